@@ -1,0 +1,43 @@
+# `make demo` from a fresh clone needs Python >= 3.11 and make, nothing else: every target that
+# runs something first brings `.venv` up to date with pyproject.toml and constraints.txt.
+
+PYTHON ?= python3
+# Another index for torch, say https://download.pytorch.org/whl/cpu (smaller, without CUDA).
+TORCH_INDEX ?=
+SEEDS ?= 100
+FIRST ?= 0
+
+STAMP := .venv/.installed
+BIN := .venv/bin
+
+.PHONY: install demo test check simulate clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "shoal needs Python >= 3.11, and $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name another one: make install PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	  -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m examples.demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
+
+clean:
+	rm -rf .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
