@@ -1,0 +1,34 @@
+"""Collective operations as data, and a machine that carries them out. Knows ranks, chunks and bytes; does no I/O."""
+
+from collectives.algorithms import ALGORITHMS, all_reduce_schedule, choose_algorithm
+from collectives.direct import direct_all_reduce
+from collectives.execution import Awaited, Execution, Outgoing
+from collectives.matching import ScheduleError
+from collectives.one_shot import one_shot_all_gather, one_shot_all_reduce
+from collectives.partition import split_by_weight
+from collectives.ring import ring_all_reduce
+from collectives.schedule import Kind, Schedule, Transfer, even_chunks
+from collectives.tree import tree_all_reduce
+from collectives.verification import verify, verify_all_gather
+
+__all__ = [
+    "ALGORITHMS",
+    "Awaited",
+    "Execution",
+    "Kind",
+    "Outgoing",
+    "Schedule",
+    "ScheduleError",
+    "Transfer",
+    "all_reduce_schedule",
+    "choose_algorithm",
+    "direct_all_reduce",
+    "even_chunks",
+    "one_shot_all_gather",
+    "one_shot_all_reduce",
+    "ring_all_reduce",
+    "split_by_weight",
+    "tree_all_reduce",
+    "verify",
+    "verify_all_gather",
+]

@@ -1,0 +1,49 @@
+"""The all-reduce algorithms by name, and which one to take."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from collectives.direct import direct_all_reduce
+from collectives.one_shot import one_shot_all_reduce
+from collectives.ring import ring_all_reduce
+from collectives.schedule import Schedule
+from collectives.tree import tree_all_reduce
+
+ALGORITHMS: Final[Mapping[str, Callable[[int, int], Schedule]]] = MappingProxyType(
+    {
+        "direct": direct_all_reduce,
+        "one-shot": one_shot_all_reduce,
+        "ring": ring_all_reduce,
+        "tree": tree_all_reduce,
+    }
+)
+
+_ONE_SHOT_MAX_BYTES: Final = 64 * 1024
+_ONE_SHOT_MAX_FAN_IN_BYTES: Final = 8 * _ONE_SHOT_MAX_BYTES
+
+
+@lru_cache(maxsize=1024)
+def all_reduce_schedule(algorithm: str, rank: int, world_size: int) -> Schedule:
+    """What `rank` does; the same object each time.
+
+    Raises:
+        ValueError: the algorithm is unknown, or the rank is not in `range(world_size)`.
+    """
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"unknown algorithm {algorithm!r}, choose from {', '.join(ALGORITHMS)}")
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not in range({world_size})")
+    return ALGORITHMS[algorithm](rank, world_size)
+
+
+def choose_algorithm(size_bytes: int, world_size: int) -> str:
+    """The algorithm for a bucket of this size: a fixed rule, until measured links decide.
+
+    One latency while that is what counts, two with the fewest bytes beyond. What all ranks together send to one
+    of them is bounded too, so the limit falls from 64 KiB as soon as there are more than 8. A function of nothing
+    else, so that all ranks choose alike.
+    """
+    fits = size_bytes <= min(_ONE_SHOT_MAX_BYTES, _ONE_SHOT_MAX_FAN_IN_BYTES // world_size)
+    return "one-shot" if fits else "direct"

@@ -1,0 +1,249 @@
+"""Carries out one rank's schedule over arrays, without I/O: segments go in, segments to be sent come out.
+
+What is sent is lent, not copied: a payload is a view of the input or the result, and a transport may still hold it
+when the operation goes on. The input is never written. The result may be: a ring writes the final sum of a chunk
+over the partial sum which it sent earlier. The final sum, however, exists only because the receiver added that
+partial sum up, and so had all of its bytes. `verify` proves this of every schedule: what overwrites a chunk depends
+on the receipt of everything that was sent from it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.layout import Send, Write, compile_layout
+from collectives.schedule import Schedule
+
+Array = NDArray[Any]
+Buffer = bytes | bytearray | memoryview | Array
+
+_DTYPES: Final = (np.dtype(np.float32), np.dtype(np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Effect: send one segment to `peer`, a rank."""
+
+    peer: int
+    transfer: int
+    """Which of the SENDs to that peer, counted from 0."""
+
+    segment: int
+    payload: Array
+    """Lent until the end of the operation."""
+
+
+class Awaited(NamedTuple):
+    """A segment that has not arrived yet."""
+
+    peer: int
+    transfer: int
+    segment: int
+    num_segments: int
+
+
+class Execution:
+    """One operation on one rank.
+
+    Call `start` once, and `receive` with each segment from another rank, in any order; send what they return. The
+    schedules of all ranks have to pass `verify`, and all ranks have to agree on length, type and `segment_bytes`.
+
+    Args:
+        schedule: what `rank` does.
+        rank: of this peer.
+        input: one-dimensional, contiguous, float32 or int64; only read.
+        result: same type, memory of its own; written from now on, complete when `done`.
+        segment_bytes: what one segment carries at most; a multiple of the element's size.
+        own_chunk: the one chunk that the input has, for a gather; otherwise it has them all.
+        digest: applied to the bytes of each chunk of the result once it is complete.
+
+    Raises:
+        ValueError: the arrays or `segment_bytes` do not fit.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        rank: int,
+        input: Array,
+        result: Array,
+        *,
+        segment_bytes: int,
+        own_chunk: int | None = None,
+        digest: Callable[[memoryview], bytes] | None = None,
+    ) -> None:
+        _check_arrays(input, result, segment_bytes)
+        layout = compile_layout(schedule, rank, result.size, segment_bytes // result.itemsize)
+        place = slice(0, result.size) if own_chunk is None else layout.regions[own_chunk].bounds
+        if input.size != place.stop - place.start:
+            raise ValueError(f"the input must have {place.stop - place.start} elements, got {input.size}")
+        if own_chunk is not None:
+            result[place] = input
+        self._layout = layout
+        self._input = input if own_chunk is None else result
+        self._result = result
+        self._turns = [0] * sum(len(region.spans) for region in layout.regions)
+        self._parked: dict[tuple[int, int], Array] = {}  # by slot and turn: came too early, or is held
+        self._num_unfinished = list(layout.num_segments)
+        self._num_waits = list(layout.num_waits)
+        self._num_open = [len(region.spans) for region in layout.regions]
+        self._num_open_chunks = len(layout.regions)
+        self._digest_chunk = digest
+        self._digests = [b""] * len(layout.regions)
+        self._undigested: list[int] = []
+        self._close_chunks_without_writes()
+
+    @property
+    def done(self) -> bool:
+        """Whether the result is complete, and (after `start`) all that is to be sent has been handed out."""
+        return self._num_open_chunks == 0
+
+    def digest(self) -> bytes:
+        """The digests of all chunks of the result, in order; empty without a digest function."""
+        if not self.done:
+            raise ValueError("the result is not complete yet, so it has no digest")
+        self.digest_chunks()
+        return b"".join(self._digests)
+
+    def digest_chunks(self) -> None:
+        """Digest what was completed since the last call: after it was sent, and while it is in the cache."""
+        while self._digest_chunk is not None and self._undigested:
+            chunk = self._undigested.pop()
+            data = self._result[self._layout.regions[chunk].bounds].view(np.uint8).data
+            self._digests[chunk] = self._digest_chunk(data)
+
+    def missing(self) -> tuple[Awaited, ...]:
+        """What has not arrived yet, in the order in which it will be written."""
+        return tuple(
+            Awaited(write.peer, write.number, segment, len(region.spans))
+            for region, turns in zip(self._layout.regions, self._layout.turns, strict=True)
+            for write in turns
+            for segment in range(len(region.spans))
+            if not self._has_arrived(write, region.first_slot + segment)
+        )
+
+    def start(self) -> list[Outgoing]:
+        """What can be sent before anything has arrived."""
+        return self._send(list(self._layout.first_sends))
+
+    def receive(self, source: int, transfer: int, segment: int, payload: Buffer) -> list[Outgoing]:
+        """Take one segment from another rank, write what is next in order, return what can be sent then.
+
+        Args:
+            source: a rank.
+            transfer: which of the SENDs from `source` to this rank, counted from 0.
+            segment: its number within the chunk.
+            payload: its bytes, aligned or not. Kept, not copied, until its turn has come.
+
+        Raises:
+            ValueError: no such segment is awaited. Nothing has changed.
+        """
+        write, slot, arrived = self._accept(source, transfer, segment, payload)
+        self._parked[slot, write.turn] = arrived
+        return self._send(self._write_in_order(write.chunk, segment, slot))
+
+    def _accept(self, source: int, transfer: int, segment: int, payload: Buffer) -> tuple[Write, int, Array]:
+        """What a segment is for, its slot, and its elements."""
+        write = self._layout.writes.get((source, transfer))
+        if write is None:
+            raise ValueError(f"rank {source} has no transfer {transfer} to this rank")
+        region = self._layout.regions[write.chunk]
+        if not 0 <= segment < len(region.spans):
+            name = f"transfer {transfer} from rank {source}"
+            raise ValueError(f"{name} has {len(region.spans)} segments, got number {segment}")
+        arrived = np.frombuffer(payload, self._result.dtype)
+        span = region.spans[segment]
+        if arrived.size != span.stop - span.start:
+            name = f"segment {segment} of transfer {transfer} from rank {source}"
+            raise ValueError(f"{name} has {span.stop - span.start} elements, got {arrived.size}")
+        slot = region.first_slot + segment
+        if self._has_arrived(write, slot):
+            raise ValueError(f"segment {segment} of transfer {transfer} from rank {source} came twice")
+        return write, slot, arrived
+
+    def _has_arrived(self, write: Write, slot: int) -> bool:
+        return write.turn < self._turns[slot] or (slot, write.turn) in self._parked
+
+    def _write_in_order(self, chunk: int, segment: int, slot: int) -> list[tuple[Send, int]]:
+        """Write what has its turn in one slot; the segments to be sent that waited for it."""
+        turns = self._layout.turns[chunk]
+        ready: list[tuple[Send, int]] = []
+        while (arrived := self._parked.pop((slot, self._turns[slot]), None)) is not None:
+            write = turns[self._turns[slot]]
+            self._write(write, segment, slot, arrived)
+            self._turns[slot] += 1
+            for transfer in write.transfers:
+                ready += self._finish(transfer, segment)
+        if self._turns[slot] == len(turns):
+            self._num_open[chunk] -= 1
+            if self._num_open[chunk] == 0:
+                self._close(chunk)
+        return ready
+
+    @np.errstate(over="ignore", invalid="ignore")  # infinities are for the caller to find, as in torch
+    def _write(self, write: Write, segment: int, slot: int, arrived: Array) -> None:
+        span = self._layout.regions[write.chunk].spans[segment]
+        region = self._result[span]
+        held = self._parked.pop((slot, write.turn - 1), arrived)
+        if write.replaces:
+            region[:] = arrived
+        elif not write.sums:
+            self._parked[slot, write.turn] = arrived
+        operands = (self._input[span], region, arrived, held)
+        for left, right in write.sums:
+            np.add(operands[left], operands[right], out=region)
+
+    def _close(self, chunk: int) -> None:
+        """Nothing more will be written into this chunk."""
+        self._num_open_chunks -= 1
+        self._undigested.append(chunk)
+
+    def _close_chunks_without_writes(self) -> None:
+        """The result of an empty chunk, or of one that nobody sends, is the input."""
+        for chunk, (region, turns) in enumerate(zip(self._layout.regions, self._layout.turns, strict=True)):
+            if not region.spans or not turns:
+                if self._input is not self._result:
+                    self._result[region.bounds] = self._input[region.bounds]
+                self._close(chunk)
+
+    def _finish(self, transfer: int, segment: int) -> list[tuple[Send, int]]:
+        """One segment of a transfer is finished; the segments to be sent that waited for nothing else."""
+        followers = self._layout.followers.get(transfer)
+        if followers is None:
+            return []
+        ready = [(send, segment) for send in followers.by_segment]
+        self._num_unfinished[transfer] -= 1
+        if self._num_unfinished[transfer] == 0:
+            ready += [(send, each) for send in followers.as_a_whole for each in range(len(send.spans))]
+        return [each for each in ready if self._count_down(*each)]
+
+    def _count_down(self, send: Send, segment: int) -> bool:
+        """Whether the segment waits for nothing any more, now that one more transfer is finished."""
+        cell = send.first_cell + segment
+        self._num_waits[cell] -= 1
+        return self._num_waits[cell] == 0
+
+    def _send(self, ready: list[tuple[Send, int]]) -> list[Outgoing]:
+        """Hand out segments, and those that only waited for these."""
+        outgoing = []
+        for send, segment in ready:  # grows meanwhile
+            source = self._result if send.from_result else self._input
+            outgoing.append(Outgoing(send.peer, send.number, segment, source[send.spans[segment]]))
+            ready += self._finish(send.transfer, segment)
+        return outgoing
+
+
+def _check_arrays(input: Array, result: Array, segment_bytes: int) -> None:
+    for name, array in (("input", input), ("result", result)):
+        if array.ndim != 1 or not array.flags.c_contiguous or array.dtype not in _DTYPES:
+            raise ValueError(
+                f"{name} must be one-dimensional, contiguous and float32 or int64, "
+                f"got shape {array.shape}, strides {array.strides}, {array.dtype}"
+            )
+    if input.dtype != result.dtype or np.may_share_memory(input, result):
+        raise ValueError(f"result must have the type of input, {input.dtype}, and memory of its own")
+    if segment_bytes <= 0 or segment_bytes % result.itemsize:
+        raise ValueError(f"segment_bytes must be a multiple of {result.itemsize}, got {segment_bytes}")

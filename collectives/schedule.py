@@ -1,0 +1,75 @@
+"""A collective operation as data: what one rank sends, receives and reduces.
+
+A bucket is cut into chunks; a schedule lists one rank's transfers of chunks. What the list means:
+
+- A chunk starts as the rank's own input. If one of its REDUCEs names the rank itself, it starts empty instead,
+  and the input takes its place there, in the order of the list: so every rank can add in rank order.
+- REDUCE adds what arrives from `peer` to the chunk, RECV replaces the chunk by it. Both *write* the chunk, into
+  memory apart from the input. The writes of one chunk take effect in listed order, whatever arrives first.
+- SEND sends the chunk as the writes listed before it left it. It runs as soon as all transfers in `after` are
+  finished, and nothing else holds it back. So `after` has to name the last write before it, if there is one.
+- `after` counts entries of the same list. A transfer of the same chunk is waited for segment by segment, which
+  makes a pipeline; any other transfer as a whole.
+- The i-th SEND to peer p is the i-th RECV or REDUCE from this rank in p's schedule. That i is the number by
+  which the two know the transfer on the wire.
+
+`verification.verify` proves that the schedules of all ranks fit together.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+
+
+class Kind(Enum):
+    SEND = "send"
+    RECV = "recv"
+    REDUCE = "reduce"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One chunk that goes to, or comes from, one peer."""
+
+    kind: Kind
+    peer: int
+    """A rank. The rank itself, in a REDUCE only: the own input is added here."""
+
+    chunk: int
+    after: tuple[int, ...] = ()
+    """Earlier entries that a SEND waits for. The others wait for what arrives."""
+
+    def __post_init__(self) -> None:
+        if self.after and self.kind is not Kind.SEND:
+            raise ValueError(f"only a SEND waits for other transfers, got {self}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """One rank's part of an operation.
+
+    Compared by identity, which makes it a cheap key: build a schedule once and keep it.
+    """
+
+    chunks: tuple[float, ...]
+    """The weight of each chunk; `partition.split_by_weight` turns them into bounds."""
+
+    transfers: tuple[Transfer, ...]
+
+
+def even_chunks(num_chunks: int) -> tuple[float, ...]:
+    """Weights of chunks of equal size."""
+    return (1,) * num_chunks
+
+
+def peers_after(rank: int, world_size: int) -> Sequence[int]:
+    """All other ranks, the next one first: if each rank starts elsewhere, no receiver is hit by all at once."""
+    return [(rank + distance) % world_size for distance in range(1, world_size)]
+
+
+def wire_numbers(transfers: Sequence[Transfer]) -> list[int]:
+    """The number of each transfer on the wire: SENDs to a peer are counted, and so is what comes from it."""
+    counters: defaultdict[tuple[int, bool], count[int]] = defaultdict(count)
+    return [next(counters[transfer.peer, transfer.kind is Kind.SEND]) for transfer in transfers]

@@ -1,0 +1,92 @@
+"""A proof that the schedules of all ranks are a collective operation, whatever the timing.
+
+No network is played through. What happens before what is a graph: `after`, the order of the writes into a chunk,
+and every SEND before the transfer that takes it. The rules checked by `matching` leave nothing to the order of
+delivery, so one walk through the graph, with expressions for values, stands for all runs. Segments are no case of
+their own: in one chunk each of them does what the chunk does here, and between chunks transfers are waited for as a
+whole.
+
+Floating-point a + b is b + a, but (a + b) + c is not a + (b + c). So two sums have the same bits, the payload of a
+NaN aside, if their expressions are equal up to swapping operands.
+"""
+
+from collections.abc import Callable
+
+from collectives.matching import MatchedSchedules, Node, Place, ScheduleError
+from collectives.schedule import Kind, Schedule, even_chunks
+
+Build = Callable[[int, int], Schedule]
+"""From rank and world size."""
+
+
+def verify(build: Build, world_size: int) -> None:
+    """Prove that `build` is an all-reduce: all ranks end with every input once in every chunk, and equal bits.
+
+    Raises:
+        ScheduleError: it is not. Names the rank, the transfer and the chunk.
+    """
+    matched = MatchedSchedules([build(rank, world_size) for rank in range(world_size)])
+    expressions = _Expressions(world_size)
+    results = _evaluate(matched, expressions, lambda rank, chunk: rank)
+    for (rank, chunk), result in results.items():
+        summands = expressions.summands[result]
+        if summands != tuple(range(world_size)):
+            raise ScheduleError(f"rank {rank}, chunk {chunk}: adds up inputs {summands}, not each one once")
+        if result != results[0, chunk]:
+            raise ScheduleError(f"rank {rank}, chunk {chunk}: adds in another order than rank 0, other bits")
+
+
+def verify_all_gather(build: Build, world_size: int) -> None:
+    """Prove that `build` is an all-gather: all ranks end with the input of rank r in chunk r.
+
+    Raises:
+        ScheduleError: it is not. Names the rank, the transfer and the chunk.
+    """
+    matched = MatchedSchedules([build(rank, world_size) for rank in range(world_size)])
+    chunks = matched.schedules[0].chunks
+    if chunks != even_chunks(world_size):
+        raise ScheduleError(f"rank 0 cuts chunks {chunks}, not one of weight 1 for each of {world_size} ranks")
+    expressions = _Expressions(world_size)
+    results = _evaluate(matched, expressions, lambda rank, chunk: rank if rank == chunk else expressions.garbage)
+    for (rank, chunk), result in results.items():
+        if result != chunk:
+            raise ScheduleError(f"rank {rank}, chunk {chunk}: does not end as the input of rank {chunk}")
+
+
+class _Expressions:
+    """Sums of inputs by number: the inputs come first, and equal numbers mean equal bits."""
+
+    def __init__(self, world_size: int) -> None:
+        self.garbage = world_size
+        self.summands: list[tuple[int, ...]] = [(leaf,) for leaf in range(world_size + 1)]
+        """What each expression adds up, sorted."""
+
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def add(self, left: int, right: int) -> int:
+        operands = (min(left, right), max(left, right))
+        if operands not in self._numbers:
+            self._numbers[operands] = len(self.summands)
+            self.summands.append(tuple(sorted(self.summands[left] + self.summands[right])))
+        return self._numbers[operands]
+
+
+def _evaluate(
+    matched: MatchedSchedules, expressions: _Expressions, inputs: Callable[[int, int], int]
+) -> dict[Place, int]:
+    """The final expression of each chunk of each rank, given what the inputs are."""
+    ranks, chunks = range(len(matched.schedules)), range(len(matched.schedules[0].chunks))
+    results = {(rank, chunk): inputs(rank, chunk) for rank in ranks for chunk in chunks}
+    values: dict[Node, int] = {}
+    for node in matched.order:
+        rank, transfer = node[0], matched.transfers[node]
+        place, own = (rank, transfer.chunk), inputs(rank, transfer.chunk)
+        written = matched.previous_writes.get(node)
+        value = own if written is None else values[written]
+        if transfer.kind is not Kind.SEND:
+            arrived = own if transfer.peer == rank else values[matched.senders[node]]
+            is_first = written is None and place in matched.own_inputs
+            replaces = is_first or transfer.kind is Kind.RECV
+            value = results[place] = arrived if replaces else expressions.add(value, arrived)
+        values[node] = value
+    return results
