@@ -1,0 +1,29 @@
+"""Who exists, who takes part, and when a step is committed: pure state machines without I/O, clock or threads."""
+
+from . import messages
+from .claim import Claim, Contact, State, overrides
+from .commit import Phase
+from .config import CoreConfig
+from .core import Core
+from .messages import Envelope
+from .view import NO_VIEW, Decision, Member, Seat, Stamp, View, is_quorum, propose_view
+
+__all__ = [
+    "NO_VIEW",
+    "Claim",
+    "Contact",
+    "Core",
+    "CoreConfig",
+    "Decision",
+    "Envelope",
+    "Member",
+    "Phase",
+    "Seat",
+    "Stamp",
+    "State",
+    "View",
+    "is_quorum",
+    "messages",
+    "overrides",
+    "propose_view",
+]

@@ -1,0 +1,236 @@
+"""Steps that commit: a step commits when all have finished it.
+
+A member *finishes* a step when its own results are complete, says so to all, and *commits* the step when every member
+of the view has finished it with the same bits. A new view ends the older one at once; its barrier shows what every
+seated member has finished, commits that, and drops the rest, which the survivors redo. So whoever commits a step
+knows that every survivor will, and a receipt is final when it is written.
+
+Invariants: what one member has committed, every seated member of its view has finished; all members of a view start
+it from the same step and digest; what READY says of a seated member is fixed when the view is installed.
+
+Knows names and step numbers, not tensors. Leaves out: observers that follow, STALLED, WITHDRAW.
+"""
+
+from enum import Enum, auto
+from hashlib import blake2b
+
+from .messages import (
+    NOTHING_DONE,
+    Aborted,
+    Activated,
+    Beat,
+    Committed,
+    Diverged,
+    Effect,
+    Finish,
+    Installed,
+    Progress,
+    Ready,
+    Send,
+    StateQuery,
+)
+from .view import Member, View
+
+
+class Phase(Enum):
+    """Where a member stands with regard to its view."""
+
+    JOINING = auto()
+    INSTALLING = auto()
+    ACTIVE = auto()
+
+
+def chain(digest: bytes, finish: Finish) -> bytes:
+    """Digest of all steps up to `finish`, whose predecessor's is `digest`."""
+    step = finish.step.to_bytes(8, "little", signed=True)
+    return blake2b(digest + step + finish.digest + finish.state_digest, digest_size=16).digest()
+
+
+class StepMachine:
+    """What one member has finished and committed, and what it knows of the others in the installed view."""
+
+    def __init__(self, me: Member) -> None:
+        self._me = me
+        self.phase = Phase.JOINING
+        self.view: View | None = None
+        self.seated = False
+        self.done = NOTHING_DONE
+        self.digest = b""
+        self.finish: Finish | None = None
+        self._finish_view: View | None = None
+        self._aborted = (0, "")
+        self._heard_abort_of = 0
+        self._ready: dict[Member, Ready] = {}
+        self._progress: dict[Member, Progress] = {}
+        self._target: tuple[int, bytes] | None = None
+
+    # Views and their barrier.
+
+    def found(self, view: View) -> list[Effect]:
+        """Begin a lineage: nothing is done, and that is agreed."""
+        self.seated = True
+        self.digest = blake2b(view.lineage, digest_size=16).digest()
+        return self.install(view)
+
+    def install(self, view: View) -> list[Effect]:
+        """End the view before and say READY for this one."""
+        self.view, self.phase = view, Phase.INSTALLING
+        self._ready, self._progress, self._target = {}, {}, None
+        mine = Ready(self.seated, self.done, self.digest, self.finish, *self._aborted)
+        effects: list[Effect] = [Installed(view), *self._tell_all(mine)]
+        return [*effects, *self.receive(self._me, mine)]
+
+    def loaded(self, step: int, digest: bytes) -> list[Effect]:
+        """The state after `step` has arrived; `digest` is that of the chain, as `wanted_state` gave it."""
+        if self.phase is not Phase.INSTALLING or self.seated or self._target != (step, digest):
+            return []  # another view came meanwhile, and its barrier may ask for a later state
+        self.done, self.digest = step, digest
+        mine = Ready(False, step, digest, None)
+        return [*self._tell_all(mine), *self.receive(self._me, mine)]
+
+    def wanted_state(self) -> tuple[int, bytes, Member] | None:
+        """Step and chain digest of the state that this member needs before it is seated, and who has it."""
+        if self.seated or self._target is None or self._target == (self.done, self.digest):
+            return None
+        assert self.view is not None
+        donors = [member for member in self.view.members if self._ready[member].seated]
+        return (*self._target, donors[self.view.number % len(donors)])
+
+    def receive(self, source: Member, body: Ready | Progress | Beat) -> list[Effect]:
+        """`source` is a member of the installed view, and `body` was said in it."""
+        match body:
+            case Ready():
+                fixed = source in self._ready and self._ready[source].seated
+                if not fixed:
+                    self._ready[source] = body
+                return self._try_barrier()
+            case Progress():
+                self._progress[source] = body
+                return self._try_commit()
+        return [*self.receive(source, body.ready), *self.receive(source, body.progress)]
+
+    def _try_barrier(self) -> list[Effect]:
+        assert self.view is not None
+        if self.phase is not Phase.INSTALLING or len(self._ready) < len(self.view.members):
+            return []
+        seated = {member: ready for member, ready in self._ready.items() if ready.seated}
+        if not seated:
+            return []
+        effects: list[Effect] = []
+        if self._target is None:
+            done, digest, effects = _common_level(seated)
+            self._target = done, digest
+            effects += self._settle(done, digest, seated) if self.seated else self.query()
+        joiners = [ready for ready in self._ready.values() if not ready.seated]
+        if all((ready.done, ready.digest) == self._target for ready in joiners):
+            self.phase, self.seated = Phase.ACTIVE, True
+            effects.append(Activated(self.view, self.done))
+        return effects
+
+    def _settle(self, done: int, digest: bytes, seated: dict[Member, Ready]) -> list[Effect]:
+        """Commit what every seated member has finished, drop what not every one has."""
+        effects: list[Effect] = []
+        if self.finish is not None and done == self.finish.step:
+            effects += self._commit(self.finish)
+        self.finish = None
+        if (self.done, self.digest) != (done, digest):
+            effects.append(Diverged(done, f"step {done} has digest {self.digest.hex()} here, {digest.hex()} elsewhere"))
+        self._aborted = (0, "")
+        aborts = [(r.aborted_in, r.aborted) for r in seated.values() if r.aborted_in and r.done == done]
+        view_number, reason = max(aborts, default=(0, ""))
+        if view_number <= self._heard_abort_of:  # said again by a member whose barrier before this did not complete
+            return effects
+        self._heard_abort_of = view_number
+        return [*effects, Aborted(done + 1, reason)]
+
+    # Finish and commit within a view.
+
+    def finished(self, step: int, digest: bytes, state_digest: bytes) -> list[Effect]:
+        """All operations of `step` are complete here, in the installed view."""
+        assert self.view is not None and self.phase is Phase.ACTIVE, f"step {step} finished in {self.phase.name}"
+        assert step == self.done + 1 and self.finish is None, f"step {step} finished after {self.done}, {self.finish}"
+        self.finish, self._finish_view = Finish(step, digest, state_digest, self.view.number), self.view
+        return [*self._tell_all(Progress(self.done, self.digest, self.finish)), *self._try_commit()]
+
+    def abort(self, step: int, reason: str) -> None:
+        """Give up `step` for all: the next view's barrier tells the others. The caller sees to that view."""
+        assert self.view is not None
+        if step == self.done + 1 and self.finish is None:
+            self._aborted = self.view.number, reason
+            self._heard_abort_of = self.view.number
+
+    def beat(self) -> list[Effect]:
+        """Say again what this member is known by, for whoever lost a frame."""
+        if self.view is None:
+            return []
+        return self._tell_all(Beat(self._ready[self._me], Progress(self.done, self.digest, self.finish)))
+
+    def query(self) -> list[Effect]:
+        """Ask for the state, if this member needs it."""
+        wanted = self.wanted_state()
+        return [] if wanted is None else [Send(wanted[2], StateQuery(wanted[0]))]
+
+    def _try_commit(self) -> list[Effect]:
+        assert self.view is not None
+        if self.phase is not Phase.ACTIVE or self.finish is None:
+            return []
+        for member in self.view.members:
+            progress = self._progress.get(member)
+            if member == self._me:
+                continue
+            if progress is None or not _has_finished(progress, self.finish):
+                return []
+            if reason := _difference(self._me, self.finish, member, progress, chain(self.digest, self.finish)):
+                return [Diverged(self.finish.step, reason)]
+        return self._commit(self.finish)
+
+    def _commit(self, finish: Finish) -> list[Effect]:
+        assert self._finish_view is not None
+        self.done, self.digest, self.finish = finish.step, chain(self.digest, finish), None
+        return [Committed(finish, self._finish_view)]
+
+    def _tell_all(self, body: Ready | Progress | Beat) -> list[Effect]:
+        assert self.view is not None
+        return [Send(member, body) for member in self.view.members if member != self._me]
+
+
+def _common_level(seated: dict[Member, Ready]) -> tuple[int, bytes, list[Effect]]:
+    """The last step that every seated member has finished, the digest of the chain up to it, and what is odd.
+
+    A step that was finished in different views, or with different digests, was committed by nobody.
+    """
+    done = min(ready.done if ready.finish is None else ready.finish.step for ready in seated.values())
+    finishes = [r.finish for r in seated.values() if r.finish is not None and r.finish.step == done]
+    committed = [ready.digest for ready in seated.values() if ready.done == done]
+    if committed:
+        return done, committed[0], []
+    base = next(ready.digest for ready in seated.values() if ready.done == done - 1)
+    if len(set(finishes)) == 1:
+        return done, chain(base, finishes[0]), []
+    if len({(finish.digest, finish.state_digest) for finish in finishes}) == 1:
+        return done - 1, base, []
+    names = ", ".join(f"{m}: {r.finish.digest.hex()}" for m, r in seated.items() if r.finish is not None)
+    return done - 1, base, [Diverged(done, f"step {done} was finished with different bits: {names}")]
+
+
+def _has_finished(progress: Progress, mine: Finish) -> bool:
+    """What was finished in an older view counts at the barrier only, which may yet drop it."""
+    theirs = progress.finish
+    if theirs is not None and (theirs.step, theirs.view_number) == (mine.step, mine.view_number):
+        return True
+    return progress.done >= mine.step
+
+
+def _difference(me: Member, mine: Finish, other: Member, progress: Progress, committed: bytes) -> str:
+    """How what `other` says of the step differs from what this member has; empty if it does not."""
+    theirs = progress.finish
+    if theirs is None or theirs.step != mine.step:
+        same = progress.done != mine.step or progress.digest == committed
+        return "" if same else f"step {mine.step} has another digest at {other} than at {me}, which has finished it"
+    if theirs.state_digest != mine.state_digest:
+        what = "parameters", mine.state_digest, theirs.state_digest
+    elif theirs.digest != mine.digest:
+        what = "results", mine.digest, theirs.digest
+    else:
+        return ""
+    return f"{what[0]} of step {mine.step} differ: {what[1].hex()} at {me}, {what[2].hex()} at {other}"
