@@ -1,0 +1,117 @@
+"""What is to be measured: checked in full before anything starts, and handed to every worker as one line of JSON."""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Final, Self
+
+from collectives import ALGORITHMS
+from p2p.errors import LaunchError
+
+BY_SIZE: Final = "auto"
+"""Let shoal choose the algorithm."""
+
+CHOICES: Final = (*ALGORITHMS, BY_SIZE)
+BASELINES: Final = ("gloo",)
+ITEM_BYTES: Final = 4
+"""Of a float32."""
+
+PEERS_MAX: Final = 64
+
+_SIZE: Final = re.compile(r"(\d{1,12})([KMG]?)", re.IGNORECASE)
+_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Every contender sums arrays of every size, `num_warmup` + `num_iters` times, on every peer.
+
+    Attributes:
+        algorithms: of `CHOICES`, each once.
+        baseline: of `BASELINES`; None: nobody else takes part.
+        sizes_bytes: of the float32 arrays, in rising order.
+    """
+
+    num_peers: int
+    algorithms: tuple[str, ...]
+    baseline: str | None
+    sizes_bytes: tuple[int, ...]
+    num_iters: int
+    num_warmup: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_peers <= PEERS_MAX:
+            raise LaunchError(f"-n is the number of peers and must be 1 to {PEERS_MAX}, got {self.num_peers}")
+        for name in self.algorithms:
+            if name not in CHOICES:
+                raise LaunchError(f"--algos names algorithms of {', '.join(CHOICES)}, got {name!r}")
+        if len(set(self.algorithms)) < len(self.algorithms):
+            raise LaunchError(f"--algos names each algorithm once, got {', '.join(self.algorithms)}")
+        if self.baseline is not None and self.baseline not in BASELINES:
+            raise LaunchError(f"--baseline is {' or '.join(BASELINES)}, got {self.baseline!r}")
+        if self.num_iters < 1 or self.num_warmup < 0:
+            raise LaunchError(
+                f"--iters must be at least 1 and --warmup at least 0, got {self.num_iters} and {self.num_warmup}"
+            )
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """Ours, then the baseline."""
+        return self.algorithms if self.baseline is None else (*self.algorithms, self.baseline)
+
+    @property
+    def num_rounds(self) -> int:
+        """How often each contender sums an array of one size."""
+        return self.num_warmup + self.num_iters
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        fields = json.loads(text)
+        for name in ("algorithms", "sizes_bytes"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `4K`, `1M` or `256`; K, M and G are powers of 1024.
+
+    Raises:
+        LaunchError: no such size, or not a whole number of float32.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise LaunchError(f"a size is a number of bytes, or one with K, M or G, such as 4K or 1M, got {text!r}")
+    size_bytes = int(match[1]) * _UNITS[match[2].upper()]
+    if size_bytes < ITEM_BYTES or size_bytes % ITEM_BYTES:
+        raise LaunchError(f"a size is a positive multiple of {ITEM_BYTES} bytes (float32), got {text!r}")
+    return size_bytes
+
+
+def format_size(size_bytes: int) -> str:
+    """The shortest text that `parse_size` reads as `size_bytes`."""
+    unit, factor = next((u, f) for u, f in reversed(_UNITS.items()) if size_bytes % f == 0 and size_bytes >= f)
+    return f"{size_bytes // factor}{unit}"
+
+
+def sizes_between(first: int, last: int, factor: int) -> tuple[int, ...]:
+    """`first`, and each further size that is `factor` times the one before, up to `last`.
+
+    Raises:
+        LaunchError: there is none, or the sizes would not grow.
+    """
+    if factor < 2:
+        raise LaunchError(f"-f is the factor from size to size and must be at least 2, got {factor}")
+    if first > last:
+        raise LaunchError(f"-b must not exceed -e, got {format_size(first)} and {format_size(last)}")
+    sizes = [first]
+    while sizes[-1] * factor <= last:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(name.strip() for name in text.split(","))

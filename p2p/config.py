@@ -1,0 +1,66 @@
+"""Settings of one peer: what they mean, and what they may be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from gossip import CoreConfig
+
+from .discovery import default_home
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopConfig:
+    """How the loop of one peer runs."""
+
+    core: CoreConfig = field(default_factory=CoreConfig)
+    segment_bytes: int = 1 << 20
+    """What one data frame carries at most."""
+    keep_moments: bool = False
+    """Remember when things happened; for whoever writes receipts."""
+    link_check_s: float = 0.05
+    """Lost links, and a founder that died, are looked for this often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerConfig:
+    """How a peer finds its swarm, and how long it waits.
+
+    Attributes:
+        swarm: those who may meet; one name, one run.
+        home: the registry folder, private to this user.
+        min_peers: step 0 is held until so many peers take part. The founder's value counts.
+        receipts: folder for receipts and timings; None: none are written.
+        join_timeout_s: for a seat, and for the first `min_peers` peers.
+        step_timeout_s: for a step to commit; longer than the slowest member's backward pass.
+        leave_timeout_s: for the others to agree on a view without this peer.
+    """
+
+    swarm: str = "default"
+    home: Path
+    min_peers: int = 1
+    receipts: Path | None = None
+    join_timeout_s: float = 600.0
+    step_timeout_s: float = 600.0
+    leave_timeout_s: float = 5.0
+    loop: LoopConfig = field(default_factory=LoopConfig)
+
+    def __post_init__(self) -> None:
+        if self.min_peers < 1:
+            raise ValueError(f"min_peers must be at least 1, is {self.min_peers}")
+        for name in ("join_timeout_s", "step_timeout_s", "leave_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], **given: Any) -> Self:
+        """What `shoal run` has set, where `given` does not say otherwise."""
+        found: dict[str, Any] = {"home": default_home(environ)}
+        if swarm := environ.get("SHOAL_SWARM"):
+            found["swarm"] = swarm
+        if min_peers := environ.get("SHOAL_MIN_PEERS"):
+            found["min_peers"] = int(min_peers)
+        if receipts := environ.get("SHOAL_RECEIPTS"):
+            found["receipts"] = Path(receipts)
+        return cls(**(found | given))

@@ -1,0 +1,387 @@
+"""Peers of one host find each other through a folder, and agree there on who founds the swarm.
+
+Each peer of a swarm keeps one entry in `<home>/<swarm>/`, beside its two sockets:
+
+    lock                    held while somebody enters or takes over, for milliseconds
+    <peer_id>.json          an entry: who, which process, which addresses, which role
+    <16 hex digits>         a socket
+
+An entry is written before its sockets are bound, so an entry names whatever a crash leaves behind. It counts
+as long as its process lives, which the kernel decides: same boot, same pid, same start time. Who enters and
+finds no living process founds the swarm; everybody else joins.
+
+The role in an entry tells what its owner's death costs. A founder that died before any view was agreed took
+nothing along, so a joiner may found in its place. A peer in an agreed view says "member"; when the last
+member is dead, so is the swarm's state, and no joiner may pretend otherwise.
+
+Left out: other hosts, and containers that share the folder but not the pid namespace. Linux only.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import re
+import secrets
+import shlex
+import stat
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from p2p.errors import RegistryError
+
+logger = logging.getLogger(__name__)
+
+HEX_NAME: Final = re.compile(r"[0-9a-f]{16}")
+SWARM_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
+SOCKET_PATH_MAX_BYTES: Final = 107
+"""What `sun_path` of AF_UNIX holds on Linux, without the final zero byte."""
+ENTRY_MAX_BYTES: Final = 16 * 1024
+
+
+class Role(StrEnum):
+    """What this peer is to the swarm; the module's docstring says what follows from it."""
+
+    FOUNDER = "founder"
+    JOINER = "joiner"
+    MEMBER = "member"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a peer says of itself in the registry.
+
+    Attributes:
+        incarnation: nanoseconds; with `peer_id` the identity of a member.
+        process_start: clock ticks from boot to the start of `pid`; tells it from a later process with the
+            same number.
+        boot_id: the kernel draws it at every boot.
+    """
+
+    swarm: str
+    peer_id: str
+    incarnation: int
+    role: Role
+    control_address: str
+    data_address: str
+    pid: int
+    process_start: int
+    boot_id: str
+
+
+FIELD_TYPES: Final = {field.name: str if field.type is Role else field.type for field in fields(Entry)}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """This peer's entry, and those of the living others, in order of their ids."""
+
+    own: Entry
+    others: tuple[Entry, ...]
+
+
+class Registry:
+    """The folder of one swarm, as one peer uses it. One thread at a time."""
+
+    def __init__(self, home: Path, swarm: str, *, lock_timeout_s: float = 10.0) -> None:
+        """Make the folder, or check the one that is there.
+
+        Args:
+            home: holds a folder per swarm; `default_home` says which.
+            swarm: 1 to 64 letters, digits and `._-`.
+            lock_timeout_s: who waits this long for the lock waits for a stopped process.
+
+        Raises:
+            RegistryError: the name is unfit, the path too long for a socket, or the folder not private.
+        """
+        if not SWARM_NAME.fullmatch(swarm):
+            raise RegistryError(f"a swarm's name has 1 to 64 letters, digits, '.', '_' or '-', got {swarm!r}")
+        absolute = Path(os.path.abspath(home))
+        # One spelling for all peers, but `home` itself stays what it is: a link is refused below.
+        home = absolute.parent.resolve() / absolute.name
+        self.swarm = swarm
+        self.folder = home / swarm
+        self._lock_timeout_s = lock_timeout_s
+        self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._own: Entry | None = None
+        self._ignored: set[Path] = set()
+        check_socket_path(self.folder / ("0" * 16))
+        make_private(home)
+        make_private(self.folder)
+
+    def enter(self, peer_id: str, incarnation: int) -> Standing:
+        """Write this process's entry, as founder if no other entry has a living process.
+
+        Draws the addresses of its sockets, which are bound afterwards. Removes what dead peers left.
+
+        Raises:
+            RegistryError: the folder stays locked, or cannot be written.
+        """
+        if not HEX_NAME.fullmatch(peer_id):
+            raise ValueError(f"a peer_id has 16 hex digits, got {peer_id!r}")
+        start = process_start(os.getpid())
+        assert start is not None, "who asks is running"
+        with self._locked():
+            living, dead = self._read(apart_from=peer_id)
+            self._clean_up(dead, keep_members=bool(living) and all_wait(living))
+            own = Entry(
+                swarm=self.swarm,
+                peer_id=peer_id,
+                incarnation=incarnation,
+                role=Role.JOINER if living else Role.FOUNDER,
+                control_address=self._new_address(),
+                data_address=self._new_address(),
+                pid=os.getpid(),
+                process_start=start,
+                boot_id=self._boot_id,
+            )
+            self._write(own)
+        return Standing(own, living)
+
+    def take_over(self) -> Standing:
+        """For a joiner that still waits: become the founder, if the one it waited for is gone.
+
+        Of all who wait only the first by (incarnation, peer_id) is turned into a founder. Reads every
+        entry; takes the lock only if it finds neither a living founder nor a living member.
+
+        Raises:
+            RegistryError: members died and none lives, so what they trained is gone.
+        """
+        own = self._entered()
+        living, _ = self._read(apart_from=own.peer_id)
+        if own.role is not Role.JOINER or not all_wait(living):
+            return Standing(own, living)
+        with self._locked():
+            living, dead = self._read(apart_from=own.peer_id)
+            if all_wait(living):
+                self._check_state_not_lost(dead)
+                if own == min((own, *living), key=lambda entry: (entry.incarnation, entry.peer_id)):
+                    own = replace(own, role=Role.FOUNDER)
+                    self._write(own)
+        return Standing(own, living)
+
+    def others(self) -> tuple[Entry, ...]:
+        """The entries of the other living peers. Takes no lock."""
+        living, _ = self._read(apart_from=self._entered().peer_id)
+        return living
+
+    def mark_member(self) -> None:
+        """Say that this peer is in an agreed view, so that its death is known to cost state."""
+        own = self._entered()
+        if own.role is not Role.MEMBER:
+            self._write(replace(own, role=Role.MEMBER))
+
+    def leave(self) -> None:
+        """Remove this peer's sockets and entry, and what dead peers left, so that the last to go leaves none.
+
+        A second call or a forked child changes nothing.
+        """
+        own = self._own
+        if own is None or own.pid != os.getpid():
+            return
+        self._own = None
+        try:
+            with self._locked():
+                living, dead = self._read(apart_from=own.peer_id)
+                self._clean_up(dead, keep_members=bool(living) and all_wait((own, *living)))
+        except RegistryError as error:
+            logger.warning("what dead peers left stays for the next to clean up: %s", error)
+        finally:
+            self._remove_all_but_entry(own)
+            self._path(own.peer_id).unlink(missing_ok=True)
+
+    def _entered(self) -> Entry:
+        if self._own is None:
+            raise ValueError("enter() the registry first")
+        return self._own
+
+    def _new_address(self) -> str:
+        return f"ipc://{self.folder / secrets.token_hex(8)}"
+
+    def _path(self, peer_id: str) -> Path:
+        return self.folder / f"{peer_id}.json"
+
+    def _read(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+        """The living and the dead. A file that is no entry is ignored, and named once in a warning."""
+        living: list[Entry] = []
+        dead: list[Entry] = []
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                with path.open("rb") as file:
+                    entry = parse_entry(file.read(ENTRY_MAX_BYTES))
+                self._check_place(entry, path)
+            except FileNotFoundError:
+                continue  # its owner left meanwhile
+            except (OSError, ValueError) as error:
+                if path not in self._ignored:
+                    self._ignored.add(path)
+                    logger.warning("%s is ignored, it is no entry of this swarm: %s", path, error)
+                continue
+            if entry.peer_id != apart_from:
+                (living if self._lives(entry) else dead).append(entry)
+        return tuple(living), tuple(dead)
+
+    def _check_place(self, entry: Entry, path: Path) -> None:
+        """Refuse an entry from elsewhere: what an entry names is unlinked when its peer is dead."""
+        if path != self._path(entry.peer_id) or entry.swarm != self.swarm:
+            raise ValueError(f"it is of peer {entry.peer_id!r} in swarm {entry.swarm!r}")
+        for address in (entry.control_address, entry.data_address):
+            socket = Path(address.removeprefix("ipc://"))
+            if socket.parent != self.folder or not HEX_NAME.fullmatch(socket.name):
+                raise ValueError(f"its address {address!r} is not in this folder")
+
+    def _lives(self, entry: Entry) -> bool:
+        return entry.boot_id == self._boot_id and process_start(entry.pid) == entry.process_start
+
+    def _clean_up(self, dead: tuple[Entry, ...], *, keep_members: bool) -> None:
+        """Remove what the dead left. Joiners that wait in vain still have to learn of dead members."""
+        for entry in dead:
+            self._remove_all_but_entry(entry)
+            if not (keep_members and entry.role is Role.MEMBER):
+                self._path(entry.peer_id).unlink(missing_ok=True)
+
+    def _remove_all_but_entry(self, entry: Entry) -> None:
+        self._path(entry.peer_id).with_suffix(".draft").unlink(missing_ok=True)
+        for address in (entry.control_address, entry.data_address):
+            Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+
+    def _check_state_not_lost(self, dead: tuple[Entry, ...]) -> None:
+        lost = [f"{entry.peer_id} (pid {entry.pid})" for entry in dead if entry.role is Role.MEMBER]
+        if lost:
+            raise RegistryError(
+                f"all members of swarm {self.swarm!r} are gone, and what they trained with them: "
+                f"{', '.join(lost)}; end the peers that wait, then start anew from step 0"
+            )
+
+    def _write(self, entry: Entry) -> None:
+        """Replace this peer's entry at once: readers, who may hold no lock, see the old or the new."""
+        path = self._path(entry.peer_id)
+        draft = path.with_suffix(".draft")
+        try:
+            draft.write_text(json.dumps(asdict(entry), indent=2) + "\n")
+            draft.replace(path)
+        except OSError as error:
+            raise RegistryError(f"cannot write the registry entry {path}: {error.strerror}") from error
+        self._own = entry
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self.folder / "lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise RegistryError(f"cannot open the registry lock {path}: {error.strerror}") from error
+        try:
+            if not acquire(descriptor, timeout_s=self._lock_timeout_s):
+                raise RegistryError(
+                    f"another process has held {path} for {self._lock_timeout_s:g} s, where milliseconds "
+                    f"are normal; a stopped one? `fuser -v {shlex.quote(str(path))}` names it"
+                )
+            try:
+                yield
+            finally:
+                # Closing is not enough: a child forked meanwhile would keep the lock.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
+
+
+def default_home(environ: Mapping[str, str]) -> Path:
+    """The folder of all swarms of this user: `$SHOAL_HOME`, else the platform's runtime folder."""
+    if home := environ.get("SHOAL_HOME"):
+        return Path(home)
+    with warnings.catch_warnings():
+        # It warns that the fallback under /tmp may not be private; `make_private` does not rely on it.
+        warnings.simplefilter("ignore")
+        return platformdirs.user_runtime_path("shoal")
+
+
+def process_start(pid: int) -> int | None:
+    """Clock ticks from boot to the start of process `pid`; None if it has ended, reaped or not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # Field 2 is the program's name in parentheses and may itself hold blanks and parentheses.
+    state, *rest = status.rpartition(")")[2].split()
+    return None if state in ("Z", "X") else int(rest[18])
+
+
+def parse_entry(text: bytes) -> Entry:
+    """Read one entry. Raises ValueError for anything else, saying what is wrong."""
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(values, dict) or values.keys() != FIELD_TYPES.keys():
+        raise ValueError(f"the fields must be {', '.join(FIELD_TYPES)}")
+    for name, kind in FIELD_TYPES.items():
+        if type(values[name]) is not kind:
+            raise ValueError(f"{name} is {values[name]!r}")
+    return Entry(**{**values, "role": Role(values["role"])})
+
+
+def all_wait(entries: tuple[Entry, ...]) -> bool:
+    """Whether nobody among `entries` has founded, or is a member of, anything."""
+    return all(entry.role is Role.JOINER for entry in entries)
+
+
+def check_socket_path(path: Path) -> None:
+    """Raise RegistryError if `path` is too long for a socket."""
+    length = len(os.fsencode(path))
+    if length > SOCKET_PATH_MAX_BYTES:
+        raise RegistryError(
+            f"the socket path {path} has {length} bytes, and a socket takes {SOCKET_PATH_MAX_BYTES}; "
+            "set SHOAL_HOME to a shorter folder"
+        )
+
+
+def make_private(folder: Path) -> None:
+    """Make `folder` with mode 0700 unless it is there; raise RegistryError if others have a way in."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise RegistryError(f"cannot make the registry folder {folder}: {error.strerror}") from error
+    if stat.S_ISLNK(status.st_mode):
+        raise RegistryError(f"the registry folder {folder} is a symbolic link; set SHOAL_HOME to its target")
+    if status.st_uid != os.geteuid():
+        raise RegistryError(
+            f"the registry folder {folder} belongs to user {status.st_uid}, and this is user {os.geteuid()}; "
+            "set SHOAL_HOME to a folder of your own"
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise RegistryError(
+            f"the registry folder {folder} has mode {mode:04o}, so others may use it; "
+            f"run: chmod 700 {shlex.quote(str(folder))}"
+        )
+
+
+def acquire(descriptor: int, *, timeout_s: float) -> bool:
+    """Take the exclusive lock on an open file; False if others hold it for `timeout_s`.
+
+    The kernel's wait has no deadline, so where there is one to wait for, a thread does. One that was given up
+    on ends when the lock reaches it, and as the descriptor is closed by then, the lock goes on to the next.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        pass
+    granted = threading.Event()
+
+    def wait() -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        granted.set()
+
+    threading.Thread(target=wait, name="shoal-registry-lock", daemon=True).start()
+    return granted.wait(timeout_s)

@@ -1,0 +1,73 @@
+"""Errors raised on purpose; the command line prints any of them as one line.
+
+ShoalError
+    RemoteProtocolError   a peer broke the protocol; message dropped, state unchanged
+    RegistryError         the registry folder cannot be used, or says that the swarm's state is gone
+    LaunchError           nothing was started
+    JoinRefused           the swarm trains something else; raised on the joiner only
+    OperationMismatch     peers called different operations; raised on every one of them
+    ReplicasDiverged      peers finished one step with different bits; raised on every one of them
+    QuorumLost            this side may not go on; state kept
+    RemovedFromView       the others go on without this peer
+    StepTimeout           a step was not committed in time
+"""
+
+
+class ShoalError(Exception):
+    """Says what happened, with which values, and what to do, in one line."""
+
+
+class RemoteProtocolError(ShoalError):
+    """A peer sent what no peer of this version sends. The message is dropped and counted."""
+
+
+class RegistryError(ShoalError):
+    """The registry folder cannot be used, or the swarm it describes cannot be joined."""
+
+
+class LaunchError(ShoalError):
+    """`shoal run` was asked for something that it cannot start."""
+
+
+class JoinRefused(ShoalError):
+    """The state that this peer can receive is not the one that the swarm trains. The swarm goes on."""
+
+
+class OperationMismatch(ShoalError):
+    """Members called different operations. Nothing was summed; the next operation may be called."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}; nothing was summed, the swarm is intact: call the same operation on every peer")
+
+
+class ReplicasDiverged(ShoalError):
+    """Members finished one step with different bits. The step is not committed."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(
+            f"{reason}; step {step} is not committed: start again from a checkpoint, "
+            "on devices that compute the same bits"
+        )
+
+
+class QuorumLost(ShoalError):
+    """Too few members of the view are alive to agree on the next one."""
+
+    def __init__(self, *, alive: int, size: int, reason: str) -> None:
+        super().__init__(
+            f"{reason}: {alive} of {size} may not go on, since the others might; "
+            "this peer's state is kept: save it, and start the peers again"
+        )
+
+
+class RemovedFromView(ShoalError):
+    """The others agreed on a view without this peer, and committed steps that it does not know."""
+
+    exit_code = 3
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}; start this peer again to join as a new member")
+
+
+class StepTimeout(ShoalError):
+    """A step was not committed in time, and nobody is dead."""

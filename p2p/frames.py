@@ -1,0 +1,121 @@
+"""What this peer says, as frames, and the frames of others as what they say. Belongs to the loop thread.
+
+Control frames carry envelopes. Data frames carry segments of operations and of states, and FINISHED: there is one in
+every step, it is as urgent as data, and a fixed layout makes it cheap. A data frame of another view than the installed
+one is dropped here.
+"""
+
+from collections.abc import Iterable
+
+from collectives import Outgoing
+from gossip import NO_VIEW, Envelope, Member, Stamp, View
+from gossip import messages as m
+
+from .errors import RemoteProtocolError
+from .handover import StateSegment
+from .operations import Segment
+from .transport import Transport
+from .wire import FLAG_FINAL, FLAG_FINISHED, FLAG_LAST, FLAG_STATE, Codec, DataHeader, DType
+
+NO_DIGEST = bytes(16)
+"""Of a step without operations."""
+
+
+class Frames:
+    """The frames of one peer, in the view that it has installed."""
+
+    def __init__(self, me: Member, transport: Transport) -> None:
+        self._me = me
+        self._transport = transport
+        self._codec = Codec([Envelope])
+        self._encoded: tuple[m.Body, bytes] | None = None
+        self._members: tuple[Member, ...] = ()
+        self._stamp = NO_VIEW
+        self._rank = 0
+
+    def install(self, view: View) -> None:
+        """From now on everything is said in `view`."""
+        self._members, self._stamp = view.members, view.stamp
+        self._rank = view.members.index(self._me)
+        self._encoded = None
+
+    # Out.
+
+    def send(self, target: Member, body: m.Body) -> None:
+        """Say `body` to `target`. Encoded once if it is said to many in a row."""
+        if isinstance(body, m.Progress) and body.finish is not None:
+            header = self._header(body.finish.step, 0, 0, body.finish.digest or NO_DIGEST, FLAG_FINISHED)
+            self._transport.send_data(target.peer_id, header.pack(), body.digest + body.finish.state_digest)
+            return
+        if self._encoded is None or self._encoded[0] is not body:
+            self._encoded = body, self._codec.encode(Envelope(self._me, self._stamp, body))
+        self._transport.send_control(target.peer_id, self._encoded[1])
+
+    def send_segment(self, sequence: int, fingerprint: bytes, outgoing: Outgoing) -> None:
+        """Send a segment of an operation to a rank."""
+        header = self._header(sequence, outgoing.transfer, outgoing.segment, fingerprint)
+        self._transport.send_data(self._members[outgoing.peer].peer_id, header.pack(), outgoing.payload)
+
+    def send_state(self, peer_id: str, step: int, segments: Iterable[StateSegment]) -> None:
+        """Send the state after `step`."""
+        for segment in segments:
+            flags = FLAG_STATE | (FLAG_LAST if segment.is_last else 0) | (FLAG_FINAL if segment.is_final else 0)
+            header = self._header(step + 1, segment.part, segment.index, segment.digest, flags)
+            self._transport.send_data(peer_id, header.pack(), segment.payload)
+
+    def _header(self, sequence: int, transfer: int, segment: int, digest: bytes, flags: int = 0) -> DataHeader:
+        stamp = self._stamp
+        return DataHeader(
+            stamp.lineage,
+            stamp.number,
+            stamp.hash,
+            sequence,
+            transfer,
+            segment,
+            0,
+            self._rank,
+            DType.UINT8,
+            flags,
+            digest,
+        )
+
+    # In.
+
+    def read_control(self, frame: bytes) -> Envelope:
+        """What a peer says.
+
+        Raises:
+            RemoteProtocolError: it is no envelope.
+        """
+        envelope = self._codec.decode(frame)
+        assert isinstance(envelope, Envelope)
+        return envelope
+
+    def read_data(self, frame: memoryview, payload: memoryview) -> Envelope | Segment | tuple[int, StateSegment] | None:
+        """FINISHED, a segment, or a step and a segment of the state after it; None if it is of another view.
+
+        Raises:
+            RemoteProtocolError: it is none of these.
+        """
+        header = DataHeader.unpack(frame)
+        if (header.view_hash, header.view_number, header.lineage) != (
+            self._stamp.hash,
+            self._stamp.number,
+            self._stamp.lineage,
+        ):
+            return None
+        if header.flags & FLAG_FINISHED:
+            return self._read_finished(header, bytes(payload))
+        if header.flags & FLAG_STATE:
+            is_last, is_final = bool(header.flags & FLAG_LAST), bool(header.flags & FLAG_FINAL)
+            segment = StateSegment(header.transfer, header.segment, is_last, is_final, header.digest, payload)
+            return header.sequence - 1, segment
+        return Segment(header.sequence, header.source, header.transfer, header.segment, header.digest, payload)
+
+    def _read_finished(self, header: DataHeader, payload: bytes) -> Envelope:
+        if header.source >= len(self._members) or len(payload) not in (16, 32):
+            raise RemoteProtocolError(f"FINISHED of rank {header.source} with {len(payload)} bytes")
+        digest = b"" if header.digest == NO_DIGEST else header.digest
+        finish = m.Finish(header.sequence, digest, payload[16:], header.view_number)
+        stamp = Stamp(header.lineage, header.view_number, header.view_hash)
+        return Envelope(self._members[header.source], stamp, m.Progress(header.sequence - 1, payload[:16], finish))

@@ -1,0 +1,428 @@
+"""The loop: the one thread of a peer that owns its sockets, its clock and its protocol state.
+
+It carries out what `gossip.Core` asks for, feeds arriving segments to the operations of the open step, and tells the
+training thread what came of it through `inbox`. The training thread gives it work with `post`. Everything else here
+runs in the loop thread only, so nothing needs a lock: finishing a step and installing a view can never interleave.
+"""
+
+import logging
+import math
+import os
+import random
+import secrets
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from gossip import Claim, Contact, Core, Envelope, Member, State, View
+from gossip import messages as m
+
+from .arrivals import Admitted, Arrival, Commit, StateOffer
+from .baton import SIGNALS, Baton
+from .config import LoopConfig
+from .discovery import Entry, Registry, Role
+from .errors import (
+    JoinRefused,
+    OperationMismatch,
+    QuorumLost,
+    RegistryError,
+    RemoteProtocolError,
+    RemovedFromView,
+    ReplicasDiverged,
+    ShoalError,
+)
+from .frames import Frames
+from .handover import Assembly, Donor, Packer, StateSegment, cut
+from .mismatch import Mismatches
+from .neighbours import Neighbours
+from .operations import Array, Operation, Operations, Segment
+from .receipts import Moment, write_receipt
+from .transport import Transport
+
+logger = logging.getLogger("p2p")
+
+
+class Loop:
+    """The running protocol of one peer. Public methods may be called from any thread, or say otherwise."""
+
+    def __init__(self, registry: Registry, config: LoopConfig) -> None:
+        """Enter the registry and bind the sockets; `start` begins to use them."""
+        standing = registry.enter(secrets.token_hex(8), time.time_ns())
+        own = standing.own
+        self.peer_id = own.peer_id
+        self.inbox: SimpleQueue[Arrival] = SimpleQueue()
+        self.moments: SimpleQueue[Moment] = SimpleQueue()
+        self.ended = threading.Event()
+        self._registry = registry
+        self._config = config
+        self._acquaintances = standing.others
+        self._transport = Transport(own.control_address, own.data_address)
+        self._neighbours = Neighbours(self._transport)
+        self._frames = Frames(Member(own.peer_id, own.incarnation), self._transport)
+        self.core = Core(_claim(own), rng=random.Random(own.incarnation), config=config.core, now=time.monotonic())
+        self._operations = Operations(self._frames.send_segment, self._object, segment_bytes=config.segment_bytes)
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._role = own.role
+        self._layout: tuple[str, bytes] | None = None
+        self._founding_size = 1
+        self._counts: Array | None = None
+        self._donor = Donor()
+        self._assembly: Assembly | None = None
+        self._mismatches = Mismatches(self._operations.operation)
+        self._next_link_check = 0.0
+        self._attempt = 0
+        self._void_attempt = -1
+        self._aborted: tuple[int, str] | None = None
+        self._baton = Baton()
+        self._failure: ShoalError | None = None
+        self._orphaned = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shoal-loop", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, close the sockets, leave the registry. Idempotent."""
+        self.post(self._stop)
+        self._thread.join(timeout=10.0)
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Have `command` run by the loop thread, soon."""
+        self._commands.put(command)
+        self._baton.post()
+        self._transport.wake()
+
+    def call(self, *commands: Callable[[], None], timeout_s: float) -> Arrival:
+        """Run `commands` and then the loop itself in the calling thread, until it has something to say.
+
+        The same as `post` and a look into `inbox`, without two changes of thread.
+
+        Raises:
+            Empty: nothing within `timeout_s`.
+        """
+        with self._baton.borrowed(interrupt=self._transport.wake):
+            try:
+                for command in commands:
+                    command()
+                deadline = time.monotonic() + timeout_s
+                while self.inbox.empty() and time.monotonic() < deadline and not self._stopping.is_set():
+                    self._turn(deadline)
+            except Exception as error:
+                self._crash(error)
+        return self.inbox.get(timeout=0)
+
+    # Commands of the training thread; to be posted.
+
+    def ask_for_seat(self, founding_size: int, layout: tuple[str, bytes]) -> None:
+        """Found the swarm, or ask its members for a seat."""
+        self._layout, self._founding_size = layout, founding_size
+        if self._role is Role.FOUNDER:
+            effects = self.core.found(time.monotonic(), os.urandom(16), founding_size, layout)
+        else:
+            effects = self.core.ask_for_seat(time.monotonic(), layout)
+        self._carry_out(effects)
+
+    def submit(self, step: int, attempt: int, operation: Operation) -> None:
+        """Add `operation` to `step`, which the training thread tries for the `attempt`-th time in all."""
+        if self._failure is not None or attempt == self._void_attempt:
+            return
+        self._attempt = attempt
+        self._operations.submit(step, operation)
+        if self._aborted is not None and self._aborted[0] == step:
+            self._give_up(*self._aborted)
+        self._compare()
+        self._try_finish()
+
+    def close(self, step: int, attempt: int, state_digest: bytes) -> None:
+        """Nothing more is submitted for `step`."""
+        if self._failure is None and attempt != self._void_attempt:
+            self._operations.close(step, state_digest)
+            self._try_finish()
+
+    def state_complete(self, step: int, packer: Packer) -> None:
+        """The state after `step` may be copied with `packer`, until the next commit."""
+        self._donor.complete(step, packer)
+        self._serve_state()
+
+    def loaded(self, step: int, chain: bytes) -> None:
+        """The state that was offered is loaded."""
+        self._carry_out(self.core.loaded(time.monotonic(), step, chain))
+
+    def leave(self) -> None:
+        """Say so, and set `ended` when the others can do without this peer."""
+        self._carry_out(self.core.leave(time.monotonic()))
+
+    def _stop(self) -> None:
+        self._stopping.set()
+
+    # The thread.
+
+    def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            for entry in self._acquaintances:
+                self._carry_out(self.core.meet(_claim(entry)))
+            while not self._stopping.is_set():
+                with self._baton.hold():
+                    while not (self._stopping.is_set() or self._baton.is_wanted):
+                        self._turn()
+                self._baton.stand_by()
+        except Exception as error:
+            self._crash(error)
+        finally:
+            self._neighbours.close()
+            self._transport.close()
+            self._registry.leave()
+            self.ended.set()
+
+    def _crash(self, error: Exception) -> None:
+        logger.exception("the loop of peer %s failed", self.core.me)
+        self._fail(ShoalError(f"the loop of this peer failed: {error!r}; see the log"))
+        self._stopping.set()
+
+    def _turn(self, limit: float = math.inf) -> None:
+        """Wait until something happens, `limit` at the latest, and deal with it."""
+        deadline = min(self.core.next_deadline(), self._next_link_check, limit)
+        with self._baton.signals_let_in():
+            ready = self._transport.poll(max(0.0, deadline - time.monotonic()))
+        self._baton.seen()
+        while not self._commands.empty():
+            self._commands.get_nowait()()
+        if ready.data:
+            for header, payload in self._transport.receive_data():
+                self._take_data(header, payload)
+            self._try_finish()
+        if ready.control:
+            for frame in self._transport.receive_control():
+                self._take_control(frame)
+        for member, reason in self._neighbours.ended(ready.fds):
+            self._bury(member, reason)
+        now = time.monotonic()
+        if now >= self._next_link_check:
+            self._next_link_check = now + self._config.link_check_s
+            for member, reason in list(self._neighbours.lost()):
+                self._bury(member, reason)
+            self._try_take_over()
+        if now >= self.core.next_deadline():
+            self._carry_out(self.core.tick(now))
+
+    # Frames.
+
+    def _take_control(self, frame: bytes) -> None:
+        try:
+            envelope = self._frames.read_control(frame)
+        except RemoteProtocolError as error:
+            self._transport.count_invalid(str(error))
+            return
+        self._carry_out(self.core.receive(time.monotonic(), envelope))
+
+    def _take_data(self, frame: memoryview, payload: memoryview) -> None:
+        try:
+            match self._frames.read_data(frame, payload):
+                case Segment() as segment:
+                    self._operations.receive(segment)
+                case Envelope() as envelope:
+                    self._carry_out(self.core.receive(time.monotonic(), envelope))
+                case (step, part):
+                    self._take_state(step, part)
+        except RemoteProtocolError as error:
+            self._transport.count_invalid(str(error))
+
+    # Effects of the core.
+
+    def _carry_out(self, effects: list[m.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case m.Send(target, body):
+                    self._frames.send(target, body)
+                case m.Explain(reason):
+                    logger.info("%s", reason)
+                case m.Discovered(claim):
+                    if reason := self._neighbours.link(claim):
+                        self._bury(claim.member, reason)
+                case m.Forget(member):
+                    self._neighbours.unlink(member)
+                case m.Installed(view):
+                    self._install(view)
+                case m.Activated(view, done):
+                    self._activate(view, done)
+                case m.Committed(finish, view):
+                    self._commit(finish, view)
+                case m.Aborted(step, reason):
+                    self._give_up(step, reason)
+                case m.Provide(member, step):
+                    self._donor.ask(member.peer_id, step)
+                    self._serve_state()
+                case m.Overheard(source, abort) if abort.step == self.core.done + 1:
+                    self._mismatches.hear(source, abort)
+                    self._compare()
+                case m.Refused(layout):
+                    self._fail(JoinRefused(layout))
+                case m.Removed(reason):
+                    self._fail(RemovedFromView(reason))
+                    self.ended.set()
+                case m.QuorumGone(alive, size, reason):
+                    self._fail(QuorumLost(alive=alive, size=size, reason=reason))
+                case m.Diverged(step, reason):
+                    self._fail(ReplicasDiverged(step, reason))
+                case m.Left(reason):
+                    logger.info("left: %s", reason)
+                    self.ended.set()
+
+    def _install(self, view: View) -> None:
+        logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
+        self._note("installed", view.number)
+        self._frames.install(view)
+        self._operations.install()
+        self._donor.install()
+        self._mismatches.clear()
+        self._assembly = None
+        self._registry.mark_member()
+        self._meet_everybody(view)
+
+    def _activate(self, view: View, done: int) -> None:
+        self._note("active", view.number)
+        self._mismatches.clear()
+        self.inbox.put(Admitted(view, done))
+        self._operations.activate(view.members.index(self.core.me), len(view.members))
+        self._try_finish()
+
+    def _try_finish(self) -> None:
+        finished = self._operations.finished()
+        if finished is None or finished[0] != self.core.done + 1 or self.core.has_finished:
+            return
+        self._counts = self._operations.counts
+        self._note("finished", finished[0])
+        self._carry_out(self.core.finished(time.monotonic(), *finished))
+
+    def _commit(self, finish: m.Finish, view: View) -> None:
+        self._note("committed", finish.step)
+        operations = self._operations.end()
+        algorithm = operations[-1].ran if operations else ""
+        receipt = write_receipt(finish, view, self._counts, algorithm)
+        self._counts = None
+        self._mismatches.clear()
+        self.inbox.put(Commit(receipt, view, operations))
+
+    # Operations that do not match.
+
+    def _object(self, index: int) -> None:
+        """A segment carries another fingerprint than ours: say what we called, and hear what they did."""
+        ours = self._mismatches.ours(self.core.done + 1, index)
+        if ours is not None:
+            self._carry_out(self.core.broadcast(ours))
+
+    def _compare(self) -> None:
+        """Give the step up if somebody calls one of its operations differently."""
+        step = self.core.done + 1
+        found = self._mismatches.find(step)
+        if found is not None:
+            ours, reason = found
+            effects = [*self.core.broadcast(ours), *self.core.abort(time.monotonic(), step, reason)]
+            self._give_up(step, reason)
+            self._carry_out(effects)
+
+    def _give_up(self, step: int, reason: str) -> None:
+        """Raise in the training thread, once, what it submits for `step`, or has submitted."""
+        if self._operations.operation(step, 0) is None:
+            self._aborted = step, reason
+            return
+        self._operations.end()
+        self._operations.pause()
+        self._mismatches.settle()
+        self._aborted, self._void_attempt = None, self._attempt
+        self.inbox.put(OperationMismatch(reason))
+
+    # State for joiners.
+
+    def _serve_state(self) -> None:
+        """Send the state to whoever waits for it, if this is the time at which it may be copied."""
+        view, step = self.core.view, self.core.done
+        if view is None:
+            return
+        for peer_id, state in self._donor.due(step):
+            self._frames.send_state(peer_id, step, cut(state, self._config.segment_bytes))
+
+    def _take_state(self, step: int, segment: StateSegment) -> None:
+        wanted = self.core.wanted_state()
+        if wanted is None or wanted[0] != step:
+            return
+        if self._assembly is None:
+            self._assembly = Assembly(step)
+        state = self._assembly.add(segment)
+        if state is not None:
+            self.inbox.put(StateOffer(step, wanted[1], state))
+
+    # Life and death.
+
+    def _bury(self, member: Member, reason: str) -> None:
+        effects = self.core.bury(time.monotonic(), member, reason)
+        if effects:
+            self._note("gone", member.peer_id)
+            self._orphaned = self._role is Role.JOINER
+            self._carry_out(effects)
+
+    def _meet_everybody(self, view: View) -> None:
+        """Whoever knew a member of this view may have died before it told us: look in the registry."""
+        strangers = [
+            member for member in view.members if member != self.core.me and not self._neighbours.has_met(member)
+        ]
+        if not strangers:
+            return
+        claims = {claim.member: claim for claim in map(_claim, self._registry.others())}
+        for member in strangers:
+            if member in claims:
+                self._carry_out(self.core.meet(claims[member]))
+            else:
+                self._bury(member, "the registry has no living process of it")
+
+    def _try_take_over(self) -> None:
+        """If nobody whom this peer could join is alive, found the swarm, or hear that its state is lost."""
+        if not self._orphaned or self._layout is None or self.core.view is not None:
+            return
+        self._orphaned = False
+        try:
+            standing = self._registry.take_over()
+        except RegistryError as error:
+            self._fail(error)
+            return
+        self._role = standing.own.role
+        if self._role is Role.FOUNDER:
+            self.ask_for_seat(self._founding_size, self._layout)
+
+    # Telling the training thread.
+
+    def explain(self) -> str:
+        """What the open step waits for; a snapshot, from any thread."""
+        view, phase = self.core.view, self.core.phase.name
+        missing = self._operations.missing()
+        if view is None or not missing:
+            return f"{phase}, {self.core.reason}; other members have not submitted or finished it"
+        operation, rank, _, segment, of = missing[0]
+        where = f"segment {segment} of {of} of operation {operation}"
+        return f"{phase}, waits for {where} from peer {view.members[rank]} (and {len(missing) - 1} more)"
+
+    @property
+    def dropped_frames(self) -> dict[str, int]:
+        """Frames that were dropped, by reason."""
+        dropped = Counter(self._transport.dropped)
+        dropped["invalid"] += self._operations.num_refused
+        return dict(dropped)
+
+    def _fail(self, error: ShoalError) -> None:
+        if self._failure is None:
+            self._failure = error
+            self.inbox.put(error)
+
+    def _note(self, event: str, detail: str | int) -> None:
+        if self._config.keep_moments:
+            self.moments.put(Moment(time.monotonic(), event, detail))
+
+
+def _claim(entry: Entry) -> Claim:
+    contact = Contact(entry.control_address, entry.data_address, entry.pid, entry.process_start)
+    return Claim(Member(entry.peer_id, entry.incarnation), State.ALIVE, contact)

@@ -1,0 +1,88 @@
+"""The peers that this one is linked to, and what the kernel says of their processes. Belongs to the loop thread.
+
+Death is known in two ways. The kernel's word: a handle of the process (pidfd), opened before the process was compared
+with what the peer said of itself, becomes readable when the process ends. Evidence: its link was lost, and opening it
+again was refused.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+
+from gossip import Claim, Contact, Member
+
+from .discovery import process_start
+from .transport import Transport
+
+logger = logging.getLogger("p2p")
+
+
+class Neighbours:
+    """Links and process handles of all peers that are known to be alive."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._linked: dict[str, Member] = {}
+        self._met: set[Member] = set()
+        self._processes: dict[int, Member] = {}
+
+    def link(self, claim: Claim) -> str:
+        """Connect to a peer and watch its process.
+
+        Returns:
+            Why it is not alive, if it is not.
+        """
+        member, contact = claim.member, claim.contact
+        try:
+            self._transport.connect(member.peer_id, contact.control, contact.data)
+        except ValueError as error:
+            logger.warning("peer %s cannot be reached: %s", member, error)
+            return ""
+        self._linked[member.peer_id] = member
+        self._met.add(member)
+        return self._watch(member, contact)
+
+    def _watch(self, member: Member, contact: Contact) -> str:
+        try:
+            fd = os.pidfd_open(contact.pid)
+        except ProcessLookupError:
+            return f"there is no process {contact.pid}"
+        if process_start(contact.pid) != contact.process_start:
+            os.close(fd)
+            return f"process {contact.pid} is another one by now"
+        self._processes[fd] = member
+        self._transport.watch(fd)
+        return ""
+
+    def has_met(self, member: Member) -> bool:
+        """Whether there is, or was, a link to `member`."""
+        return member in self._met
+
+    def unlink(self, member: Member) -> None:
+        """Close everything that belongs to `member`."""
+        if self._linked.get(member.peer_id) == member:
+            del self._linked[member.peer_id]
+            self._transport.disconnect(member.peer_id)
+        for fd in [fd for fd, watched in self._processes.items() if watched == member]:
+            self._unwatch(fd)
+
+    def ended(self, fds: tuple[int, ...]) -> Iterator[tuple[Member, str]]:
+        """Whose processes have ended, of these handles, and how that is known."""
+        for fd in fds:
+            member = self._processes[fd]
+            self._unwatch(fd)
+            yield member, "its process has ended"
+
+    def lost(self) -> Iterator[tuple[Member, str]]:
+        """Whose links are lost, and how that is known. For a slow cadence."""
+        for peer_id in self._transport.lost_links():
+            yield self._linked[peer_id], "its link was lost, and a new one refused"
+
+    def close(self) -> None:
+        for fd in list(self._processes):
+            self._unwatch(fd)
+
+    def _unwatch(self, fd: int) -> None:
+        self._transport.unwatch(fd)
+        del self._processes[fd]
+        os.close(fd)

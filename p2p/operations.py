@@ -1,0 +1,274 @@
+"""The operations of the open step: what was submitted, what runs, and the frames that came before their turn.
+
+Belongs to the loop thread. Knows ranks and segments, no sockets: what is to be sent goes to a function. The
+operations of a step are kept, with their untouched inputs, until the step commits: each view that becomes active
+before that runs them again from the first. Every frame names its operation by a *fingerprint*; one that differs
+from ours is never summed.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from collectives import Execution, Outgoing, all_reduce_schedule, choose_algorithm, one_shot_all_gather
+
+from .errors import RemoteProtocolError
+
+Array = npt.NDArray[Any]
+
+
+class Use(Enum):
+    """What an operation is to its step."""
+
+    PLAIN = auto()
+    COUNTS = auto()
+    """All-gathers (first sample, number of samples) per rank; comes before any weighted operation."""
+    WEIGHTED = auto()
+    """Sums inputs, each multiplied by its rank's share of the samples."""
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """One collective as this peer calls it.
+
+    Attributes:
+        kind: `all_reduce`, `all_gather` or `barrier`.
+        input: 1-D, contiguous; not written, and not to be written before the step commits.
+        result: 1-D, contiguous, separate memory; written here, the caller's after the commit. An all_gather's
+            is made anew for each view, since its size depends on it.
+        shape: of the caller's tensor; part of the fingerprint.
+        algorithm: of `collectives.ALGORITHMS`; None: by size, and by the number of members of each view.
+        scratch: like `input`; holds the weighted input where `use` is WEIGHTED.
+        ran: the algorithm that was taken in the last view.
+    """
+
+    kind: str
+    input: Array
+    result: Array
+    shape: tuple[int, ...]
+    algorithm: str | None
+    use: Use = Use.PLAIN
+    scratch: Array | None = None
+    ran: str = ""
+
+    def describe(self) -> str:
+        """What all ranks must have in common, in words."""
+        weighted = " weighted" if self.use is Use.WEIGHTED else ""
+        return f"{self.kind}{weighted} of {self.input.dtype.name} {list(self.shape)} by {self.algorithm or 'size'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment as it came from the wire: which operation of this view, and whose."""
+
+    sequence: int
+    source: int
+    transfer: int
+    segment: int
+    fingerprint: bytes
+    payload: bytes | memoryview
+
+
+@dataclass(slots=True)
+class _Step:
+    number: int
+    operations: list[Operation] = field(default_factory=list)
+    fingerprints: list[bytes] = field(default_factory=list)
+    state_digest: bytes | None = None
+    """Of the parameters that the step is computed with; None until the last operation was submitted."""
+
+
+class Operations:
+    """Runs the operations of one step after the other, in the view that is active."""
+
+    def __init__(
+        self,
+        send: Callable[[int, bytes, Outgoing], None],
+        mismatched: Callable[[int], None],
+        *,
+        segment_bytes: int,
+    ) -> None:
+        """Nothing runs before `activate`.
+
+        Args:
+            send: takes sequence, fingerprint and segment.
+            mismatched: told the index of an operation that somebody calls differently.
+            segment_bytes: what one frame carries, at most.
+        """
+        self._send = send
+        self._mismatched = mismatched
+        self._segment_bytes = segment_bytes
+        self._step: _Step | None = None
+        self.num_refused = 0
+        """Early segments that fit no transfer when their turn came."""
+        self.install()
+
+    # Views.
+
+    def install(self) -> None:
+        """A view replaces the one before: nothing of that one completes any more, its frames are dropped."""
+        self._active = False
+        self._running: list[Execution | None] = []
+        self._early: defaultdict[int, list[Segment]] = defaultdict(list)
+        self._first_sequence = 0
+        self._num_complete = 0
+        self.counts: Array | None = None
+
+    def activate(self, rank: int, world_size: int) -> None:
+        """Run what was submitted, from the first operation, as `rank` of `world_size`."""
+        self._active = True
+        self._rank, self._world_size = rank, world_size
+        if self._step is not None:
+            for index in range(len(self._step.operations)):
+                self._run(index)
+
+    def pause(self) -> None:
+        """Run nothing more before `activate`: the members have called different operations in this view."""
+        self._active = False
+
+    # Steps.
+
+    def submit(self, step: int, operation: Operation) -> None:
+        """Add an operation to `step`, which is opened by its first one."""
+        if self._step is None:
+            self._step = _Step(step)
+        assert self._step.number == step and self._step.state_digest is None, f"step {step} into {self._step}"
+        index = len(self._step.operations)
+        text = f"{operation.describe()}, {self._segment_bytes}, {index} of {step}"
+        self._step.operations.append(operation)
+        self._step.fingerprints.append(xxhash.xxh3_128_digest(text.encode()))
+        if self._active:
+            self._run(index)
+
+    def close(self, step: int, state_digest: bytes) -> None:
+        """Nothing more is submitted for `step`."""
+        assert self._step is not None and self._step.number == step
+        self._step.state_digest = state_digest
+
+    def finished(self) -> tuple[int, bytes, bytes] | None:
+        """Step, digest of its results and of its parameters, once everything is complete here."""
+        step = self._step
+        if step is None or step.state_digest is None or self._num_complete < len(step.operations) or not self._active:
+            return None
+        digests = b"".join(run.digest() for run in self._running if run is not None)
+        return step.number, xxhash.xxh3_128_digest(digests), step.state_digest
+
+    def end(self) -> list[Operation]:
+        """The open step is committed or given up: hand its operations back and make room for the next."""
+        step, self._step = self._step, None
+        operations = [] if step is None else step.operations
+        if self._active:  # in a barrier the count of the view has not begun
+            self._first_sequence += len(operations)
+        self._running, self._num_complete, self.counts = [], 0, None
+        return operations
+
+    def operation(self, step: int, index: int) -> Operation | None:
+        """What was submitted here as operation `index` of `step`, if it was."""
+        if self._step is None or self._step.number != step or index >= len(self._step.operations):
+            return None
+        return self._step.operations[index]
+
+    def missing(self) -> list[tuple[int, int, int, int, int]]:
+        """(operation, peer, transfer, segment, number of segments) still waited for, of what runs."""
+        runs = [(index, run) for index, run in enumerate(self._running) if run is not None and not run.done]
+        return [(index, *entry) for index, run in runs for entry in run.missing()]
+
+    # Frames.
+
+    def receive(self, segment: Segment) -> None:
+        """A segment of the installed view.
+
+        Raises:
+            RemoteProtocolError: it fits no transfer of its operation; nothing changed.
+        """
+        index = segment.sequence - self._first_sequence
+        if index < 0:
+            return  # of a step that was given up here while it was under way
+        run = self._running[index] if self._active and index < len(self._running) else None
+        if run is None:
+            self._early[segment.sequence].append(segment)
+        else:
+            self._feed(index, run, segment)
+
+    def _run(self, index: int) -> None:
+        step = self._step
+        assert step is not None
+        operation = step.operations[index]
+        while len(self._running) <= index:
+            self._running.append(None)
+        weighted, gathers = operation.use is Use.WEIGHTED, operation.kind == "all_gather"
+        if self._running[index] is not None or (weighted and self.counts is None):
+            return  # the turn of what is weighted comes when the counts are known
+        if gathers:
+            schedule, operation.ran = one_shot_all_gather(self._rank, self._world_size), "one-shot"
+            operation.result = np.empty(operation.input.size * self._world_size, operation.input.dtype)
+        else:
+            operation.ran = operation.algorithm or choose_algorithm(operation.input.nbytes, self._world_size)
+            schedule = all_reduce_schedule(operation.ran, self._rank, self._world_size)
+        run = Execution(
+            schedule,
+            self._rank,
+            self._weigh(operation) if weighted else operation.input,
+            operation.result,
+            segment_bytes=self._segment_bytes,
+            own_chunk=self._rank if gathers else None,
+            digest=xxhash.xxh3_128_digest,
+        )
+        self._running[index] = run
+        self._send_all(index, run.start())
+        run.digest_chunks()
+        self._after(index, run)
+        for segment in self._early.pop(self._first_sequence + index, []):
+            try:
+                self._feed(index, run, segment)
+            except RemoteProtocolError:
+                self.num_refused += 1
+
+    def _feed(self, index: int, run: Execution, segment: Segment) -> None:
+        assert self._step is not None
+        if segment.fingerprint != self._step.fingerprints[index]:
+            self._mismatched(index)
+            return
+        was_done = run.done
+        try:
+            outgoing = run.receive(segment.source, segment.transfer, segment.segment, segment.payload)
+        except ValueError as error:
+            raise RemoteProtocolError(f"segment of operation {segment.sequence}: {error}") from None
+        self._send_all(index, outgoing)
+        run.digest_chunks()
+        if not was_done:
+            self._after(index, run)
+
+    def _send_all(self, index: int, outgoing: list[Outgoing]) -> None:
+        assert self._step is not None
+        sequence, fingerprint = self._first_sequence + index, self._step.fingerprints[index]
+        for segment in outgoing:
+            self._send(sequence, fingerprint, segment)
+
+    def _after(self, index: int, run: Execution) -> None:
+        """If `run` is complete, count it, and start what waited for it."""
+        assert self._step is not None
+        if not run.done:
+            return
+        self._num_complete += 1
+        operation = self._step.operations[index]
+        if operation.use is Use.COUNTS:
+            self.counts = operation.result.reshape(self._world_size, -1)
+            for later in range(index + 1, len(self._step.operations)):
+                self._run(later)
+
+    def _weigh(self, operation: Operation) -> Array:
+        """The input times this rank's share of the samples; zeros, not 0 x input, where the share is 0."""
+        assert self.counts is not None and operation.scratch is not None
+        number, total = int(self.counts[self._rank, 1]), int(self.counts[:, 1].sum())
+        if number == 0:
+            operation.scratch.fill(0)
+        else:
+            np.multiply(operation.input, operation.input.dtype.type(number / total), out=operation.scratch)
+        return operation.scratch

@@ -1,0 +1,408 @@
+"""A peer as a script sees it: `join`, then operations and steps that commit.
+
+    with p2p.join() as peer:
+        peer.all_reduce(tensor)
+
+The training thread calls this; the loop thread (loop.py) does the work. What a script sees of the view changes only
+when a step commits. Leaves out: asynchronous operations, rejoining after a removal.
+"""
+
+import atexit
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from queue import Empty
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from collectives import ALGORITHMS
+from gossip import View
+
+from .arrivals import Admitted, Arrival, Commit, StateOffer
+from .config import PeerConfig
+from .discovery import Registry
+from .errors import JoinRefused, OperationMismatch, RemovedFromView, ShoalError, StepTimeout
+from .handover import NO_REPLICA, Replica
+from .loop import Loop
+from .operations import Array, Operation
+from .receipts import UNKNOWN_SAMPLE, Ledger, Receipt
+from .sampler import ElasticSampler, Plan, SamplerState, fold, take
+
+logger = logging.getLogger("p2p")
+
+SUMMABLE = ("float32", "int64")
+
+INTERRUPTED = ShoalError("the step before was interrupted, and the others may wait for it: leave, and join again")
+
+
+class Peer:
+    """One member of a swarm. Made by `join`; for one thread."""
+
+    def __init__(self, config: PeerConfig) -> None:
+        self._config = config
+        loop_config = replace(config.loop, keep_moments=config.receipts is not None)
+        self._loop = Loop(Registry(config.home, config.swarm), loop_config)
+        self._ledger = None if config.receipts is None else Ledger(config.receipts, self._loop.peer_id)
+        self._view: View | None = None
+        self._done = -1
+        self._replica = NO_REPLICA
+        self._complete = -2
+        self._plan: Plan = {}
+        self._sampler_state = SamplerState()
+        self._receipt: Receipt | None = None
+        self._slice = (UNKNOWN_SAMPLE, 1)
+        self._listeners: list[Callable[[View], None]] = []
+        self._buffers: dict[tuple[int, str], Array] = {}
+        self._attempt = 0
+        self._unusable: ShoalError | None = None
+        self._left = False
+        self._loop.start()
+
+    # What a script may look at.
+
+    @property
+    def peer_id(self) -> str:
+        """16 hex digits, drawn at `join`."""
+        return self._loop.peer_id
+
+    @property
+    def view(self) -> View | None:
+        """The view of the last committed step; None until this peer has a seat."""
+        return self._view
+
+    @property
+    def rank(self) -> int:
+        """Index of this peer in `view`."""
+        return self._seated_view().members.index(self._loop.core.me)
+
+    @property
+    def world_size(self) -> int:
+        """Number of members of `view`."""
+        return len(self._seated_view().members)
+
+    @property
+    def done(self) -> int:
+        """The last committed step; -1 before step 0."""
+        return self._done
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """Of the last step that was committed while this peer took part."""
+        return self._receipt
+
+    def status(self) -> dict[str, Any]:
+        """Where this peer stands and why, for people."""
+        core = self._loop.core
+        view = core.view
+        return {
+            "peer_id": self.peer_id,
+            "swarm": self._config.swarm,
+            "phase": core.phase.name,
+            "view": None if view is None else view.number,
+            "members": [] if view is None else [member.peer_id for member in view.members],
+            "done": core.done,
+            "reason": core.reason,
+            "dropped_frames": self._loop.dropped_frames,
+        }
+
+    def on_view_change(self, listener: Callable[[View], None]) -> None:
+        """Call `listener` in the training thread, at the commit that shows another view than the one before."""
+        self._listeners.append(listener)
+
+    # Taking part.
+
+    def wait_view(self, timeout_s: float | None = None) -> View:
+        """Ask for a seat and wait until this peer has it and step 0 is committed.
+
+        Raises:
+            JoinRefused: the swarm trains something else.
+            StepTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
+        """
+        return self.take_seat(self._replica, timeout_s)
+
+    def take_seat(self, replica: Replica, timeout_s: float | None = None) -> View:
+        """`wait_view` for a peer that trains `replica`; its state is replaced if the swarm has begun."""
+        if self._view is not None:
+            return self._view
+        self._replica = replica
+        limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
+        self._loop.post(partial(self._loop.ask_for_seat, self._config.min_peers, replica.layout))
+        self.state_is_complete()
+        while self._view is None:
+            try:
+                arrival = self._loop.inbox.get(timeout=limit_s)
+                self._take_in(arrival)
+            except Empty:
+                raise StepTimeout(self._why_no_seat(limit_s)) from None
+            except JoinRefused as refusal:
+                raise JoinRefused(replica.compare(refusal.args[0])) from None
+            match arrival:
+                case StateOffer(step, chain, state):
+                    replica.load(state)
+                    self._done = step
+                    self.state_is_complete()
+                    self._loop.post(partial(self._loop.loaded, step, chain))
+                case Admitted(view, done) if done >= 0:
+                    self._done, self._view = done, view
+        return self._view
+
+    def barrier(self) -> None:
+        """Return when every member has called it. A step of its own."""
+        one = np.ones(1, np.int64)
+        self._run_alone(Operation("barrier", one, np.empty_like(one), (), "one-shot"))
+
+    def all_reduce(self, tensor: Any, *, algorithm: str | None = None) -> None:
+        """Replace `tensor` by the sum over all members, when all have it. A step of its own.
+
+        Args:
+            tensor: a CPU tensor or array of float32 or int64; any strides. Written only after the step is committed.
+            algorithm: of `collectives.ALGORITHMS`, the same on every peer; None: by size.
+
+        Raises:
+            OperationMismatch: another member called something else; raised on every member.
+            QuorumLost, RemovedFromView, ReplicasDiverged: this peer cannot go on; `tensor` is untouched.
+        """
+        array = _as_array(tensor)
+        flat = array.reshape(-1)  # a copy, where the strides ask for one
+        self.wait_view()
+        if algorithm is not None and algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
+        result = self._buffers.get((flat.size, flat.dtype.name))
+        if result is None:
+            result = self._buffers[flat.size, flat.dtype.name] = np.empty_like(flat)
+        self._run_alone(Operation("all_reduce", flat, result, array.shape, algorithm))
+        array[...] = result.reshape(array.shape)
+
+    def batches(self, dataset: Any, *, global_batch: int, epochs: int = 1, seed: int = 0) -> Iterator[Any]:
+        """This peer's part of each global batch, until `epochs` passes over `dataset` are used up.
+
+        The part is fixed when the step before commits, by the members on that step's receipt. A peer that is not on
+        it yet is given two samples that do not count, so that it runs the same loop. Samples that were handed to a
+        peer which is then not on the receipt are handed out again.
+
+        Args:
+            dataset: anything with a length that can be indexed by an array of indices, or a tuple of such.
+            global_batch: samples per step, over all members.
+            epochs: each sample is used exactly once in each.
+            seed: of the order of samples; the same on every peer.
+        """
+        self.wait_view()
+        sampler = ElasticSampler(num_samples=_length(dataset), global_batch=global_batch, epochs=epochs, seed=seed)
+        while not sampler.is_exhausted(self._sampler_state):
+            self.state_is_complete()
+            self._plan = sampler.plan(self._sampler_state)
+            self._slice = self._plan.get(self.peer_id, (UNKNOWN_SAMPLE, 0))
+            done = self._done
+            yield take(dataset, sampler.indices(self._plan, self.peer_id))
+            if self._done == done:
+                raise ShoalError("no step was committed between two batches: call backward once per batch")
+
+    def leave(self) -> None:
+        """Tell the others, wait until they can do without this peer, and close. Idempotent."""
+        if self._left:
+            return
+        self._left = True
+        atexit.unregister(self.leave)
+        self._loop.post(self._loop.leave)
+        self._loop.ended.wait(self._config.leave_timeout_s)
+        self._loop.stop()
+        self._write_moments()
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+        if isinstance(error, RemovedFromView):
+            sys.stderr.write(f"shoal: {error}\n")
+            raise SystemExit(error.exit_code) from error
+
+    # For p2p.training.
+
+    @property
+    def slice(self) -> tuple[int, int]:
+        """First sample of the stream and number of samples that this peer adds to the next step."""
+        return self._slice
+
+    @slice.setter
+    def slice(self, value: tuple[int, int]) -> None:
+        self._slice = value
+
+    @property
+    def sampler_state(self) -> SamplerState:
+        """After the last committed step."""
+        return self._sampler_state
+
+    @sampler_state.setter
+    def sampler_state(self, state: SamplerState) -> None:
+        self._sampler_state = state
+
+    def state_is_complete(self) -> None:
+        """The state after step `done` may be copied from now on, until the next commit."""
+        if self._complete != self._done:
+            self._complete = self._done
+            self._loop.post(partial(self._loop.state_complete, self._done, self._replica.pack))
+
+    def submit(self, operation: Operation) -> None:
+        """Add an operation to the step that is open, or open one with it; the loop's thread runs it."""
+        self._check_usable()
+        self._loop.post(self._submission(operation))
+
+    def commit(self, state_digest: bytes = b"") -> list[Operation]:
+        """Nothing more belongs to the open step: wait until all have finished it.
+
+        Returns:
+            Its operations, whose results are now the caller's.
+        """
+        self._loop.post(self._closing(state_digest))
+        return self._await_commit(self._loop.inbox.get)
+
+    # Inside.
+
+    def _run_alone(self, operation: Operation) -> None:
+        """A step of one operation, run by the calling thread."""
+        self.wait_view()
+        self._check_usable()
+        commands = [self._submission(operation), self._closing(b"")]
+
+        def take(timeout: float) -> Arrival:
+            arrival = self._loop.call(*commands, timeout_s=timeout)
+            commands.clear()
+            return arrival
+
+        self._await_commit(take)
+
+    def _submission(self, operation: Operation) -> Callable[[], None]:
+        return partial(self._loop.submit, self._done + 1, self._attempt, operation)
+
+    def _closing(self, state_digest: bytes) -> Callable[[], None]:
+        return partial(self._loop.close, self._done + 1, self._attempt, state_digest)
+
+    def _check_usable(self) -> None:
+        if self._unusable is not None:
+            raise self._unusable
+
+    def _await_commit(self, take: Callable[..., Arrival]) -> list[Operation]:
+        """Take what the loop says until step done + 1 is committed, or is given up."""
+        step = self._done + 1
+        self._attempt += 1
+        self._unusable = INTERRUPTED
+        try:
+            while self._done < step:
+                arrival = take(timeout=self._config.step_timeout_s)
+                self._take_in(arrival)
+        except Empty:
+            raise StepTimeout(self._why_no_commit(step)) from None
+        except OperationMismatch:
+            self._unusable = None
+            raise
+        except ShoalError as error:
+            self._unusable = error
+            raise
+        self._unusable = None
+        assert isinstance(arrival, Commit)
+        return arrival.operations
+
+    def _take_in(self, arrival: Arrival) -> None:
+        """What the loop says of steps and views becomes what the script sees; an error is raised."""
+        self._write_moments()
+        if isinstance(arrival, ShoalError):
+            raise arrival
+        if isinstance(arrival, Commit):
+            self._take(arrival)
+
+    def _take(self, commit: Commit) -> None:
+        before, receipt = self._view, commit.receipt
+        self._done, self._view, self._receipt = receipt.step, commit.view, receipt
+        self._sampler_state, self._plan = fold(self._sampler_state, self._plan, receipt), {}
+        if self._ledger is not None:
+            self._ledger.record(receipt)
+        if before is not None and before != commit.view:
+            for listener in self._listeners:
+                listener(commit.view)
+
+    def _write_moments(self) -> None:
+        moments = self._loop.moments
+        while not moments.empty():
+            moment = moments.get_nowait()
+            if self._ledger is not None:
+                self._ledger.note(moment)
+
+    def _seated_view(self) -> View:
+        if self._view is None:
+            raise ShoalError("this peer has no seat yet: call wait_view, or construct p2p.DataParallel, first")
+        return self._view
+
+    def _why_no_seat(self, waited_s: float) -> str:
+        view, core = self._loop.core.view, self._loop.core
+        if view is None:
+            return (
+                f"no seat after {waited_s:g} s: {core.reason}; is another peer of swarm {self._config.swarm!r} stuck?"
+            )
+        here = f"{len(view.members)} of {view.founding_size} peers are here"
+        return f"no start after {waited_s:g} s: {here} ({', '.join(map(str, view.members))}); start the others"
+
+    def _why_no_commit(self, step: int) -> str:
+        return f"step {step} did not commit in {self._config.step_timeout_s:g} s: {self._loop.explain()}"
+
+
+def join(
+    *,
+    swarm: str | None = None,
+    home: str | os.PathLike[str] | None = None,
+    min_peers: int | None = None,
+    receipts: str | os.PathLike[str] | None = None,
+    **timeouts: float,
+) -> Peer:
+    """Make this process a peer of a swarm, known to the others; `wait_view` gives it a seat.
+
+    What is not given is what `shoal run` has set, or the default. A SIGTERM ends the script with SystemExit, so that
+    the peer leaves, unless the script has its own handler.
+
+    Args:
+        swarm: name of the swarm.
+        home: the registry folder.
+        min_peers: step 0 is held until so many take part.
+        receipts: folder for receipts and timings.
+        timeouts: join_timeout_s, step_timeout_s, leave_timeout_s.
+
+    Raises:
+        RegistryError: the registry folder is not private, or its path too long.
+    """
+    given: dict[str, Any] = {"swarm": swarm, "min_peers": min_peers, **timeouts}
+    given |= {name: Path(path) for name, path in (("home", home), ("receipts", receipts)) if path is not None}
+    given = {name: value for name, value in given.items() if value is not None}
+    peer = Peer(PeerConfig.from_environment(os.environ, **given))
+    atexit.register(peer.leave)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit)
+    return peer
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _as_array(tensor: Any) -> Array:
+    """`tensor` as an array that shares its memory."""
+    array = tensor if isinstance(tensor, np.ndarray) else tensor.detach().numpy()
+    if array.dtype.name not in SUMMABLE:
+        raise ValueError(f"dtype must be one of {', '.join(SUMMABLE)}, is {array.dtype.name}")
+    return array
+
+
+def _length(dataset: Any) -> int:
+    return len(dataset[0]) if isinstance(dataset, tuple) else len(dataset)

@@ -1,0 +1,218 @@
+"""Starts peers as processes of a private swarm, listens to what they print, and looks at what they leave behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parents[2]
+
+HANG_S = 20.0
+"""Whoever waits this long for something that is sure to come has found a hang."""
+
+STREAM = """
+import select, sys
+import numpy as np
+import p2p
+
+def command():
+    ready, _, _ = select.select([sys.stdin], [], [], 0)
+    return sys.stdin.readline().strip() if ready else ""
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.on_view_change(lambda view: print("view of", len(view.members)))
+    peer.wait_view()
+    word, num_dropped = "", 0
+    wish = np.zeros(2, np.int64)
+    while not wish[0] and word != "leave":
+        if peer.done % 2:  # the same choice on every peer, joiners too
+            wish = np.array([word == "stop", 1], np.int64)
+            peer.all_reduce(wish)
+            assert wish[1] == peer.world_size
+        else:
+            large = np.full(300_000, peer.done, np.float32)
+            peer.all_reduce(large, algorithm="ring")
+            assert (large == peer.world_size * (peer.done - 1)).all(), (peer.done, large)
+        print("step", peer.done, peer.rank, peer.world_size)
+        if peer.status()["dropped_frames"].get("invalid", 0) != num_dropped:
+            num_dropped = peer.status()["dropped_frames"]["invalid"]
+            print("dropped", num_dropped)
+        word = word or command()
+"""
+"""A small and a large sum in turn, each checked, until somebody is told `stop`. Who is told `leave` leaves at once."""
+
+
+class Process:
+    """A child, and every line that it has printed so far."""
+
+    def __init__(self, arguments: Sequence[str], environ: dict[str, str], folder: Path) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        self.pid = self._child.pid
+        self.stdout: list[str] = []
+        self.stderr: list[str] = []
+        self._news = threading.Condition()
+        self._num_open = 2
+        assert self._child.stdout is not None and self._child.stderr is not None
+        pairs = ((self._child.stdout, self.stdout), (self._child.stderr, self.stderr))
+        self._listeners = [threading.Thread(target=self._listen, args=pair, daemon=True) for pair in pairs]
+        for listener in self._listeners:
+            listener.start()
+
+    def _listen(self, pipe: IO[str], lines: list[str]) -> None:
+        for line in pipe:
+            with self._news:
+                lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        pipe.close()
+        with self._news:
+            self._num_open -= 1
+            self._news.notify_all()
+
+    def expect(self, start: str) -> str:
+        """Block until a line of stdout starts with `start`; the first one that does."""
+
+        def found() -> str | None:
+            return next((line for line in self.stdout if line.startswith(start)), None)
+
+        with self._news:
+            self._news.wait_for(lambda: found() is not None or not self._num_open, timeout=HANG_S)
+            line = found()
+        assert line is not None, f"no line {start!r} came\n{self.report()}"
+        return line
+
+    def expect_step(self, step: int) -> None:
+        """Block until the script has printed `step N` with an N of at least `step`."""
+
+        def is_there() -> bool:
+            words = next((line.split() for line in reversed(self.stdout) if line.startswith("step ")), None)
+            return words is not None and int(words[1]) >= step
+
+        with self._news:
+            self._news.wait_for(lambda: is_there() or not self._num_open, timeout=HANG_S)
+            assert is_there(), f"step {step} did not come\n{self.report()}"
+
+    def tell(self, word: str) -> None:
+        """One line to the script's stdin."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(word + "\n")
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._child.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, unless it has ended."""
+        self._child.kill()
+
+    def end(self) -> int:
+        """Block until the child has ended; its exit code, -N if signal N killed it."""
+        try:
+            code = self._child.wait(HANG_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end\n{self.report()}") from None
+        for listener in self._listeners:
+            listener.join(HANG_S)
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        return code
+
+    def has_ended(self) -> bool:
+        return self._child.poll() is not None
+
+    def report(self) -> str:
+        """The last of what it printed."""
+        return "\n".join([f"-- pid {self.pid}, code {self._child.poll()}", *self.stdout[-10:], *self.stderr[-40:]])
+
+
+class Swarm:
+    """Peers that meet in one registry folder."""
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        """`home` has a short path, since a socket's takes 107 bytes; `folder` is for scripts and receipts."""
+        self.home = home
+        self.receipts = folder / "receipts"
+        self._folder = folder
+        self._started: list[Process] = []
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OMP_"))}
+        self._environ = {
+            **clean,
+            "SHOAL_HOME": str(home),
+            "SHOAL_RECEIPTS": str(self.receipts),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def start(self, script: str, *arguments: str, min_peers: int = 1, name: str = "default") -> Process:
+        """One peer that runs the source `script`."""
+        environ = {"SHOAL_MIN_PEERS": str(min_peers), "SHOAL_SWARM": name}
+        return self._start([self._write(script), *arguments], environ)
+
+    def start_all(self, count: int, script: str, *arguments: str) -> list[Process]:
+        """`count` peers, the first of which founds the swarm and is rank 0; step 0 waits for all."""
+        peers = [self.start(script, *arguments, min_peers=count)]
+        peers[0].expect("here")
+        peers += [self.start(script, *arguments, min_peers=count) for _ in range(count - 1)]
+        return peers
+
+    def launch(self, count: int, script: str) -> Process:
+        """`shoal run -n count`."""
+        return self._start(["-m", "p2p.cli", "run", "-n", str(count), self._write(script)], {})
+
+    def _write(self, script: str) -> str:
+        path = self._folder / f"script{len(self._started)}.py"
+        path.write_text(script)
+        return str(path)
+
+    def _start(self, arguments: Sequence[str], environ: dict[str, str]) -> Process:
+        process = Process(arguments, self._environ | environ, self._folder)
+        self._started.append(process)
+        return process
+
+    # What is left behind.
+
+    def receipt_files(self) -> dict[str, bytes]:
+        """Per peer_id, the whole lines of its receipts."""
+        files = {path.name.split(".")[0]: path.read_bytes() for path in self.receipts.glob("*.receipts.jsonl")}
+        return {peer_id: content[: content.rfind(b"\n") + 1] for peer_id, content in files.items()}
+
+    def left_behind(self) -> list[str]:
+        """Files in the registry, other than locks."""
+        return sorted(str(path) for path in self.home.rglob("*") if path.is_file() or path.is_socket())
+
+    def close(self) -> None:
+        """Kill what still runs; raise AssertionError if there was anything, or if files are left."""
+        running = [process for process in self._started if not process.has_ended()]
+        reports = [process.report() for process in running]
+        for process in running:
+            process.kill()
+        for process in self._started:
+            process.end()
+        assert not running, "\n".join(["still running at the end of the test", *reports])
+        left = [path for path in self.left_behind() if not path.endswith("/lock")]
+        assert not left, f"left behind: {left}"
+
+
+def name(peer: Process) -> str:
+    """The peer_id of a script that prints `here` and its peer_id."""
+    return peer.expect("here").split()[1]
+
+
+def stop(peers: Sequence[Process]) -> None:
+    """End a stream: all members of its last step end well."""
+    peers[0].tell("stop")
+    for peer in peers:
+        assert peer.end() == 0, peer.report()

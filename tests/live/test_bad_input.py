@@ -1,0 +1,295 @@
+"""What a peer does with bad input: one clear word about it, and nothing else changes."""
+
+import json
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgpack
+import pytest
+import zmq
+
+from gossip import Claim, Contact, Envelope, Member, State, View
+from gossip import messages as m
+from gossip.view import NO_VIEW, propose_view
+from p2p.wire import Codec, DataHeader, DType
+from tests.live.swarm import STREAM, Process, Swarm, name, stop
+
+STRANGER = Member("f" * 16, 1)
+ENVELOPES = Codec([Envelope])
+
+MISMATCH = """
+import numpy as np
+import p2p
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    for turn in range(20):
+        try:
+            peer.all_reduce(np.ones((2, 5) if peer.rank == turn % 3 else (11,), np.float32))
+        except p2p.OperationMismatch as error:
+            print("mismatch", error)
+        good = np.ones(7, np.float32)
+        peer.all_reduce(good)
+        assert (good == 3).all()
+    print("steps", peer.done)
+"""
+
+
+def test_mismatched_shapes_raise_on_every_peer_and_the_next_operation_works(swarm: Swarm) -> None:
+    peers = swarm.start_all(3, MISMATCH)
+    assert [peer.end() for peer in peers] == [0, 0, 0], "\n".join(peer.report() for peer in peers)
+    for peer in peers:
+        errors = [line for line in peer.stdout if line.startswith("mismatch")]
+        assert len(errors) == 20
+        assert all("float32 [2, 5]" in error and "float32 [11]" in error for error in errors)
+        assert peer.stdout[-1] == "steps 20"
+        assert not peer.stderr, peer.report()
+
+
+# Sockets.
+
+
+class Intruder:
+    """A process that may open the sockets of a peer, but is none."""
+
+    def __init__(self, swarm: Swarm, peer: Process) -> None:
+        entry = json.loads((swarm.home / "default" / f"{name(peer)}.json").read_text())
+        self._addresses = {"control": entry["control_address"], "data": entry["data_address"]}
+        self.member = Member(entry["peer_id"], entry["incarnation"])
+
+    def send(self, where: str, messages: Sequence[Sequence[bytes]]) -> None:
+        """On `control` or `data`; returns when libzmq has handed everything to the kernel."""
+        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+            dealer.linger = 10_000
+            dealer.connect(self._addresses[where])
+            for parts in messages:
+                dealer.send_multipart(list(parts))
+
+    def send_raw(self, where: str, content: bytes) -> None:
+        """Past ZeroMQ, until the peer hangs up."""
+        with socket.socket(socket.AF_UNIX) as raw:
+            raw.connect(self._addresses[where].removeprefix("ipc://"))
+            raw.sendall(content)
+            raw.shutdown(socket.SHUT_WR)
+            while raw.recv(4096):
+                pass
+
+
+HEADER = DataHeader(
+    lineage=b"l" * 16,
+    view_number=2,
+    view_hash=b"h" * 16,
+    sequence=0,
+    transfer=0,
+    segment=0,
+    group=0,
+    source=1,
+    dtype=DType.FLOAT32,
+    flags=0,
+    digest=b"d" * 16,
+)
+
+
+def test_garbage_on_a_live_socket_is_dropped_and_counted_and_named_once(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, STREAM)
+    intruder = Intruder(swarm, peers[0])
+    peers[0].expect_step(5)
+    useless_control = [
+        [b""],
+        [b"garbage"],
+        [bytes(range(256)) * 100],
+        [msgpack.packb([1, 0, [["f" * 16, 1], [b"", 0, b""]]])],
+        [msgpack.packb([1, 0, ["f" * 16, "one"], [b"", 0, b""], [0, 1, []]])],
+        [msgpack.packb([1, 0, ["f" * 16, 1], [b"", 0, b""], [99]])],
+        [msgpack.packb({"version": 1})],
+        [msgpack.packb([2, 0])],
+        [b"two", b"parts"],
+    ]
+    useless_data = [
+        [b"header only"],
+        [b"", b""],
+        [bytes(88), b"payload"],
+        [HEADER.pack()[:-1], b"payload"],
+        [HEADER.pack(), b"payload", b"more"],
+        [b"SHOL\2" + HEADER.pack()[5:], b"payload"],
+    ]
+    intruder.send("control", useless_control)
+    peers[0].expect(f"dropped {len(useless_control)}")
+    intruder.send("data", useless_data)
+    peers[0].expect(f"dropped {len(useless_control) + len(useless_data)}")
+    for where in ("control", "data"):
+        intruder.send_raw(where, b"GET / HTTP/1.1\r\n\r\n" * 100)
+    stop(peers)
+    assert len([line for line in peers[0].stderr if "dropped a frame" in line]) == len(peers[0].stderr) == 1
+    assert not peers[1].stderr
+
+
+def test_what_is_well_formed_but_of_no_member_and_no_view_changes_nothing(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, STREAM)
+    intruder = Intruder(swarm, peers[1])
+    peers[1].expect_step(5)
+    finish = m.Finish(10**6, b"d" * 16, b"", 2)
+    ready = m.Ready(True, 10**6, b"d" * 16, finish, 2, "because")
+    bodies: list[m.Body] = [
+        m.Ping(7, ()),
+        m.Ack(7, ()),
+        m.Join("hash"),
+        m.Refuse(b"layout"),
+        m.Leave(),
+        m.ViewQuery(),
+        m.Prepare(m.Ballot(9, 1)),
+        m.Nack(m.Ballot(2**40, 1)),
+        m.Progress(10**6, b"d" * 16, finish),
+        ready,
+        m.Beat(ready, m.Progress(10**6, b"d" * 16, finish)),
+        m.StateQuery(3),
+        m.Abort(6, 0, "barrier"),
+    ]
+    intruder.send("control", [[ENVELOPES.encode(Envelope(STRANGER, NO_VIEW, body))] for body in bodies])
+    intruder.send("data", [[replace(HEADER, flags=flags).pack(), b"payload"] for flags in (0, 1, 7)])
+    intruder.send("control", [[b"the last"]])
+    peers[1].expect("dropped")
+    stop(peers)
+    for peer in peers:
+        assert not [line for line in peer.stdout if line.startswith("view of")]
+
+
+@pytest.mark.parametrize(
+    "contact",
+    [
+        Contact("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 1, 1),
+        Contact("ipc:///nowhere/" + "x" * 200, "ipc:///nowhere/y", 1, 1),
+        Contact("ipc:///nowhere/x", "ipc:///nowhere/y", 0, 1),
+        Contact("ipc:///nowhere/x", "ipc:///nowhere/y", -1, 1),
+        Contact("ipc:///nowhere/x", "ipc:///nowhere/y", 2**40, 1),
+        Contact("ipc:///nowhere/\0", "ipc:///nowhere/y", 1, 1),
+    ],
+    ids=["tcp", "long", "pid-0", "pid-negative", "pid-huge", "null"],
+)
+def test_news_of_a_peer_that_cannot_be_harms_nobody(swarm: Swarm, contact: Contact) -> None:
+    peer = swarm.start(STREAM)
+    peer.expect_step(3)
+    news = m.Ping(7, (Claim(STRANGER, State.ALIVE, contact),))
+    intruder = Intruder(swarm, peer)
+    intruder.send("control", [[ENVELOPES.encode(Envelope(STRANGER, NO_VIEW, news))], [b"the last"]])
+    peer.expect("dropped")
+    stop([peer])
+
+
+SHOW_VIEW = """
+import sys
+from gossip import View
+from p2p.wire import Codec
+import numpy as np
+import p2p
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    print("view", Codec([View]).encode(peer.view).hex())
+    while peer.world_size == 2:
+        peer.all_reduce(np.ones(10, np.float32))
+"""
+
+
+def test_a_removed_peer_ends_with_exit_code_3_and_says_why(swarm: Swarm) -> None:
+    """Only a peer whose link breaks while it lives is removed, so the word of the others is brought by the test."""
+    first, removed = swarm.start_all(2, SHOW_VIEW)
+    view = Codec([View]).decode(bytes.fromhex(removed.expect("view").split()[1]))
+    assert isinstance(view, View)
+    intruder = Intruder(swarm, removed)
+    successor = propose_view(view, dead=[], leaving=[intruder.member], joiners=[]).successor
+    assert successor is not None
+    decided = Envelope(view.members[0], view.stamp, m.Decide(successor))
+    intruder.send("control", [[ENVELOPES.encode(decided)]])
+    assert removed.end() == 3, removed.report()
+    (line,) = removed.stderr
+    assert re.fullmatch(rf"shoal: view 3 was agreed without this peer: {name(first)}; start this peer again .*", line)
+    assert first.end() == 0, first.report()
+
+
+# Scripts and folders.
+
+RAISE = """
+import os, sys
+import numpy as np
+import p2p
+
+with p2p.join() as peer:
+    while peer.done < 30:
+        peer.all_reduce(np.ones(100_000, np.float32))
+        if peer.done == 5 and os.environ["SHOAL_LAUNCH_INDEX"] in {guilty}:
+            raise ValueError("what now")
+    print("end", peer.world_size)
+"""
+
+
+@pytest.mark.parametrize(("guilty", "num_others"), [(("1",), 2), (("0", "1", "2"), 0)], ids=["one", "all"])
+def test_a_script_that_raises_fails_the_run_and_the_others_go_on(
+    swarm: Swarm, guilty: tuple[str, ...], num_others: int
+) -> None:
+    run = swarm.launch(3, RAISE.replace("{guilty}", repr(guilty)))
+    assert run.end() == 1, run.report()
+    assert sorted(line[4:] for line in run.stdout) == [f"end {num_others}"] * num_others, run.report()
+    assert len([line for line in run.stderr if line.endswith("ValueError: what now")]) == len(guilty)
+
+
+JOIN = """
+import p2p
+p2p.join()
+"""
+
+
+def test_a_folder_that_others_may_use_is_refused_in_one_clear_line(swarm: Swarm) -> None:
+    swarm.home.chmod(0o777)
+    peer = swarm.start(JOIN)
+    assert peer.end() == 1
+    assert re.fullmatch(
+        rf"p2p\.errors\.RegistryError: the registry folder {swarm.home} has mode 0777, .* run: chmod 700 {swarm.home}",
+        peer.stderr[-1],
+    )
+    assert swarm.left_behind() == []
+
+
+def test_two_swarms_of_one_home_do_not_meet(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, STREAM)
+    stranger = swarm.start(STREAM, name="pond")
+    for peer in (*peers, stranger):
+        peer.expect_step(10)
+    stop([stranger])
+    stop(peers)
+    assert {line.split()[3] for line in stranger.stdout if line.startswith("step")} == {"1"}
+    assert {line.split()[3] for peer in peers for line in peer.stdout if line.startswith("step")} == {"2"}
+
+
+STRAGGLE = """
+import sys
+import numpy as np
+import p2p
+
+with p2p.join(step_timeout_s=0.3) as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    if peer.rank == 1:
+        sys.stdin.readline()
+    else:
+        try:
+            peer.all_reduce(np.ones(1000, np.float32))
+        except p2p.StepTimeout as error:
+            print("timeout", error)
+"""
+
+
+def test_who_waits_too_long_for_a_straggler_hears_its_name(swarm: Swarm) -> None:
+    waiting, straggler = swarm.start_all(2, STRAGGLE)
+    error = waiting.expect("timeout")
+    assert re.fullmatch(
+        rf"timeout step 1 did not commit in 0.3 s: ACTIVE, waits for segment 0 of 1 of operation 0 "
+        rf"from peer {name(straggler)} .*",
+        error,
+    )
+    straggler.tell("go on")
+    assert [waiting.end(), straggler.end()] == [0, 0], waiting.report() + straggler.report()

@@ -1,0 +1,302 @@
+"""`shoal run` with real processes. A hang is a failure: pytest-timeout ends it."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from p2p.launch import LINE_MAX_BYTES, LinePrefixer, prefix, run_exit_code
+
+ROOT = Path(__file__).parents[2]
+
+Shoal = Callable[..., subprocess.Popen[str]]
+
+WAIT_TO_LEAVE = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda number, frame: (print("leaving"), sys.exit(0)))
+print(os.getpid())
+while True:
+    signal.pause()
+"""
+
+REFUSE_TO_LEAVE = """
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid())
+while True:
+    signal.pause()
+"""
+
+WITHOUT_GRACE = """
+import os, sys
+from pathlib import Path
+from p2p.launch import LaunchConfig, Launcher
+config = LaunchConfig(script=Path(sys.argv[1]), num_peers=1, grace_s=0.05)
+sys.exit(Launcher(config, environ=os.environ, stdout=1, stderr=2).run())
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:  # tmp_path can be too long for a socket
+        yield Path(folder)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    def write(source: str) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(source)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def shoal(home: Path, tmp_path: Path) -> Iterator[Shoal]:
+    """Starts `shoal run ARGUMENTS`, and ends it with the test."""
+    started: list[subprocess.Popen[str]] = []
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OMP_"))}
+
+    def start(*arguments: str, program: Sequence[str] = ("-m", "p2p.cli", "run")) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, *program, *arguments],
+            cwd=tmp_path,
+            env={**clean, "SHOAL_HOME": str(home), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[int, list[str], list[str]]:
+    """Exit code and sorted lines of stdout and stderr, once all peers have ended."""
+    stdout, stderr = process.communicate()
+    return process.returncode, sorted(stdout.splitlines()), sorted(stderr.splitlines())
+
+
+def peer_pids(process: subprocess.Popen[str], num_peers: int) -> list[int]:
+    """The first line of each peer, which has to be its pid, in order of the peers."""
+    assert process.stdout is not None
+    lines = sorted(process.stdout.readline() for _ in range(num_peers))
+    return [int(line.split()[1]) for line in lines]
+
+
+def wait_gone(pidfds: Sequence[int]) -> None:
+    """Block until every process has ended. It is not our child, so there is nothing to reap."""
+    for pidfd in pidfds:
+        select.select([pidfd], [], [])
+        os.close(pidfd)
+
+
+def test_every_line_carries_the_number_of_its_peer(shoal: Shoal, script: Callable[[str], str]) -> None:
+    source = "import sys; print('one\\n\\ntwo'); print('three', file=sys.stderr); print('four', end='')"
+    code, stdout, stderr = outcome(shoal("-n", "2", script(source)))
+    assert code == 0
+    assert stdout == sorted(f"[{i}] {word}" for i in (0, 1) for word in ("one", "", "two", "four"))
+    assert stderr == ["[0] three", "[1] three"]
+
+
+def test_lines_written_in_pieces_are_never_mixed(shoal: Shoal, script: Callable[[str], str]) -> None:
+    source = """
+import os
+for number in range(200):
+    for piece in (f"{number} ".encode(), os.environ["SHOAL_LAUNCH_INDEX"].encode() * 5000, b"\\n"):
+        os.write(1, piece)
+"""
+    code, stdout, _ = outcome(shoal("-n", "4", script(source)))
+    assert code == 0
+    assert stdout == sorted(f"[{i}] {number} {str(i) * 5000}" for i in range(4) for number in range(200))
+
+
+def test_bytes_that_are_no_text_are_replaced(shoal: Shoal, script: Callable[[str], str]) -> None:
+    code, stdout, _ = outcome(shoal(script(r"import os; os.write(1, b'a\xff\xc3\xa9b\n')")))
+    assert (code, stdout) == (0, ["[0] a\ufffd\u00e9b"])
+
+
+def test_a_line_without_end_is_passed_on_in_pieces() -> None:
+    prefixer = LinePrefixer("> ")
+    assert prefixer.feed(b"x" * (LINE_MAX_BYTES - 1)) == b""
+    assert prefixer.feed(b"x") == b"> " + b"x" * LINE_MAX_BYTES + b"\n"
+    assert prefixer.close() == b""
+
+
+def test_a_terminal_gets_colours_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    controller, terminal = os.openpty()
+    reader, pipe = os.pipe()
+    assert re.fullmatch(r"\x1b\[\d+m\[3\] \x1b\[0m", prefix(3, terminal))
+    assert prefix(3, pipe) == "[3] "
+    for descriptor in (controller, terminal, reader, pipe):
+        os.close(descriptor)
+
+
+PRINT_ENVIRONMENT = """
+import os
+names = ["SHOAL_HOME", "SHOAL_SWARM", "SHOAL_MIN_PEERS", "SHOAL_RECEIPTS", "SHOAL_LAUNCH_INDEX"]
+print(*[os.environ.get(name, "-") for name in names], int(os.environ["OMP_NUM_THREADS"]) >= 1)
+"""
+
+
+def test_peers_are_told_what_they_are_part_of(
+    shoal: Shoal, script: Callable[[str], str], home: Path, tmp_path: Path
+) -> None:
+    path = script(PRINT_ENVIRONMENT)
+    _, stdout, _ = outcome(shoal("-n", "2", path))
+    assert stdout == [f"[{i}] {home} default 2 - {i} True" for i in (0, 1)]
+    options = ["--swarm", "pond", "--home", "h", "--min-peers", "3", "--receipts", "r"]
+    _, stdout, _ = outcome(shoal("-n", "1", *options, path))
+    assert stdout == [f"[0] {tmp_path}/h pond 3 {tmp_path}/r 0 True"]
+
+
+def test_options_after_the_script_belong_to_the_script(shoal: Shoal, script: Callable[[str], str]) -> None:
+    path = script("import sys; print(sys.argv[1:])")
+    code, stdout, _ = outcome(shoal("-n", "1", path, "-n", "7", "--help", "--swarm=x", "--", "-"))
+    assert (code, stdout) == (0, ["[0] ['-n', '7', '--help', '--swarm=x', '--', '-']"])
+
+
+@pytest.mark.parametrize(
+    ("return_codes", "ended_by", "expected"),
+    [
+        ([0, 0], None, 0),
+        ([-9, 0, -11], None, 0),
+        ([0, 3, 1], None, 3),
+        ([-9, 1], None, 1),
+        ([-9, -15], None, 137),
+        ([0, 0], signal.SIGINT, 130),
+        ([-9, 1], signal.SIGTERM, 143),
+    ],
+)
+def test_the_exit_code_of_a_run_follows_from_its_peers(
+    return_codes: list[int], ended_by: int | None, expected: int
+) -> None:
+    assert run_exit_code(return_codes, ended_by) == expected
+
+
+def test_a_script_that_raises_fails_the_run_and_is_named(shoal: Shoal, script: Callable[[str], str]) -> None:
+    code, _, stderr = outcome(shoal("-n", "1", script("raise ValueError('what now')")))
+    assert code == 1
+    assert "[0] ValueError: what now" in stderr
+    assert re.fullmatch(r"shoal: peer 0 \(pid \d+\) ended with exit code 1; none left", stderr[-1])
+
+
+def test_a_killed_peer_is_named_and_does_not_fail_the_run(shoal: Shoal, script: Callable[[str], str]) -> None:
+    source = """
+import os, signal
+if os.environ["SHOAL_LAUNCH_INDEX"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    code, _, stderr = outcome(shoal("-n", "3", script(source)))
+    assert code == 0
+    assert len(stderr) == 1
+    assert re.fullmatch(r"shoal: peer 1 \(pid \d+\) was killed by SIGKILL; (1|2|none) left", stderr[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["-n", "2", "missing.py"], "shoal: the script missing.py does not exist"),
+        (["-n", "2", "."], "shoal: the script . is not a file"),
+        (["-n", "0", "script.py"], "shoal: -n is the number of peers and must be at least 1, got 0"),
+        (["--min-peers", "0", "script.py"], "shoal: --min-peers must be at least 1, got 0"),
+        (["--swarm", "a/b", "script.py"], "shoal: a swarm's name has .*, got 'a/b'"),
+        (["--home", "shared", "script.py"], "shoal: the registry folder .* has mode 0777.* chmod 700 .*"),
+        (["--home", "x" * 100, "script.py"], "shoal: the socket path .* has .* bytes.* SHOAL_HOME .*"),
+    ],
+    ids=["missing", "folder", "no-peers", "no-min-peers", "swarm", "shared-home", "long-home"],
+)
+def test_what_cannot_be_started_is_one_line_and_starts_nothing(
+    arguments: list[str], complaint: str, shoal: Shoal, script: Callable[[str], str], tmp_path: Path
+) -> None:
+    script("print('started')")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    code, stdout, stderr = outcome(shoal(*arguments))
+    assert (code, stdout, len(stderr)) == (2, [], 1)
+    assert re.fullmatch(complaint, stderr[0])
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_an_interrupted_run_lets_its_peers_leave(
+    number: signal.Signals, expected: int, shoal: Shoal, script: Callable[[str], str]
+) -> None:
+    process = shoal("-n", "2", script(WAIT_TO_LEAVE))
+    peer_pids(process, 2)
+    process.send_signal(number)
+    assert outcome(process) == (
+        expected,
+        ["[0] leaving", "[1] leaving"],
+        [f"shoal: {number.name}: asking peer 0, 1 to leave"],
+    )
+
+
+def test_a_second_interrupt_kills_at_once(shoal: Shoal, script: Callable[[str], str]) -> None:
+    process = shoal("-n", "2", script(REFUSE_TO_LEAVE))
+    peer_pids(process, 2)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "shoal: SIGINT: asking peer 0, 1 to leave\n"
+    process.send_signal(signal.SIGINT)
+    assert outcome(process) == (130, [], ["shoal: SIGINT again: killing peer 0, 1"])
+
+
+def test_a_peer_that_does_not_leave_is_killed(shoal: Shoal, script: Callable[[str], str]) -> None:
+    process = shoal(script(REFUSE_TO_LEAVE), program=["-c", WITHOUT_GRACE])
+    peer_pids(process, 1)
+    process.send_signal(signal.SIGTERM)
+    code, _, stderr = outcome(process)
+    assert code == 143
+    assert "shoal: killing peer 0, still there after 0.05 s" in stderr
+
+
+def test_no_peer_outlives_a_killed_launcher(shoal: Shoal, script: Callable[[str], str]) -> None:
+    process = shoal("-n", "3", script(REFUSE_TO_LEAVE))
+    pidfds = [os.pidfd_open(pid) for pid in peer_pids(process, 3)]
+    process.kill()
+    wait_gone(pidfds)
+
+
+def test_no_helper_outlives_its_peer(shoal: Shoal, script: Callable[[str], str]) -> None:
+    source = """
+import os, signal
+helper = os.fork()
+if helper:
+    print(os.getpid(), helper)
+while True:
+    signal.pause()
+"""
+    process = shoal("-n", "1", script(source))
+    assert process.stdout is not None
+    peer, helper = map(int, process.stdout.readline().split()[1:])
+    pidfd = os.pidfd_open(helper)
+    os.kill(peer, signal.SIGKILL)
+    wait_gone([pidfd])
+    assert outcome(process)[0] == 128 + signal.SIGKILL
+
+
+def test_a_run_whose_output_nobody_reads_ends(shoal: Shoal, script: Callable[[str], str]) -> None:
+    source = """
+while True:
+    print("x" * 1000)
+"""
+    process = shoal("-n", "2", script(source))
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert "asking peer 0, 1 to leave" in process.stderr.read()
+    assert process.wait() == 128 + signal.SIGPIPE

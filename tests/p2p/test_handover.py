@@ -1,0 +1,111 @@
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.errors import RemoteProtocolError
+from p2p.handover import Assembly, Donor, PackedState, StateSegment, cut
+
+states = st.builds(PackedState, st.binary(max_size=200), st.lists(st.binary(max_size=200), max_size=5))
+segment_sizes = st.integers(1, 100)
+
+
+def segments_of(state: PackedState, segment_bytes: int) -> list[StateSegment]:
+    return [replace(segment, payload=bytes(segment.payload)) for segment in cut(state, segment_bytes)]
+
+
+def assemble(segments: list[StateSegment], assembly: Assembly) -> PackedState | None:
+    """What the last segment completes; the ones before complete nothing."""
+    *first, last = segments
+    assert [assembly.add(segment) for segment in first] == [None] * len(first)
+    return assembly.add(last)
+
+
+def same(left: PackedState | None, right: PackedState) -> bool:
+    return left is not None and (left.tree, [*left.tensors]) == (right.tree, [*right.tensors])
+
+
+@given(states, segment_sizes)
+def test_what_is_cut_is_put_together_again(state: PackedState, segment_bytes: int) -> None:
+    segments = segments_of(state, segment_bytes)
+    assert all(len(segment.payload) <= segment_bytes for segment in segments)
+    assert [segment.is_final for segment in segments] == [False] * (len(segments) - 1) + [True]
+    assert same(assemble(segments, Assembly(7)), state)
+
+
+def test_a_tensor_in_memory_of_any_type_is_sent_as_its_bytes() -> None:
+    words = memoryview(bytes(range(16))).cast("I")
+    assert same(assemble(list(cut(PackedState(b"", [words]), 5)), Assembly(0)), PackedState(b"", [bytes(range(16))]))
+
+
+@given(states, segment_sizes, st.data())
+def test_a_damaged_segment_is_refused_and_the_right_one_still_taken(
+    state: PackedState, segment_bytes: int, data: st.DataObject
+) -> None:
+    segments = segments_of(state, segment_bytes)
+    position = data.draw(st.integers(0, len(segments) - 1))
+    good = segments[position]
+    other = data.draw(st.binary(max_size=segment_bytes).filter(lambda payload: payload != good.payload))
+    assembly = Assembly(7)
+    for segment in segments[:position]:
+        assembly.add(segment)
+    with pytest.raises(RemoteProtocolError, match=f"state of step 7: part {good.part} was damaged"):
+        assembly.add(replace(good, payload=other))
+    assert same(assemble(segments[position:], assembly), state)
+
+
+@given(states, segment_sizes, st.data())
+def test_only_the_next_segment_is_taken(state: PackedState, segment_bytes: int, data: st.DataObject) -> None:
+    segments = segments_of(state, segment_bytes)
+    position = data.draw(st.integers(0, len(segments) - 1))
+    assembly = Assembly(7)
+    for segment in segments[:position]:
+        assembly.add(segment)
+    others = [segment for segment in segments if segment is not segments[position]]
+    random.Random(position).shuffle(others)
+    for segment in others:
+        with pytest.raises(RemoteProtocolError, match=f"part {segment.part}, segment {segment.index} came instead of"):
+            assembly.add(segment)
+    assert same(assemble(segments[position:], assembly), state)
+
+
+# Who is given a state.
+
+
+def packed(text: bytes) -> PackedState:
+    return PackedState(text, ())
+
+
+def test_a_state_is_given_when_it_is_asked_for_and_complete() -> None:
+    donor = Donor()
+    donor.ask("a", 3)
+    assert list(donor.due(3)) == []
+    donor.complete(3, lambda: packed(b"3"))
+    donor.ask("b", 3)
+    donor.ask("c", 4)
+    assert list(donor.due(3)) == [("a", packed(b"3")), ("b", packed(b"3"))]
+
+
+def test_a_state_that_a_later_step_has_changed_is_not_given() -> None:
+    donor = Donor()
+    donor.complete(3, lambda: packed(b"3"))
+    donor.ask("a", 3)
+    donor.ask("b", 4)
+    assert list(donor.due(4)) == []
+    donor.complete(4, lambda: packed(b"4"))
+    assert list(donor.due(4)) == [("b", packed(b"4"))]
+
+
+def test_a_state_is_given_once_in_a_view() -> None:
+    donor = Donor()
+    donor.complete(3, lambda: packed(b"3"))
+    donor.ask("a", 3)
+    assert len(list(donor.due(3))) == 1
+    donor.ask("a", 3)
+    assert list(donor.due(3)) == []
+    donor.install()
+    assert list(donor.due(3)) == []
+    donor.ask("a", 3)
+    assert list(donor.due(3)) == [("a", packed(b"3"))]
