@@ -20,8 +20,8 @@ ALGORITHMS: Final[Mapping[str, Callable[[int, int], Schedule]]] = MappingProxyTy
     }
 )
 
-_ONE_SHOT_MAX_BYTES: Final = 64 * 1024
-_ONE_SHOT_MAX_FAN_IN_BYTES: Final = 8 * _ONE_SHOT_MAX_BYTES
+_ONE_SHOT_MAX_BYTES: Final = 256 * 1024
+_ONE_SHOT_MAX_FAN_IN_BYTES: Final = 4 * _ONE_SHOT_MAX_BYTES
 
 
 @lru_cache(maxsize=1024)
@@ -42,7 +42,7 @@ def choose_algorithm(size_bytes: int, world_size: int) -> str:
     """The algorithm for a bucket of this size: a fixed rule, until measured links decide.
 
     One latency while that is what counts, two with the fewest bytes beyond. What all ranks together send to one
-    of them is bounded too, so the limit falls from 64 KiB as soon as there are more than 8. A function of nothing
+    of them is bounded too, so the limit falls from 256 KiB as soon as there are more than 4. A function of nothing
     else, so that all ranks choose alike.
     """
     fits = size_bytes <= min(_ONE_SHOT_MAX_BYTES, _ONE_SHOT_MAX_FAN_IN_BYTES // world_size)

@@ -105,7 +105,9 @@ class StepMachine:
                     self._ready[source] = body
                 return self._try_barrier()
             case Progress():
-                self._progress[source] = body
+                known = self._progress.get(source)
+                if known is None or _recency(known) <= _recency(body):  # a beat may be older than what overtook it
+                    self._progress[source] = body
                 return self._try_commit()
         return [*self.receive(source, body.ready), *self.receive(source, body.progress)]
 
@@ -192,6 +194,12 @@ class StepMachine:
     def _tell_all(self, body: Ready | Progress | Beat) -> list[Effect]:
         assert self.view is not None
         return [Send(member, body) for member in self.view.members if member != self._me]
+
+
+def _recency(progress: Progress) -> tuple[int, int, int]:
+    """Orders what one member says in one view."""
+    finish = progress.finish
+    return (progress.done, 0, 0) if finish is None else (progress.done, finish.view_number, finish.step)
 
 
 def _common_level(seated: dict[Member, Ready]) -> tuple[int, bytes, list[Effect]]:

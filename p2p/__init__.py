@@ -13,7 +13,8 @@ from .errors import (
     ShoalError,
     StepTimeout,
 )
-from .peer import Peer, join
+from .joining import join
+from .peer import Peer
 from .receipts import Contribution, Receipt
 
 if TYPE_CHECKING:

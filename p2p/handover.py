@@ -79,16 +79,24 @@ class Assembly:
         return PackedState(self._parts[0], self._parts[1:]) if segment.is_final else None
 
 
-class Donor:
-    """Who waits for this peer's state, and when it may be copied."""
+class Handover:
+    """Who waits for this peer's state, when it may be copied, and the state that this peer receives."""
 
     def __init__(self) -> None:
+        self._assembly: Assembly | None = None
         self._packer: tuple[int, Packer] | None = None
         self._waiting: dict[str, int | None] = {}
 
     def install(self) -> None:
         """Another view: whoever still needs a state asks again."""
         self._waiting = {}
+        self._assembly = None
+
+    def take(self, step: int, segment: StateSegment) -> PackedState | None:
+        """The state after `step` that this peer asked for, if `segment` was the last of it."""
+        if self._assembly is None:
+            self._assembly = Assembly(step)
+        return self._assembly.add(segment)
 
     def complete(self, step: int, packer: Packer) -> None:
         """The state after `step` is complete, and `packer` copies it."""

@@ -78,9 +78,12 @@ def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str
         added["SHOAL_HOME"] = str(config.home.absolute())
     if config.receipts is not None:
         added["SHOAL_RECEIPTS"] = str(config.receipts.absolute())
+    # Left to itself, glibc gives the memory of each large frame back to the system, and faults it in again for the
+    # next: a tenth of the time of a 16 MB all-reduce.
+    memory = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
     # Left to itself, torch would give every peer a thread on every core.
     num_threads = max(1, num_usable_cores() // config.num_peers)
-    return {"OMP_NUM_THREADS": str(num_threads), **environ, **added}
+    return {**memory, "OMP_NUM_THREADS": str(num_threads), **environ, **added}
 
 
 class LinePrefixer:

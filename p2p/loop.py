@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from gossip import Claim, Contact, Core, Envelope, Member, State, View
+from gossip import Core, Envelope, Member, View
 from gossip import messages as m
 
 from .arrivals import Admitted, Arrival, Commit, StateOffer
 from .baton import SIGNALS, Baton
 from .config import LoopConfig
-from .discovery import Entry, Registry, Role
+from .discovery import Registry, Role
 from .errors import (
     JoinRefused,
     OperationMismatch,
@@ -35,9 +35,9 @@ from .errors import (
     ShoalError,
 )
 from .frames import Frames
-from .handover import Assembly, Donor, Packer, StateSegment, cut
+from .handover import Handover, Packer, StateSegment, cut
 from .mismatch import Mismatches
-from .neighbours import Neighbours
+from .neighbours import Neighbours, claim_of
 from .operations import Array, Operation, Operations, Segment
 from .receipts import Moment, write_receipt
 from .transport import Transport
@@ -60,17 +60,16 @@ class Loop:
         self._config = config
         self._acquaintances = standing.others
         self._transport = Transport(own.control_address, own.data_address)
-        self._neighbours = Neighbours(self._transport)
-        self._frames = Frames(Member(own.peer_id, own.incarnation), self._transport)
-        self.core = Core(_claim(own), rng=random.Random(own.incarnation), config=config.core, now=time.monotonic())
+        self.core = Core(claim_of(own), rng=random.Random(own.incarnation), config=config.core, now=time.monotonic())
+        self._frames = Frames(self.core.me, self._transport)
+        self._neighbours = Neighbours(self.core.me, self._transport, registry)
         self._operations = Operations(self._frames.send_segment, self._object, segment_bytes=config.segment_bytes)
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._role = own.role
         self._layout: tuple[str, bytes] | None = None
         self._founding_size = 1
         self._counts: Array | None = None
-        self._donor = Donor()
-        self._assembly: Assembly | None = None
+        self._handover = Handover()
         self._mismatches = Mismatches(self._operations.operation)
         self._next_link_check = 0.0
         self._attempt = 0
@@ -145,7 +144,7 @@ class Loop:
 
     def state_complete(self, step: int, packer: Packer) -> None:
         """The state after `step` may be copied with `packer`, until the next commit."""
-        self._donor.complete(step, packer)
+        self._handover.complete(step, packer)
         self._serve_state()
 
     def loaded(self, step: int, chain: bytes) -> None:
@@ -165,7 +164,7 @@ class Loop:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             for entry in self._acquaintances:
-                self._carry_out(self.core.meet(_claim(entry)))
+                self._carry_out(self.core.meet(claim_of(entry)))
             while not self._stopping.is_set():
                 with self._baton.hold():
                     while not (self._stopping.is_set() or self._baton.is_wanted):
@@ -190,6 +189,8 @@ class Loop:
         with self._baton.signals_let_in():
             ready = self._transport.poll(max(0.0, deadline - time.monotonic()))
         self._baton.seen()
+        for member, reason in self._neighbours.ended(ready.fds):
+            self._bury(member, reason)
         while not self._commands.empty():
             self._commands.get_nowait()()
         if ready.data:
@@ -199,8 +200,6 @@ class Loop:
         if ready.control:
             for frame in self._transport.receive_control():
                 self._take_control(frame)
-        for member, reason in self._neighbours.ended(ready.fds):
-            self._bury(member, reason)
         now = time.monotonic()
         if now >= self._next_link_check:
             self._next_link_check = now + self._config.link_check_s
@@ -255,7 +254,7 @@ class Loop:
                 case m.Aborted(step, reason):
                     self._give_up(step, reason)
                 case m.Provide(member, step):
-                    self._donor.ask(member.peer_id, step)
+                    self._handover.ask(member.peer_id, step)
                     self._serve_state()
                 case m.Overheard(source, abort) if abort.step == self.core.done + 1:
                     self._mismatches.hear(source, abort)
@@ -278,11 +277,14 @@ class Loop:
         self._note("installed", view.number)
         self._frames.install(view)
         self._operations.install()
-        self._donor.install()
+        self._handover.install()
         self._mismatches.clear()
-        self._assembly = None
         self._registry.mark_member()
-        self._meet_everybody(view)
+        for member, claim in self._neighbours.strangers(view.members):
+            if claim is None:
+                self._bury(member, "the registry has no living process of it")
+            else:
+                self._carry_out(self.core.meet(claim))
 
     def _activate(self, view: View, done: int) -> None:
         self._note("active", view.number)
@@ -341,20 +343,12 @@ class Loop:
 
     def _serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
-        view, step = self.core.view, self.core.done
-        if view is None:
-            return
-        for peer_id, state in self._donor.due(step):
-            self._frames.send_state(peer_id, step, cut(state, self._config.segment_bytes))
+        for peer_id, state in self._handover.due(self.core.done):
+            self._frames.send_state(peer_id, self.core.done, cut(state, self._config.segment_bytes))
 
     def _take_state(self, step: int, segment: StateSegment) -> None:
         wanted = self.core.wanted_state()
-        if wanted is None or wanted[0] != step:
-            return
-        if self._assembly is None:
-            self._assembly = Assembly(step)
-        state = self._assembly.add(segment)
-        if state is not None:
+        if wanted is not None and wanted[0] == step and (state := self._handover.take(step, segment)) is not None:
             self.inbox.put(StateOffer(step, wanted[1], state))
 
     # Life and death.
@@ -365,20 +359,6 @@ class Loop:
             self._note("gone", member.peer_id)
             self._orphaned = self._role is Role.JOINER
             self._carry_out(effects)
-
-    def _meet_everybody(self, view: View) -> None:
-        """Whoever knew a member of this view may have died before it told us: look in the registry."""
-        strangers = [
-            member for member in view.members if member != self.core.me and not self._neighbours.has_met(member)
-        ]
-        if not strangers:
-            return
-        claims = {claim.member: claim for claim in map(_claim, self._registry.others())}
-        for member in strangers:
-            if member in claims:
-                self._carry_out(self.core.meet(claims[member]))
-            else:
-                self._bury(member, "the registry has no living process of it")
 
     def _try_take_over(self) -> None:
         """If nobody whom this peer could join is alive, found the swarm, or hear that its state is lost."""
@@ -399,12 +379,8 @@ class Loop:
     def explain(self) -> str:
         """What the open step waits for; a snapshot, from any thread."""
         view, phase = self.core.view, self.core.phase.name
-        missing = self._operations.missing()
-        if view is None or not missing:
-            return f"{phase}, {self.core.reason}; other members have not submitted or finished it"
-        operation, rank, _, segment, of = missing[0]
-        where = f"segment {segment} of {of} of operation {operation}"
-        return f"{phase}, waits for {where} from peer {view.members[rank]} (and {len(missing) - 1} more)"
+        missing = self._operations.explain_missing(view.members if view is not None else ())
+        return f"{phase}, {missing or self.core.reason + '; others have not submitted or finished it'}"
 
     @property
     def dropped_frames(self) -> dict[str, int]:
@@ -421,8 +397,3 @@ class Loop:
     def _note(self, event: str, detail: str | int) -> None:
         if self._config.keep_moments:
             self.moments.put(Moment(time.monotonic(), event, detail))
-
-
-def _claim(entry: Entry) -> Claim:
-    contact = Contact(entry.control_address, entry.data_address, entry.pid, entry.process_start)
-    return Claim(Member(entry.peer_id, entry.incarnation), State.ALIVE, contact)

@@ -7,23 +7,30 @@ again was refused.
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from gossip import Claim, Contact, Member
+from gossip import Claim, Contact, Member, State
 
-from .discovery import process_start
+from .discovery import Entry, Registry, process_start
 from .transport import Transport
 
 logger = logging.getLogger("p2p")
 
 
+def claim_of(entry: Entry) -> Claim:
+    """What an entry of the registry says, as a claim."""
+    contact = Contact(entry.control_address, entry.data_address, entry.pid, entry.process_start)
+    return Claim(Member(entry.peer_id, entry.incarnation), State.ALIVE, contact)
+
+
 class Neighbours:
     """Links and process handles of all peers that are known to be alive."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, me: Member, transport: Transport, registry: Registry) -> None:
         self._transport = transport
+        self._registry = registry
         self._linked: dict[str, Member] = {}
-        self._met: set[Member] = set()
+        self._met = {me}
         self._processes: dict[int, Member] = {}
 
     def link(self, claim: Claim) -> str:
@@ -54,9 +61,14 @@ class Neighbours:
         self._transport.watch(fd)
         return ""
 
-    def has_met(self, member: Member) -> bool:
-        """Whether there is, or was, a link to `member`."""
-        return member in self._met
+    def strangers(self, members: Sequence[Member]) -> list[tuple[Member, Claim | None]]:
+        """Those of `members` that this peer never linked to, and what the registry knows of them, if they live.
+
+        Whoever knew them may have died before it could tell.
+        """
+        strangers = [member for member in members if member not in self._met]
+        living = {claim.member: claim for claim in map(claim_of, self._registry.others())} if strangers else {}
+        return [(member, living.get(member)) for member in strangers]
 
     def unlink(self, member: Member) -> None:
         """Close everything that belongs to `member`."""
@@ -67,11 +79,15 @@ class Neighbours:
             self._unwatch(fd)
 
     def ended(self, fds: tuple[int, ...]) -> Iterator[tuple[Member, str]]:
-        """Whose processes have ended, of these handles, and how that is known."""
+        """Whose processes have ended, of these handles, and how that is known. At once after the wait.
+
+        Later a handle may be closed, and its number given to another.
+        """
         for fd in fds:
-            member = self._processes[fd]
-            self._unwatch(fd)
-            yield member, "its process has ended"
+            member = self._processes.get(fd)
+            if member is not None:
+                self._unwatch(fd)
+                yield member, "its process has ended"
 
     def lost(self) -> Iterator[tuple[Member, str]]:
         """Whose links are lost, and how that is known. For a slow cadence."""

@@ -7,7 +7,7 @@ from ours is never summed.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -178,6 +178,15 @@ class Operations:
         """(operation, peer, transfer, segment, number of segments) still waited for, of what runs."""
         runs = [(index, run) for index, run in enumerate(self._running) if run is not None and not run.done]
         return [(index, *entry) for index, run in runs for entry in run.missing()]
+
+    def explain_missing(self, members: Sequence[object]) -> str:
+        """The first segment that is waited for, in words; `members` in rank order."""
+        missing = self.missing()
+        if not missing:
+            return ""
+        operation, rank, _, segment, num_segments = missing[0]
+        where = f"segment {segment} of {num_segments} of operation {operation}"
+        return f"waits for {where} from peer {members[rank]} (and {len(missing) - 1} more)"
 
     # Frames.
 

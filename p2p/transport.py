@@ -23,6 +23,8 @@ import numpy.typing as npt
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from .wire import HEADER_BYTES
+
 logger = logging.getLogger(__name__)
 
 Payload = bytes | bytearray | memoryview | npt.NDArray[Any]
@@ -33,8 +35,12 @@ ZERO_COPY_BYTES: Final = 128 << 10
 """Payloads from here on are lent to libzmq, smaller ones copied. Measured over ipc, zero-copy has 0.65 times the
 throughput of a copy at 64 KiB, as much at 128 KiB, 1.3 times at 512 KiB and 1.5 times at 1 MiB."""
 
+JOINED_BYTES: Final = 32 << 10
+"""Up to here a payload follows its header in the same part: copying costs less than a second part."""
+
 _MAX_DRAIN: Final = 256
 _MAX_PATH_BYTES: Final = 107
+_IPC_BUFFER_BYTES: Final = 2 << 20  # as far as the system allows; 16 MB in 0.9 of the time. Never for TCP.
 _HANDSHAKE_MS: Final = 5000
 _RECONNECT_MS: Final = 10
 _RECONNECT_MAX_MS: Final = 500
@@ -185,7 +191,10 @@ class Transport:
         link = self._links.get(peer_id)
         if link is None:
             return self._drop("no link")
-        # No high-water mark, so neither call can find the queue full.
+        # No high-water mark, so no call can find the queue full.
+        if view.nbytes <= JOINED_BYTES and len(header) == HEADER_BYTES:
+            link.data.send(b"".join((header, view)), zmq.DONTWAIT)
+            return True
         link.data.send(header, zmq.DONTWAIT | zmq.SNDMORE)
         link.data.send(view, zmq.DONTWAIT, copy=view.nbytes < ZERO_COPY_BYTES)
         return True
@@ -196,25 +205,30 @@ class Transport:
 
     def receive_control(self) -> Iterator[bytes]:
         """Frames that are there, up to a bound; ask `poll` for more."""
-        for _, frame in self._receive(self._control, num_parts=2):
+        for _, frame in self._receive(self._control, num_parts=(2,)):
             yield frame.bytes
 
     def receive_data(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Headers and payloads that are there, up to a bound. A payload is libzmq's own memory, and not aligned."""
-        for _, header, payload in self._receive(self._data, num_parts=3):
-            yield header.buffer, payload.buffer
+        for parts in self._receive(self._data, num_parts=(2, 3)):
+            if len(parts) == 3:
+                yield parts[1].buffer, parts[2].buffer
+            elif len(joined := parts[1].buffer) >= HEADER_BYTES:
+                yield joined[:HEADER_BYTES], joined[HEADER_BYTES:]
+            else:
+                self.count_invalid(f"a message of {len(joined)} bytes")
 
-    def _receive(self, socket: "zmq.Socket[bytes]", num_parts: int) -> Iterator[list[zmq.Frame]]:
+    def _receive(self, socket: "zmq.Socket[bytes]", num_parts: tuple[int, ...]) -> Iterator[list[zmq.Frame]]:
         for _ in range(_MAX_DRAIN):
             if not int(socket.get(zmq.EVENTS)) & zmq.POLLIN:  # costs a tenth of the exception that `recv` would raise
                 return
             parts = [socket.recv(zmq.DONTWAIT, copy=False)]
             while parts[-1].more:
                 parts.append(socket.recv(copy=False))  # libzmq delivers whole messages: this does not wait
-            if len(parts) == num_parts:
+            if len(parts) in num_parts:
                 yield parts
             else:
-                self.count_invalid(f"a message of {len(parts) - 1} parts instead of {num_parts - 1}")
+                self.count_invalid(f"a message of {len(parts) - 1} parts")
 
     def count_invalid(self, reason: str) -> None:
         """Count a frame that nobody can use; log the first."""
@@ -281,6 +295,7 @@ def _open(
     socket.immediate = False
     socket.maxmsgsize = max_frame_bytes  # of each part, that is why parts are counted
     socket.sndhwm = socket.rcvhwm = high_water_mark
+    socket.sndbuf = socket.rcvbuf = _IPC_BUFFER_BYTES
     socket.handshake_ivl = _HANDSHAKE_MS
     socket.reconnect_ivl = _RECONNECT_MS
     socket.reconnect_ivl_max = _RECONNECT_MAX_MS

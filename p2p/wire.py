@@ -50,6 +50,7 @@ FLAG_FINISHED: Final = 8  # says FINISHED: the digest is the step's, the payload
 
 _MAGIC = b"SHOL"
 _HEADER = struct.Struct("<4sI16sQ16sQIIHHHH16s")
+HEADER_BYTES: Final = _HEADER.size
 _DTYPES = {int(dtype): dtype for dtype in DType}
 
 

@@ -23,7 +23,7 @@ from p2p.benchmark.contenders import TIMEOUT, Array, Contender, Gloo, Shoal
 from p2p.benchmark.plan import ITEM_BYTES, Plan
 from p2p.benchmark.result import Measurement
 from p2p.errors import ShoalError
-from p2p.peer import join
+from p2p.joining import join
 
 REPORT_S: Final = 0.25
 """Progress is reported this often: reports must not be what is measured."""

@@ -107,9 +107,9 @@ def test_a_rank_outside_the_world_is_refused(rank: int) -> None:
     ("size_bytes", "world_size", "algorithm"),
     [
         (0, 1, "one-shot"),
-        (64 << 10, 8, "one-shot"),
-        ((64 << 10) + 1, 2, "direct"),
-        (64 << 10, 9, "direct"),
+        (256 << 10, 4, "one-shot"),
+        ((256 << 10) + 1, 2, "direct"),
+        (256 << 10, 5, "direct"),
         (8 << 10, 64, "one-shot"),
     ],
 )

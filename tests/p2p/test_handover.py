@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.errors import RemoteProtocolError
-from p2p.handover import Assembly, Donor, PackedState, StateSegment, cut
+from p2p.handover import Assembly, Handover, PackedState, StateSegment, cut
 
 states = st.builds(PackedState, st.binary(max_size=200), st.lists(st.binary(max_size=200), max_size=5))
 segment_sizes = st.integers(1, 100)
@@ -79,7 +79,7 @@ def packed(text: bytes) -> PackedState:
 
 
 def test_a_state_is_given_when_it_is_asked_for_and_complete() -> None:
-    donor = Donor()
+    donor = Handover()
     donor.ask("a", 3)
     assert list(donor.due(3)) == []
     donor.complete(3, lambda: packed(b"3"))
@@ -89,7 +89,7 @@ def test_a_state_is_given_when_it_is_asked_for_and_complete() -> None:
 
 
 def test_a_state_that_a_later_step_has_changed_is_not_given() -> None:
-    donor = Donor()
+    donor = Handover()
     donor.complete(3, lambda: packed(b"3"))
     donor.ask("a", 3)
     donor.ask("b", 4)
@@ -99,7 +99,7 @@ def test_a_state_that_a_later_step_has_changed_is_not_given() -> None:
 
 
 def test_a_state_is_given_once_in_a_view() -> None:
-    donor = Donor()
+    donor = Handover()
     donor.complete(3, lambda: packed(b"3"))
     donor.ask("a", 3)
     assert len(list(donor.due(3))) == 1

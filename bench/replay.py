@@ -1,0 +1,196 @@
+"""Do four peers learn what one process would? Replays a run from its receipts, and compares the losses.
+
+    python -m bench.replay [--steps 50] [--kill] [--json FILE]
+
+Four peers train the small GPT of examples/gpt.py. With --kill one of them dies by SIGKILL between two buckets of a
+step. Then one process takes, for each receipt, the samples that it counts, as one batch. Step by step the peers' mean
+loss over their own samples, weighted by their number, has to be the loss of that batch, within 1e-3 of it.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from bench.replay_peer import GLOBAL_BATCH, SEED, make_training, train_step
+from p2p.benchmark.machine import commit, machine
+from p2p.launch import LaunchConfig, Launcher
+from p2p.receipts import Receipt, read_receipts
+from p2p.sampler import ElasticSampler
+
+ROOT: Final = Path(__file__).parents[1]
+NUM_PEERS: Final = 4
+TOLERANCE: Final = 1e-3
+NOBODY: Final = -1
+
+Losses = Mapping[tuple[int, str], tuple[float, int, int]]
+"""Per step and peer_id: mean loss over its own samples, the first of them, and their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One step, trained by the peers and replayed by one process."""
+
+    step: int
+    num_peers: int
+    peers_loss: float
+    replayed_loss: float
+
+    @property
+    def difference(self) -> float:
+        """Relative."""
+        return abs(self.peers_loss - self.replayed_loss) / abs(self.replayed_loss)
+
+
+def main() -> int:
+    """Train, replay, compare; returns the exit code."""
+    options = parse()
+    kill_step = options.kill_step or options.steps * 2 // 5
+    with tempfile.TemporaryDirectory(prefix="shoal-") as name:
+        folder = Path(name)
+        code = train(folder, options.steps, options.victim if options.kill else NOBODY, kill_step)
+        if code:
+            return code
+        receipts = agreed_receipts(folder)
+        losses = read_losses(folder)
+    counted = indices_of(receipts, options.steps)
+    replayed = replay(counted, options.steps)
+    compared = [compare(receipt, losses, loss) for receipt, loss in zip(receipts, replayed, strict=True)]
+    problems = check(compared, counted, options.steps, num_left=NUM_PEERS - 1 if options.kill else NUM_PEERS)
+    report(compared, problems, is_killed=options.kill, json_path=options.json)
+    return 1 if problems else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=50, help="about how many steps to train")
+    parser.add_argument("--kill", action="store_true", help="one peer kills itself between two buckets")
+    parser.add_argument("--kill-step", type=int, help="in this step; default: after two fifths")
+    parser.add_argument("--victim", type=int, default=1, choices=range(NUM_PEERS), help="which of the peers")
+    parser.add_argument("--json", type=Path, help="also write the results here")
+    options = parser.parse_args()
+    if options.steps < 5:
+        parser.error(f"--steps must be at least 5, got {options.steps}")
+    if options.kill_step is not None and not 1 <= options.kill_step <= options.steps:
+        parser.error(f"--kill-step must be one of the {options.steps} steps, got {options.kill_step}")
+    return options
+
+
+def train(folder: Path, num_steps: int, victim: int, kill_step: int) -> int:
+    """Run the peers to their end; their files are then in `folder`/receipts. Returns the launcher's exit code."""
+    config = LaunchConfig(
+        script=ROOT / "bench" / "replay_peer.py",
+        args=(str(num_steps), str(victim), str(kill_step)),
+        num_peers=NUM_PEERS,
+        swarm="replay",
+        home=folder,
+        receipts=folder / "receipts",
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return Launcher(config, environ=environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno()).run()
+
+
+def agreed_receipts(folder: Path) -> list[Receipt]:
+    """Those of the steps that count samples, which no two peers may have differently, and of which none is missing.
+
+    Raises:
+        RuntimeError: two differ, or one is missing.
+    """
+    agreed: dict[int, Receipt] = {}
+    for path in sorted((folder / "receipts").glob("*.receipts.jsonl")):
+        for receipt in read_receipts(path):
+            if agreed.setdefault(receipt.step, receipt) != receipt:
+                raise RuntimeError(f"peer {path.name.partition('.')[0]} has another receipt of step {receipt.step}")
+    if sorted(agreed) != list(range(len(agreed))):
+        raise RuntimeError(f"steps are missing: the receipts are of {sorted(agreed)}")
+    return [agreed[step] for step in sorted(agreed) if agreed[step].num_samples]
+
+
+def read_losses(folder: Path) -> Losses:
+    rows = [
+        json.loads(line)
+        for path in (folder / "receipts").glob("*.losses.jsonl")
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
+    return {(row["step"], row["peer_id"]): (row["loss"], row["first_sample"], row["num_samples"]) for row in rows}
+
+
+def indices_of(receipts: Sequence[Receipt], num_steps: int) -> list[list[int]]:
+    """Per receipt, the samples that it counts, as indices into the dataset."""
+    num_samples = num_steps * GLOBAL_BATCH
+    sampler = ElasticSampler(num_samples=num_samples, global_batch=GLOBAL_BATCH, epochs=1, seed=SEED)
+    counted = []
+    for receipt in receipts:
+        plan = {c.peer_id: (c.first_sample, c.num_samples) for c in receipt.contributions if c.num_samples}
+        counted.append([int(index) for peer_id in plan for index in sampler.indices(plan, peer_id)])
+    return counted
+
+
+def replay(counted: Sequence[Sequence[int]], num_steps: int) -> list[float]:
+    """Train in this process, one step on each batch; returns their losses."""
+    windows, model, optimizer = make_training(num_steps)
+    return [train_step(model, optimizer, windows[np.array(indices)]) for indices in counted]
+
+
+def compare(receipt: Receipt, losses: Losses, replayed_loss: float) -> Compared:
+    """What the peers on `receipt` had, each weighted by its samples. Whoever does not count is left out."""
+    total, num_peers = 0.0, 0
+    for entry in receipt.contributions:
+        if entry.num_samples:
+            loss, first_sample, num_samples = losses[receipt.step, entry.peer_id]
+            assert (first_sample, num_samples) == (entry.first_sample, entry.num_samples)
+            total += loss * num_samples
+            num_peers += 1
+    return Compared(receipt.step, num_peers, total / receipt.num_samples, replayed_loss)
+
+
+def check(compared: Sequence[Compared], counted: Sequence[Sequence[int]], num_steps: int, num_left: int) -> list[str]:
+    """What is wrong, in sentences."""
+    problems = [
+        f"step {row.step}: the peers had a loss of {row.peers_loss:.6f}, the replay {row.replayed_loss:.6f}"
+        for row in compared
+        if not row.difference <= TOLERANCE
+    ]
+    uses = Counter(index for indices in counted for index in indices)
+    if set(uses) != set(range(num_steps * GLOBAL_BATCH)) or max(uses.values()) > 1:
+        problems.append(f"of {num_steps * GLOBAL_BATCH} samples {len(uses)} count, one of them {max(uses.values())}x")
+    if compared[-1].num_peers != num_left:
+        problems.append(f"{compared[-1].num_peers} peers are on the last receipt, not {num_left}")
+    return problems
+
+
+def report(compared: Sequence[Compared], problems: Sequence[str], *, is_killed: bool, json_path: Path | None) -> None:
+    largest = max(compared, key=lambda row: row.difference)
+    how = "one killed between two buckets" if is_killed else "none killed"
+    print(
+        f"{NUM_PEERS} peers, {how}, {len(compared)} steps, loss {compared[0].peers_loss:.4f} to "
+        f"{compared[-1].peers_loss:.4f}: largest relative difference {largest.difference:.1e}, at step {largest.step}"
+    )
+    for problem in problems:
+        print(problem)
+    if json_path is not None:
+        rows = [[row.step, row.num_peers, row.peers_loss, row.replayed_loss] for row in compared]
+        everything = {
+            "version": 1,
+            "commit": commit(),
+            "machine": machine(),
+            "config": {"peers": NUM_PEERS, "kill": is_killed},
+            "columns": ["step", "peers", "peers_loss", "replayed_loss"],
+            "steps": rows,
+            "largest_relative_difference": largest.difference,
+            "problems": list(problems),
+        }
+        json_path.write_text(json.dumps(everything, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""One of the peers of bench/replay.py: trains the small GPT of examples/gpt.py, and writes down its own losses.
+
+    python replay_peer.py STEPS VICTIM KILL_STEP
+
+One line of JSON per step goes into `PEER_ID.losses.jsonl` beside the receipts. The peer that was started as number
+VICTIM kills itself in the middle of the backward pass of step KILL_STEP, when some buckets are on their way and
+others are not complete; -1 is nobody.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+import p2p
+from examples.gpt import CONTEXT, GPT, load_text
+
+GLOBAL_BATCH: Final = 16
+BUCKET_BYTES: Final = 256 << 10
+"""Makes six or more buckets of this model."""
+
+SEED: Final = 0
+
+
+def make_training(num_steps: int) -> tuple[Tensor, GPT, torch.optim.Optimizer]:
+    """Samples for `num_steps` steps, and a model that is the same wherever this is called."""
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    windows = load_text(num_bytes=num_steps * GLOBAL_BATCH * CONTEXT + 1)
+    model = GPT()
+    return windows, model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> float:
+    """One step on `batch`; returns its mean loss, from before the step."""
+    loss = model(batch[:, :-1], batch[:, 1:])
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float(loss.item())
+
+
+def kill_between_buckets(model: GPT, is_now: Callable[[], bool]) -> None:
+    """End this process when backward leaves the last block: its and the head's buckets are full, not the others."""
+
+    def end(parameter: nn.Parameter) -> None:
+        if is_now():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    inside: Any = model.get_parameter("blocks.0.perceptron.2.weight")
+    inside.register_post_accumulate_grad_hook(end)
+
+
+def main(num_steps: int, victim: int, kill_step: int) -> None:
+    """Train until every sample was used once."""
+    windows, model, optimizer = make_training(num_steps)
+    with p2p.join() as peer:
+        parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=BUCKET_BYTES, state_digest="all")
+        if int(os.environ["SHOAL_LAUNCH_INDEX"]) == victim:
+            kill_between_buckets(model, lambda: peer.done + 1 == kill_step)
+        path = Path(os.environ["SHOAL_RECEIPTS"]) / f"{peer.peer_id}.losses.jsonl"
+        with path.open("w", buffering=1, encoding="utf-8") as lines:
+            for batch in peer.batches(windows, global_batch=GLOBAL_BATCH, seed=SEED):
+                first_sample, num_samples = peer.slice
+                loss = train_step(parallel, optimizer, batch)
+                line = {"step": peer.done, "loss": loss, "first_sample": first_sample, "num_samples": num_samples}
+                lines.write(json.dumps({"peer_id": peer.peer_id, **line}) + "\n")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,41 @@
+"""What bench/elastic.py kills: a model of a million parameters, trained as fast as it goes until SIGTERM.
+
+Says its peer_id on stdout, once it knows it.
+"""
+
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import p2p
+
+WIDTH, NUM_LAYERS, NUM_SAMPLES, GLOBAL_BATCH = 512, 4, 4096, 16
+FOREVER = 1 << 30
+BUCKET_BYTES = 1 << 20
+"""One per layer."""
+
+
+def main() -> None:
+    """Train."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(NUM_SAMPLES, WIDTH), torch.randn(NUM_SAMPLES, WIDTH)
+    layers = [layer for _ in range(NUM_LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+    model = nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    with p2p.join() as peer:
+        print(peer.peer_id, flush=True)
+        parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=BUCKET_BYTES, state_digest="all")
+        for x, y in peer.batches((inputs, targets), global_batch=GLOBAL_BATCH, epochs=FOREVER):
+            loss: Any = functional.mse_loss(parallel(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    main()
