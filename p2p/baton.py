@@ -55,17 +55,18 @@ class Baton:
     @contextmanager
     def borrowed(self, interrupt: Callable[[], None]) -> Iterator[None]:
         """For the training thread; `interrupt` makes the loop's own thread look up. Signals wait meanwhile."""
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         self._is_wanted = True
         if not self._held.acquire(blocking=False):
             interrupt()
             self._held.acquire()
-        mask = self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        self._mask = mask
         try:
             yield
         finally:
+            self._mask = None
             self._is_wanted = False
             self._num_calls += 1
-            self._mask = None
             self._held.release()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

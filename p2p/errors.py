@@ -12,6 +12,8 @@ ShoalError
     StepTimeout           a step was not committed in time
 """
 
+from gossip.messages import Diverged, QuorumGone, Refused, Removed
+
 
 class ShoalError(Exception):
     """Says what happened, with which values, and what to do, in one line."""
@@ -34,10 +36,19 @@ class JoinRefused(ShoalError):
 
 
 class OperationMismatch(ShoalError):
-    """Members called different operations. Nothing was summed; the next operation may be called."""
+    """Members called different operations. Nothing was summed.
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}; nothing was summed, the swarm is intact: call the same operation on every peer")
+    Attributes:
+        is_alone: this peer had just joined, and its first step was not that of the others. It has left, they go on.
+            Otherwise it is raised on every member, and the next operation may be called.
+    """
+
+    def __init__(self, reason: str, *, is_alone: bool = False) -> None:
+        outcome = (
+            "this peer has left the swarm, which goes on" if is_alone else "nothing was summed, the swarm is intact"
+        )
+        super().__init__(f"{reason}; {outcome}: call the same operation on every peer")
+        self.is_alone = is_alone
 
 
 class ReplicasDiverged(ShoalError):
@@ -71,3 +82,16 @@ class RemovedFromView(ShoalError):
 
 class StepTimeout(ShoalError):
     """A step was not committed in time, and nobody is dead."""
+
+
+def error_of(effect: Refused | Removed | QuorumGone | Diverged) -> ShoalError:
+    """What the training thread raises when the core has this to say."""
+    match effect:
+        case Refused(layout):
+            return JoinRefused(layout)
+        case Removed(reason):
+            return RemovedFromView(reason)
+        case QuorumGone(alive, size, reason):
+            return QuorumLost(alive=alive, size=size, reason=reason)
+        case Diverged(step, reason):
+            return ReplicasDiverged(step, reason)

@@ -130,11 +130,3 @@ class Replica:
     pack: Packer
     load: Callable[[PackedState], None]
     compare: Callable[[bytes], str]
-
-
-def _compare_with_nothing(layout: bytes) -> str:
-    return "the swarm trains a model, and this peer has none: construct p2p.DataParallel before the first operation"
-
-
-NO_REPLICA = Replica(("", b""), lambda: PackedState(b"", ()), lambda state: None, _compare_with_nothing)
-"""Of a peer that only calls operations."""

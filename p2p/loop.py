@@ -24,16 +24,7 @@ from .arrivals import Admitted, Arrival, Commit, StateOffer
 from .baton import SIGNALS, Baton
 from .config import LoopConfig
 from .discovery import Registry, Role
-from .errors import (
-    JoinRefused,
-    OperationMismatch,
-    QuorumLost,
-    RegistryError,
-    RemoteProtocolError,
-    RemovedFromView,
-    ReplicasDiverged,
-    ShoalError,
-)
+from .errors import OperationMismatch, RegistryError, RemoteProtocolError, ShoalError, error_of
 from .frames import Frames
 from .handover import Handover, Packer, StateSegment, cut
 from .mismatch import Mismatches
@@ -70,12 +61,13 @@ class Loop:
         self._founding_size = 1
         self._counts: Array | None = None
         self._handover = Handover()
-        self._mismatches = Mismatches(self._operations.operation)
+        self._mismatches = Mismatches(self.core.me, self._operations.operation)
         self._next_link_check = 0.0
         self._attempt = 0
         self._void_attempt = -1
         self._aborted: tuple[int, str] | None = None
         self._baton = Baton()
+        self._is_waiting = False
         self._failure: ShoalError | None = None
         self._orphaned = False
         self._stopping = threading.Event()
@@ -104,14 +96,20 @@ class Loop:
             Empty: nothing within `timeout_s`.
         """
         with self._baton.borrowed(interrupt=self._transport.wake):
+            self._is_waiting = False
             try:
                 for command in commands:
                     command()
                 deadline = time.monotonic() + timeout_s
+                self._turn(deadline if self.inbox.empty() else 0.0)  # others must be heard even if it is done already
                 while self.inbox.empty() and time.monotonic() < deadline and not self._stopping.is_set():
                     self._turn(deadline)
-            except Exception as error:
-                self._crash(error)
+            except BaseException as error:
+                is_signal = not isinstance(error, Exception)
+                if not (is_signal and self._is_waiting):  # elsewhere a handler that raises leaves things half done
+                    self._crash(error)
+                if is_signal:
+                    raise
         return self.inbox.get(timeout=0)
 
     # Commands of the training thread; to be posted.
@@ -178,16 +176,18 @@ class Loop:
             self._registry.leave()
             self.ended.set()
 
-    def _crash(self, error: Exception) -> None:
-        logger.exception("the loop of peer %s failed", self.core.me)
+    def _crash(self, error: BaseException) -> None:
+        logger.error("the loop of peer %s failed", self.core.me, exc_info=error)
         self._fail(ShoalError(f"the loop of this peer failed: {error!r}; see the log"))
         self._stopping.set()
 
     def _turn(self, limit: float = math.inf) -> None:
         """Wait until something happens, `limit` at the latest, and deal with it."""
         deadline = min(self.core.next_deadline(), self._next_link_check, limit)
+        self._is_waiting = True
         with self._baton.signals_let_in():
             ready = self._transport.poll(max(0.0, deadline - time.monotonic()))
+        self._is_waiting = False
         self._baton.seen()
         for member, reason in self._neighbours.ended(ready.fds):
             self._bury(member, reason)
@@ -256,21 +256,16 @@ class Loop:
                 case m.Provide(member, step):
                     self._handover.ask(member.peer_id, step)
                     self._serve_state()
-                case m.Overheard(source, abort) if abort.step == self.core.done + 1:
-                    self._mismatches.hear(source, abort)
+                case m.Overheard(source, abort):
+                    self._carry_out([*self._mismatches.hear(self.core.done + 1, source, abort)])
                     self._compare()
-                case m.Refused(layout):
-                    self._fail(JoinRefused(layout))
-                case m.Removed(reason):
-                    self._fail(RemovedFromView(reason))
-                    self.ended.set()
-                case m.QuorumGone(alive, size, reason):
-                    self._fail(QuorumLost(alive=alive, size=size, reason=reason))
-                case m.Diverged(step, reason):
-                    self._fail(ReplicasDiverged(step, reason))
                 case m.Left(reason):
                     logger.info("left: %s", reason)
                     self.ended.set()
+                case m.Refused() | m.Removed() | m.QuorumGone() | m.Diverged():
+                    self._fail(error_of(effect))
+                    if isinstance(effect, m.Removed):
+                        self.ended.set()
 
     def _install(self, view: View) -> None:
         logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
@@ -278,7 +273,7 @@ class Loop:
         self._frames.install(view)
         self._operations.install()
         self._handover.install()
-        self._mismatches.clear()
+        self._mismatches.begin()
         self._registry.mark_member()
         for member, claim in self._neighbours.strangers(view.members):
             if claim is None:
@@ -288,7 +283,7 @@ class Loop:
 
     def _activate(self, view: View, done: int) -> None:
         self._note("active", view.number)
-        self._mismatches.clear()
+        self._mismatches.begin()
         self.inbox.put(Admitted(view, done))
         self._operations.activate(view.members.index(self.core.me), len(view.members))
         self._try_finish()
@@ -307,26 +302,30 @@ class Loop:
         algorithm = operations[-1].ran if operations else ""
         receipt = write_receipt(finish, view, self._counts, algorithm)
         self._counts = None
-        self._mismatches.clear()
+        self._mismatches.commit(view)
         self.inbox.put(Commit(receipt, view, operations))
 
     # Operations that do not match.
 
-    def _object(self, index: int) -> None:
-        """A segment carries another fingerprint than ours: say what we called, and hear what they did."""
-        ours = self._mismatches.ours(self.core.done + 1, index)
-        if ours is not None:
-            self._carry_out(self.core.broadcast(ours))
+    def _object(self, index: int, rank: int) -> None:
+        view = self.core.view
+        if view is not None:
+            self._carry_out([*self._mismatches.see(view, self.core.done + 1, index, view.members[rank])])
 
     def _compare(self) -> None:
         """Give the step up if somebody calls one of its operations differently."""
         step = self.core.done + 1
         found = self._mismatches.find(step)
-        if found is not None:
-            ours, reason = found
-            effects = [*self.core.broadcast(ours), *self.core.abort(time.monotonic(), step, reason)]
-            self._give_up(step, reason)
-            self._carry_out(effects)
+        if found is None:
+            return
+        ours, reason = found
+        if self._mismatches.is_fresh(self.core.me):
+            self._fail(OperationMismatch(reason, is_alone=True))
+            self._carry_out(self.core.leave(time.monotonic()))
+            return
+        effects = [*self.core.broadcast(ours), *self.core.abort(time.monotonic(), step, reason)]
+        self._give_up(step, reason)
+        self._carry_out(effects)
 
     def _give_up(self, step: int, reason: str) -> None:
         """Raise in the training thread, once, what it submits for `step`, or has submitted."""

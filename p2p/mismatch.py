@@ -1,13 +1,14 @@
 """Finds out that members call one operation differently. Belongs to the loop thread.
 
 Whoever sees a fingerprint that is not its own says in words what it has called, and so does everybody who hears of
-another call than its own. So every member learns of both sides, and gives the step up.
+another call than its own. So every member learns of both sides, and gives the step up. A *fresh* member, which is on
+no receipt yet, takes nobody down with it: it is told, and goes alone.
 """
 
 from collections.abc import Callable
 
-from gossip import Member
-from gossip.messages import Abort
+from gossip import Member, View
+from gossip.messages import Abort, Send
 
 from .operations import Operation
 
@@ -18,35 +19,59 @@ Lookup = Callable[[int, int], Operation | None]
 class Mismatches:
     """What others say that they have called in the open step."""
 
-    def __init__(self, submitted: Lookup) -> None:
+    def __init__(self, me: Member, submitted: Lookup) -> None:
+        self._me = me
         self._submitted = submitted
+        self._contributors: tuple[Member, ...] = ()
         self._heard: dict[int, dict[Member, str]] = {}
         self._is_settled = False
 
-    def clear(self) -> None:
-        """The step is over, or starts over."""
+    def begin(self) -> None:
+        """The open step starts, or starts over."""
         self._heard, self._is_settled = {}, False
+
+    def commit(self, view: View) -> None:
+        """The step is committed; its receipt names the members of `view`."""
+        self._contributors = view.members
+        self.begin()
 
     def settle(self) -> None:
         """The step is given up in this view; what else is heard of it says nothing new."""
         self._heard, self._is_settled = {}, True
 
-    def hear(self, source: Member, abort: Abort) -> None:
-        """`source` objects: this is what it has called."""
-        if not self._is_settled:
-            self._heard.setdefault(abort.operation, {})[source] = abort.fingerprint
+    def is_fresh(self, member: Member) -> bool:
+        """Whether `member` is not on the last receipt, as far as this peer knows."""
+        return member not in self._contributors
 
-    def ours(self, step: int, index: int) -> Abort | None:
-        """What this peer has called, in words for the others."""
-        operation = self._submitted(step, index)
-        return None if operation is None else Abort(step, index, operation.describe())
+    def see(self, view: View, step: int, index: int, source: Member) -> list[Send]:
+        """A segment of `source` carries another fingerprint than ours: whom to tell what we have called."""
+        ours = self._ours(step, index)
+        if ours is None:
+            return []
+        is_private = self.is_fresh(self._me) or self.is_fresh(source)
+        told = (source,) if is_private else view.members
+        return [Send(member, ours) for member in told if member != self._me]
+
+    def hear(self, step: int, source: Member, abort: Abort) -> list[Send]:
+        """`source` says what it has called: whom to answer."""
+        if abort.step != step or self._is_settled:
+            return []
+        if self.is_fresh(source) and not self.is_fresh(self._me):
+            ours = self._ours(step, abort.operation)
+            return [] if ours is None or ours.fingerprint == abort.fingerprint else [Send(source, ours)]
+        self._heard.setdefault(abort.operation, {})[source] = abort.fingerprint
+        return []
 
     def find(self, step: int) -> tuple[Abort, str] | None:
         """An operation of `step` that somebody calls differently: our side of it, and both sides in words."""
         for index, sides in self._heard.items():
-            ours = self.ours(step, index)
+            ours = self._ours(step, index)
             for source, theirs in sides.items():
                 if ours is not None and theirs != ours.fingerprint:
                     reason = f"operation {index} of step {step} is {ours.fingerprint} here, {theirs} at peer {source}"
                     return ours, reason
         return None
+
+    def _ours(self, step: int, index: int) -> Abort | None:
+        operation = self._submitted(step, index)
+        return None if operation is None else Abort(step, index, operation.describe())

@@ -54,6 +54,9 @@ class Neighbours:
             fd = os.pidfd_open(contact.pid)
         except ProcessLookupError:
             return f"there is no process {contact.pid}"
+        except (OSError, OverflowError) as error:  # no pid at all, or no handle left: its link will have to tell
+            logger.warning("the process of peer %s cannot be watched: %s", member, error)
+            return ""
         if process_start(contact.pid) != contact.process_start:
             os.close(fd)
             return f"process {contact.pid} is another one by now"

@@ -90,7 +90,7 @@ class Operations:
     def __init__(
         self,
         send: Callable[[int, bytes, Outgoing], None],
-        mismatched: Callable[[int], None],
+        mismatched: Callable[[int, int], None],
         *,
         segment_bytes: int,
     ) -> None:
@@ -98,7 +98,7 @@ class Operations:
 
         Args:
             send: takes sequence, fingerprint and segment.
-            mismatched: told the index of an operation that somebody calls differently.
+            mismatched: told the index of an operation, and the rank that calls it differently.
             segment_bytes: what one frame carries, at most.
         """
         self._send = send
@@ -242,7 +242,7 @@ class Operations:
     def _feed(self, index: int, run: Execution, segment: Segment) -> None:
         assert self._step is not None
         if segment.fingerprint != self._step.fingerprints[index]:
-            self._mismatched(index)
+            self._mismatched(index, segment.source)
             return
         was_done = run.done
         try:

@@ -11,7 +11,7 @@ import atexit
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from queue import Empty
 from types import TracebackType
@@ -26,11 +26,12 @@ from .arrivals import Admitted, Arrival, Commit, StateOffer
 from .config import PeerConfig
 from .discovery import Registry
 from .errors import JoinRefused, OperationMismatch, RemovedFromView, ShoalError, StepTimeout
-from .handover import NO_REPLICA, Replica
+from .handover import PackedState, Replica
 from .loop import Loop
 from .operations import Array, Operation
 from .receipts import UNKNOWN_SAMPLE, Ledger, Receipt
 from .sampler import ElasticSampler, Plan, SamplerState, fold, take
+from .wire import pack_tree, unpack_tree
 
 logger = logging.getLogger("p2p")
 
@@ -49,7 +50,7 @@ class Peer:
         self._ledger = None if config.receipts is None else Ledger(config.receipts, self._loop.peer_id)
         self._view: View | None = None
         self._done = -1
-        self._replica = NO_REPLICA
+        self._replica = Replica(("", b""), self._pack_sampler, self._load_sampler, _compare_with_nothing)
         self._complete = -2
         self._plan: Plan = {}
         self._sampler_state = SamplerState()
@@ -249,7 +250,7 @@ class Peer:
         """The state after step `done` may be copied from now on, until the next commit."""
         if self._complete != self._done:
             self._complete = self._done
-            self._loop.post(partial(self._loop.state_complete, self._done, self._replica.pack))
+            self._loop.post(self._completion())
 
     def submit(self, operation: Operation) -> None:
         """Add an operation to the step that is open, or open one with it; the loop's thread runs it."""
@@ -271,7 +272,7 @@ class Peer:
         """A step of one operation, run by the calling thread."""
         self.wait_view()
         self._check_usable()
-        commands = [self._submission(operation), self._closing(b"")]
+        commands = [self._completion(), self._submission(operation), self._closing(b"")]
 
         def take(timeout: float) -> Arrival:
             arrival = self._loop.call(*commands, timeout_s=timeout)
@@ -279,6 +280,16 @@ class Peer:
             return arrival
 
         self._await_commit(take)
+
+    def _completion(self) -> Callable[[], None]:
+        return partial(self._loop.state_complete, self._done, self._replica.pack)
+
+    def _pack_sampler(self) -> PackedState:
+        """The state of a peer that trains no model."""
+        return PackedState(pack_tree(astuple(self._sampler_state)), ())
+
+    def _load_sampler(self, state: PackedState) -> None:
+        self._sampler_state = SamplerState(*unpack_tree(state.tree))
 
     def _submission(self, operation: Operation) -> Callable[[], None]:
         return partial(self._loop.submit, self._done + 1, self._attempt, operation)
@@ -301,8 +312,8 @@ class Peer:
                 self._take_in(arrival)
         except Empty:
             raise StepTimeout(self._why_no_commit(step)) from None
-        except OperationMismatch:
-            self._unusable = None
+        except OperationMismatch as error:
+            self._unusable = error if error.is_alone else None
             raise
         except ShoalError as error:
             self._unusable = error
@@ -352,6 +363,10 @@ class Peer:
 
     def _why_no_commit(self, step: int) -> str:
         return f"step {step} did not commit in {self._config.step_timeout_s:g} s: {self._loop.explain()}"
+
+
+def _compare_with_nothing(layout: bytes) -> str:
+    return "the swarm trains a model, and this peer has none: construct p2p.DataParallel before the first operation"
 
 
 def _as_array(tensor: Any) -> Array:

@@ -25,8 +25,6 @@ MAX_TREE_BYTES: Final = 64 << 20
 MAX_TREE_LEN: Final = 1 << 20
 MAX_TREE_DEPTH: Final = 64
 
-# Data frames.
-
 
 class DType(IntEnum):
     """Element types by their number on the wire; `DType[array.dtype.name.upper()]` finds one."""

@@ -41,7 +41,8 @@ class Group:
         segment = Segment(sequence, source, outgoing.transfer, outgoing.segment, fingerprint, payload)
         self.in_flight.append((self.members[outgoing.peer], segment))
 
-    def _mismatch(self, me: int, index: int) -> None:
+    def _mismatch(self, me: int, index: int, source: int) -> None:
+        assert source != me
         self.mismatched.append((me, index))
 
     def install(self, *members: int) -> None:
