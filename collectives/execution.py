@@ -8,7 +8,6 @@ on the receipt of everything that was sent from it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,8 +22,7 @@ Buffer = bytes | bytearray | memoryview | Array
 _DTYPES: Final = (np.dtype(np.float32), np.dtype(np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """Effect: send one segment to `peer`, a rank."""
 
     peer: int

@@ -4,16 +4,12 @@ A call that runs in the training thread saves two changes of thread. After it th
 moment, since calls come in rows; it comes back when none has come, or when something is posted.
 """
 
-import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 STAND_BY_S = 0.005
 """How long the loop is left to the training thread after a call."""
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Their handlers raise in the training thread, and must not do so in the middle of a turn of the loop."""
 
 
 class Baton:
@@ -23,13 +19,20 @@ class Baton:
         self._held = threading.Lock()
         self._posted = threading.Event()
         self._is_wanted = False
+        self._is_lent = False
         self._num_calls = 0
-        self._mask: Iterable[int] | None = None
+        self._is_busy = False
+        self._deferred: BaseException | None = None
 
     @property
     def is_wanted(self) -> bool:
         """The training thread waits for it, or has it."""
         return self._is_wanted
+
+    @property
+    def is_busy(self) -> bool:
+        """The training thread is in the middle of a turn of the loop."""
+        return self._is_busy
 
     def post(self) -> None:
         """Something is there for the loop's own thread."""
@@ -54,30 +57,42 @@ class Baton:
 
     @contextmanager
     def borrowed(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        """For the training thread; `interrupt` makes the loop's own thread look up. Signals wait meanwhile."""
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        self._is_wanted = True
-        if not self._held.acquire(blocking=False):
-            interrupt()
-            self._held.acquire()
-        self._mask = mask
+        """For the training thread; `interrupt` makes the loop's own thread look up."""
+        self._is_busy = True
         try:
-            yield
+            self._is_wanted = True
+            if not self._held.acquire(blocking=False):
+                interrupt()
+                self._held.acquire()
+            self._is_lent = True
+            try:
+                yield
+            finally:
+                self._is_lent = False
+                self._num_calls += 1
+                self._held.release()
         finally:
-            self._mask = None
             self._is_wanted = False
-            self._num_calls += 1
-            self._held.release()
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            self._is_busy = False
+            self._raise_deferred()
 
-    @contextmanager
-    def signals_let_in(self) -> Iterator[None]:
-        """While the loop only waits, the training thread's signals may come."""
-        if self._mask is None:
-            yield
-            return
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    def begin_wait(self) -> None:
+        """Whoever drives only waits now: a signal's handler may raise."""
+        if self._is_lent:
+            self._is_busy = False
+            self._raise_deferred()
+
+    def end_wait(self) -> None:
+        """The wait is over."""
+        self._is_busy = self._is_lent
+
+    def defer(self, interruption: BaseException) -> bool:
+        """For a signal's handler: whether it must not raise now, in the middle of a turn. It is raised later."""
+        if self._is_busy:
+            self._deferred = interruption
+        return self._is_busy
+
+    def _raise_deferred(self) -> None:
+        interruption, self._deferred = self._deferred, None
+        if interruption is not None:
+            raise interruption

@@ -4,6 +4,7 @@ import atexit
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -40,11 +41,19 @@ def join(
     given = {name: value for name, value in given.items() if value is not None}
     peer = Peer(PeerConfig.from_environment(os.environ, **given))
     atexit.register(peer.leave)
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _exit)
+    if threading.current_thread() is threading.main_thread():
+        _let_leave(peer, signal.SIGTERM, signal.SIG_DFL, lambda: SystemExit(128 + signal.SIGTERM))
+        _let_leave(peer, signal.SIGINT, signal.default_int_handler, KeyboardInterrupt)
     return peer
 
 
-def _exit(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+def _let_leave(peer: Peer, number: signal.Signals, default: object, make: Callable[[], BaseException]) -> None:
+    """Make a signal end the script with an exception, so that the peer leaves. A handler of the script's own stays."""
+
+    def handler(received: int, frame: FrameType | None) -> None:
+        interruption = make()
+        if not peer.defer(interruption):
+            raise interruption
+
+    if signal.getsignal(number) is default:
+        signal.signal(number, handler)

@@ -10,7 +10,6 @@ import math
 import os
 import random
 import secrets
-import signal
 import threading
 import time
 from collections import Counter
@@ -21,7 +20,7 @@ from gossip import Core, Envelope, Member, View
 from gossip import messages as m
 
 from .arrivals import Admitted, Arrival, Commit, StateOffer
-from .baton import SIGNALS, Baton
+from .baton import Baton
 from .config import LoopConfig
 from .discovery import Registry, Role
 from .errors import OperationMismatch, RegistryError, RemoteProtocolError, ShoalError, error_of
@@ -67,7 +66,6 @@ class Loop:
         self._void_attempt = -1
         self._aborted: tuple[int, str] | None = None
         self._baton = Baton()
-        self._is_waiting = False
         self._failure: ShoalError | None = None
         self._orphaned = False
         self._stopping = threading.Event()
@@ -87,6 +85,10 @@ class Loop:
         self._baton.post()
         self._transport.wake()
 
+    def defer(self, interruption: BaseException) -> bool:
+        """For a signal's handler in the training thread: whether `interruption` is raised a little later instead."""
+        return self._baton.defer(interruption)
+
     def call(self, *commands: Callable[[], None], timeout_s: float) -> Arrival:
         """Run `commands` and then the loop itself in the calling thread, until it has something to say.
 
@@ -96,7 +98,6 @@ class Loop:
             Empty: nothing within `timeout_s`.
         """
         with self._baton.borrowed(interrupt=self._transport.wake):
-            self._is_waiting = False
             try:
                 for command in commands:
                     command()
@@ -106,7 +107,7 @@ class Loop:
                     self._turn(deadline)
             except BaseException as error:
                 is_signal = not isinstance(error, Exception)
-                if not (is_signal and self._is_waiting):  # elsewhere a handler that raises leaves things half done
+                if self._baton.is_busy or not is_signal:  # a handler that does not defer leaves things half done
                     self._crash(error)
                 if is_signal:
                     raise
@@ -159,7 +160,6 @@ class Loop:
     # The thread.
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             for entry in self._acquaintances:
                 self._carry_out(self.core.meet(claim_of(entry)))
@@ -184,10 +184,9 @@ class Loop:
     def _turn(self, limit: float = math.inf) -> None:
         """Wait until something happens, `limit` at the latest, and deal with it."""
         deadline = min(self.core.next_deadline(), self._next_link_check, limit)
-        self._is_waiting = True
-        with self._baton.signals_let_in():
-            ready = self._transport.poll(max(0.0, deadline - time.monotonic()))
-        self._is_waiting = False
+        self._baton.begin_wait()
+        ready = self._transport.poll(max(0.0, deadline - time.monotonic()))
+        self._baton.end_wait()
         self._baton.seen()
         for member, reason in self._neighbours.ended(ready.fds):
             self._bury(member, reason)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -63,8 +63,7 @@ class Operation:
         return f"{self.kind}{weighted} of {self.input.dtype.name} {list(self.shape)} by {self.algorithm or 'size'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """One segment as it came from the wire: which operation of this view, and whose."""
 
     sequence: int

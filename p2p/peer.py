@@ -202,6 +202,10 @@ class Peer:
             if self._done == done:
                 raise ShoalError("no step was committed between two batches: call backward once per batch")
 
+    def defer(self, interruption: BaseException) -> bool:
+        """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
+        return self._loop.defer(interruption)
+
     def leave(self) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent."""
         if self._left:

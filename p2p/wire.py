@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum, IntEnum
 from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgpack
 
@@ -52,8 +52,7 @@ HEADER_BYTES: Final = _HEADER.size
 _DTYPES = {int(dtype): dtype for dtype in DType}
 
 
-@dataclass(frozen=True, slots=True)
-class DataHeader:
+class DataHeader(NamedTuple):
     """The first part of a data frame, 88 bytes, little-endian; the second part is the payload.
 
     | offset | bytes | field | |

@@ -4,7 +4,6 @@ import json
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgpack
 import pytest
@@ -149,7 +148,7 @@ def test_what_is_well_formed_but_of_no_member_and_no_view_changes_nothing(swarm:
         m.Abort(6, 0, "barrier"),
     ]
     intruder.send("control", [[ENVELOPES.encode(Envelope(STRANGER, NO_VIEW, body))] for body in bodies])
-    intruder.send("data", [[replace(HEADER, flags=flags).pack(), b"payload"] for flags in (0, 1, 7)])
+    intruder.send("data", [[HEADER._replace(flags=flags).pack(), b"payload"] for flags in (0, 1, 7)])
     intruder.send("control", [[b"the last"]])
     peers[1].expect("dropped")
     stop(peers)

@@ -443,12 +443,12 @@ def test_after_a_step_is_given_up_the_next_works_in_another_view() -> None:
 
 def wrong_segments(good: Segment) -> list[Segment]:
     return [
-        replace(good, source=7),
-        replace(good, transfer=99),
-        replace(good, segment=99),
-        replace(good, payload=b""),
-        replace(good, payload=bytes(good.payload) + bytes(8)),
-        replace(good, payload=bytes(good.payload)[:-1]),
+        good._replace(source=7),
+        good._replace(transfer=99),
+        good._replace(segment=99),
+        good._replace(payload=b""),
+        good._replace(payload=bytes(good.payload) + bytes(8)),
+        good._replace(payload=bytes(good.payload)[:-1]),
     ]
 
 
