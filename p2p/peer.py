@@ -37,6 +37,9 @@ logger = logging.getLogger("p2p")
 
 SUMMABLE = ("float32", "int64")
 
+REMIND_S = 10.0
+"""Who waits for a seat is told this often what for."""
+
 INTERRUPTED = ShoalError("the step before was interrupted, and the others may wait for it: leave, and join again")
 
 
@@ -133,12 +136,17 @@ class Peer:
         limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
         self._loop.post(partial(self._loop.ask_for_seat, self._config.min_peers, replica.layout))
         self.state_is_complete()
+        left_s = limit_s
         while self._view is None:
             try:
-                arrival = self._loop.inbox.get(timeout=limit_s)
+                arrival = self._loop.inbox.get(timeout=min(left_s, REMIND_S))
                 self._take_in(arrival)
             except Empty:
-                raise StepTimeout(self._why_no_seat(limit_s)) from None
+                left_s -= REMIND_S
+                if left_s <= 0:
+                    raise StepTimeout(self._why_no_seat(limit_s)) from None
+                logger.info("%s", self._why_no_seat(limit_s - left_s))
+                continue
             except JoinRefused as refusal:
                 raise JoinRefused(replica.compare(refusal.args[0])) from None
             match arrival:

@@ -4,7 +4,8 @@ Gradients are copied into buckets as backward produces them, and each bucket is 
 of backward waits until the step is committed, so clipping, schedules and any optimizer see committed gradients only,
 and a member's death before that costs no more than summing again what backward has left in the buckets.
 
-Leaves out: gradient accumulation under `no_sync`, types other than float32, devices other than the CPU.
+Leaves out: gradient accumulation under `no_sync`, types other than float32, devices other than the CPU, averaging of
+float buffers (BatchNorm): each replica keeps its own, and a joiner is given the donor's.
 """
 
 from collections.abc import Sequence
