@@ -26,6 +26,7 @@ from .messages import (
     Installed,
     Progress,
     Ready,
+    Removed,
     Send,
     StateQuery,
 )
@@ -117,7 +118,7 @@ class StepMachine:
             return []
         seated = {member: ready for member, ready in self._ready.items() if ready.seated}
         if not seated:
-            return []
+            return [Removed(f"nobody in view {self.view.number} has the state: who had it has left, or died")]
         effects: list[Effect] = []
         if self._target is None:
             done, digest, effects = _common_level(seated)

@@ -97,6 +97,8 @@ class Core:
         return NO_VIEW if self.view is None else self.view.stamp
 
     def next_deadline(self) -> float:
+        if self.ended:
+            return math.inf
         proposing = math.inf if self.view is None else self._agreement.next_deadline()
         return min(self._next_beat, self._swim.next_deadline(), proposing)
 
@@ -346,6 +348,9 @@ class Core:
 
     def _follow_up(self, now: float, effects: list[Effect]) -> list[Effect]:
         """What these effects entail inside this peer."""
+        if any(isinstance(effect, Removed) for effect in effects):
+            self.ended = True
+            return effects
         if self._may_found_step_0():
             effects = [*effects, *self._steps.finished(0, b"", b"")]
         if self.view is None and self._layout is not None:

@@ -84,7 +84,8 @@ class Baton:
 
     def end_wait(self) -> None:
         """The wait is over."""
-        self._is_busy = self._is_lent
+        if self._is_lent:
+            self._is_busy = True
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether it must not raise now, in the middle of a turn. It is raised later."""

@@ -64,9 +64,9 @@ class ReplicasDiverged(ShoalError):
 class QuorumLost(ShoalError):
     """Too few members of the view are alive to agree on the next one."""
 
-    def __init__(self, *, alive: int, size: int, reason: str) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{reason}: {alive} of {size} may not go on, since the others might; "
+            f"{reason}; this side may not go on, since the others might; "
             "this peer's state is kept: save it, and start the peers again"
         )
 
@@ -91,7 +91,7 @@ def error_of(effect: Refused | Removed | QuorumGone | Diverged) -> ShoalError:
             return JoinRefused(layout)
         case Removed(reason):
             return RemovedFromView(reason)
-        case QuorumGone(alive, size, reason):
-            return QuorumLost(alive=alive, size=size, reason=reason)
+        case QuorumGone(reason=reason):
+            return QuorumLost(reason)
         case Diverged(step, reason):
             return ReplicasDiverged(step, reason)

@@ -1,4 +1,4 @@
-"""What this peer says, as frames, and the frames of others as what they say. Belongs to the loop thread.
+"""What this peer says, as frames, and the frames of others as what they say. Belongs to the loop.
 
 Control frames carry envelopes. Data frames carry segments of operations and of states, and FINISHED: there is one in
 every step, it is as urgent as data, and a fixed layout makes it cheap. A data frame of another view than the installed
@@ -56,12 +56,12 @@ class Frames:
         header = self._header(sequence, outgoing.transfer, outgoing.segment, fingerprint)
         self._transport.send_data(self._members[outgoing.peer].peer_id, header.pack(), outgoing.payload)
 
-    def send_state(self, peer_id: str, step: int, segments: Iterable[StateSegment]) -> None:
+    def send_state(self, target: Member, step: int, segments: Iterable[StateSegment]) -> None:
         """Send the state after `step`."""
         for segment in segments:
             flags = FLAG_STATE | (FLAG_LAST if segment.is_last else 0) | (FLAG_FINAL if segment.is_final else 0)
             header = self._header(step + 1, segment.part, segment.index, segment.digest, flags)
-            self._transport.send_data(peer_id, header.pack(), segment.payload)
+            self._transport.send_data(target.peer_id, header.pack(), segment.payload)
 
     def _header(self, sequence: int, transfer: int, segment: int, digest: bytes, flags: int = 0) -> DataHeader:
         stamp = self._stamp
@@ -104,6 +104,8 @@ class Frames:
             self._stamp.lineage,
         ):
             return None
+        if header.source >= len(self._members):
+            raise RemoteProtocolError(f"data frame of rank {header.source} in a view of {len(self._members)}")
         if header.flags & FLAG_FINISHED:
             return self._read_finished(header, bytes(payload))
         if header.flags & FLAG_STATE:
@@ -113,7 +115,7 @@ class Frames:
         return Segment(header.sequence, header.source, header.transfer, header.segment, header.digest, payload)
 
     def _read_finished(self, header: DataHeader, payload: bytes) -> Envelope:
-        if header.source >= len(self._members) or len(payload) not in (16, 32):
+        if len(payload) not in (16, 32):
             raise RemoteProtocolError(f"FINISHED of rank {header.source} with {len(payload)} bytes")
         digest = b"" if header.digest == NO_DIGEST else header.digest
         finish = m.Finish(header.sequence, digest, payload[16:], header.view_number)

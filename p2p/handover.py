@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import xxhash
 
+from gossip import Member
+
 from .errors import RemoteProtocolError
 
 
@@ -85,7 +87,7 @@ class Handover:
     def __init__(self) -> None:
         self._assembly: Assembly | None = None
         self._packer: tuple[int, Packer] | None = None
-        self._waiting: dict[str, int | None] = {}
+        self._waiting: dict[Member, int | None] = {}
 
     def install(self) -> None:
         """Another view: whoever still needs a state asks again."""
@@ -102,17 +104,26 @@ class Handover:
         """The state after `step` is complete, and `packer` copies it."""
         self._packer = step, packer
 
-    def ask(self, peer_id: str, step: int) -> None:
-        """`peer_id` needs the state after `step`; it is given one once in a view."""
-        self._waiting.setdefault(peer_id, step)
+    def ask(self, member: Member, step: int) -> None:
+        """`member` needs the state after `step`; it is given one once in a view."""
+        self._waiting.setdefault(member, step)
 
-    def due(self, done: int) -> Iterator[tuple[str, PackedState]]:
-        """Whom to send the state to now, with `done` the last committed step."""
+    def serve(self, done: int, send: Callable[[Member, PackedState], None]) -> Iterator[tuple[Member, str]]:
+        """Send the state to whoever waits for it, if it may be copied now, with `done` the last committed step.
+
+        Yields:
+            Whom it cannot be sent to, and why.
+        """
         if self._packer is None or self._packer[0] != done:
             return
-        for peer_id in [peer_id for peer_id, step in self._waiting.items() if step == done]:
-            self._waiting[peer_id] = None
-            yield peer_id, self._packer[1]()
+        for member in [member for member, step in self._waiting.items() if step == done]:
+            self._waiting[member] = None
+            try:
+                state = self._packer[1]()
+            except (TypeError, ValueError) as error:
+                yield member, f"the state cannot be sent to it: {error}"
+            else:
+                send(member, state)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,15 @@
 import atexit
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from .config import PeerConfig
+from .errors import ShoalError
 from .peer import Peer
 
 
@@ -19,26 +21,31 @@ def join(
     home: str | os.PathLike[str] | None = None,
     min_peers: int | None = None,
     receipts: str | os.PathLike[str] | None = None,
-    **timeouts: float,
+    join_timeout_s: float | None = None,
+    step_timeout_s: float | None = None,
+    leave_timeout_s: float | None = None,
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `wait_view` gives it a seat.
 
-    What is not given is what `shoal run` has set, or the default. A SIGTERM ends the script with SystemExit, so that
-    the peer leaves, unless the script has its own handler.
-
-    Args:
-        swarm: name of the swarm.
-        home: the registry folder.
-        min_peers: step 0 is held until so many take part.
-        receipts: folder for receipts and timings.
-        timeouts: join_timeout_s, step_timeout_s, leave_timeout_s.
+    What is not given is what `shoal run` has set, or the default; `PeerConfig` says what it means. SIGTERM and SIGINT
+    end the script with an exception, so that the peer leaves, unless the script has handlers of its own; an error of
+    shoal that nobody catches is printed as one line.
 
     Raises:
         RegistryError: the registry folder is not private, or its path too long.
     """
-    given: dict[str, Any] = {"swarm": swarm, "min_peers": min_peers, **timeouts}
-    given |= {name: Path(path) for name, path in (("home", home), ("receipts", receipts)) if path is not None}
+    given: dict[str, Any] = {
+        "swarm": swarm,
+        "home": None if home is None else Path(home),
+        "min_peers": min_peers,
+        "receipts": None if receipts is None else Path(receipts),
+        "join_timeout_s": join_timeout_s,
+        "step_timeout_s": step_timeout_s,
+        "leave_timeout_s": leave_timeout_s,
+    }
     given = {name: value for name, value in given.items() if value is not None}
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _print_error
     peer = Peer(PeerConfig.from_environment(os.environ, **given))
     atexit.register(peer.leave)
     if threading.current_thread() is threading.main_thread():
@@ -57,3 +64,10 @@ def _let_leave(peer: Peer, number: signal.Signals, default: object, make: Callab
 
     if signal.getsignal(number) is default:
         signal.signal(number, handler)
+
+
+def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, ShoalError):
+        sys.stderr.write(f"shoal: {error}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)

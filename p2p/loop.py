@@ -1,8 +1,8 @@
-"""The loop: the one thread of a peer that owns its sockets, its clock and its protocol state.
+"""The loop: owns a peer's sockets, its clock and its protocol state, and is driven by one thread at a time.
 
 It carries out what `gossip.Core` asks for, feeds arriving segments to the operations of the open step, and tells the
-training thread what came of it through `inbox`. The training thread gives it work with `post`. Everything else here
-runs in the loop thread only, so nothing needs a lock: finishing a step and installing a view can never interleave.
+training thread what came of it through `inbox`. Whoever holds the baton (baton.py) drives, so nothing else needs a
+lock: finishing a step and installing a view can never interleave.
 """
 
 import logging
@@ -36,13 +36,14 @@ logger = logging.getLogger("p2p")
 
 
 class Loop:
-    """The running protocol of one peer. Public methods may be called from any thread, or say otherwise."""
+    """The running protocol of one peer. `start`, `stop`, `post`, `explain`: any thread; `call`: the training thread."""
 
     def __init__(self, registry: Registry, config: LoopConfig) -> None:
         """Enter the registry and bind the sockets; `start` begins to use them."""
         standing = registry.enter(secrets.token_hex(8), time.time_ns())
         own = standing.own
         self.peer_id = own.peer_id
+        self.now = time.monotonic
         self.inbox: SimpleQueue[Arrival] = SimpleQueue()
         self.moments: SimpleQueue[Moment] = SimpleQueue()
         self.ended = threading.Event()
@@ -65,7 +66,7 @@ class Loop:
         self._attempt = 0
         self._void_attempt = -1
         self._aborted: tuple[int, str] | None = None
-        self._baton = Baton()
+        self.baton = Baton()
         self._failure: ShoalError | None = None
         self._orphaned = False
         self._stopping = threading.Event()
@@ -76,18 +77,14 @@ class Loop:
 
     def stop(self) -> None:
         """End the thread, close the sockets, leave the registry. Idempotent."""
-        self.post(self._stop)
+        self.post(self._stopping.set)
         self._thread.join(timeout=10.0)
 
     def post(self, command: Callable[[], None]) -> None:
         """Have `command` run by the loop thread, soon."""
         self._commands.put(command)
-        self._baton.post()
+        self.baton.post()
         self._transport.wake()
-
-    def defer(self, interruption: BaseException) -> bool:
-        """For a signal's handler in the training thread: whether `interruption` is raised a little later instead."""
-        return self._baton.defer(interruption)
 
     def call(self, *commands: Callable[[], None], timeout_s: float) -> Arrival:
         """Run `commands` and then the loop itself in the calling thread, until it has something to say.
@@ -97,17 +94,18 @@ class Loop:
         Raises:
             Empty: nothing within `timeout_s`.
         """
-        with self._baton.borrowed(interrupt=self._transport.wake):
+        with self.baton.borrowed(interrupt=self._transport.wake):
             try:
-                for command in commands:
-                    command()
                 deadline = time.monotonic() + timeout_s
-                self._turn(deadline if self.inbox.empty() else 0.0)  # others must be heard even if it is done already
+                if not self._stopping.is_set():
+                    for command in commands:
+                        command()
+                    self._turn(deadline if self.inbox.empty() else 0.0)  # others must be heard even if it is done
                 while self.inbox.empty() and time.monotonic() < deadline and not self._stopping.is_set():
                     self._turn(deadline)
             except BaseException as error:
                 is_signal = not isinstance(error, Exception)
-                if self._baton.is_busy or not is_signal:  # a handler that does not defer leaves things half done
+                if self.baton.is_busy or not is_signal:  # a handler that does not defer leaves things half done
                     self._crash(error)
                 if is_signal:
                     raise
@@ -146,16 +144,14 @@ class Loop:
         self._handover.complete(step, packer)
         self._serve_state()
 
-    def loaded(self, step: int, chain: bytes) -> None:
-        """The state that was offered is loaded."""
+    def loaded(self, step: int, chain: bytes, contributors: tuple[str, ...]) -> None:
+        """The state that was offered is loaded; its step's receipt names `contributors`."""
+        self._mismatches.commit(contributors)
         self._carry_out(self.core.loaded(time.monotonic(), step, chain))
 
     def leave(self) -> None:
         """Say so, and set `ended` when the others can do without this peer."""
         self._carry_out(self.core.leave(time.monotonic()))
-
-    def _stop(self) -> None:
-        self._stopping.set()
 
     # The thread.
 
@@ -164,17 +160,22 @@ class Loop:
             for entry in self._acquaintances:
                 self._carry_out(self.core.meet(claim_of(entry)))
             while not self._stopping.is_set():
-                with self._baton.hold():
-                    while not (self._stopping.is_set() or self._baton.is_wanted):
-                        self._turn()
-                self._baton.stand_by()
+                with self.baton.hold():
+                    self._drive()
+                self.baton.stand_by()
+        finally:
+            with self.baton.hold():
+                self._neighbours.close()
+                self._transport.close()
+                self._registry.leave()
+                self.ended.set()
+
+    def _drive(self) -> None:
+        try:
+            while not (self._stopping.is_set() or self.baton.is_wanted):
+                self._turn()
         except Exception as error:
             self._crash(error)
-        finally:
-            self._neighbours.close()
-            self._transport.close()
-            self._registry.leave()
-            self.ended.set()
 
     def _crash(self, error: BaseException) -> None:
         logger.error("the loop of peer %s failed", self.core.me, exc_info=error)
@@ -184,10 +185,10 @@ class Loop:
     def _turn(self, limit: float = math.inf) -> None:
         """Wait until something happens, `limit` at the latest, and deal with it."""
         deadline = min(self.core.next_deadline(), self._next_link_check, limit)
-        self._baton.begin_wait()
+        self.baton.begin_wait()
         ready = self._transport.poll(max(0.0, deadline - time.monotonic()))
-        self._baton.end_wait()
-        self._baton.seen()
+        self.baton.end_wait()
+        self.baton.seen()
         for member, reason in self._neighbours.ended(ready.fds):
             self._bury(member, reason)
         while not self._commands.empty():
@@ -253,7 +254,7 @@ class Loop:
                 case m.Aborted(step, reason):
                     self._give_up(step, reason)
                 case m.Provide(member, step):
-                    self._handover.ask(member.peer_id, step)
+                    self._handover.ask(member, step)
                     self._serve_state()
                 case m.Overheard(source, abort):
                     self._carry_out([*self._mismatches.hear(self.core.done + 1, source, abort)])
@@ -261,10 +262,11 @@ class Loop:
                 case m.Left(reason):
                     logger.info("left: %s", reason)
                     self.ended.set()
-                case m.Refused() | m.Removed() | m.QuorumGone() | m.Diverged():
+                case m.Removed():
                     self._fail(error_of(effect))
-                    if isinstance(effect, m.Removed):
-                        self.ended.set()
+                    self.ended.set()
+                case m.Refused() | m.QuorumGone() | m.Diverged():
+                    self._fail(error_of(effect))
 
     def _install(self, view: View) -> None:
         logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
@@ -289,11 +291,10 @@ class Loop:
 
     def _try_finish(self) -> None:
         finished = self._operations.finished()
-        if finished is None or finished[0] != self.core.done + 1 or self.core.has_finished:
-            return
-        self._counts = self._operations.counts
-        self._note("finished", finished[0])
-        self._carry_out(self.core.finished(time.monotonic(), *finished))
+        if finished is not None and finished[0] == self.core.done + 1 and not self.core.has_finished:
+            self._counts = self._operations.counts
+            self._note("finished", finished[0])
+            self._carry_out(self.core.finished(time.monotonic(), *finished))
 
     def _commit(self, finish: m.Finish, view: View) -> None:
         self._note("committed", finish.step)
@@ -301,15 +302,15 @@ class Loop:
         algorithm = operations[-1].ran if operations else ""
         receipt = write_receipt(finish, view, self._counts, algorithm)
         self._counts = None
-        self._mismatches.commit(view)
+        self._mismatches.commit(member.peer_id for member in view.members)
         self.inbox.put(Commit(receipt, view, operations))
 
     # Operations that do not match.
 
     def _object(self, index: int, rank: int) -> None:
         view = self.core.view
-        if view is not None:
-            self._carry_out([*self._mismatches.see(view, self.core.done + 1, index, view.members[rank])])
+        assert view is not None  # a segment came in it
+        self._carry_out([*self._mismatches.see(view, self.core.done + 1, index, view.members[rank])])
 
     def _compare(self) -> None:
         """Give the step up if somebody calls one of its operations differently."""
@@ -341,8 +342,10 @@ class Loop:
 
     def _serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
-        for peer_id, state in self._handover.due(self.core.done):
-            self._frames.send_state(peer_id, self.core.done, cut(state, self._config.segment_bytes))
+        step, size = self.core.done, self._config.segment_bytes
+        unserved = self._handover.serve(step, lambda to, state: self._frames.send_state(to, step, cut(state, size)))
+        for member, reason in unserved:
+            self._bury(member, reason)  # nobody else can send it either: go on without the joiner
 
     def _take_state(self, step: int, segment: StateSegment) -> None:
         wanted = self.core.wanted_state()

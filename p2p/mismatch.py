@@ -1,11 +1,11 @@
-"""Finds out that members call one operation differently. Belongs to the loop thread.
+"""Finds out that members call one operation differently. Belongs to the loop.
 
 Whoever sees a fingerprint that is not its own says in words what it has called, and so does everybody who hears of
 another call than its own. So every member learns of both sides, and gives the step up. A *fresh* member, which is on
 no receipt yet, takes nobody down with it: it is told, and goes alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gossip import Member, View
 from gossip.messages import Abort, Send
@@ -22,7 +22,7 @@ class Mismatches:
     def __init__(self, me: Member, submitted: Lookup) -> None:
         self._me = me
         self._submitted = submitted
-        self._contributors: tuple[Member, ...] = ()
+        self._contributors: frozenset[str] = frozenset()
         self._heard: dict[int, dict[Member, str]] = {}
         self._is_settled = False
 
@@ -30,9 +30,9 @@ class Mismatches:
         """The open step starts, or starts over."""
         self._heard, self._is_settled = {}, False
 
-    def commit(self, view: View) -> None:
-        """The step is committed; its receipt names the members of `view`."""
-        self._contributors = view.members
+    def commit(self, contributors: Iterable[str]) -> None:
+        """A step is committed, here or before this peer joined, with these peers on its receipt."""
+        self._contributors = frozenset(contributors)
         self.begin()
 
     def settle(self) -> None:
@@ -41,7 +41,7 @@ class Mismatches:
 
     def is_fresh(self, member: Member) -> bool:
         """Whether `member` is not on the last receipt, as far as this peer knows."""
-        return member not in self._contributors
+        return member.peer_id not in self._contributors
 
     def see(self, view: View, step: int, index: int, source: Member) -> list[Send]:
         """A segment of `source` carries another fingerprint than ours: whom to tell what we have called."""
@@ -56,8 +56,8 @@ class Mismatches:
         """`source` says what it has called: whom to answer."""
         if abort.step != step or self._is_settled:
             return []
-        if self.is_fresh(source) and not self.is_fresh(self._me):
-            ours = self._ours(step, abort.operation)
+        if self.is_fresh(source):
+            ours = None if self.is_fresh(self._me) else self._ours(step, abort.operation)
             return [] if ours is None or ours.fingerprint == abort.fingerprint else [Send(source, ours)]
         self._heard.setdefault(abort.operation, {})[source] = abort.fingerprint
         return []

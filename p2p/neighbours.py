@@ -1,4 +1,4 @@
-"""The peers that this one is linked to, and what the kernel says of their processes. Belongs to the loop thread.
+"""The peers that this one is linked to, and what the kernel says of their processes. Belongs to the loop.
 
 Death is known in two ways. The kernel's word: a handle of the process (pidfd), opened before the process was compared
 with what the peer said of itself, becomes readable when the process ends. Evidence: its link was lost, and opening it

@@ -1,6 +1,6 @@
 """The operations of the open step: what was submitted, what runs, and the frames that came before their turn.
 
-Belongs to the loop thread. Knows ranks and segments, no sockets: what is to be sent goes to a function. The
+Belongs to the loop. Knows ranks and segments, no sockets: what is to be sent goes to a function. The
 operations of a step are kept, with their untouched inputs, until the step commits: each view that becomes active
 before that runs them again from the first. Every frame names its operation by a *fingerprint*; one that differs
 from ours is never summed.
@@ -185,7 +185,8 @@ class Operations:
             return ""
         operation, rank, _, segment, num_segments = missing[0]
         where = f"segment {segment} of {num_segments} of operation {operation}"
-        return f"waits for {where} from peer {members[rank]} (and {len(missing) - 1} more)"
+        peer = members[rank] if rank < len(members) else f"of rank {rank}"
+        return f"waits for {where} from peer {peer} (and {len(missing) - 1} more)"
 
     # Frames.
 

@@ -11,7 +11,7 @@ import atexit
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
 from queue import Empty
 from types import TracebackType
@@ -26,21 +26,24 @@ from .arrivals import Admitted, Arrival, Commit, StateOffer
 from .config import PeerConfig
 from .discovery import Registry
 from .errors import JoinRefused, OperationMismatch, RemovedFromView, ShoalError, StepTimeout
-from .handover import PackedState, Replica
+from .handover import Replica
 from .loop import Loop
 from .operations import Array, Operation
-from .receipts import UNKNOWN_SAMPLE, Ledger, Receipt
-from .sampler import ElasticSampler, Plan, SamplerState, fold, take
-from .wire import pack_tree, unpack_tree
+from .receipts import Ledger, Receipt
+from .sampler import ElasticSampler
+from .share import Share
 
 logger = logging.getLogger("p2p")
 
-SUMMABLE = ("float32", "int64")
+SUMMABLE = (np.dtype(np.float32), np.dtype(np.int64))
 
 REMIND_S = 10.0
 """Who waits for a seat is told this often what for."""
 
-INTERRUPTED = ShoalError("the step before was interrupted, and the others may wait for it: leave, and join again")
+NUM_BUFFERS = 8
+"""Results of so many sizes are kept for the next operation of the same size."""
+
+INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
 
 
 class Peer:
@@ -50,21 +53,30 @@ class Peer:
         self._config = config
         loop_config = replace(config.loop, keep_moments=config.receipts is not None)
         self._loop = Loop(Registry(config.home, config.swarm), loop_config)
-        self._ledger = None if config.receipts is None else Ledger(config.receipts, self._loop.peer_id)
+        self._ledger = self._open_ledger()
         self._view: View | None = None
         self._done = -1
-        self._replica = Replica(("", b""), self._pack_sampler, self._load_sampler, _compare_with_nothing)
+        self.share = Share(self.peer_id)
+        self._replica = Replica(("", b""), self.share.pack, self.share.load, _compare_with_nothing)
         self._complete = -2
-        self._plan: Plan = {}
-        self._sampler_state = SamplerState()
         self._receipt: Receipt | None = None
-        self._slice = (UNKNOWN_SAMPLE, 1)
         self._listeners: list[Callable[[View], None]] = []
         self._buffers: dict[tuple[int, str], Array] = {}
         self._attempt = 0
+        self._is_open = False
         self._unusable: ShoalError | None = None
         self._left = False
         self._loop.start()
+
+    def _open_ledger(self) -> Ledger | None:
+        if self._config.receipts is None:
+            return None
+        try:
+            return Ledger(self._config.receipts, self.peer_id)
+        except OSError as error:
+            self._loop.start()
+            self._loop.stop()
+            raise ShoalError(f"receipts cannot be written to {self._config.receipts}: {error}") from error
 
     # What a script may look at.
 
@@ -130,31 +142,39 @@ class Peer:
 
     def take_seat(self, replica: Replica, timeout_s: float | None = None) -> View:
         """`wait_view` for a peer that trains `replica`; its state is replaced if the swarm has begun."""
+        if self._view is not None and replica is not self._replica:
+            raise ShoalError(
+                "this peer has its seat without this model: construct one p2p.DataParallel, before the first operation"
+            )
         if self._view is not None:
             return self._view
+        self._check_usable()
         self._replica = replica
         limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
+        deadline = self._loop.now() + limit_s
         self._loop.post(partial(self._loop.ask_for_seat, self._config.min_peers, replica.layout))
         self.state_is_complete()
-        left_s = limit_s
         while self._view is None:
+            left_s = max(0.0, deadline - self._loop.now())
             try:
                 arrival = self._loop.inbox.get(timeout=min(left_s, REMIND_S))
                 self._take_in(arrival)
             except Empty:
-                left_s -= REMIND_S
-                if left_s <= 0:
+                if left_s <= REMIND_S:
                     raise StepTimeout(self._why_no_seat(limit_s)) from None
-                logger.info("%s", self._why_no_seat(limit_s - left_s))
+                logger.info("%s", self._why_no_seat(limit_s - left_s + REMIND_S))
                 continue
-            except JoinRefused as refusal:
-                raise JoinRefused(replica.compare(refusal.args[0])) from None
+            except ShoalError as error:
+                is_refusal = isinstance(error, JoinRefused)
+                self._unusable = JoinRefused(replica.compare(error.args[0])) if is_refusal else error
+                raise self._unusable from None
             match arrival:
                 case StateOffer(step, chain, state):
                     replica.load(state)
                     self._done = step
                     self.state_is_complete()
-                    self._loop.post(partial(self._loop.loaded, step, chain))
+                    contributors = self.share.state.contributors
+                    self._loop.post(partial(self._loop.loaded, step, chain, contributors))
                 case Admitted(view, done) if done >= 0:
                     self._done, self._view = done, view
         return self._view
@@ -182,6 +202,8 @@ class Peer:
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         result = self._buffers.get((flat.size, flat.dtype.name))
         if result is None:
+            if len(self._buffers) == NUM_BUFFERS:
+                del self._buffers[next(iter(self._buffers))]
             result = self._buffers[flat.size, flat.dtype.name] = np.empty_like(flat)
         self._run_alone(Operation("all_reduce", flat, result, array.shape, algorithm))
         array[...] = result.reshape(array.shape)
@@ -201,31 +223,30 @@ class Peer:
         """
         self.wait_view()
         sampler = ElasticSampler(num_samples=_length(dataset), global_batch=global_batch, epochs=epochs, seed=seed)
-        while not sampler.is_exhausted(self._sampler_state):
-            self.state_is_complete()
-            self._plan = sampler.plan(self._sampler_state)
-            self._slice = self._plan.get(self.peer_id, (UNKNOWN_SAMPLE, 0))
-            done = self._done
-            yield take(dataset, sampler.indices(self._plan, self.peer_id))
-            if self._done == done:
-                raise ShoalError("no step was committed between two batches: call backward once per batch")
+        return self.share.batches(dataset, sampler, self._begin_batch)
+
+    def _begin_batch(self) -> int:
+        self.state_is_complete()
+        return self._done
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        return self._loop.defer(interruption)
+        return self._left or self._loop.baton.defer(interruption)
 
     def leave(self) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent."""
         if self._left:
             return
         self._left = True
-        atexit.unregister(self.leave)
         self._loop.post(self._loop.leave)
-        self._loop.ended.wait(self._config.leave_timeout_s)
-        self._loop.stop()
-        self._write_moments()
-        if self._ledger is not None:
-            self._ledger.close()
+        try:
+            self._loop.ended.wait(self._config.leave_timeout_s)
+        finally:
+            self._loop.stop()
+            self._write_moments()
+            if self._ledger is not None:
+                self._ledger.close()
+            atexit.unregister(self.leave)
 
     def __enter__(self) -> Self:
         return self
@@ -240,24 +261,6 @@ class Peer:
 
     # For p2p.training.
 
-    @property
-    def slice(self) -> tuple[int, int]:
-        """First sample of the stream and number of samples that this peer adds to the next step."""
-        return self._slice
-
-    @slice.setter
-    def slice(self, value: tuple[int, int]) -> None:
-        self._slice = value
-
-    @property
-    def sampler_state(self) -> SamplerState:
-        """After the last committed step."""
-        return self._sampler_state
-
-    @sampler_state.setter
-    def sampler_state(self, state: SamplerState) -> None:
-        self._sampler_state = state
-
     def state_is_complete(self) -> None:
         """The state after step `done` may be copied from now on, until the next commit."""
         if self._complete != self._done:
@@ -267,6 +270,7 @@ class Peer:
     def submit(self, operation: Operation) -> None:
         """Add an operation to the step that is open, or open one with it; the loop's thread runs it."""
         self._check_usable()
+        self._is_open = True
         self._loop.post(self._submission(operation))
 
     def commit(self, state_digest: bytes = b"") -> list[Operation]:
@@ -284,6 +288,8 @@ class Peer:
         """A step of one operation, run by the calling thread."""
         self.wait_view()
         self._check_usable()
+        if self._is_open:
+            raise ShoalError("a step is open: call no operation between the first gradient and the end of backward")
         commands = [self._completion(), self._submission(operation), self._closing(b"")]
 
         def take(timeout: float) -> Arrival:
@@ -295,13 +301,6 @@ class Peer:
 
     def _completion(self) -> Callable[[], None]:
         return partial(self._loop.state_complete, self._done, self._replica.pack)
-
-    def _pack_sampler(self) -> PackedState:
-        """The state of a peer that trains no model."""
-        return PackedState(pack_tree(astuple(self._sampler_state)), ())
-
-    def _load_sampler(self, state: PackedState) -> None:
-        self._sampler_state = SamplerState(*unpack_tree(state.tree))
 
     def _submission(self, operation: Operation) -> Callable[[], None]:
         return partial(self._loop.submit, self._done + 1, self._attempt, operation)
@@ -317,20 +316,25 @@ class Peer:
         """Take what the loop says until step done + 1 is committed, or is given up."""
         step = self._done + 1
         self._attempt += 1
-        self._unusable = INTERRUPTED
+        self._is_open = False
+        deadline = self._loop.now() + self._config.step_timeout_s
         try:
             while self._done < step:
-                arrival = take(timeout=self._config.step_timeout_s)
+                arrival = take(timeout=max(0.0, deadline - self._loop.now()))
                 self._take_in(arrival)
-        except Empty:
-            raise StepTimeout(self._why_no_commit(step)) from None
         except OperationMismatch as error:
             self._unusable = error if error.is_alone else None
             raise
         except ShoalError as error:
             self._unusable = error
             raise
-        self._unusable = None
+        except BaseException as error:  # nobody may write what was submitted while it may still be sent
+            why = self._why_no_commit(step)
+            self._unusable = ShoalError(INTERRUPTED)
+            self._loop.post(self._loop.leave)
+            if isinstance(error, Empty):
+                raise StepTimeout(why) from None
+            raise
         assert isinstance(arrival, Commit)
         return arrival.operations
 
@@ -345,7 +349,7 @@ class Peer:
     def _take(self, commit: Commit) -> None:
         before, receipt = self._view, commit.receipt
         self._done, self._view, self._receipt = receipt.step, commit.view, receipt
-        self._sampler_state, self._plan = fold(self._sampler_state, self._plan, receipt), {}
+        self.share.count(receipt)
         if self._ledger is not None:
             self._ledger.record(receipt)
         if before is not None and before != commit.view:
@@ -383,9 +387,11 @@ def _compare_with_nothing(layout: bytes) -> str:
 
 def _as_array(tensor: Any) -> Array:
     """`tensor` as an array that shares its memory."""
-    array = tensor if isinstance(tensor, np.ndarray) else tensor.detach().numpy()
-    if array.dtype.name not in SUMMABLE:
-        raise ValueError(f"dtype must be one of {', '.join(SUMMABLE)}, is {array.dtype.name}")
+    array: Array = tensor if isinstance(tensor, np.ndarray) else tensor.detach().numpy()
+    if array.dtype not in SUMMABLE:
+        raise ValueError(f"dtype must be one of {', '.join(map(str, SUMMABLE))}, is {array.dtype}")
+    if not array.flags.writeable:
+        raise ValueError("the array is read-only: the sum could not be written into it")
     return array
 
 

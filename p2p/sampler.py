@@ -2,10 +2,9 @@
 
 Samples form one stream: position p is sample p mod N of a permutation of its own for each epoch p div N. Each step's
 global batch is planned from what the receipts before it say, so every member plans the same; what was planned and is
-not on the step's receipt is planned again. So each position is counted exactly once.
+on no receipt is planned again. So each position is counted exactly once.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -85,17 +84,17 @@ class ElasticSampler:
         return self._permutations[epoch]
 
 
-def fold(state: SamplerState, plan: Plan, receipt: Receipt) -> SamplerState:
-    """The state after the step of `receipt`, which was planned as `plan` from `state`."""
-    if not plan:
-        return SamplerState(state.position, state.returned, tuple(entry.peer_id for entry in receipt.contributions))
-    counted = {(entry.first_sample, entry.num_samples) for entry in receipt.contributions}
-    planned = sorted(plan.values())
-    position = max([state.position, *(first + number for first, number in planned)])
-    lost = [part for part in planned if part not in counted]
-    kept = [part for entry in state.returned for part in _without(entry, planned)]
+def fold(state: SamplerState, receipt: Receipt) -> SamplerState:
+    """The state after the step of `receipt`: what lies before its last counted position, not counted, comes back."""
+    counted = [(c.first_sample, c.num_samples) for c in receipt.contributions if c.first_sample >= 0 and c.num_samples]
     contributors = tuple(entry.peer_id for entry in receipt.contributions)
-    return SamplerState(position, tuple(sorted(kept + lost)), contributors)
+    if not counted:
+        return SamplerState(state.position, state.returned, contributors)
+    position = max(state.position, *(first + number for first, number in counted))
+    pool = [*state.returned, (state.position, position - state.position)]
+    for part in counted:
+        pool = [rest for entry in pool for rest in _without(entry, part)]
+    return SamplerState(position, tuple(sorted(part for part in pool if part[1])), contributors)
 
 
 def take(dataset: Any, indices: npt.NDArray[np.int64]) -> Any:
@@ -103,8 +102,10 @@ def take(dataset: Any, indices: npt.NDArray[np.int64]) -> Any:
     return tuple(part[indices] for part in dataset) if isinstance(dataset, tuple) else dataset[indices]
 
 
-def _without(entry: tuple[int, int], planned: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What of `entry` was not planned; a plan takes from its front."""
-    first, number = entry
-    taken = next((count for start, count in planned if start == first), 0)
-    return [(first + taken, number - taken)] if taken < number else []
+def _without(entry: tuple[int, int], part: tuple[int, int]) -> list[tuple[int, int]]:
+    """What of the range `entry` is not in the range `part`."""
+    first, last = entry[0], entry[0] + entry[1]
+    start, stop = max(first, part[0]), min(last, part[0] + part[1])
+    if start >= stop:
+        return [entry]
+    return [(first, start - first), (stop, last - stop)]

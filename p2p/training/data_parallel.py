@@ -17,12 +17,14 @@ import numpy as np
 import torch
 import xxhash
 
+from collectives import ALGORITHMS
+
 from ..errors import ShoalError
 from ..handover import PackedState, Replica
 from ..operations import Operation, Use
 from ..peer import Peer
-from ..receipts import UNKNOWN_SAMPLE
 from ..state import Stateful, compare, describe, pack, unpack_into
+from ..wire import MAX_BYTES_LEN
 
 BUCKET_BYTES = 4 << 20
 
@@ -78,6 +80,8 @@ class DataParallel(torch.nn.Module):
             ValueError: a parameter of another type, on another device, or none at all.
         """
         super().__init__()
+        if algorithm is not None and algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         self.module = module
         self._peer = peer
         self._parts = (optimizer, *extra)
@@ -89,6 +93,9 @@ class DataParallel(torch.nn.Module):
         self._in_backward = False
         tensors = dict(module.state_dict())
         layout = describe(tensors)
+        if len(layout[1]) > MAX_BYTES_LEN:
+            raise ValueError(f"{len(tensors)} tensors cannot be described to a joiner in {MAX_BYTES_LEN} bytes")
+        self._pack()  # raises here, not in a member that a joiner asks
         peer.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
         for parameter in self._summed:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
@@ -96,24 +103,23 @@ class DataParallel(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass."""
         if self._in_backward:
-            raise ShoalError("the last backward pass did not end: leave the swarm and join again")
+            self._peer.leave()
+            raise ShoalError("the last backward pass did not end, so this peer has left the swarm: join again")
         self._peer.state_is_complete()
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
         """This peer adds `number` samples to each further step; for scripts that do not use `peer.batches`."""
-        if number < 0:
-            raise ValueError(f"the number of samples must be at least 0, is {number}")
-        self._peer.slice = UNKNOWN_SAMPLE, number
+        self._peer.share.set_number(number)
 
     # State.
 
     def _pack(self) -> PackedState:
-        return pack(dict(self.module.state_dict()), self._parts, self._peer.sampler_state)
+        return pack(dict(self.module.state_dict()), self._parts, self._peer.share.state)
 
     def _load(self, state: PackedState) -> None:
         tensors = dict(self.module.state_dict())
-        self._peer.sampler_state = unpack_into(state, tensors, self._parts)
+        self._peer.share.state = unpack_into(state, tensors, self._parts)
 
     def _digest_state(self) -> bytes:
         """Of the parameters that this step was computed with."""
@@ -141,7 +147,7 @@ class DataParallel(torch.nn.Module):
 
     def _submit_counts(self) -> None:
         """Operation 0 of every step: who adds which samples, and how many."""
-        counts = np.array(self._peer.slice, np.int64)
+        counts = np.array(self._peer.share.slice, np.int64)
         self._peer.submit(Operation("all_gather", counts, counts, counts.shape, "one-shot", Use.COUNTS))
 
     def _submit_full_buckets(self) -> None:

@@ -15,6 +15,7 @@ from gossip.messages import (
     Installed,
     Progress,
     Ready,
+    Removed,
     Send,
     StateQuery,
 )
@@ -315,10 +316,11 @@ def test_r6_the_seated_wait_for_the_joiner() -> None:
     assert machine.receive(C, Ready(False, 0, DIGEST_0, None)) == [Activated(TRIO, 0)]
 
 
-def test_r12_without_a_seated_member_nothing_starts() -> None:
+def test_r12_without_a_seated_member_nothing_starts_and_nobody_waits() -> None:
     machine = StepMachine(B)
     machine.install(view_of(4, B, C))
-    assert machine.receive(C, Ready(False, -1, b"", None)) == []
+    reason = "nobody in view 4 has the state: who had it has left, or died"
+    assert machine.receive(C, Ready(False, -1, b"", None)) == [Removed(reason)]
     assert machine.phase is Phase.INSTALLING
 
 

@@ -247,7 +247,7 @@ def test_a_folder_that_others_may_use_is_refused_in_one_clear_line(swarm: Swarm)
     peer = swarm.start(JOIN)
     assert peer.end() == 1
     assert re.fullmatch(
-        rf"p2p\.errors\.RegistryError: the registry folder {swarm.home} has mode 0777, .* run: chmod 700 {swarm.home}",
+        rf"shoal: the registry folder {swarm.home} has mode 0777, .* run: chmod 700 {swarm.home}",
         peer.stderr[-1],
     )
     assert swarm.left_behind() == []

@@ -44,7 +44,7 @@ def all_receipts() -> list[Receipt]:
             state_digest=f"5{step:031x}" if step else "",
         )
         receipts.append(receipt)
-        state = fold(state, plan, receipt)
+        state = fold(state, receipt)
     return receipts
 
 

@@ -237,7 +237,7 @@ def test_a_minority_is_told_and_does_not_hang(swarm: Swarm) -> None:
     first.end()
     assert second.end() == 1
     assert re.fullmatch(
-        r"p2p\.errors\.QuorumLost: 1 of 2 members of view 2 are alive, no majority.*state is kept.*", second.stderr[-1]
+        r"shoal: 1 of 2 members of view 2 are alive, no majority.*state is kept.*", second.stderr[-1]
     ), second.report()
     files = swarm.receipt_files()
     assert files[name(second)].startswith(files[name(first)]) or files[name(first)].startswith(files[name(second)])

@@ -203,7 +203,7 @@ def test_a_joiner_gets_the_state_of_the_swarm_and_another_model_is_refused(swarm
     joiner, other = swarm.start(TRAIN), swarm.start(TRAIN, "-1", "other")
     assert other.end() == 1
     assert re.fullmatch(
-        r"p2p\.errors\.JoinRefused: this model is not the swarm's: "
+        r"shoal: this model is not the swarm's: "
         r"tensor 2 is 2\.weight float32\[2, 16\] here, 2\.weight float32\[1, 16\] in the swarm",
         other.stderr[-1],
     ), other.report()

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gossip import Member
 from p2p.errors import RemoteProtocolError
 from p2p.handover import Assembly, Handover, PackedState, StateSegment, cut
 
@@ -78,34 +79,55 @@ def packed(text: bytes) -> PackedState:
     return PackedState(text, ())
 
 
+A, B, C = (Member(name, 1) for name in "abc")
+
+
+def given_to(donor: Handover, done: int) -> list[tuple[Member, PackedState]]:
+    """Whom the state is sent to, and what."""
+    sent: list[tuple[Member, PackedState]] = []
+    assert list(donor.serve(done, lambda member, state: sent.append((member, state)))) == []
+    return sent
+
+
 def test_a_state_is_given_when_it_is_asked_for_and_complete() -> None:
     donor = Handover()
-    donor.ask("a", 3)
-    assert list(donor.due(3)) == []
+    donor.ask(A, 3)
+    assert given_to(donor, 3) == []
     donor.complete(3, lambda: packed(b"3"))
-    donor.ask("b", 3)
-    donor.ask("c", 4)
-    assert list(donor.due(3)) == [("a", packed(b"3")), ("b", packed(b"3"))]
+    donor.ask(B, 3)
+    donor.ask(C, 4)
+    assert given_to(donor, 3) == [(A, packed(b"3")), (B, packed(b"3"))]
 
 
 def test_a_state_that_a_later_step_has_changed_is_not_given() -> None:
     donor = Handover()
     donor.complete(3, lambda: packed(b"3"))
-    donor.ask("a", 3)
-    donor.ask("b", 4)
-    assert list(donor.due(4)) == []
+    donor.ask(A, 3)
+    donor.ask(B, 4)
+    assert given_to(donor, 4) == []
     donor.complete(4, lambda: packed(b"4"))
-    assert list(donor.due(4)) == [("b", packed(b"4"))]
+    assert given_to(donor, 4) == [(B, packed(b"4"))]
 
 
 def test_a_state_is_given_once_in_a_view() -> None:
     donor = Handover()
     donor.complete(3, lambda: packed(b"3"))
-    donor.ask("a", 3)
-    assert len(list(donor.due(3))) == 1
-    donor.ask("a", 3)
-    assert list(donor.due(3)) == []
+    donor.ask(A, 3)
+    assert len(given_to(donor, 3)) == 1
+    donor.ask(A, 3)
+    assert given_to(donor, 3) == []
     donor.install()
-    assert list(donor.due(3)) == []
-    donor.ask("a", 3)
-    assert list(donor.due(3)) == [("a", packed(b"3"))]
+    assert given_to(donor, 3) == []
+    donor.ask(A, 3)
+    assert given_to(donor, 3) == [(A, packed(b"3"))]
+
+
+def test_a_state_that_cannot_be_packed_is_named_with_the_reason() -> None:
+    def pack() -> PackedState:
+        raise TypeError("parts[0].when: datetime is not allowed")
+
+    donor = Handover()
+    donor.complete(3, pack)
+    donor.ask(A, 3)
+    reason = "the state cannot be sent to it: parts[0].when: datetime is not allowed"
+    assert list(donor.serve(3, lambda member, state: None)) == [(A, reason)]

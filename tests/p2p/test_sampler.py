@@ -50,7 +50,7 @@ class Run:
     def found(self, size: int) -> None:
         """Step 0: nothing is planned, and all are on its receipt."""
         names = [f"{next(self.names)}" for _ in range(size)]
-        after = fold(SamplerState(), {}, receipt(*((name, UNKNOWN_SAMPLE, 0) for name in names)))
+        after = fold(SamplerState(), receipt(*((name, UNKNOWN_SAMPLE, 0) for name in names)))
         self.members = {name: (self.sampler(), after) for name in names}
 
     def is_over(self) -> bool:
@@ -76,7 +76,7 @@ class Run:
             self.counted += range(first, first + number)
             self.used += sampler.indices(plan, name)[:number].tolist()
         done = receipt(*contributions)
-        self.members = {name: (own, fold(state, plan, done)) for name, (own, state) in self.members.items()}
+        self.members = {name: (own, fold(state, done)) for name, (own, state) in self.members.items()}
 
     def check(self, plan: Plan) -> None:
         """Parts are of positions that exist, and share none; together they are at most a global batch."""
@@ -150,18 +150,24 @@ def test_the_samples_of_a_lost_peer_come_back_and_those_of_the_others_do_not() -
     state = SamplerState(position=0, contributors=("a", "b", "c"))
     plan = sampler.plan(state)
     assert plan == {"a": (0, 3), "b": (3, 3), "c": (6, 3)}
-    state = fold(state, plan, receipt(("a", 0, 3), ("c", 6, 3)))
+    state = fold(state, receipt(("a", 0, 3), ("c", 6, 3)))
     assert state == SamplerState(position=9, returned=((3, 3),), contributors=("a", "c"))
     plan = sampler.plan(state)
     assert plan == {"a": (3, 3), "c": (9, 6)}
-    assert fold(state, plan, receipt(("a", 3, 3), ("c", 9, 6), ("d", UNKNOWN_SAMPLE, 0))) == SamplerState(
+    assert fold(state, receipt(("a", 3, 3), ("c", 9, 6), ("d", UNKNOWN_SAMPLE, 0))) == SamplerState(
         position=15, contributors=("a", "c", "d")
     )
 
 
+def test_a_step_between_a_batch_and_its_receipt_changes_nothing() -> None:
+    state = SamplerState(position=0, contributors=("a", "b"))
+    between = fold(state, receipt(("a", UNKNOWN_SAMPLE, 0), ("b", UNKNOWN_SAMPLE, 0)))
+    assert fold(between, receipt(("a", 0, 4), ("b", 4, 4))) == SamplerState(position=8, contributors=("a", "b"))
+
+
 def test_a_step_that_was_not_planned_uses_nothing_up() -> None:
     before = SamplerState(position=9, returned=((3, 3),), contributors=("a", "c"))
-    after = fold(before, {}, receipt(("a", UNKNOWN_SAMPLE, 1), ("d", UNKNOWN_SAMPLE, 1)))
+    after = fold(before, receipt(("a", UNKNOWN_SAMPLE, 1), ("d", UNKNOWN_SAMPLE, 1)))
     assert after == SamplerState(position=9, returned=((3, 3),), contributors=("a", "d"))
 
 
