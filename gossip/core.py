@@ -157,7 +157,7 @@ class Core:
         """Start no further step; `Left` follows when the others can do without this peer."""
         self.leaving = True
         self._leavers.add(self.me)
-        if self.view is None:
+        if self.view is None or self.ended:
             self.ended = True
             return [*(Send(member, Leave()) for member in self._swim.alive()), Left("it had no seat")]
         return self._follow_up(now, [Send(member, Leave()) for member in self._others()])

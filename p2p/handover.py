@@ -87,6 +87,7 @@ class Handover:
     def __init__(self) -> None:
         self._assembly: Assembly | None = None
         self._packer: tuple[int, Packer] | None = None
+        self._withheld: int | None = None
         self._waiting: dict[Member, int | None] = {}
 
     def install(self) -> None:
@@ -104,6 +105,10 @@ class Handover:
         """The state after `step` is complete, and `packer` copies it."""
         self._packer = step, packer
 
+    def withhold(self, step: int) -> None:
+        """The state after `step` may be incomplete, and stays so until another step is committed."""
+        self._withheld = step
+
     def ask(self, member: Member, step: int) -> None:
         """`member` needs the state after `step`; it is given one once in a view."""
         self._waiting.setdefault(member, step)
@@ -114,10 +119,15 @@ class Handover:
         Yields:
             Whom it cannot be sent to, and why.
         """
-        if self._packer is None or self._packer[0] != done:
+        is_complete = self._packer is not None and self._packer[0] == done
+        if not is_complete and self._withheld != done:
             return
         for member in [member for member, step in self._waiting.items() if step == done]:
             self._waiting[member] = None
+            if not is_complete:
+                yield member, "it came between a backward pass and the next, where an operation waits for all members"
+                continue
+            assert self._packer is not None
             try:
                 state = self._packer[1]()
             except (TypeError, ValueError) as error:
@@ -141,3 +151,8 @@ class Replica:
     pack: Packer
     load: Callable[[PackedState], None]
     compare: Callable[[bytes], str]
+
+
+def compare_with_nothing(layout: bytes) -> str:
+    """`Replica.compare` of a peer that trains no model."""
+    return "the swarm trains a model, and this peer has none: construct p2p.DataParallel before the first operation"

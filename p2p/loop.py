@@ -63,8 +63,7 @@ class Loop:
         self._handover = Handover()
         self._mismatches = Mismatches(self.core.me, self._operations.operation)
         self._next_link_check = 0.0
-        self._attempt = 0
-        self._void_attempt = -1
+        self._attempt, self._void_attempt = 0, -1
         self._aborted: tuple[int, str] | None = None
         self.baton = Baton()
         self._failure: ShoalError | None = None
@@ -76,7 +75,7 @@ class Loop:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, close the sockets, leave the registry. Idempotent."""
+        """End the thread, close the sockets, leave the registry."""
         self.post(self._stopping.set)
         self._thread.join(timeout=10.0)
 
@@ -115,9 +114,13 @@ class Loop:
 
     def ask_for_seat(self, founding_size: int, layout: tuple[str, bytes]) -> None:
         """Found the swarm, or ask its members for a seat."""
-        self._layout, self._founding_size = layout, founding_size
+        if self._layout is None:
+            self._layout, self._founding_size = layout, founding_size
+            self._take_part(layout)
+
+    def _take_part(self, layout: tuple[str, bytes]) -> None:
         if self._role is Role.FOUNDER:
-            effects = self.core.found(time.monotonic(), os.urandom(16), founding_size, layout)
+            effects = self.core.found(time.monotonic(), os.urandom(16), self._founding_size, layout)
         else:
             effects = self.core.ask_for_seat(time.monotonic(), layout)
         self._carry_out(effects)
@@ -142,6 +145,11 @@ class Loop:
     def state_complete(self, step: int, packer: Packer) -> None:
         """The state after `step` may be copied with `packer`, until the next commit."""
         self._handover.complete(step, packer)
+        self._serve_state()
+
+    def state_withheld(self, step: int) -> None:
+        """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state."""
+        self._handover.withhold(step)
         self._serve_state()
 
     def loaded(self, step: int, chain: bytes, contributors: tuple[str, ...]) -> None:
@@ -213,11 +221,9 @@ class Loop:
 
     def _take_control(self, frame: bytes) -> None:
         try:
-            envelope = self._frames.read_control(frame)
+            self._carry_out(self.core.receive(time.monotonic(), self._frames.read_control(frame)))
         except RemoteProtocolError as error:
             self._transport.count_invalid(str(error))
-            return
-        self._carry_out(self.core.receive(time.monotonic(), envelope))
 
     def _take_data(self, frame: memoryview, payload: memoryview) -> None:
         try:
@@ -262,10 +268,7 @@ class Loop:
                 case m.Left(reason):
                     logger.info("left: %s", reason)
                     self.ended.set()
-                case m.Removed():
-                    self._fail(error_of(effect))
-                    self.ended.set()
-                case m.Refused() | m.QuorumGone() | m.Diverged():
+                case m.Refused() | m.Removed() | m.QuorumGone() | m.Diverged():
                     self._fail(error_of(effect))
 
     def _install(self, view: View) -> None:
@@ -308,9 +311,9 @@ class Loop:
     # Operations that do not match.
 
     def _object(self, index: int, rank: int) -> None:
-        view = self.core.view
-        assert view is not None  # a segment came in it
-        self._carry_out([*self._mismatches.see(view, self.core.done + 1, index, view.members[rank])])
+        assert self.core.view is not None  # a segment came in it
+        source = self.core.view.members[rank]
+        self._carry_out([*self._mismatches.see(self.core.view, self.core.done + 1, index, source)])
 
     def _compare(self) -> None:
         """Give the step up if somebody calls one of its operations differently."""
@@ -342,14 +345,13 @@ class Loop:
 
     def _serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
-        step, size = self.core.done, self._config.segment_bytes
-        unserved = self._handover.serve(step, lambda to, state: self._frames.send_state(to, step, cut(state, size)))
-        for member, reason in unserved:
+        step, size, send = self.core.done, self._config.segment_bytes, self._frames.send_state
+        for member, reason in self._handover.serve(step, lambda to, state: send(to, step, cut(state, size))):
             self._bury(member, reason)  # nobody else can send it either: go on without the joiner
 
     def _take_state(self, step: int, segment: StateSegment) -> None:
         wanted = self.core.wanted_state()
-        if wanted is not None and wanted[0] == step and (state := self._handover.take(step, segment)) is not None:
+        if wanted is not None and wanted[0] == step and (state := self._handover.take(step, segment)):
             self.inbox.put(StateOffer(step, wanted[1], state))
 
     # Life and death.
@@ -367,13 +369,11 @@ class Loop:
             return
         self._orphaned = False
         try:
-            standing = self._registry.take_over()
+            self._role = self._registry.take_over().own.role
         except RegistryError as error:
             self._fail(error)
-            return
-        self._role = standing.own.role
         if self._role is Role.FOUNDER:
-            self.ask_for_seat(self._founding_size, self._layout)
+            self._take_part(self._layout)
 
     # Telling the training thread.
 
@@ -386,9 +386,7 @@ class Loop:
     @property
     def dropped_frames(self) -> dict[str, int]:
         """Frames that were dropped, by reason."""
-        dropped = Counter(self._transport.dropped)
-        dropped["invalid"] += self._operations.num_refused
-        return dict(dropped)
+        return dict(self._transport.dropped + Counter(invalid=self._operations.num_refused))
 
     def _fail(self, error: ShoalError) -> None:
         if self._failure is None:

@@ -22,6 +22,8 @@ from .errors import RemoteProtocolError
 
 Array = npt.NDArray[Any]
 
+SUMMABLE = (np.dtype(np.float32), np.dtype(np.int64))
+
 
 class Use(Enum):
     """What an operation is to its step."""
@@ -281,3 +283,17 @@ class Operations:
         else:
             np.multiply(operation.input, operation.input.dtype.type(number / total), out=operation.scratch)
         return operation.scratch
+
+
+def as_array(tensor: Any) -> Array:
+    """A caller's tensor as an array that shares its memory.
+
+    Raises:
+        ValueError: a type that cannot be summed, or memory that cannot be written.
+    """
+    array: Array = tensor if isinstance(tensor, np.ndarray) else tensor.detach().numpy()
+    if array.dtype not in SUMMABLE:
+        raise ValueError(f"dtype must be one of {', '.join(map(str, SUMMABLE))}, is {array.dtype}")
+    if not array.flags.writeable:
+        raise ValueError("the array is read-only: the sum could not be written into it")
+    return array

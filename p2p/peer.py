@@ -26,16 +26,14 @@ from .arrivals import Admitted, Arrival, Commit, StateOffer
 from .config import PeerConfig
 from .discovery import Registry
 from .errors import JoinRefused, OperationMismatch, RemovedFromView, ShoalError, StepTimeout
-from .handover import Replica
+from .handover import Replica, compare_with_nothing
 from .loop import Loop
-from .operations import Array, Operation
+from .operations import Array, Operation, as_array
 from .receipts import Ledger, Receipt
-from .sampler import ElasticSampler
+from .sampler import ElasticSampler, length
 from .share import Share
 
 logger = logging.getLogger("p2p")
-
-SUMMABLE = (np.dtype(np.float32), np.dtype(np.int64))
 
 REMIND_S = 10.0
 """Who waits for a seat is told this often what for."""
@@ -57,7 +55,9 @@ class Peer:
         self._view: View | None = None
         self._done = -1
         self.share = Share(self.peer_id)
-        self._replica = Replica(("", b""), self.share.pack, self.share.load, _compare_with_nothing)
+        self._replica = Replica(("", b""), self.share.pack, self.share.load, compare_with_nothing)
+        self._announced: View | None = None
+        self._has_asked = False
         self._complete = -2
         self._receipt: Receipt | None = None
         self._listeners: list[Callable[[View], None]] = []
@@ -142,14 +142,14 @@ class Peer:
 
     def take_seat(self, replica: Replica, timeout_s: float | None = None) -> View:
         """`wait_view` for a peer that trains `replica`; its state is replaced if the swarm has begun."""
-        if self._view is not None and replica is not self._replica:
+        if self._has_asked and replica is not self._replica:
             raise ShoalError(
-                "this peer has its seat without this model: construct one p2p.DataParallel, before the first operation"
+                "this peer asked for its seat without this model: construct one p2p.DataParallel, before anything else"
             )
         if self._view is not None:
             return self._view
         self._check_usable()
-        self._replica = replica
+        self._replica, self._has_asked = replica, True
         limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
         deadline = self._loop.now() + limit_s
         self._loop.post(partial(self._loop.ask_for_seat, self._config.min_peers, replica.layout))
@@ -177,12 +177,14 @@ class Peer:
                     self._loop.post(partial(self._loop.loaded, step, chain, contributors))
                 case Admitted(view, done) if done >= 0:
                     self._done, self._view = done, view
+        self._announced = self._view
         return self._view
 
     def barrier(self) -> None:
         """Return when every member has called it. A step of its own."""
         one = np.ones(1, np.int64)
         self._run_alone(Operation("barrier", one, np.empty_like(one), (), "one-shot"))
+        self._announce()
 
     def all_reduce(self, tensor: Any, *, algorithm: str | None = None) -> None:
         """Replace `tensor` by the sum over all members, when all have it. A step of its own.
@@ -195,7 +197,7 @@ class Peer:
             OperationMismatch: another member called something else; raised on every member.
             QuorumLost, RemovedFromView, ReplicasDiverged: this peer cannot go on; `tensor` is untouched.
         """
-        array = _as_array(tensor)
+        array = as_array(tensor)
         flat = array.reshape(-1)  # a copy, where the strides ask for one
         self.wait_view()
         if algorithm is not None and algorithm not in ALGORITHMS:
@@ -207,6 +209,7 @@ class Peer:
             result = self._buffers[flat.size, flat.dtype.name] = np.empty_like(flat)
         self._run_alone(Operation("all_reduce", flat, result, array.shape, algorithm))
         array[...] = result.reshape(array.shape)
+        self._announce()
 
     def batches(self, dataset: Any, *, global_batch: int, epochs: int = 1, seed: int = 0) -> Iterator[Any]:
         """This peer's part of each global batch, until `epochs` passes over `dataset` are used up.
@@ -222,7 +225,7 @@ class Peer:
             seed: of the order of samples; the same on every peer.
         """
         self.wait_view()
-        sampler = ElasticSampler(num_samples=_length(dataset), global_batch=global_batch, epochs=epochs, seed=seed)
+        sampler = ElasticSampler(num_samples=length(dataset), global_batch=global_batch, epochs=epochs, seed=seed)
         return self.share.batches(dataset, sampler, self._begin_batch)
 
     def _begin_batch(self) -> int:
@@ -280,7 +283,9 @@ class Peer:
             Its operations, whose results are now the caller's.
         """
         self._loop.post(self._closing(state_digest))
-        return self._await_commit(self._loop.inbox.get)
+        operations = self._await_commit(self._loop.inbox.get)
+        self._announce()
+        return operations
 
     # Inside.
 
@@ -290,7 +295,7 @@ class Peer:
         self._check_usable()
         if self._is_open:
             raise ShoalError("a step is open: call no operation between the first gradient and the end of backward")
-        commands = [self._completion(), self._submission(operation), self._closing(b"")]
+        commands = [self._standing_of_state(), self._submission(operation), self._closing(b"")]
 
         def take(timeout: float) -> Arrival:
             arrival = self._loop.call(*commands, timeout_s=timeout)
@@ -301,6 +306,11 @@ class Peer:
 
     def _completion(self) -> Callable[[], None]:
         return partial(self._loop.state_complete, self._done, self._replica.pack)
+
+    def _standing_of_state(self) -> Callable[[], None]:
+        """Who trains a model may call an operation between backward and `optimizer.step`."""
+        is_certain = not self._replica.layout[0] or self._complete == self._done
+        return self._completion() if is_certain else partial(self._loop.state_withheld, self._done)
 
     def _submission(self, operation: Operation) -> Callable[[], None]:
         return partial(self._loop.submit, self._done + 1, self._attempt, operation)
@@ -347,14 +357,19 @@ class Peer:
             self._take(arrival)
 
     def _take(self, commit: Commit) -> None:
-        before, receipt = self._view, commit.receipt
+        receipt = commit.receipt
         self._done, self._view, self._receipt = receipt.step, commit.view, receipt
         self.share.count(receipt)
         if self._ledger is not None:
             self._ledger.record(receipt)
-        if before is not None and before != commit.view:
+
+    def _announce(self) -> None:
+        """Tell the listeners of a view that they have not heard of."""
+        view, before = self._view, self._announced
+        self._announced = view
+        if view is not None and before is not None and view != before:
             for listener in self._listeners:
-                listener(commit.view)
+                listener(view)
 
     def _write_moments(self) -> None:
         moments = self._loop.moments
@@ -379,21 +394,3 @@ class Peer:
 
     def _why_no_commit(self, step: int) -> str:
         return f"step {step} did not commit in {self._config.step_timeout_s:g} s: {self._loop.explain()}"
-
-
-def _compare_with_nothing(layout: bytes) -> str:
-    return "the swarm trains a model, and this peer has none: construct p2p.DataParallel before the first operation"
-
-
-def _as_array(tensor: Any) -> Array:
-    """`tensor` as an array that shares its memory."""
-    array: Array = tensor if isinstance(tensor, np.ndarray) else tensor.detach().numpy()
-    if array.dtype not in SUMMABLE:
-        raise ValueError(f"dtype must be one of {', '.join(map(str, SUMMABLE))}, is {array.dtype}")
-    if not array.flags.writeable:
-        raise ValueError("the array is read-only: the sum could not be written into it")
-    return array
-
-
-def _length(dataset: Any) -> int:
-    return len(dataset[0]) if isinstance(dataset, tuple) else len(dataset)

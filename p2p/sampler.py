@@ -97,6 +97,11 @@ def fold(state: SamplerState, receipt: Receipt) -> SamplerState:
     return SamplerState(position, tuple(sorted(part for part in pool if part[1])), contributors)
 
 
+def length(dataset: Any) -> int:
+    """Number of samples of a dataset, which may be a tuple of parallel parts."""
+    return len(dataset[0]) if isinstance(dataset, tuple) else len(dataset)
+
+
 def take(dataset: Any, indices: npt.NDArray[np.int64]) -> Any:
     """The samples at `indices`, of each part of a dataset that is a tuple."""
     return tuple(part[indices] for part in dataset) if isinstance(dataset, tuple) else dataset[indices]

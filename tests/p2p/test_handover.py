@@ -131,3 +131,15 @@ def test_a_state_that_cannot_be_packed_is_named_with_the_reason() -> None:
     donor.ask(A, 3)
     reason = "the state cannot be sent to it: parts[0].when: datetime is not allowed"
     assert list(donor.serve(3, lambda member, state: None)) == [(A, reason)]
+
+
+def test_nobody_waits_for_a_state_that_may_stay_incomplete() -> None:
+    donor = Handover()
+    donor.complete(2, lambda: packed(b"2"))
+    donor.withhold(3)
+    donor.ask(A, 3)
+    ((member, reason),) = donor.serve(3, lambda member, state: None)
+    assert (member, "between a backward pass and the next" in reason) == (A, True)
+    donor.ask(B, 4)
+    donor.complete(4, lambda: packed(b"4"))
+    assert given_to(donor, 4) == [(B, packed(b"4"))]
