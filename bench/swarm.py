@@ -111,7 +111,10 @@ class Swarm:
         for peer in self.peers:
             peer.process.send_signal(signal.SIGTERM)
         for peer in self.peers:
-            peer.process.communicate(timeout=LEAVE_S)
+            try:
+                peer.process.communicate(timeout=LEAVE_S)
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"peer {peer.peer_id} did not leave\n{self.last_words()}") from None
         self.peers = []
 
     def _spawn(self) -> tuple[subprocess.Popen[str], Path]:

@@ -87,6 +87,12 @@ class Baton:
         if self._is_lent:
             self._is_busy = True
 
+    def shield(self, is_on: bool) -> None:
+        """For the training thread: no handler raises in between, where a lock of Python's own might stay locked."""
+        self._is_busy = is_on
+        if not is_on:
+            self._raise_deferred()
+
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether it must not raise now, in the middle of a turn. It is raised later."""
         if self._is_busy:

@@ -36,7 +36,7 @@ logger = logging.getLogger("p2p")
 
 
 class Loop:
-    """The running protocol of one peer. `start`, `stop`, `post`, `explain`: any thread; `call`: the training thread."""
+    """The running protocol of one peer. `explain`: any thread; the rest: the training thread."""
 
     def __init__(self, registry: Registry, config: LoopConfig) -> None:
         """Enter the registry and bind the sockets; `start` begins to use them."""
@@ -81,9 +81,13 @@ class Loop:
 
     def post(self, command: Callable[[], None]) -> None:
         """Have `command` run by the loop thread, soon."""
-        self._commands.put(command)
-        self.baton.post()
-        self._transport.wake()
+        self.baton.shield(True)
+        try:
+            self._commands.put(command)
+            self.baton.post()
+            self._transport.wake()
+        finally:
+            self.baton.shield(False)
 
     def call(self, *commands: Callable[[], None], timeout_s: float) -> Arrival:
         """Run `commands` and then the loop itself in the calling thread, until it has something to say.
@@ -374,8 +378,6 @@ class Loop:
             self._fail(error)
         if self._role is Role.FOUNDER:
             self._take_part(self._layout)
-
-    # Telling the training thread.
 
     def explain(self) -> str:
         """What the open step waits for; a snapshot, from any thread."""
