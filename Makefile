@@ -4,13 +4,15 @@
 PYTHON ?= python3
 # Another index for torch, say https://download.pytorch.org/whl/cpu (smaller, without CUDA).
 TORCH_INDEX ?=
-SEEDS ?= 100
+SEEDS ?= 200
 FIRST ?= 0
+MUTANTS ?=
+EXAMPLES ?= 10000
 
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test check simulate clean
+.PHONY: install demo test check simulate figures fuzz mutants clean
 
 install: $(STAMP)
 
@@ -37,6 +39,16 @@ check: $(STAMP)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
+
+figures: $(STAMP)
+	$(BIN)/python -m tests.figures
+
+fuzz: $(STAMP)
+	SHOAL_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout 0 tests/gossip/test_fuzz.py
+
+# Each rule of the protocol removed in turn: does the simulation notice? MUTANTS=--from-zero tries every seed.
+mutants: $(STAMP)
+	$(BIN)/python -m tests.simulated.mutants $(MUTANTS)
 
 clean:
 	rm -rf .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

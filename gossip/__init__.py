@@ -1,12 +1,12 @@
 """Who exists, who takes part, and when a step is committed: pure state machines without I/O, clock or threads."""
 
-from . import messages
+from . import effects, messages
 from .claim import Claim, Contact, State, overrides
 from .commit import Phase
 from .config import CoreConfig
 from .core import Core
 from .messages import Envelope
-from .view import NO_VIEW, Decision, Member, Seat, Stamp, View, is_quorum, propose_view
+from .view import NO_VIEW, Decision, Member, Policy, Seat, Stamp, View, is_quorum, propose_view
 
 __all__ = [
     "NO_VIEW",
@@ -18,10 +18,12 @@ __all__ = [
     "Envelope",
     "Member",
     "Phase",
+    "Policy",
     "Seat",
     "Stamp",
     "State",
     "View",
+    "effects",
     "is_quorum",
     "messages",
     "overrides",

@@ -2,31 +2,47 @@
 
 One instance per view. Any member may propose; whoever proposes later than others waits a little (the caller gives
 the delay). After a random back-off, a ballot that nobody has outbid is repeated to those who have not answered, and one
-that was outbid is followed by a greater one. Acceptor state is volatile: a restarted process is another member and no
-acceptor of any older view.
+that was outbid is followed by a greater one.
 
-Leaves out: the owner's shortcut past phase 1, acceptor records.
+Under policy `majority` the owner of a view, a rank that rotates with the view's number, may skip phase 1 once: every
+acceptor starts as if it had promised the owner's ballot of round 0. Under `live` nobody may, and the record of a proven
+dead member, read after its death, stands for its promise and its vote. A dead member never accepts: who is counted
+as dead in phase 2 must have been read before phase 1, so that the ballot is above everything that it has promised.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
 
-from .messages import Accept, Accepted, Ballot, Nack, Prepare, Promise, Send, Vote
-from .view import Member, View, is_quorum
-
-NO_BALLOT = Ballot(0, -1)
+from .acceptor import (
+    NO_BALLOT,
+    Acceptor,
+    decided_record,
+    has_shortcut,
+    is_ballot,
+    is_successor,
+    is_vote,
+    opening_promise,
+    reading,
+)
+from .effects import Send, WriteRecord
+from .messages import Accept, Accepted, AcceptorRecord, Ballot, Nack, Prepare, Promise, Vote
+from .view import Member, Policy, View, can_decide, is_quorum
 
 Body = Prepare | Promise | Accept | Accepted | Nack
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A quorum has accepted this view."""
+    """The members have accepted this view. Always the last of a list."""
 
     view: View
+
+
+Result = Send | WriteRecord | Decided
+"""To be carried out in the order of the list."""
 
 
 class Round(Enum):
@@ -35,6 +51,8 @@ class Round(Enum):
     IDLE = auto()
     PREPARING = auto()
     ACCEPTING = auto()
+    DECIDED = auto()
+    """Silent until the next view is installed: the record names the decided view already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +60,8 @@ class AgreementConfig:
     """When to try, and when to try again."""
 
     retry_s: float = 0.1
-    """A ballot is repeated, or followed by a greater one, after this long, doubled each time, with jitter."""
+    """A ballot is repeated, or followed by a greater one, after this long, doubled each time, with jitter. After four
+    round trips, as recent ballots measured them, where that is longer."""
 
     retry_max_s: float = 2.0
 
@@ -64,111 +83,181 @@ class Agreement:
         self._me = me
         self._rng = rng
         self._config = config
+        self._round_trip_s = 0.0
 
-    def install(self, view: View) -> None:
-        """Start over: decide the successor of `view`."""
+    def install(self, view: View) -> list[WriteRecord]:
+        """Start over: decide the successor of `view`. Under `live`, write what comes back before anything else."""
         self._view = view
         self._rank = view.members.index(self._me)
-        self._promised = NO_BALLOT
-        self._vote: Vote | None = None
+        self._acceptor = Acceptor(view)
+        self._records: dict[Member, AcceptorRecord] = {}
         self._candidate: View | None = None
+        self._heard = self._acceptor.promised
         self._round = Round.IDLE
         self._ballot = NO_BALLOT
+        self._began = -math.inf
+        self._counted: Mapping[Member, AcceptorRecord] = {}
         self._promises: dict[Member, Promise] = {}
         self._accepted: set[Member] = set()
         self._attempts = 0
         self._deadline = math.inf
         self._not_before = -math.inf
+        return self._acceptor.write()
+
+    @property
+    def promised(self) -> Ballot:
+        return self._acceptor.promised
+
+    @property
+    def records(self) -> Mapping[Member, AcceptorRecord]:
+        """What the dead members of the installed view say about its successor."""
+        return dict(self._records)
 
     def next_deadline(self) -> float:
         return self._deadline
 
     def want(self, now: float, candidate: View | None, delay_s: float) -> None:
         """Propose `candidate` after `delay_s`, unless something is decided before. None takes the wish back."""
+        assert candidate is None or is_successor(candidate, self._view), f"{candidate} cannot follow {self._view}"
         self._candidate = candidate
         if self._round is not Round.IDLE:
             return
         if candidate is not None:
             self._deadline = min(self._deadline, max(now + delay_s, self._not_before))
-        elif self._vote is None:
+        elif self._acceptor.vote is None:
             self._deadline = math.inf
 
-    def tick(self, now: float) -> list[Send | Decided]:
+    def bury(self, now: float, member: Member, record: AcceptorRecord) -> list[Result]:
+        """`member` is proven dead, and `record` was read after its death.
+
+        What the living cannot decide alone starts over at once, above what the dead has promised. Elsewhere, and
+        where the record says nothing about this view or is known already, nothing happens.
+        """
+        if self._view.policy is not Policy.LIVE or self._round is Round.DECIDED or member in self._records:
+            return []
+        read = reading(record, self._view)
+        if read is None or member == self._me or member not in self._view.members:
+            return []
+        self._records[member] = read
+        self._heard = max(self._heard, read.promised)
+        self._attempts, self._not_before = 0, now  # whoever outbid us may be the dead one
+        living = [other for other in self._view.members if other not in self._records]
+        if self._round is Round.IDLE or is_quorum(living, self._view):
+            return []
+        self._round, self._deadline = Round.IDLE, now
+        return self.tick(now)
+
+    def tick(self, now: float) -> list[Result]:
         if now < self._deadline:
             return []
-        if self._candidate is None and self._vote is None:
-            self._round, self._deadline = Round.IDLE, math.inf
-            return []
+        if self._candidate is None and self._acceptor.vote is None:
+            return self._rest()
         self._back_off(now)
-        if self._promised == self._ballot and self._round is Round.PREPARING:
+        if self._round is Round.IDLE or self._heard > self._ballot:
+            return self._begin(now)
+        if self._round is Round.PREPARING:
             return self._tell_all(now, Prepare(self._ballot), answered=self._promises)
-        if self._promised == self._ballot and self._round is Round.ACCEPTING:
-            return self._tell_all(now, Accept(Vote(self._ballot, self._proposal)), answered=self._accepted)
-        self._round = Round.PREPARING
-        self._ballot = Ballot(max(self._promised.round, self._ballot.round) + 1, self._rank)
-        self._promises, self._accepted = {}, set()
-        return self._tell_all(now, Prepare(self._ballot))
+        return self._tell_all(now, Accept(Vote(self._ballot, self._proposal)), answered=self._accepted)
 
-    def receive(self, now: float, source: Member, body: Body) -> list[Send | Decided]:
-        """`source` is a member of the installed view, and so is whoever counted in it."""
+    def receive(self, now: float, source: Member, body: Body) -> list[Result]:
+        """`source` is a member of the installed view. What none of them can mean changes nothing."""
+        if self._round is Round.DECIDED:
+            return []
         match body:
-            case Prepare(ballot):
+            case Prepare(ballot) if self._is_from(source, ballot):
                 return self._answer_prepare(now, source, ballot)
-            case Accept(vote):
-                return self._answer_accept(now, source, vote)
-            case Promise(ballot, _) if ballot == self._ballot and self._round is Round.PREPARING:
-                self._promises[source] = body
-                return self._ask_to_accept(now)
+            case Accept(vote) if self._is_from(source, vote.ballot) and is_vote(vote, self._view):
+                return [] if self._acceptor.contradicts(vote) else self._answer_accept(now, source, vote)
+            case Promise(ballot, vote) if ballot == self._ballot and self._round is Round.PREPARING:
+                if vote is None or (is_vote(vote, self._view) and vote.ballot < ballot):
+                    self._promises[source] = body
+                    self._round_trip_s = max(self._round_trip_s, now - self._began)
+                    return self._ask_to_accept(now)
             case Accepted(ballot) if ballot == self._ballot and self._round is Round.ACCEPTING:
                 self._accepted.add(source)
-                if is_quorum(self._accepted, self._view):
-                    self._round, self._deadline = Round.IDLE, math.inf
-                    return [Decided(self._proposal)]
-            case Nack(promised):
-                self._promised = max(self._promised, promised)
+                return self._decide()
+            case Nack(promised) if is_ballot(promised, self._view):
+                self._heard = max(self._heard, promised)
         return []
 
-    def _answer_prepare(self, now: float, source: Member, ballot: Ballot) -> list[Send | Decided]:
-        if ballot < self._promised:
-            return self._tell(now, source, Nack(self._promised))
-        self._yield_to(now, ballot)
-        return self._tell(now, source, Promise(ballot, self._vote))
+    # The acceptor.
 
-    def _answer_accept(self, now: float, source: Member, vote: Vote) -> list[Send | Decided]:
-        if vote.ballot < self._promised:
-            return self._tell(now, source, Nack(self._promised))
-        self._yield_to(now, vote.ballot)
-        self._vote = vote
-        if self._round is Round.IDLE:  # whoever proposed may be dead before it tells of the decision
-            self._deadline = min(self._deadline, now + self._config.complete_s * (1 + self._rank))
-        return self._tell(now, source, Accepted(vote.ballot))
+    def _is_from(self, source: Member, ballot: Ballot) -> bool:
+        return is_ballot(ballot, self._view) and self._view.members[ballot.rank] == source
+
+    def _answer_prepare(self, now: float, source: Member, ballot: Ballot) -> list[Result]:
+        writes, answer = self._acceptor.prepare(ballot)
+        if isinstance(answer, Promise):
+            self._yield_to(now, ballot)
+        return [*writes, *self._tell(now, source, answer)]
+
+    def _answer_accept(self, now: float, source: Member, vote: Vote) -> list[Result]:
+        writes, answer = self._acceptor.accept(vote)
+        if isinstance(answer, Accepted):
+            self._yield_to(now, vote.ballot)
+            if self._round is Round.IDLE:  # whoever proposed may be dead before it tells of the decision
+                self._deadline = min(self._deadline, now + self._config.complete_s * (1 + self._rank))
+        return [*writes, *self._tell(now, source, answer)]
 
     def _yield_to(self, now: float, ballot: Ballot) -> None:
         """A greater ballot of somebody else ends ours; come back only if it comes to nothing."""
-        self._promised = ballot
+        self._heard = max(self._heard, ballot)
         if ballot > self._ballot and (self._candidate is not None or self._round is not Round.IDLE):
             self._round = Round.IDLE
             self._back_off(now)
 
-    def _ask_to_accept(self, now: float) -> list[Send | Decided]:
-        if not is_quorum(self._promises, self._view):
+    # The proposer.
+
+    def _begin(self, now: float) -> list[Result]:
+        """A new ballot, above everything heard and read. The records known now are those that it may count."""
+        self._began, self._round_trip_s = now, self._round_trip_s / 2
+        self._counted = dict(self._records)
+        self._promises, self._accepted = {}, set()
+        if self._candidate is not None and self._may_skip_phase_1():
+            self._ballot = opening_promise(self._view)
+            return self._propose(now, self._candidate)
+        self._round = Round.PREPARING
+        self._ballot = Ballot(self._heard.round + 1, self._rank)
+        return self._tell_all(now, Prepare(self._ballot))
+
+    def _may_skip_phase_1(self) -> bool:
+        """Once, as the owner, while nobody has begun another ballot: then there is nothing that phase 1 could find."""
+        is_first = self._ballot == NO_BALLOT and self._heard == Ballot(0, self._rank)
+        return has_shortcut(self._view) and is_first
+
+    def _ask_to_accept(self, now: float) -> list[Result]:
+        if not can_decide(self._promises, self._counted, self._view):
             return []
-        votes = [promise.vote for promise in self._promises.values() if promise.vote is not None]
+        answers: list[Promise | AcceptorRecord] = [*self._promises.values(), *self._counted.values()]
+        votes = [answer.vote for answer in answers if answer.vote is not None]
         proposal = max(votes, key=lambda vote: vote.ballot).view if votes else self._candidate
-        if proposal is None:
-            self._round, self._deadline = Round.IDLE, math.inf
-            return []
+        return self._rest() if proposal is None else self._propose(now, proposal)
+
+    def _propose(self, now: float, proposal: View) -> list[Result]:
         self._round, self._proposal = Round.ACCEPTING, proposal
         return self._tell_all(now, Accept(Vote(self._ballot, proposal)))
 
+    def _decide(self) -> list[Result]:
+        if not can_decide(self._accepted, self._counted, self._view):
+            return []
+        self._round, self._deadline = Round.DECIDED, math.inf
+        return [*decided_record(self._proposal), Decided(self._proposal)]
+
+    def _rest(self) -> list[Result]:
+        self._round, self._deadline = Round.IDLE, math.inf
+        return []
+
     def _back_off(self, now: float) -> None:
-        wait_s = min(self._config.retry_s * 2**self._attempts, self._config.retry_max_s)
+        base_s = max(self._config.retry_s, 4 * self._round_trip_s)
+        wait_s = min(base_s * 2**self._attempts, self._config.retry_max_s)
         self._attempts = min(self._attempts + 1, 16)
         self._deadline = self._not_before = now + wait_s * self._rng.uniform(1.0, 2.0)
 
-    def _tell_all(self, now: float, body: Body, answered: Collection[Member] = ()) -> list[Send | Decided]:
-        silent = [member for member in self._view.members if member not in answered]
-        return [effect for member in silent for effect in self._tell(now, member, body)]
+    def _tell_all(self, now: float, body: Body, answered: Collection[Member] = ()) -> list[Result]:
+        """Tell who has not answered and is not dead; this member last, since its own answer may decide."""
+        silent = [m for m in self._view.members if m not in answered and m not in self._records and m != self._me]
+        told: list[Result] = [Send(member, body) for member in silent]
+        return told if self._me in answered else [*told, *self.receive(now, self._me, body)]
 
-    def _tell(self, now: float, target: Member, body: Body) -> list[Send | Decided]:
+    def _tell(self, now: float, target: Member, body: Body) -> list[Result]:
         return self.receive(now, self._me, body) if target == self._me else [Send(target, body)]

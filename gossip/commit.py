@@ -8,29 +8,19 @@ knows that every survivor will, and a receipt is final when it is written.
 Invariants: what one member has committed, every seated member of its view has finished; all members of a view start
 it from the same step and digest; what READY says of a seated member is fixed when the view is installed.
 
-Knows names and step numbers, not tensors. Leaves out: observers that follow, STALLED, WITHDRAW.
+Knows names and step numbers, not tensors. Leaves out: what makes the members start a step over (reports.py), and how an
+observer gets its steps (following.py).
 """
 
 from enum import Enum, auto
 from hashlib import blake2b
 
-from .messages import (
-    NOTHING_DONE,
-    Aborted,
-    Activated,
-    Beat,
-    Committed,
-    Diverged,
-    Effect,
-    Finish,
-    Installed,
-    Progress,
-    Ready,
-    Removed,
-    Send,
-    StateQuery,
-)
+from .effects import Aborted, Activated, Committed, Diverged, Effect, Installed, Removed, Send
+from .messages import NOTHING_DONE, Beat, Finish, Progress, Ready, StateQuery
 from .view import Member, View
+
+LAST_STEP = 2**62
+"""No run is as long; and numbers travel in 64 bits."""
 
 
 class Phase(Enum):
@@ -55,8 +45,11 @@ class StepMachine:
         self.phase = Phase.JOINING
         self.view: View | None = None
         self.seated = False
+        self.follows = False
         self.done = NOTHING_DONE
         self.digest = b""
+        self.previous = b""
+        self.submitted = 0
         self.finish: Finish | None = None
         self._finish_view: View | None = None
         self._aborted = (0, "")
@@ -76,16 +69,25 @@ class StepMachine:
     def install(self, view: View) -> list[Effect]:
         """End the view before and say READY for this one."""
         self.view, self.phase = view, Phase.INSTALLING
-        self._ready, self._progress, self._target = {}, {}, None
+        self._ready, self._progress, self._target, self.submitted = {}, {}, None, 0
         mine = Ready(self.seated, self.done, self.digest, self.finish, *self._aborted)
         effects: list[Effect] = [Installed(view), *self._tell_all(mine)]
         return [*effects, *self.receive(self._me, mine)]
 
     def loaded(self, step: int, digest: bytes) -> list[Effect]:
-        """The state after `step` has arrived; `digest` is that of the chain, as `wanted_state` gave it."""
-        if self.phase is not Phase.INSTALLING or self.seated or self._target != (step, digest):
+        """The state after `step` has arrived, or that step was run with what an observer was fed.
+
+        Args:
+            step: the step.
+            digest: of the chain up to it, as the donor gave it.
+        """
+        is_next = step > self.done and (self._target is None or step < self._target[0])
+        is_wanted = (step, digest) == self._target and self._target != (self.done, self.digest)
+        if self.seated or not (is_next or is_wanted):
             return []  # another view came meanwhile, and its barrier may ask for a later state
         self.done, self.digest = step, digest
+        if self.phase is Phase.JOINING:
+            return []
         mine = Ready(False, step, digest, None)
         return [*self._tell_all(mine), *self.receive(self._me, mine)]
 
@@ -100,6 +102,8 @@ class StepMachine:
     def receive(self, source: Member, body: Ready | Progress | Beat) -> list[Effect]:
         """`source` is a member of the installed view, and `body` was said in it."""
         match body:
+            case Ready() | Progress() if not _is_sound(body):
+                return []
             case Ready():
                 fixed = source in self._ready and self._ready[source].seated
                 if not fixed:
@@ -123,7 +127,10 @@ class StepMachine:
         if self._target is None:
             done, digest, effects = _common_level(seated)
             self._target = done, digest
-            effects += self._settle(done, digest, seated) if self.seated else self.query()
+            if self.seated:
+                effects += self._settle(done, digest, seated)
+            elif not self.follows:  # what is fed may still be on its way
+                effects += self.query()
         joiners = [ready for ready in self._ready.values() if not ready.seated]
         if all((ready.done, ready.digest) == self._target for ready in joiners):
             self.phase, self.seated = Phase.ACTIVE, True
@@ -138,8 +145,10 @@ class StepMachine:
         self.finish = None
         if (self.done, self.digest) != (done, digest):
             effects.append(Diverged(done, f"step {done} has digest {self.digest.hex()} here, {digest.hex()} elsewhere"))
-        self._aborted = (0, "")
-        aborts = [(r.aborted_in, r.aborted) for r in seated.values() if r.aborted_in and r.done == done]
+        assert self.view is not None
+        since = self.view.since(self._me) or 0  # what was given up before that does not concern this member
+        given_up = [r for r in seated.values() if r.aborted_in >= max(since, 1) and r.done == done]
+        aborts = [(ready.aborted_in, ready.aborted) for ready in given_up]
         view_number, reason = max(aborts, default=(0, ""))
         if view_number <= self._heard_abort_of:  # said again by a member whose barrier before this did not complete
             return effects
@@ -155,6 +164,31 @@ class StepMachine:
         self.finish, self._finish_view = Finish(step, digest, state_digest, self.view.number), self.view
         return [*self._tell_all(Progress(self.done, self.digest, self.finish)), *self._try_commit()]
 
+    def has_heard(self, member: Member) -> bool:
+        """Whether `member` has said READY in this view."""
+        return member in self._ready
+
+    def possibly_seated(self) -> list[Member]:
+        """Other members that have the state, or have not said whether they do."""
+        assert self.view is not None
+        others = [member for member in self.view.members if member != self._me]
+        return [member for member in others if member not in self._ready or self._ready[member].seated]
+
+    def stuck_at(self) -> tuple[int, int] | None:
+        """Step and number of operations that all members have submitted, and that are not complete here."""
+        if self.phase is not Phase.ACTIVE or self.finish is not None or not self.submitted:
+            return None
+        assert self.view is not None
+        others = [self._progress.get(member) for member in self.view.members if member != self._me]
+        if all(progress is not None and self._has_submitted(progress) for progress in others):
+            return self.done + 1, self.submitted
+        return None
+
+    def _has_submitted(self, progress: Progress) -> bool:
+        if progress.done != self.done:
+            return progress.done > self.done
+        return progress.finish is not None or progress.submitted >= self.submitted
+
     def abort(self, step: int, reason: str) -> None:
         """Give up `step` for all: the next view's barrier tells the others. The caller sees to that view."""
         assert self.view is not None
@@ -166,7 +200,13 @@ class StepMachine:
         """Say again what this member is known by, for whoever lost a frame."""
         if self.view is None:
             return []
-        return self._tell_all(Beat(self._ready[self._me], Progress(self.done, self.digest, self.finish)))
+        return self._tell_all(Beat(self._ready[self._me], self._standing()))
+
+    def _standing(self) -> Progress:
+        """Who has no seat yet has finished nothing here, whatever it took over elsewhere."""
+        if not self.seated:
+            return Progress(NOTHING_DONE, b"", None)
+        return Progress(self.done, self.digest, self.finish, self.submitted)
 
     def query(self) -> list[Effect]:
         """Ask for the state, if this member needs it."""
@@ -189,7 +229,9 @@ class StepMachine:
 
     def _commit(self, finish: Finish) -> list[Effect]:
         assert self._finish_view is not None
-        self.done, self.digest, self.finish = finish.step, chain(self.digest, finish), None
+        self.previous, self.digest = self.digest, chain(self.digest, finish)
+        self.done, self.finish, self.submitted = finish.step, None, 0
+        self._aborted = (0, "")
         return [Committed(finish, self._finish_view)]
 
     def _tell_all(self, body: Ready | Progress | Beat) -> list[Effect]:
@@ -197,10 +239,16 @@ class StepMachine:
         return [Send(member, body) for member in self.view.members if member != self._me]
 
 
-def _recency(progress: Progress) -> tuple[int, int, int]:
+def _is_sound(body: Ready | Progress) -> bool:
+    """Whether a member can say so: it has finished no other step than the next."""
+    in_range = NOTHING_DONE <= body.done < LAST_STEP
+    return in_range and (body.finish is None or body.finish.step == body.done + 1)
+
+
+def _recency(progress: Progress) -> tuple[int, int, int, int]:
     """Orders what one member says in one view."""
-    finish = progress.finish
-    return (progress.done, 0, 0) if finish is None else (progress.done, finish.view_number, finish.step)
+    number, step = (0, 0) if progress.finish is None else (progress.finish.view_number, progress.finish.step)
+    return progress.done, number, step, progress.submitted
 
 
 def _common_level(seated: dict[Member, Ready]) -> tuple[int, bytes, list[Effect]]:

@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass, field
 
+from .admission import AdmissionConfig
 from .agreement import AgreementConfig
+from .reports import ReportsConfig
 from .swim import SwimConfig
 
 
@@ -12,23 +14,65 @@ class CoreConfig:
     """Timers of one peer, for peers on one host or one fast network."""
 
     swim: SwimConfig = field(default_factory=SwimConfig)
+    reports: ReportsConfig = field(default_factory=ReportsConfig)
+    admission: AdmissionConfig = field(default_factory=AdmissionConfig)
     agreement: AgreementConfig = field(default_factory=AgreementConfig)
 
     beat_s: float = 0.25
-    """READY and FINISHED are repeated this often; an unanswered JOIN twice as rarely."""
+    """READY, FINISHED and reports are repeated this often; an unanswered JOIN twice as rarely."""
 
     death_stagger_s: float = 0.02
-    """After a death, each further survivor waits this much longer before it proposes."""
+    """After a certain death, each further survivor waits this much longer before it proposes."""
 
     join_stagger_s: float = 0.2
-    """The same when nobody is missing."""
+    """The same when nobody is missing for certain."""
 
     stale_s: float = 2.0
     """Without any progress for this long, ask whether others know a later view."""
 
+    stall_s: float = 5.0
+    """An operation that all have submitted, and that is not complete after this long, is done over in a new view."""
+
+    pause_s: float = 0.75
+    """Woken this much too late, a peer knows that it was stopped itself, and takes nobody's silence for granted."""
+
+    leave_s: float = 5.0
+    """Who leaves waits at most this long for a view without it."""
+
+    founding_s: float = 10.0
+    """A seed that has not answered for this long is unreachable."""
+
+    status_s: float = 5.0
+    """How a peer is doing is said this often at most."""
+
+    state_s: float = 1.0
+    """A state that was asked for is asked for again after this long."""
+
     def __post_init__(self) -> None:
-        for name in ("beat_s", "death_stagger_s", "join_stagger_s", "stale_s"):
+        for name in _TIMERS:
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite, is {getattr(self, name)}")
-        if self.stale_s < self.beat_s:
-            raise ValueError(f"stale_s must be at least beat_s, got {self.stale_s} and {self.beat_s}")
+        for name, value in (("stale_s", self.stale_s), ("pause_s", self.pause_s), ("stall_s", self.stall_s)):
+            if value < self.beat_s:
+                raise ValueError(f"{name} must be at least beat_s, got {value} and {self.beat_s}")
+        for name, value in (
+            ("reports.silent_s", self.reports.silent_s),
+            ("reports.lease_s", self.reports.lease_s),
+            ("admission.lease_s", self.admission.lease_s),
+        ):
+            if value <= 2 * self.beat_s:
+                raise ValueError(f"{name} must outlast two beats, got {value} and beat_s {self.beat_s}")
+
+
+_TIMERS = (
+    "beat_s",
+    "death_stagger_s",
+    "join_stagger_s",
+    "stale_s",
+    "stall_s",
+    "pause_s",
+    "leave_s",
+    "founding_s",
+    "status_s",
+    "state_s",
+)

@@ -1,54 +1,44 @@
 """One peer's part in the protocol: discovery, agreement and step commit, wired together, without I/O.
 
 The host owns sockets and clock. It brings what it receives (`receive`), the time (`tick`, no later than
-`next_deadline`), what the kernel says (`bury`) and what the training does (`found`, `ask_for_seat`, `finished`,
-`abort`, `loaded`, `leave`), and carries out the effects that come back, in order. Times are monotonic seconds.
+`next_deadline`), what the kernel says (`bury`, `refused`) and what the training does (`found`, `ask_for_seat`,
+`submitted`, `finished`, `abort`, `withdraw`, `loaded`, `fed`, `leave`), and carries out the effects that come back, in
+order. Times are monotonic seconds.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
-from .agreement import Agreement, Decided
-from .claim import Claim, State, overrides
+from . import messages as m
+from .acceptor import BLANK
+from .claim import Claim, State, Status
 from .commit import Phase, StepMachine
 from .config import CoreConfig
-from .messages import (
-    NOTHING_DONE,
-    Abort,
-    Accept,
-    Accepted,
-    Ack,
-    Activated,
-    Beat,
-    Body,
-    Committed,
-    Decide,
+from .effects import (
     Discovered,
     Effect,
-    Envelope,
     Explain,
     Forget,
-    Join,
-    Leave,
     Left,
-    Nack,
-    Overheard,
-    Ping,
-    Prepare,
-    Progress,
-    Promise,
     Provide,
-    QuorumGone,
-    Ready,
-    Refuse,
     Refused,
     Removed,
     Send,
-    StateQuery,
-    ViewQuery,
 )
+from .joining import Joining
+from .membership import Membership
+from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Kind, Report
 from .swim import Swim
-from .view import NO_VIEW, Decision, Member, Stamp, View, founding_view, propose_view
+from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
+
+GOSSIP = m.Ping | m.Ack | m.PingRequest | m.NoAck | m.Gossip | m.Sync | m.SyncReply
+PAXOS = m.Prepare | m.Promise | m.Accept | m.Accepted | m.Nack
+
+
+MOST_CHARACTERS = 200
+"""What a peer says of its capability."""
 
 
 class Core:
@@ -56,21 +46,18 @@ class Core:
 
     def __init__(self, me: Claim, *, rng: Random, config: CoreConfig, now: float) -> None:
         self.me = me.member
-        self.reason = "not in a view yet"
-        self.leaving = False
         self.ended = False
-        self._claim = me
         self._config = config
         self._swim = Swim(me, rng=rng, config=config.swim, now=now)
         self._steps = StepMachine(self.me)
-        self._agreement = Agreement(self.me, rng=rng, config=config.agreement)
-        self._layout: tuple[str, bytes] | None = None
-        self._joiners: dict[Member, float] = {}
-        self._leavers: set[Member] = set()
-        self._early: dict[Member, Envelope] = {}
-        self._restart = ""
+        self._membership = Membership(self._swim, self._steps, rng=rng, config=config)
+        self._next = self._membership.next
+        self._joining = Joining(self._swim, self._steps, state_s=config.state_s, founding_s=config.founding_s)
         self._next_beat = now
-        self._last_progress = now
+        self._shown = now, NOTHING_DONE
+        self._loss, self._capability = 0.0, ""
+        self._leave_by = math.inf
+        self._expected = now
 
     @property
     def phase(self) -> Phase:
@@ -87,6 +74,11 @@ class Core:
         return self._steps.done
 
     @property
+    def digest(self) -> bytes:
+        """Of the chain of steps up to `done`; empty without a state."""
+        return self._steps.digest
+
+    @property
     def has_finished(self) -> bool:
         """Whether step done + 1 is finished here and waits for the others."""
         return self._steps.finish is not None
@@ -96,83 +88,174 @@ class Core:
         """What goes on every envelope."""
         return NO_VIEW if self.view is None else self.view.stamp
 
+    @property
+    def reason(self) -> str:
+        """Why the view is as it is, or why there is none."""
+        return self._joining.reason if self.view is None else self._next.reason
+
+    @property
+    def leaving(self) -> bool:
+        return self._next.leaving
+
     def next_deadline(self) -> float:
         if self.ended:
             return math.inf
-        proposing = math.inf if self.view is None else self._agreement.next_deadline()
-        return min(self._next_beat, self._swim.next_deadline(), proposing)
+        return min(self._next_beat, self._swim.next_deadline(), self._next.next_deadline(), self._leave_by)
 
     # Commands of the host.
 
-    def meet(self, claim: Claim) -> list[Effect]:
+    def meet(self, now: float, claim: Claim) -> list[Effect]:
         """A peer that the host has found by its own means."""
-        return self._swim.hear(claim)
+        return [] if self.ended else self._follow_up(now, self._swim.hear(now, claim))
 
-    def found(self, now: float, lineage: bytes, founding_size: int, layout: tuple[str, bytes]) -> list[Effect]:
+    def acquaintances(self) -> tuple[Claim, ...]:
+        """Whom to meet again after a return as another incarnation."""
+        known = self._swim.acquaintances()
+        return tuple(replace(claim, state=State.ALIVE, accuser="") for claim in known)  # to be asked, lost or not
+
+    def found(
+        self, now: float, lineage: bytes, founding_size: int, layout: tuple[str, bytes], policy: Policy
+    ) -> list[Effect]:
         """Begin a lineage. `layout` is hash and description of the state that this peer trains."""
-        self._layout = layout
-        view = founding_view(self.me, lineage, founding_size)
-        self._agreement.install(view)
-        return self._follow_up(now, self._steps.found(view))
+        self._begin(layout, follows=False)
+        founder = Seat(self.me, 1, self._swim.me.contact)
+        view = founding_view(founder, lineage, founding_size, policy)
+        return self._follow_up(now, self._membership.found(now, view))
 
-    def ask_for_seat(self, now: float, layout: tuple[str, bytes]) -> list[Effect]:
-        """Take part as soon as the members of the swarm agree. `layout` as in `found`."""
-        self._layout = layout
-        return self._ask(now)
+    def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
+        """Once a seat is asked for: found the swarm if the first of `seeds`, control addresses, is this peer's.
+
+        Raises:
+            ValueError: no seeds, or one twice.
+        """
+        self._joining.found_from_seeds(now, seeds, lineage, size, policy)
+
+    def ask_for_seat(self, now: float, layout: tuple[str, bytes], *, follows: bool = False) -> list[Effect]:
+        """Take part as soon as the members of the swarm agree.
+
+        Args:
+            now: the time.
+            layout: as in `found`.
+            follows: observe first, fed with committed steps; otherwise the first barrier waits for the state.
+        """
+        if self.view is not None or self.ended:
+            return []
+        self._begin(layout, follows=follows)
+        self._next_beat = now + 2 * self._config.beat_s
+        return [BLANK, *self._joining.ask()]
+
+    def _begin(self, layout: tuple[str, bytes], *, follows: bool) -> None:
+        self._joining.begin(layout, follows=follows)
+        self._membership.layout = layout
+
+    def submitted(self, step: int, num_operations: int) -> None:
+        """So many operations of `step` have been submitted; said again when one of them gets on."""
+        if step == self.done + 1:
+            self._steps.submitted = num_operations
+            self._membership.watch_anew()
 
     def finished(self, now: float, step: int, digest: bytes, state_digest: bytes) -> list[Effect]:
         """All operations of `step` are complete here, in the installed view, which is active."""
-        return self._note(now, self._steps.finished(step, digest, state_digest))
+        return self._done_with(now, self._steps.finished(step, digest, state_digest))
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
-        """The state after `step` is loaded; `digest` as `wanted_state` gave it."""
-        return self._follow_up(now, self._steps.loaded(step, digest))
+        """The state after `step` is loaded, or that step was run with what was fed."""
+        effects = [*self._steps.loaded(step, digest), *self._joining.loaded()]
+        self._shown = self._shown[0], self.done  # steps that others have made
+        return self._follow_up(now, effects)
+
+    def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
+        """An observer was given the committed `step`, as bytes. `previous`: digest of the chain before it."""
+        return [] if self._steps.seated or self.ended else self._joining.fed(step, previous, digest)
 
     def wanted_state(self) -> tuple[int, bytes, Member] | None:
-        """Step, chain digest and donor of the state that this peer waits for."""
+        """Step, chain digest and donor of the state that the barrier needs this peer to load."""
         return self._steps.wanted_state()
+
+    def describe(self, *, loss: float = 0.0, capability: str = "") -> None:
+        """What the script and the host say of themselves; spread with this peer's status, a few times a minute."""
+        self._loss = loss if math.isfinite(loss) else 0.0
+        self._capability = capability[:MOST_CHARACTERS]
+
+    def claims(self) -> tuple[Claim, ...]:
+        """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
+        return self._swim.me, *self._swim.acquaintances()
 
     def abort(self, now: float, step: int, reason: str) -> list[Effect]:
         """Give `step` up on every member; the same members start over in a new view."""
         self._steps.abort(step, reason)
-        self._restart = f"step {step} is aborted"
-        return self._reconsider(now)
+        return self._start_over(now, Kind.ABORTED, step)
 
-    def broadcast(self, abort: Abort) -> list[Effect]:
-        """Tell every member of the view what was called here."""
-        members = self.view.members if self.view is not None else ()
-        return [Send(member, abort) for member in members if member != self.me]
+    def withdraw(self, now: float, step: int) -> list[Effect]:
+        """Start `step` over: in a new view of the same members this one takes part with weight 0."""
+        return self._start_over(now, Kind.WITHDRAWN, step)
 
-    def bury(self, now: float, member: Member, reason: str) -> list[Effect]:
-        """`member` is gone for certain, says the kernel, or the registry of a member that this peer never met."""
-        if self._swim.is_gone(member):
+    def _start_over(self, now: float, kind: Kind, step: int) -> list[Effect]:
+        if self.view is None or self.has_finished or step != self.done + 1:
             return []
-        state = State.LEFT if member in self._leavers else State.DEAD
-        news: list[Effect] = [Explain(f"{member} is {state.name.lower()}: {reason}")]
-        has_seat = self.view is not None and self.view.since(member) is not None
-        closing: list[Effect] = [] if has_seat else [Forget(member)]
-        return self._follow_up(now, [*news, *self._swim.bury(member, state), *closing])
+        self._next.wish(Report(kind, self.me, step))
+        return self._follow_up(now, self._next.observe(now, repeat=False))
+
+    def broadcast(self, abort: m.Abort) -> list[Effect]:
+        """Tell every member of the view what was called here."""
+        return [Send(member, abort) for member in self._membership.others()]
+
+    def bury(self, now: float, member: Member, reason: str, record: AcceptorRecord | None = None) -> list[Effect]:
+        """`member` is gone for certain, says the kernel. `record`: what it left behind, read after its death."""
+        if self.ended or member == self.me:
+            return []
+        effects = self._notice_pause(now)
+        if not self._swim.is_gone(member):
+            state = State.LEFT if member in self._next.leavers else State.DEAD
+            self._next.admission.forget(member)
+            effects.append(Explain(f"{member} is {state.name.lower()}: {reason}"))
+            effects += self._swim.bury(now, member, state)
+            has_seat = self.view is not None and self.view.since(member) is not None
+            effects += [] if has_seat else [Forget(member)]
+        return self._follow_up(now, [*effects, *self._membership.take_proof(now, member, record)])
+
+    def heard(self, now: float, member: Member) -> None:
+        """The host has a sign of life of `member`: its link answers, say."""
+        self._swim.heard(now, member)
+
+    def refused(self, now: float, member: Member, reason: str) -> list[Effect]:
+        """The link to `member` was lost, and a new one refused. To be said again while that is so."""
+        if self.ended or self._swim.is_gone(member):
+            return []
+        if not self._next.refuse(now, member):
+            return []
+        effects = [*self._notice_pause(now), Explain(f"{member} may be dead: {reason}")]
+        effects += self._swim.suspect(now, member)
+        return self._follow_up(now, [*effects, *self._next.observe(now, repeat=False)])
 
     def leave(self, now: float) -> list[Effect]:
         """Start no further step; `Left` follows when the others can do without this peer."""
-        self.leaving = True
-        self._leavers.add(self.me)
+        self._next.leaving = True
+        self._next.leavers[self.me] = None
+        self._leave_by = min(self._leave_by, now + self._config.leave_s)
         if self.view is None or self.ended:
+            reason = "it takes part no more" if self.ended else "it had no seat"
             self.ended = True
-            return [*(Send(member, Leave()) for member in self._swim.alive()), Left("it had no seat")]
-        return self._follow_up(now, [Send(member, Leave()) for member in self._others()])
+            return [*(Send(member, m.Leave()) for member in self._swim.alive()), Left(reason)]
+        return self._follow_up(now, [Send(member, m.Leave()) for member in self._membership.others()])
 
     # Time and messages.
 
     def tick(self, now: float) -> list[Effect]:
         if self.ended:
             return []
-        effects = self._swim.tick(now)
+        effects = self._notice_pause(now)
+        if now >= self._leave_by:
+            self.ended = True
+            return [Left(f"no view without it within {self._config.leave_s:g} s")]
+        effects += self._swim.tick(now)
         if self.view is not None:
-            effects += self._take(now, self._agreement.tick(now))
-        if now >= self._next_beat:
+            effects += self._membership.take(now, self._next.agreement.tick(now))
+        is_over = any(isinstance(effect, Removed | Left) for effect in effects)
+        if now >= self._next_beat and not is_over:
             self._next_beat = now + self._config.beat_s
-            effects += self._beat(now)
+            effects += self._seek(now) if self.view is None else self._membership.beat(now)
+            self._show(now)
         return self._follow_up(now, effects)
 
     def receive(self, now: float, envelope: Envelope) -> list[Effect]:
@@ -180,211 +263,106 @@ class Core:
         if self.ended:
             return []
         source, stamp, body = envelope.sender, envelope.stamp, envelope.body
-        match body:
-            case Progress() if self.view is not None and stamp == self.view.stamp:
-                return self._note(now, self._receive_in_view(now, source, body))  # every step; views stay as they are
-            case Ping(_, claims) | Ack(_, claims):
-                effects = [*self._swim.receive(source, body), *self._hear_of_itself(claims)]
-            case Join(state_hash):
-                effects = self._consider_join(now, source, state_hash)
-            case Refuse(layout):
-                refused = self.view is None and self._layout is not None
-                effects = [Refused(layout)] if refused else []
-            case Leave():
-                self._joiners.pop(source, None)
-                self._leavers.add(source)
-                effects = []
-            case Decide(view):
-                effects = self._consider_view(now, view)
-            case _ if self.view is not None and stamp == self.view.stamp:
-                effects = self._receive_in_view(now, source, body)
-            case _:
-                if isinstance(body, Ready | Beat) and stamp.number > self.stamp.number and source in self._swim.alive():
-                    self._early[source] = envelope
-                effects = self._answer_stray(source, stamp)
+        if source == self.me:
+            return []
+        effects = self._notice_pause(now)
+        self._swim.heard(now, source)
+        in_view = self.view is not None and stamp == self.view.stamp
+        if self.view is not None and stamp.lineage not in (b"", self.view.lineage):
+            effects += self._membership.meet_strangers(now, source, stamp.lineage)
+        if in_view and isinstance(body, m.Progress):  # every step; views stay as they are
+            return self._done_with(now, [*effects, *self._membership.receive(now, source, body)])
+        if isinstance(body, GOSSIP):
+            effects += [*self._swim.receive(now, source, body), *self._hear_of_itself()]
+        elif in_view and isinstance(body, PAXOS | m.Report | m.Ready | m.Beat | m.Abort | m.StateQuery):
+            effects += self._membership.receive(now, source, body)
+        else:
+            effects += self._receive_anywhere(now, envelope)
         return self._follow_up(now, effects)
 
-    def _receive_in_view(self, now: float, source: Member, body: Body) -> list[Effect]:
-        assert self.view is not None
-        since = self.view.since(source)
+    def _receive_anywhere(self, now: float, envelope: Envelope) -> list[Effect]:
+        """What may be said across views, and what was said in another one."""
+        source, stamp, body = envelope.sender, envelope.stamp, envelope.body
         match body:
-            case _ if since is None:
+            case m.Join():
+                return self._membership.consider_join(now, source, body)
+            case m.Head(step, digest):
+                return [] if self._steps.seated else self._joining.hear_head(now, source, step, digest)
+            case m.StateQuery() if stamp == NO_VIEW and self._steps.seated and self._swim.is_alive(source):
+                return [Provide(source, self.done)]
+            case m.Refuse(layout):
+                return [Refused(layout)] if self.view is None and self._joining.layout is not None else []
+            case m.Leave():
+                self._next.admission.forget(source)
+                if self.view is not None and self.view.since(source) is not None:
+                    self._next.leavers[source] = None
                 return []
-            case Prepare() | Promise() | Accept() | Accepted() | Nack():
-                return self._take(now, self._agreement.receive(now, source, body))
-            case Ready() | Progress() | Beat():
-                return self._steps.receive(source, body)
-            case StateQuery(step) if self._steps.seated:
-                return [Provide(source, step)]
-            case Abort():
-                return [Overheard(source, body)]
-            case _:
+            case m.Decide(view):
+                return self._membership.consider_view(now, view)
+            case m.LineageQuery():
+                return [Send(source, m.LineageAnswer(self.stamp.lineage))]
+            case m.LineageAnswer(lineage):
+                self._joining.hear_lineage(source, lineage)
                 return []
+        return self._membership.hear_stray(now, envelope)
 
-    def _answer_stray(self, source: Member, stamp: Stamp) -> list[Effect]:
-        """`source` has installed another view, or none: whoever is behind is told of the later one."""
-        if self.view is None:
+    def _hear_of_itself(self) -> list[Effect]:
+        """Who has no seat is in no view that others could go on without, so only their claims tell it."""
+        if self.view is not None or not self._swim.is_denied:
             return []
-        if stamp.number > self.view.number:
-            return [Send(source, ViewQuery())]
-        if stamp.number < self.view.number or stamp.lineage != self.view.lineage:
-            return [Send(source, Decide(self.view))]
-        return []
-
-    # Views.
-
-    def _consider_view(self, now: float, view: View) -> list[Effect]:
-        mine = self.view
-        if mine is not None and view.lineage != mine.lineage:
-            return [Explain(f"two swarms have met: ignored view {view.number} of lineage {view.lineage.hex()}")]
-        if mine is not None and view.number <= mine.number:
-            return []
-        since = view.since(self.me)
-        if mine is None and (since is None or self._layout is None):
-            return []
-        if since is None or (mine is not None and since > mine.number):
-            return self._be_removed(view)
-        return self._install(now, view)
-
-    def _be_removed(self, view: View) -> list[Effect]:
-        self.ended = True
-        if self.leaving:
-            return [Left(f"view {view.number} goes on without it")]
-        self.reason = f"view {view.number} was agreed without this peer: {', '.join(map(str, view.members))}"
-        return [Removed(self.reason)]
-
-    def _hear_of_itself(self, claims: tuple[Claim, ...]) -> list[Effect]:
-        """Whoever has no seat is in no view that others could go on without, so only their claims tell it."""
-        if self.view is None and any(c.member.peer_id == self.me.peer_id and overrides(c, self._claim) for c in claims):
-            self.ended = True
-            self.reason = "others take this peer for dead"
-            return [Removed(self.reason)]
-        return []
-
-    def _install(self, now: float, view: View) -> list[Effect]:
-        before = () if self.view is None else self.view.members
-        self._restart = ""
-        self._last_progress = now
-        self._agreement.install(view)
-        for member in view.members:
-            self._joiners.pop(member, None)
-        effects = self._steps.install(view)
-        early, self._early = self._early, {}
-        for envelope in early.values():  # READY came another way than DECIDE, and overtook it
-            if envelope.stamp == view.stamp:
-                effects += self._receive_in_view(now, envelope.sender, envelope.body)
-        for member in before:
-            if member not in view.members and self._swim.is_gone(member):
-                effects.append(Forget(member))
-        return effects
-
-    def _take(self, now: float, results: list[Send | Decided]) -> list[Effect]:
-        decided = next((result.view for result in results if isinstance(result, Decided)), None)
-        if decided is None:
-            return [result for result in results if isinstance(result, Send)]
-        # What else there is belongs to the view that ends here, and would leave with the stamp of the next.
-        assert self.view is not None
-        concerned = dict.fromkeys((*self.view.members, *decided.members))
-        effects: list[Effect] = [Send(member, Decide(decided)) for member in concerned if member != self.me]
-        return [*effects, *self._consider_view(now, decided)]
-
-    def _consider_join(self, now: float, source: Member, state_hash: str) -> list[Effect]:
-        if self.view is None or self._layout is None:
-            return []
-        if self.view.since(source) is not None:
-            return [Send(source, Decide(self.view))]
-        if state_hash != self._layout[0]:
-            return [Send(source, Refuse(self._layout[1]))]
-        if self._swim.is_gone(source):
-            return self._swim.tell(source)
-        if self._swim.is_alive(source):  # or its death would go unnoticed
-            self._joiners[source] = now
-        return []
-
-    def _reconsider(self, now: float) -> list[Effect]:
-        """Propose what should change, if anything should, and say why when that changes."""
-        if self.view is None or self.ended:
-            return []
-        expired = [member for member, asked in self._joiners.items() if now - asked > 6 * self._config.beat_s]
-        for member in expired:
-            del self._joiners[member]
-        dead = {member for member in self.view.members if self._swim.is_gone(member)}
-        if self.leaving and all(member in self._leavers for member in self.view.members if member not in dead):
-            self.ended = True
-            return [Left("every member leaves")]
-        idle = self.phase is Phase.ACTIVE
-        joiners = [member for member in self._joiners if idle and not self._swim.is_gone(member)]
-        decision = propose_view(
-            self.view,
-            dead=dead,
-            leaving=self._leavers,
-            joiners=joiners,
-            restart=self._restart if idle else "",
-        )
-        self._agreement.want(now, decision.successor if self._steps.seated else None, self._delay(dead))
-        return self._explain(decision, len(dead))
-
-    def _delay(self, dead: set[Member]) -> float:
-        """Survivors take turns: the first not gone where somebody is missing, a rotating first for joiners."""
-        assert self.view is not None
-        order = [m for m in self.view.members if m not in dead and (m not in self._leavers or m == self.me)]
-        turn = order.index(self.me) if self.me in order else len(order)
-        if len(order) < len(self.view.members) or self.leaving or self._restart:
-            return turn * self._config.death_stagger_s
-        return (turn - self.view.number) % len(order) * self._config.join_stagger_s
-
-    def _explain(self, decision: Decision, num_dead: int) -> list[Effect]:
-        assert self.view is not None
-        if decision.reason == self.reason:
-            return []
-        self.reason = decision.reason
-        effects: list[Effect] = [Explain(decision.reason)]
-        if decision.quorum_lost:
-            size = len(self.view.members)
-            effects.append(QuorumGone(size - num_dead, size, decision.reason))
-        return effects
+        self._joining.reason = "others take this peer for dead"
+        return [Removed(self._joining.reason)]
 
     # What happens by itself.
 
+    def _notice_pause(self, now: float) -> list[Effect]:
+        """If this process was stopped, others were not silent: it did not listen. Maybe they have gone on."""
+        was_stopped = now - self._expected >= self._config.pause_s
+        self._expected = max(now, self._expected)
+        if not was_stopped:
+            return []
+        self._swim.resume(now)
+        self._next.resume()
+        return [Explain("this process was stopped for a while"), *self._membership.ask_for_view(now)]
+
     def _follow_up(self, now: float, effects: list[Effect]) -> list[Effect]:
         """What these effects entail inside this peer."""
-        if any(isinstance(effect, Removed) for effect in effects):
-            self.ended = True
-            return effects
-        if self._may_found_step_0():
+        if not self.ended and self._membership.may_found_step_0():
             effects = [*effects, *self._steps.finished(0, b"", b"")]
-        if self.view is None and self._layout is not None:
-            met = [effect.claim.member for effect in effects if isinstance(effect, Discovered)]
-            effects = [*effects, *(Send(member, Join(self._layout[0])) for member in met)]
-        return [*self._note(now, effects), *self._reconsider(now)]
-
-    def _note(self, now: float, effects: list[Effect]) -> list[Effect]:
-        if any(isinstance(effect, Activated | Committed) for effect in effects):
-            self._last_progress = now
-        return effects
-
-    def _may_found_step_0(self) -> bool:
-        """Step 0 is empty and held until the founding members are here."""
-        steps = self._steps
-        if steps.view is None or steps.phase is not Phase.ACTIVE or steps.done != NOTHING_DONE:
-            return False
-        return steps.finish is None and len(steps.view.members) >= steps.view.founding_size
-
-    def _beat(self, now: float) -> list[Effect]:
         if self.view is None:
-            return [] if self._layout is None else self._ask(now)
-        effects = [*self._steps.beat(), *self._steps.query()]
-        if self.leaving:
-            effects += [Send(member, Leave()) for member in self._others()]
-        if now - self._last_progress >= self._config.stale_s:
-            self._last_progress = now
-            effects += [Send(member, ViewQuery()) for member in dict.fromkeys((*self._swim.alive(), *self._others()))]
+            met = [effect.claim.member for effect in effects if isinstance(effect, Discovered)]
+            effects = [*effects, *(self._joining.ask(met) if met else [])]
+        elif not any(isinstance(effect, Removed | Left) for effect in effects):
+            effects = [*effects, *self._membership.reconsider(now)]
+        return self._done_with(now, effects)
+
+    def _done_with(self, now: float, effects: list[Effect]) -> list[Effect]:
+        self.ended = self.ended or any(isinstance(effect, Removed | Left) for effect in effects)
+        effects = [*self._notice_pause(now), *self._membership.note(now, effects)]
+        self._expected = max(now, self.next_deadline())  # what is overdue already was not missed
         return effects
 
-    def _ask(self, now: float) -> list[Effect]:
-        assert self._layout is not None
-        self._next_beat = now + 2 * self._config.beat_s
-        return [Send(member, Join(self._layout[0])) for member in self._swim.alive()]
+    def _show(self, now: float) -> None:
+        """Let the others know how far this peer is, unless they know."""
+        at, done = self._shown
+        elapsed_s = now - at
+        if elapsed_s < self._config.status_s:
+            return
+        self._shown = now, self.done
+        status = Status(
+            view_number=self.stamp.number,
+            step=self.done,
+            steps_per_s=round((self.done - done) / elapsed_s, 3),
+            loss=self._loss,
+            digest=self._steps.digest,
+            capability=self._capability,
+        )
+        self._swim.set_status(now, status)
 
-    def _others(self) -> list[Member]:
-        return [] if self.view is None else [member for member in self.view.members if member != self.me]
+    def _seek(self, now: float) -> list[Effect]:
+        self._next_beat = now + 2 * self._config.beat_s
+        foundation = self._joining.foundation(now)
+        if foundation is None or self._joining.layout is None:
+            return self._joining.ask()
+        lineage, size, policy = foundation
+        return self.found(now, lineage, size, self._joining.layout, policy)

@@ -1,10 +1,11 @@
-"""What peers say to each other, and what a core asks its host to do. Plain values, no behaviour.
+"""What peers say to each other. Plain values, no behaviour.
 
 The names in capitals are those of the protocol description (PROTOCOL.md). Every message travels in an `Envelope`
 that names its sender and the view that the sender has installed.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from .claim import Claim
 from .view import Member, Stamp, View
@@ -26,17 +27,83 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """ACK: I am, and this is my news."""
+    """ACK: I am, and this is my news. Also passed on by who was asked with PING-REQ."""
 
     nonce: int
     claims: tuple[Claim, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class PingRequest:
+    """PING-REQ: ask `target` for me whether it is there."""
+
+    nonce: int
+    target: Member
+
+
+@dataclass(frozen=True, slots=True)
+class NoAck:
+    """NO-ACK: I asked, as you wanted, and heard nothing; but I am here (Lifeguard)."""
+
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gossip:
+    """GOSSIP: news, unasked."""
+
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """SYNC: this is what I know, as one digest per bucket of peers."""
+
+    digests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReply:
+    """SYNC-REPLY: these buckets differ, and this is what I have in them; answered with GOSSIP."""
+
+    buckets: tuple[int, ...]
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
-    """JOIN: I ask for a seat; `state_hash` names the layout of the state that I can receive."""
+    """JOIN: I ask for a seat.
+
+    Attributes:
+        state_hash: names the layout of the state that this peer can receive.
+        follows: it observes: it takes committed steps while it has no seat, and wants one when it is current.
+        done: the last step that it has taken over; `digest` is of the chain up to it.
+    """
 
     state_hash: str
+    follows: bool = False
+    done: int = NOTHING_DONE
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """HEAD: the last step that was committed here; answers the JOIN of an observer."""
+
+    step: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LineageQuery:
+    """LINEAGE?: does this swarm exist already? Asked by who would found it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineageAnswer:
+    """LINEAGE: the one that I know; empty if none."""
+
+    lineage: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +185,55 @@ class Nack:
     promised: Ballot
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptorRecord:
+    """What an acceptor has promised and accepted: the page that outlives its process (policy `live`).
+
+    Attributes:
+        view: the latest view that it has installed or decided; None before the first.
+        promised: its promise for the successor of `view`.
+        vote: what it has accepted as the successor of `view`.
+    """
+
+    view: View | None
+    promised: Ballot
+    vote: Vote | None
+
+
+class Kind(IntEnum):
+    """What a report is about, and how certain it is."""
+
+    PROVEN = 0
+    """The kernel says that the process has ended."""
+    REFUSED = 1
+    """Its link was lost, and a new one was refused."""
+    SILENT = 2
+    """Nothing was heard of it for too long."""
+    STALLED = 3
+    """An operation that all have submitted does not complete: frames were lost."""
+    WITHDRAWN = 4
+    """Its sender starts the open step over, and takes part in it with weight 0."""
+    ABORTED = 5
+    """Its sender has given the open step up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """REPORT: what I have seen, for as long as it stays so. Said again with every beat.
+
+    Attributes:
+        kind: of the observation.
+        subject: whom it is about; of the last three kinds, the sender.
+        step: of the last three kinds, the open step.
+        record: of PROVEN, what the dead member has left behind, if it could be read.
+    """
+
+    kind: Kind
+    subject: Member
+    step: int = NOTHING_DONE
+    record: AcceptorRecord | None = None
+
+
 # Which step is committed: between the members of the view on the envelope.
 
 
@@ -140,11 +256,18 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """FINISHED, when `finish` is new; repeated on every beat."""
+    """FINISHED, when `finish` is new; repeated on every beat.
+
+    Attributes:
+        done: the last committed step; `digest` is of the chain of steps up to it.
+        finish: step done + 1, if it is finished.
+        submitted: how many operations of step done + 1 have been submitted; only beats say so.
+    """
 
     done: int
     digest: bytes
     finish: Finish | None
+    submitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +300,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class StateQuery:
-    """STATE?: I am not seated and need the state after this step."""
+    """STATE?: I am not seated and need the state after this step, or a later one if I observe."""
 
     step: int
 
@@ -194,7 +317,15 @@ class Abort:
 Body = (
     Ping
     | Ack
+    | PingRequest
+    | NoAck
+    | Gossip
+    | Sync
+    | SyncReply
     | Join
+    | Head
+    | LineageQuery
+    | LineageAnswer
     | Refuse
     | Leave
     | ViewQuery
@@ -204,6 +335,7 @@ Body = (
     | Accept
     | Accepted
     | Nack
+    | Report
     | Progress
     | Ready
     | Beat
@@ -219,142 +351,3 @@ class Envelope:
     sender: Member
     stamp: Stamp
     body: Body
-
-
-# Effects: what the host is asked to do, in the order in which it is asked.
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Hand `body` to the transport, in an envelope; it may be lost."""
-
-    target: Member
-    body: Body
-
-
-@dataclass(frozen=True, slots=True)
-class Explain:
-    """Tell whoever reads the log."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Discovered:
-    """A peer is alive: link to it and watch its process."""
-
-    claim: Claim
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """A peer is gone and has nothing more to hear: close the link."""
-
-    member: Member
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """A view replaces the one before: no operation of older views may complete any more.
-
-    The host looks up members that were not `Discovered`: whoever knew them may be dead. It meets or buries them.
-    """
-
-    view: View
-
-
-@dataclass(frozen=True, slots=True)
-class Activated:
-    """Every member of the view is at step `done`: run step done + 1, from its first operation, in this view."""
-
-    view: View
-    done: int
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """All have finished the step, in `view`. Final."""
-
-    finish: Finish
-    view: View
-
-
-@dataclass(frozen=True, slots=True)
-class Aborted:
-    """Others have given the step up: what was, or will be, submitted for it here raises."""
-
-    step: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Provide:
-    """Give the state after `step` to `member`, as soon as it is complete."""
-
-    member: Member
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The swarm's state has another layout than ours."""
-
-    layout: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """The others go on without this peer."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """Nobody needs this peer any more; close."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumGone:
-    """This side may decide nothing any more."""
-
-    alive: int
-    size: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Diverged:
-    """Members finished one step with different bits; nothing commits."""
-
-    step: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Overheard:
-    """ABORT of `source`, for the operations of this view."""
-
-    source: Member
-    abort: Abort
-
-
-Effect = (
-    Send
-    | Explain
-    | Discovered
-    | Forget
-    | Installed
-    | Activated
-    | Committed
-    | Aborted
-    | Provide
-    | Refused
-    | Removed
-    | Left
-    | QuorumGone
-    | Diverged
-    | Overheard
-)

@@ -1,151 +1,377 @@
-"""Who exists: probes, and news that rides on them (SWIM, Das et al. 2002, sections 3.1 and 4.1).
+"""Who exists and who answers: discovery and failure detection (SWIM, Das et al. 2002; Lifeguard, Dadgar et al. 2018).
 
-Probes keep news flowing and show who is silent. They declare nobody dead: that is the kernel's word, or a link that
-was lost and then refused, and the host brings it with `bury`. Leaves out: indirect probes, suspicion, anti-entropy.
+Probes show who is silent, claims ride on them and on rounds of gossip, and now and then two peers compare all that they
+know. Nobody is declared dead here: that is the kernel's word, and the host brings it with `bury`. Leaves out: a
+bounded-degree overlay; `neighbours` is where it will be.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
-from .claim import NOWHERE, Claim, State, overrides
-from .messages import Ack, Discovered, Effect, Explain, Forget, Ping, Send
+from .anti_entropy import NUM_BUCKETS
+from .beliefs import Beliefs
+from .claim import NOWHERE, Claim, State, Status, order
+from .detector import Detector, Indirect, Probe, Relays
+from .effects import Discovered, Effect, Forget, Send
+from .messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
+from .swim_config import SwimConfig
 from .view import Member
 
+__all__ = ["Swim", "SwimConfig"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwimConfig:
-    """How fast news travels, and what that costs in traffic."""
-
-    probe_interval_s: float = 1.0
-    """One peer is probed this often."""
-
-    silent_after: int = 3
-    """A peer that misses this many probes in a row is named."""
-
-    claims_per_message: int = 8
-    """News that rides on one message."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.probe_interval_s < math.inf:
-            raise ValueError(f"probe_interval_s must be positive and finite, is {self.probe_interval_s}")
-        if self.silent_after < 1 or self.claims_per_message < 1:
-            raise ValueError(
-                "silent_after and claims_per_message must be at least 1, "
-                f"are {self.silent_after} and {self.claims_per_message}"
-            )
+CLAIMS_PER_SYNC = 512
+"""A reply to SYNC stops after the bucket that reaches this; what is missing follows with the next one."""
 
 
 class Swim:
-    """All claims that this peer has heard, and the probing of those that are alive."""
+    """All that this peer knows of others, and the probing of those that are alive."""
 
-    def __init__(self, me: Claim, *, rng: Random, config: SwimConfig, now: float) -> None:
-        self._me = me
+    def __init__(self, me: Claim, *, rng: Random, config: SwimConfig, now: float, known: Iterable[Claim] = ()) -> None:
+        """`known`: living peers that are linked to already, and that know this one; no effect says so."""
+        known = tuple(claim for claim in known if claim.state is State.ALIVE)
         self._rng = rng
         self._config = config
-        self._claims: dict[str, Claim] = {me.member.peer_id: me}
-        self._unspread: dict[str, int] = {}
-        self._acquainted: set[Member] = set()
-        self._unanswered: dict[Member, int] = {}
-        self._round: list[Member] = []
+        self._beliefs = Beliefs(me, known, config=config, now=now)
+        self._roster = self._beliefs.roster
+        self._detector = Detector(self._roster, self._beliefs.health, rng=rng, config=config, now=now)
+        self._relays = Relays(config)
         self._nonce = 0
-        self._next_probe = now + config.probe_interval_s
+        self._strangers: set[str] = set()
+        self._touched = now
+        self._next_gossip = now
+        self._next_lost = now
+        self._compared: Member | None = None
+        self._sync_gap_s = self._sync_interval_s() if known else config.probe_interval_s
+        self._next_sync = now + rng.random() * self._sync_gap_s if known else now
+
+    # What is known.
+
+    @property
+    def me(self) -> Claim:
+        """What this peer says of itself."""
+        return self._beliefs.me
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether others say of this very process that it has ended. It cannot refute that."""
+        return self._beliefs.is_denied
 
     def alive(self) -> tuple[Member, ...]:
-        """Every other peer that is alive as far as this one knows."""
-        others = (c for c in self._claims.values() if c is not self._me and c.state is State.ALIVE)
-        return tuple(claim.member for claim in others)
+        """Every other peer that is there as far as this one knows, suspect or not. Not who is held down."""
+        return self._roster.alive()
+
+    def neighbours(self) -> tuple[Member, ...]:
+        """Whom this peer keeps links to and probes: those alive and those held down; later, some of them."""
+        return self._roster.neighbours()
 
     def is_alive(self, member: Member) -> bool:
-        """Whether `member` was met and nothing worse is known: the host watches it."""
-        claim = self._claims.get(member.peer_id)
-        return claim is not None and claim.member == member and claim.state is State.ALIVE
+        """Whether it is one of `alive()`."""
+        return self._roster.is_neighbour(member) and not self._beliefs.is_lost(member)
 
     def is_gone(self, member: Member) -> bool:
-        """Whether `member` is dead, has left, or was followed by a later incarnation of itself."""
-        claim = self._claims.get(member.peer_id)
+        """Whether `member` is dead, has left, or was followed by a later incarnation of itself. Final."""
+        claim = self._beliefs.latest(member.peer_id)
         if claim is None:
             return False
         later = claim.member.incarnation > member.incarnation
-        return later or (claim.member == member and claim.state is not State.ALIVE)
+        return later or (claim.member == member and claim.state >= State.LEFT)
 
-    def next_deadline(self) -> float:
-        return self._next_probe
+    def is_lost(self, member: Member) -> bool:
+        """Whether nobody denied its suspicion in time, or it did so too often and is held down."""
+        return self._beliefs.is_lost(member)
 
-    def tick(self, now: float) -> list[Effect]:
-        if now < self._next_probe:
-            return []
-        self._next_probe = now + self._config.probe_interval_s
-        target = self._next_target()
-        if target is None:
-            return []
-        missed = self._unanswered.get(target, 0)
-        self._unanswered[target] = missed + 1
-        effects: list[Effect] = [Send(target, self._ping(target))]
-        if missed == self._config.silent_after:
-            effects.append(Explain(f"{target} is silent: {missed} probes without an answer"))
-        return effects
+    def claim_of(self, member: Member) -> Claim | None:
+        claim = self._roster.get(member.peer_id)
+        return claim if claim is not None and claim.member == member else None
 
-    def receive(self, source: Member, body: Ping | Ack) -> list[Effect]:
-        effects = [effect for claim in body.claims for effect in self.hear(claim)]
-        self._unanswered.pop(source, None)
-        if isinstance(body, Ack):
-            self._acquainted.add(source)
-        else:
-            effects.append(Send(source, Ack(body.nonce, self._news())))
-        return effects
+    def acquaintances(self) -> tuple[Claim, ...]:
+        """What is known of all others that are not gone for good."""
+        return tuple(claim for claim in self._roster.others() if claim.state < State.LEFT)
 
-    def hear(self, claim: Claim) -> list[Effect]:
+    def silence_s(self, now: float, member: Member) -> float:
+        """Since `member` was heard, or met."""
+        return self._beliefs.silence_s(now, member)
+
+    def patience(self) -> int:
+        """By how much every limit on the silence of others is to be stretched: this peer may be ill itself."""
+        return self._beliefs.health.patience
+
+    # Commands.
+
+    def hear(self, now: float, claim: Claim) -> list[Effect]:
         """Take in what somebody says of a peer; what is not newer changes nothing."""
-        name = claim.member.peer_id
-        old = self._claims.get(name)
-        if name == self._me.member.peer_id or (old is not None and not overrides(claim, old)):
-            return []
-        self._claims[name] = claim
-        self._unspread[name] = 4 * math.ceil(math.log10(len(self._claims) + 1))
-        effects: list[Effect] = []
-        if old is not None and old.state is State.ALIVE:
-            effects += [] if claim.member == old.member else [Forget(old.member)]
-            self._unanswered.pop(old.member, None)
-        if claim.state is State.ALIVE:
-            effects += [Discovered(claim), Send(claim.member, self._ping(claim.member))]
-        return effects
+        self._notice_lateness(now)
+        return self._greet(self._beliefs.hear(now, claim))
 
-    def bury(self, member: Member, state: State) -> list[Effect]:
-        """`member` is dead or has left for certain, met or not. Tells everybody at once."""
-        if self.is_gone(member):
+    def heard(self, now: float, member: Member) -> None:
+        """A frame of `member` has arrived, of whatever kind: it is there, so it need not answer a probe."""
+        self._beliefs.heard(now, member)
+        self._detector.receive_sign(member)
+
+    def bury(self, now: float, member: Member, state: State) -> list[Effect]:
+        """`member` is dead or has left for certain, met or not. Tells everybody at once, or some where many are."""
+        if self.is_gone(member) or member.peer_id == self.me.member.peer_id:
             return []
-        known = self._claims.get(member.peer_id)
-        contact = known.contact if known is not None and known.member == member else NOWHERE
-        effects = self.hear(Claim(member, state, contact))
-        return [*effects, *(Send(other, self._ping(other)) for other in self.alive())]
+        self._notice_lateness(now)
+        known = self.claim_of(member)
+        claim = Claim(member, state, NOWHERE) if known is None else replace(known, state=state, accuser="")
+        effects = self._beliefs.hear(now, claim)
+        if len(self.alive()) > self._config.everybody:
+            return effects  # the next round of gossip is due
+        return [*effects, *(Send(other, Gossip((claim,))) for other in self.alive())]
+
+    def suspect(self, now: float, member: Member) -> list[Effect]:
+        """There is evidence against `member` other than a probe: its link was refused, say."""
+        self._notice_lateness(now)
+        return self._beliefs.suspect(now, member)
 
     def tell(self, member: Member) -> list[Effect]:
         """Let `member` know what is said of it."""
-        self._nonce += 1
-        return [Send(member, Ping(self._nonce, (self._claims[member.peer_id],)))]
+        claim = self._beliefs.latest(member.peer_id)
+        return [] if claim is None else [Send(member, Ping(self._new_nonce(), (claim,)))]
 
-    def _ping(self, target: Member) -> Ping:
-        self._nonce += 1
-        introduction = () if target in self._acquainted else (self._me,)
-        return Ping(self._nonce, (*introduction, *self._news()))
+    def keep(self, members: Iterable[Member]) -> None:
+        """Forget none of `members`, however long they are lost: they have seats in a view."""
+        self._beliefs.kept = frozenset(member.peer_id for member in members)
 
-    def _news(self) -> tuple[Claim, ...]:
-        """The least spread claims first."""
-        names = sorted(self._unspread, key=lambda name: (-self._unspread[name], name))
-        names = names[: self._config.claims_per_message]
-        for name in names:
-            self._unspread[name] -= 1
-            if not self._unspread[name]:
-                del self._unspread[name]
-        return tuple(self._claims[name] for name in names)
+    def set_status(self, now: float, status: Status) -> list[Effect]:
+        """From now on this peer is doing like this; its `version` is counted here."""
+        self._notice_lateness(now)
+        version = self.me.status.version
+        if replace(status, version=version) != self.me.status:
+            self._beliefs.say_of_itself(replace(self.me, status=replace(status, version=version + 1)))
+        return []
 
-    def _next_target(self) -> Member | None:
-        """Round-robin in an order shuffled anew each round, so that everybody's turn comes soon (section 4.3)."""
+    def resume(self, now: float) -> None:
+        """This process was stopped: what it did not hear meanwhile says nothing about others.
+
+        After more than half of `tombstone_s` others may have forgotten who died in the meantime. So this peer forgets
+        all who are not dead, and asks those that it was linked to.
+        """
+        is_long = now - self._touched > self._config.tombstone_s / 2
+        self._touched = now
+        self._beliefs.resume(now, is_long=is_long)
+        self._detector.restart(now)
+        self._sync_gap_s = self._config.probe_interval_s
+        self._next_sync = now
+
+    # Time.
+
+    def next_deadline(self) -> float:
+        return min(
+            self._detector.next_deadline(),
+            self._beliefs.next_deadline(),
+            self._relays.next_deadline(),
+            self._next_gossip if self._beliefs.rumours and self.alive() else math.inf,
+            self._next_lost if self._roster.lost() else math.inf,
+            self._next_sync if self.alive() or self._beliefs.orphans else math.inf,
+        )
+
+    def tick(self, now: float) -> list[Effect]:
+        self._notice_lateness(now)
+        if now < self.next_deadline():
+            return []
+        effects = self._probe(now)
+        effects += [Send(relay.origin, NoAck(relay.nonce)) for relay in self._relays.expire(now)]
+        for effect in self._beliefs.tick(now):
+            effects.append(effect)
+            if isinstance(effect, Forget):
+                self._strangers.discard(effect.member.peer_id)
+        effects += self._seek_the_lost(now)
+        effects += self._compare(now)
+        effects += self._gossip(now)
+        return effects
+
+    def _notice_lateness(self, now: float) -> None:
+        """Whoever comes late to its own deadlines has answers waiting, and takes nobody's silence for granted."""
+        if now - self._touched > self._config.probe_timeout_s and self._config.lifeguard:
+            late_s = now - max(self._touched, self.next_deadline())
+            if late_s > self._config.tombstone_s / 2:
+                self.resume(now)
+            if late_s > self._config.probe_timeout_s:
+                self._beliefs.health.worsen()
+                self._beliefs.excuse(late_s)
+                self._detector.restart(now)
+        self._touched = now
+
+    def _probe(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for result in self._detector.tick(now, self._nonce + 1):
+            match result:
+                case Probe(target, nonce):
+                    self._nonce = nonce
+                    effects.append(Send(target, self._ping(target, nonce)))
+                case Indirect(helper, target, nonce):
+                    effects.append(Send(helper, PingRequest(nonce, target)))
+                case _:
+                    effects += [*self._beliefs.suspect(now, result.target), *self._accuse(result.target)]
+        return effects
+
+    def _accuse(self, target: Member) -> list[Effect]:
+        """The sooner the accused hears of it, the sooner it can deny."""
+        return [Send(target, self._ping(target, self._new_nonce()))] if self._config.lifeguard else []
+
+    def _seek_the_lost(self, now: float) -> list[Effect]:
+        """A partition may have healed: whoever is lost hears of it by this, and denies."""
+        lost = self._roster.lost()
+        if now < self._next_lost or not lost:
+            return []
+        self._next_lost = now + self._config.lost_interval_s
+        target = lost[self._rng.randrange(len(lost))]
+        return [Send(target, self._ping(target, self._new_nonce()))] if self._beliefs.is_linked(target) else []
+
+    def _gossip(self, now: float) -> list[Effect]:
         alive = self.alive()
-        while self._round and self._round[-1] not in alive:
-            self._round.pop()
-        if not self._round:
-            self._round = list(alive)
-            self._rng.shuffle(self._round)
-        return self._round.pop() if self._round else None
+        if now < self._next_gossip or not alive:
+            return []
+        effects: list[Effect] = []
+        for target in self._rng.sample(alive, min(self._config.gossip_fanout, len(alive))):
+            if not (claims := self._beliefs.news()):
+                break
+            effects.append(Send(target, Gossip(claims)))
+        self._next_gossip = now + self._config.gossip_interval_s
+        return effects
+
+    def _compare(self, now: float) -> list[Effect]:
+        """Anti-entropy with a random neighbour: at first, and after a pause, often, and then ever more rarely."""
+        candidates = self.alive() or self._beliefs.orphans
+        if now < self._next_sync or not candidates:
+            return []
+        self._next_sync = now + min(self._sync_gap_s, self._sync_interval_s())
+        self._compared = candidates[self._rng.randrange(len(candidates))]
+        return [Send(self._compared, Sync(self._roster.digests()))]
+
+    def _sync_interval_s(self) -> float:
+        """Everybody compares more rarely where there are many, as memberlist does."""
+        return self._config.sync_interval_s * max(1, math.ceil(math.log2(self._beliefs.num_peers)) - 4)
+
+    # Messages.
+
+    def receive(
+        self, now: float, source: Member, body: Ping | Ack | PingRequest | NoAck | Gossip | Sync | SyncReply
+    ) -> list[Effect]:
+        """Whatever arrives. What makes no sense changes nothing."""
+        if source.peer_id == self.me.member.peer_id:
+            return []
+        self._notice_lateness(now)
+        self._beliefs.heard(now, source)
+        match body:
+            case Ping(nonce, claims):
+                self._strangers.discard(source.peer_id)
+                effects = self._hear_all(now, source, claims)
+                return [*effects, Send(source, Ack(nonce, self._answer(source, claims)))]
+            case Ack(nonce, claims):
+                return [*self._hear_all(now, source, claims), *self._receive_ack(source, nonce)]
+            case PingRequest(nonce, target):
+                return self._receive_request(now, source, nonce, target)
+            case NoAck(nonce):
+                self._detector.receive_no_ack(source, nonce)
+                return []
+            case Gossip(claims):
+                return self._hear_all(now, source, claims)
+            case Sync(digests):
+                return self._receive_sync(source, digests)
+            case _:
+                return self._receive_reply(now, source, body)
+
+    def _hear_all(self, now: float, source: Member, claims: tuple[Claim, ...], *, spread: bool = True) -> list[Effect]:
+        effects: list[Effect] = []
+        for claim in claims:
+            effects += self._beliefs.hear(now, claim, spread=spread)
+        return self._greet(effects, source) if effects else effects
+
+    def _receive_ack(self, source: Member, nonce: int) -> list[Effect]:
+        relay = self._relays.finish(source, nonce)
+        if relay is not None:
+            return [Send(relay.origin, Ack(relay.nonce, ()))]
+        self._strangers.discard(source.peer_id)
+        self._detector.receive_ack(source, nonce)
+        return []
+
+    def _receive_request(self, now: float, source: Member, nonce: int, target: Member) -> list[Effect]:
+        if target == self.me.member:
+            return [Send(source, Ack(nonce, ()))]
+        known = self.claim_of(target)
+        if known is None or known.state >= State.LEFT or not self._beliefs.is_linked(target):
+            return []
+        own_nonce = self._new_nonce()
+        if not self._relays.begin(now, own_nonce, source, nonce, target):
+            return []
+        return [Send(target, self._ping(target, own_nonce))]
+
+    def _receive_sync(self, source: Member, digests: tuple[bytes, ...]) -> list[Effect]:
+        if len(digests) != NUM_BUCKETS:
+            return []
+        mine = self._roster.digests()
+        differing = [number for number in range(NUM_BUCKETS) if mine[number] != digests[number]]
+        start = self._rng.randrange(NUM_BUCKETS) if differing else 0
+        buckets: list[int] = []
+        claims: list[Claim] = []
+        for number in sorted(differing, key=lambda number: (number - start) % NUM_BUCKETS):
+            buckets.append(number)
+            claims += self._roster.bucket(number)
+            if len(claims) >= CLAIMS_PER_SYNC:
+                break
+        return [Send(source, SyncReply(tuple(buckets), tuple(claims)))]
+
+    def _receive_reply(self, now: float, source: Member, reply: SyncReply) -> list[Effect]:
+        effects = self._hear_all(now, source, reply.claims, spread=False)
+        if source != self._compared:
+            return effects
+        self._compared = None
+        if any(isinstance(effect, Discovered) for effect in effects):
+            self._sync_gap_s = self._config.probe_interval_s
+            self._next_sync = min(self._next_sync, now + self._sync_gap_s)
+        else:
+            self._sync_gap_s = min(2 * self._sync_gap_s, self._sync_interval_s())
+        theirs = {claim.member.peer_id: order(claim) for claim in reply.claims}
+        news = [
+            claim
+            for number in dict.fromkeys(reply.buckets)
+            if 0 <= number < NUM_BUCKETS
+            for claim in self._roster.bucket(number)
+            if _is_news(claim, theirs.get(claim.member.peer_id))
+        ]
+        return [*effects, Send(source, Gossip(tuple(news)))] if news else effects
+
+    # What goes out.
+
+    def _answer(self, source: Member, claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
+        """News; first of all what `source` should know about itself, and what it has wrong about this peer."""
+        mine = self.me
+        wrong = any(c.member.peer_id == mine.member.peer_id and order(c) < order(mine) for c in claims)
+        return (*self._said_of(source), *((mine,) if wrong else ()), *self._beliefs.news())
+
+    def _ping(self, target: Member, nonce: int) -> Ping:
+        introduction = (self.me,) if target.peer_id in self._strangers else ()
+        return Ping(nonce, (*self._said_of(target), *introduction, *self._beliefs.news()))
+
+    def _said_of(self, member: Member) -> tuple[Claim, ...]:
+        """Who is suspect or worse hears it first from whom it talks to (Lifeguard's buddy system)."""
+        claim = self._beliefs.latest(member.peer_id)
+        if claim is None or (claim.state is State.ALIVE and claim.member == member):
+            return ()
+        return () if claim.state is State.SUSPECT and not self._config.lifeguard else (claim,)
+
+    def _greet(self, effects: list[Effect], source: Member | None = None) -> list[Effect]:
+        """Introduce this peer to those it has met. Where there are many, gossip does that."""
+        met = [effect.claim.member for effect in effects if isinstance(effect, Discovered)]
+        self._strangers.update(member.peer_id for member in met)
+        if len(self._strangers) > 2 * len(self._roster):  # some of them are forgotten
+            self._strangers = {name for name in self._strangers if self._roster.get(name) is not None}
+        if source is not None:
+            self._strangers.discard(source.peer_id)
+        if len(self.neighbours()) > self._config.everybody:
+            return effects
+        return [*effects, *(Send(m, self._ping(m, self._new_nonce())) for m in met if m != source)]
+
+    def _new_nonce(self) -> int:
+        self._nonce += 1
+        return self._nonce
+
+
+def _is_news(claim: Claim, theirs: tuple[int, int, int, int, int] | None) -> bool:
+    """Whether they should hear it. What they lack of the lost and the gone they may have forgotten."""
+    return claim.state <= State.SUSPECT if theirs is None else order(claim) > theirs

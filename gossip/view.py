@@ -3,11 +3,12 @@
 A view is the bridge between names and numbers: `gossip` speaks of its members, `collectives` of the ranks that
 they have in it. Each view is decided once, by a quorum of the members of the one before (agreement.py).
 
-Leaves out: the quorum policy `live` with its acceptor records, several joiners at once, observers.
+Leaves out: weights, and a committee of voters for more than some hundred members.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cached_property
 from hashlib import blake2b
 
@@ -22,13 +23,37 @@ class Member:
     def __str__(self) -> str:
         return self.peer_id
 
+    def __hash__(self) -> int:
+        return hash(self.peer_id)  # a str remembers its own
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Where a peer is reached, and its process as the kernel of its host knows it."""
+
+    control: str
+    data: str
+    pid: int
+    process_start: int
+
+
+NOWHERE = Contact("", "", 0, 0)
+"""Of a peer that died before it was met."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A member's place in a view, and the number of the view that admitted it."""
+    """A member's place in a view.
+
+    Attributes:
+        member: who.
+        since: number of the view that admitted it.
+        contact: where it is reached: who is told of a view may never have met all of its members.
+    """
 
     member: Member
     since: int
+    contact: Contact = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +63,15 @@ class Stamp:
     lineage: bytes
     number: int
     hash: bytes
+
+
+class Policy(IntEnum):
+    """Who may decide the successor of a view. The founder chooses it for the lineage."""
+
+    MAJORITY = 0
+    """More than half of the members, or half with rank 0."""
+    LIVE = 1
+    """These, or everybody who is left if the others are proven dead and their acceptor records were read."""
 
 
 NO_VIEW = Stamp(b"", 0, b"")
@@ -53,6 +87,8 @@ class View:
         founding_size: step 0 is held until this many members take part.
         seats: one per rank, in rank order.
         parent: hash of the view before, empty in view 1.
+        policy: who may decide the next view; the same in all views of a lineage.
+        founder: peer_id of the first member, so that two swarms that meet can name their founders.
     """
 
     lineage: bytes
@@ -60,6 +96,8 @@ class View:
     founding_size: int
     seats: tuple[Seat, ...]
     parent: bytes
+    policy: Policy = Policy.MAJORITY
+    founder: str = ""
 
     def __post_init__(self) -> None:
         names = [seat.member.peer_id for seat in self.seats]
@@ -80,10 +118,15 @@ class View:
     def hash(self) -> bytes:
         """16 bytes over a canonical encoding of every field."""
         digest = blake2b(digest_size=16)
-        digest.update(b"%d:%b %d %d " % (len(self.lineage), self.lineage, self.number, self.founding_size))
+        founder = self.founder.encode()
+        head = len(self.lineage), self.lineage, self.number, self.founding_size, self.policy, len(founder), founder
+        digest.update(b"%d:%b %d %d %d %d:%b %d " % (*head, len(self.seats)))
         for seat in self.seats:
             name = seat.member.peer_id.encode()
             digest.update(b"%d:%b %d %d " % (len(name), name, seat.member.incarnation, seat.since))
+            for address in (seat.contact.control.encode(), seat.contact.data.encode()):
+                digest.update(b"%d:%b " % (len(address), address))
+            digest.update(b"%d %d " % (seat.contact.pid, seat.contact.process_start))
         digest.update(self.parent)
         return digest.digest()
 
@@ -92,9 +135,13 @@ class View:
         return next((seat.since for seat in self.seats if seat.member == member), None)
 
 
-def founding_view(founder: Member, lineage: bytes, founding_size: int) -> View:
+MOST_MEMBERS = 100
+"""An acceptor record, which holds two views, must fit into its page."""
+
+
+def founding_view(founder: Seat, lineage: bytes, founding_size: int, policy: Policy = Policy.MAJORITY) -> View:
     """View 1 of a new lineage: the founder alone."""
-    return View(lineage, 1, founding_size, (Seat(founder, 1),), b"")
+    return View(lineage, 1, founding_size, (founder,), b"", policy, founder.member.peer_id)
 
 
 def is_quorum(members: Collection[Member], view: View) -> bool:
@@ -107,6 +154,42 @@ def is_quorum(members: Collection[Member], view: View) -> bool:
     return doubled > len(view.members) or (doubled == len(view.members) and view.members[0] in present)
 
 
+def can_decide(living: Collection[Member], witnessed: Collection[Member], view: View) -> bool:
+    """Whether `living` are enough to go on from `view`, under its policy.
+
+    Args:
+        living: members that take part.
+        witnessed: members that are proven dead, and whose acceptor records were read after their death.
+        view: the installed view.
+    """
+    if is_quorum(living, view):
+        return True
+    if view.policy is not Policy.LIVE or not living:
+        return False
+    return all(member in living or member in witnessed for member in view.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is known against a view staying as it is.
+
+    Attributes:
+        gone: members that cannot be reached, or are dead.
+        proven: those of `gone` that never come back.
+        witnessed: those of `proven` whose acceptor records were read.
+        leaving: members that said LEAVE. They still vote.
+        joiners: those who ask for a seat and may have one, and where they are; the first to be admitted first.
+        restart: why the same members should start over in a new view, if they should.
+    """
+
+    gone: Collection[Member] = ()
+    proven: Collection[Member] = ()
+    witnessed: Collection[Member] = ()
+    leaving: Collection[Member] = ()
+    joiners: Mapping[Member, Contact] = field(default_factory=dict)
+    restart: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Who should be in the next view, and why."""
@@ -115,49 +198,62 @@ class Decision:
     """None: keep the current view."""
     reason: str
     quorum_lost: bool = False
-    """Too few members are alive to decide anything in this view, now or later."""
+    """Too few members take part to decide anything now."""
+    is_final: bool = False
+    """Nor will there ever be enough: those who are missing are dead."""
 
 
-def propose_view(
-    view: View,
-    *,
-    dead: Collection[Member],
-    leaving: Collection[Member],
-    joiners: Sequence[Member],
-    restart: str = "",
-) -> Decision:
-    """Who should be in the view after `view`. Survivors keep their order, at most one joiner is appended.
+def propose_view(view: View, change: Change) -> Decision:
+    """Who should be in the view after `view`, and why.
 
-    A leaving member still votes, a dead one cannot. A joiner replaces an older incarnation of itself.
-
-    Args:
-        view: the installed view.
-        dead: members that are gone for good.
-        leaving: members that said LEAVE.
-        joiners: those who ask for a seat, the first to be admitted first.
-        restart: why the same members should start over in a new view, if they should.
+    Survivors keep their order. Joiners are appended, at most as many as survivors, so that the survivors alone are a
+    quorum of the next view. A joiner replaces an older incarnation of itself.
     """
-    living = [member for member in view.members if member not in dead]
-    joiner = next((j for j in joiners if j not in dead and _is_newer(j, view)), None)
-    replaced = {member for member in view.members if joiner and member.peer_id == joiner.peer_id}
-    staying = [s for s in view.seats if s.member in living and s.member not in leaving and s.member not in replaced]
-    gone = [str(seat.member) for seat in view.seats if seat not in staying]
-    count = f"{len(living)} of {len(view.members)} members of view {view.number} are alive"
-    if not gone and joiner is None and not restart:
+    living = [member for member in view.members if member not in change.gone]
+    admitted = _admissible(view, change)
+    names = {joiner.peer_id for joiner in admitted}
+    staying = [
+        seat
+        for seat in view.seats
+        if seat.member in living and seat.member not in change.leaving and seat.member.peer_id not in names
+    ]
+    admitted = admitted[: max(0, min(len(staying), MOST_MEMBERS - len(staying)))]
+    leaving = [str(seat.member) for seat in view.seats if seat not in staying]
+    count = f"{len(living)} of {len(view.members)} members of view {view.number} are here"
+    if not leaving and not admitted and not change.restart:
         return Decision(None, count)
-    if not is_quorum(living, view):
-        return Decision(None, f"{count}, no majority", quorum_lost=True)
+    if not can_decide(living, change.witnessed, view):
+        rest = [member for member in view.members if member not in change.proven]
+        is_final = not can_decide(rest, change.witnessed, view)
+        return Decision(None, f"{count}, {_why_too_few(view, change)}", quorum_lost=True, is_final=is_final)
     if not staying:
-        return Decision(None, f"{count}, and all of them leave")
+        return Decision(None, f"{count}, and none of them stays")
     reasons = [count]
-    reasons += [f"without {', '.join(gone)}"] if gone else []
-    reasons += [f"with {joiner}"] if joiner else []
-    reasons += [restart] if restart else []
+    reasons += [f"without {', '.join(leaving)}"] if leaving else []
+    reasons += [f"with {', '.join(map(str, admitted))}"] if admitted else []
+    reasons += [change.restart] if change.restart else []
     number = view.number + 1
-    seats = (*staying, Seat(joiner, number)) if joiner else tuple(staying)
-    return Decision(View(view.lineage, number, view.founding_size, seats, view.hash), "; ".join(reasons))
+    seats = (*staying, *(Seat(joiner, number, change.joiners[joiner]) for joiner in admitted))
+    successor = View(view.lineage, number, view.founding_size, seats, view.hash, view.policy, view.founder)
+    return Decision(successor, "; ".join(reasons))
+
+
+def _admissible(view: View, change: Change) -> list[Member]:
+    """The latest incarnation of each joiner. An older one never ejects a newer one, and a member has its seat."""
+    latest: dict[str, Member] = {}
+    for joiner in change.joiners:
+        known = latest.get(joiner.peer_id)
+        if joiner not in change.gone and _is_newer(joiner, view) and (known is None or joiner > known):
+            latest[joiner.peer_id] = joiner
+    return list(latest.values())
 
 
 def _is_newer(joiner: Member, view: View) -> bool:
-    """An older incarnation never ejects a newer one, and a member has its seat already."""
     return all(joiner.incarnation > m.incarnation for m in view.members if m.peer_id == joiner.peer_id)
+
+
+def _why_too_few(view: View, change: Change) -> str:
+    if view.policy is Policy.MAJORITY:
+        return "no majority"
+    unread = [str(m) for m in view.members if m in change.gone and m not in change.witnessed]
+    return f"no majority, and no word of the kernel with an acceptor record about {', '.join(unread)}"

@@ -37,6 +37,9 @@ def run(
     min_peers: Annotated[
         int | None, typer.Option(help="The first step waits for this many; without it, for -n.")
     ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Who goes on after deaths: live (whoever is left) or majority.")
+    ] = None,
     receipts: Annotated[Path | None, typer.Option(help="Folder for one receipt per committed step.")] = None,
 ) -> None:
     """Start identical peers on this host; they found the swarm, or join it."""
@@ -49,6 +52,7 @@ def run(
         swarm=swarm,
         home=home,
         min_peers=min_peers,
+        policy=policy,
         receipts=receipts,
     )
     launcher = Launcher(config, environ=os.environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())

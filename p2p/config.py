@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from gossip import CoreConfig
+from gossip import CoreConfig, Policy
 
 from .discovery import default_home
 
@@ -17,10 +17,14 @@ class LoopConfig:
     core: CoreConfig = field(default_factory=CoreConfig)
     segment_bytes: int = 1 << 20
     """What one data frame carries at most."""
+    policy: Policy = Policy.LIVE
+    """Who may decide the next view, if this peer founds the swarm."""
     keep_moments: bool = False
     """Remember when things happened; for whoever writes receipts."""
     link_check_s: float = 0.05
-    """Lost links, and a founder that died, are looked for this often."""
+    """Lost links are looked for this often."""
+    look_s: float = 1.0
+    """A joiner that waits looks this often whether there is still somebody to wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,8 @@ class PeerConfig:
         swarm: those who may meet; one name, one run.
         home: the registry folder, private to this user.
         min_peers: step 0 is held until so many peers take part. The founder's value counts.
+        policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
+            are proven dead) or `majority`. The founder's value counts.
         receipts: folder for receipts and timings; None: none are written.
         join_timeout_s: for a seat, and for the first `min_peers` peers.
         step_timeout_s: for a step to commit; longer than the slowest member's backward pass.
@@ -40,6 +46,7 @@ class PeerConfig:
     swarm: str = "default"
     home: Path
     min_peers: int = 1
+    policy: str = "live"
     receipts: Path | None = None
     join_timeout_s: float = 600.0
     step_timeout_s: float = 600.0
@@ -49,6 +56,8 @@ class PeerConfig:
     def __post_init__(self) -> None:
         if self.min_peers < 1:
             raise ValueError(f"min_peers must be at least 1, is {self.min_peers}")
+        if self.policy.upper() not in Policy.__members__:
+            raise ValueError(f"policy must be {' or '.join(Policy.__members__).lower()}, is {self.policy!r}")
         for name in ("join_timeout_s", "step_timeout_s", "leave_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
@@ -61,6 +70,8 @@ class PeerConfig:
             found["swarm"] = swarm
         if min_peers := environ.get("SHOAL_MIN_PEERS"):
             found["min_peers"] = int(min_peers)
+        if policy := environ.get("SHOAL_POLICY"):
+            found["policy"] = policy
         if receipts := environ.get("SHOAL_RECEIPTS"):
             found["receipts"] = Path(receipts)
         return cls(**(found | given))

@@ -36,7 +36,10 @@ from typing import Final
 
 import platformdirs
 
-from p2p.errors import RegistryError
+from gossip import Member
+
+from .errors import RegistryError
+from .records import record_path
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +242,10 @@ class Registry:
                 raise ValueError(f"its address {address!r} is not in this folder")
 
     def _lives(self, entry: Entry) -> bool:
-        return entry.boot_id == self._boot_id and process_start(entry.pid) == entry.process_start
+        try:
+            return entry.boot_id == self._boot_id and process_start(entry.pid) == entry.process_start
+        except OSError as error:
+            raise RegistryError(f"cannot see whether process {entry.pid} is alive: {error}") from error
 
     def _clean_up(self, dead: tuple[Entry, ...], *, keep_members: bool) -> None:
         """Remove what the dead left. Joiners that wait in vain still have to learn of dead members."""
@@ -249,6 +255,8 @@ class Registry:
                 self._path(entry.peer_id).unlink(missing_ok=True)
 
     def _remove_all_but_entry(self, entry: Entry) -> None:
+        # Who may use the acceptor record of a dead peer has opened it already.
+        record_path(self.folder, Member(entry.peer_id, entry.incarnation)).unlink(missing_ok=True)
         self._path(entry.peer_id).with_suffix(".draft").unlink(missing_ok=True)
         for address in (entry.control_address, entry.data_address):
             Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
@@ -305,10 +313,14 @@ def default_home(environ: Mapping[str, str]) -> Path:
 
 
 def process_start(pid: int) -> int | None:
-    """Clock ticks from boot to the start of process `pid`; None if it has ended, reaped or not."""
+    """Clock ticks from boot to the start of process `pid`; None if it has ended, reaped or not.
+
+    Raises:
+        OSError: that cannot be found out, say because no file can be opened.
+    """
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     # Field 2 is the program's name in parentheses and may itself hold blanks and parentheses.
     state, *rest = status.rpartition(")")[2].split()

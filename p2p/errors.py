@@ -12,7 +12,7 @@ ShoalError
     StepTimeout           a step was not committed in time
 """
 
-from gossip.messages import Diverged, QuorumGone, Refused, Removed
+from gossip.effects import Diverged, Paused, Refused, Removed
 
 
 class ShoalError(Exception):
@@ -62,7 +62,7 @@ class ReplicasDiverged(ShoalError):
 
 
 class QuorumLost(ShoalError):
-    """Too few members of the view are alive to agree on the next one."""
+    """Too few members of the view are alive to agree on the next one, now or ever."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -84,14 +84,14 @@ class StepTimeout(ShoalError):
     """A step was not committed in time, and nobody is dead."""
 
 
-def error_of(effect: Refused | Removed | QuorumGone | Diverged) -> ShoalError:
+def error_of(effect: Refused | Removed | Paused | Diverged) -> ShoalError:
     """What the training thread raises when the core has this to say."""
     match effect:
         case Refused(layout):
             return JoinRefused(layout)
         case Removed(reason):
             return RemovedFromView(reason)
-        case QuorumGone(reason=reason):
+        case Paused(reason=reason):
             return QuorumLost(reason)
         case Diverged(step, reason):
             return ReplicasDiverged(step, reason)

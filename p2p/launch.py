@@ -40,6 +40,7 @@ class LaunchConfig:
     """What to start, and how often.
 
     Attributes:
+        policy: `live` or `majority`; None: as for `p2p.join`.
         min_peers: the swarm's first step waits for this many; None: for `num_peers`.
         home: the registry folder; None: `discovery.default_home`.
         receipts: folder for the peers' receipts; None: they write none.
@@ -52,6 +53,7 @@ class LaunchConfig:
     swarm: str = "default"
     home: Path | None = None
     min_peers: int | None = None
+    policy: str | None = None
     receipts: Path | None = None
     grace_s: float = 10.0
 
@@ -61,6 +63,8 @@ class LaunchConfig:
             raise LaunchError(f"-n is the number of peers and must be at least 1, got {self.num_peers}")
         if self.min_peers is not None and self.min_peers < 1:
             raise LaunchError(f"--min-peers must be at least 1, got {self.min_peers}")
+        if self.policy not in (None, "live", "majority"):
+            raise LaunchError(f"--policy must be live or majority, got {self.policy!r}")
         if not self.script.is_file():
             what = "is not a file" if self.script.exists() else "does not exist"
             raise LaunchError(f"the script {self.script} {what}")
@@ -74,6 +78,8 @@ def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str
         "SHOAL_MIN_PEERS": str(config.min_peers or config.num_peers),
         "SHOAL_SWARM": config.swarm,
     }
+    if config.policy is not None:
+        added["SHOAL_POLICY"] = config.policy
     if config.home is not None:
         added["SHOAL_HOME"] = str(config.home.absolute())
     if config.receipts is not None:

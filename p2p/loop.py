@@ -17,6 +17,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from gossip import Core, Envelope, Member, View
+from gossip import effects as fx
 from gossip import messages as m
 
 from .arrivals import Admitted, Arrival, Commit, StateOffer
@@ -30,6 +31,7 @@ from .mismatch import Mismatches
 from .neighbours import Neighbours, claim_of
 from .operations import Array, Operation, Operations, Segment
 from .receipts import Moment, write_receipt
+from .records import RecordPage
 from .transport import Transport
 
 logger = logging.getLogger("p2p")
@@ -41,7 +43,7 @@ class Loop:
     def __init__(self, registry: Registry, config: LoopConfig) -> None:
         """Enter the registry and bind the sockets; `start` begins to use them."""
         standing = registry.enter(secrets.token_hex(8), time.time_ns())
-        own = standing.own
+        own, self._acquaintances = standing.own, standing.others
         self.peer_id = own.peer_id
         self.now = time.monotonic
         self.inbox: SimpleQueue[Arrival] = SimpleQueue()
@@ -49,16 +51,15 @@ class Loop:
         self.ended = threading.Event()
         self._registry = registry
         self._config = config
-        self._acquaintances = standing.others
-        self._transport = Transport(own.control_address, own.data_address)
         self.core = Core(claim_of(own), rng=random.Random(own.incarnation), config=config.core, now=time.monotonic())
+        self._page = RecordPage(registry.folder, self.core.me)
+        self._transport = Transport(own.control_address, own.data_address)
         self._frames = Frames(self.core.me, self._transport)
-        self._neighbours = Neighbours(self.core.me, self._transport, registry)
+        self._neighbours = Neighbours(self._transport, registry.folder)
         self._operations = Operations(self._frames.send_segment, self._object, segment_bytes=config.segment_bytes)
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._role = own.role
         self._layout: tuple[str, bytes] | None = None
-        self._founding_size = 1
         self._counts: Array | None = None
         self._handover = Handover()
         self._mismatches = Mismatches(self.core.me, self._operations.operation)
@@ -67,7 +68,7 @@ class Loop:
         self._aborted: tuple[int, str] | None = None
         self.baton = Baton()
         self._failure: ShoalError | None = None
-        self._orphaned = False
+        self._next_look = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shoal-loop", daemon=True)
 
@@ -123,11 +124,11 @@ class Loop:
             self._take_part(layout)
 
     def _take_part(self, layout: tuple[str, bytes]) -> None:
-        if self._role is Role.FOUNDER:
-            effects = self.core.found(time.monotonic(), os.urandom(16), self._founding_size, layout)
+        now = time.monotonic()
+        if self._role is Role.JOINER:
+            self._carry_out(self.core.ask_for_seat(now, layout))
         else:
-            effects = self.core.ask_for_seat(time.monotonic(), layout)
-        self._carry_out(effects)
+            self._carry_out(self.core.found(now, os.urandom(16), self._founding_size, layout, self._config.policy))
 
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
         """Add `operation` to `step`, which the training thread tries for the `attempt`-th time in all."""
@@ -170,7 +171,7 @@ class Loop:
     def _run(self) -> None:
         try:
             for entry in self._acquaintances:
-                self._carry_out(self.core.meet(claim_of(entry)))
+                self._carry_out(self.core.meet(time.monotonic(), claim_of(entry)))
             while not self._stopping.is_set():
                 with self.baton.hold():
                     self._drive()
@@ -180,6 +181,7 @@ class Loop:
                 self._neighbours.close()
                 self._transport.close()
                 self._registry.leave()
+                self._page.remove()
                 self.ended.set()
 
     def _drive(self) -> None:
@@ -201,8 +203,8 @@ class Loop:
         ready = self._transport.poll(max(0.0, deadline - time.monotonic()))
         self.baton.end_wait()
         self.baton.seen()
-        for member, reason in self._neighbours.ended(ready.fds):
-            self._bury(member, reason)
+        for member in self._neighbours.ended(ready.fds):
+            self._bury(member, "its process has ended", self._neighbours.record_of(member))
         while not self._commands.empty():
             self._commands.get_nowait()()
         if ready.data:
@@ -215,9 +217,8 @@ class Loop:
         now = time.monotonic()
         if now >= self._next_link_check:
             self._next_link_check = now + self._config.link_check_s
-            for member, reason in list(self._neighbours.lost()):
-                self._bury(member, reason)
-            self._try_take_over()
+            self._carry_out(self._neighbours.check_links(now, self.core))
+            self._try_take_over(now)
         if now >= self.core.next_deadline():
             self._carry_out(self.core.tick(now))
 
@@ -243,36 +244,40 @@ class Loop:
 
     # Effects of the core.
 
-    def _carry_out(self, effects: list[m.Effect]) -> None:
+    def _carry_out(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
             match effect:
-                case m.Send(target, body):
+                case fx.Send(target, body):
                     self._frames.send(target, body)
-                case m.Explain(reason):
+                case fx.WriteRecord(record):
+                    self._page.write(record)
+                case fx.Explain(reason) | fx.Resumed(reason):
                     logger.info("%s", reason)
-                case m.Discovered(claim):
+                case fx.Strangers(reason) | fx.Paused(reason=reason, is_final=False):
+                    logger.warning("%s", reason)
+                case fx.Discovered(claim):
                     if reason := self._neighbours.link(claim):
                         self._bury(claim.member, reason)
-                case m.Forget(member):
+                case fx.Forget(member):
                     self._neighbours.unlink(member)
-                case m.Installed(view):
+                case fx.Installed(view):
                     self._install(view)
-                case m.Activated(view, done):
+                case fx.Activated(view, done):
                     self._activate(view, done)
-                case m.Committed(finish, view):
+                case fx.Committed(finish, view):
                     self._commit(finish, view)
-                case m.Aborted(step, reason):
+                case fx.Aborted(step, reason):
                     self._give_up(step, reason)
-                case m.Provide(member, step):
+                case fx.Provide(member, step):
                     self._handover.ask(member, step)
                     self._serve_state()
-                case m.Overheard(source, abort):
+                case fx.Overheard(source, abort):
                     self._carry_out([*self._mismatches.hear(self.core.done + 1, source, abort)])
                     self._compare()
-                case m.Left(reason):
+                case fx.Left(reason):
                     logger.info("left: %s", reason)
                     self.ended.set()
-                case m.Refused() | m.Removed() | m.QuorumGone() | m.Diverged():
+                case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
                     self._fail(error_of(effect))
 
     def _install(self, view: View) -> None:
@@ -283,11 +288,7 @@ class Loop:
         self._handover.install()
         self._mismatches.begin()
         self._registry.mark_member()
-        for member, claim in self._neighbours.strangers(view.members):
-            if claim is None:
-                self._bury(member, "the registry has no living process of it")
-            else:
-                self._carry_out(self.core.meet(claim))
+        self._neighbours.open_records(view.members)
 
     def _activate(self, view: View, done: int) -> None:
         self._note("active", view.number)
@@ -307,10 +308,9 @@ class Loop:
         self._note("committed", finish.step)
         operations = self._operations.end()
         algorithm = operations[-1].ran if operations else ""
-        receipt = write_receipt(finish, view, self._counts, algorithm)
-        self._counts = None
         self._mismatches.commit(member.peer_id for member in view.members)
-        self.inbox.put(Commit(receipt, view, operations))
+        self.inbox.put(Commit(write_receipt(finish, view, self._counts, algorithm), view, operations))
+        self._counts = None
 
     # Operations that do not match.
 
@@ -360,18 +360,18 @@ class Loop:
 
     # Life and death.
 
-    def _bury(self, member: Member, reason: str) -> None:
-        effects = self.core.bury(time.monotonic(), member, reason)
-        if effects:
+    def _bury(self, member: Member, reason: str, record: m.AcceptorRecord | None = None) -> None:
+        self._next_look = 0.0
+        if effects := self.core.bury(time.monotonic(), member, reason, record):
             self._note("gone", member.peer_id)
-            self._orphaned = self._role is Role.JOINER
             self._carry_out(effects)
 
-    def _try_take_over(self) -> None:
+    def _try_take_over(self, now: float) -> None:
         """If nobody whom this peer could join is alive, found the swarm, or hear that its state is lost."""
-        if not self._orphaned or self._layout is None or self.core.view is not None:
+        is_waiting = self._role is Role.JOINER and self.core.view is None and self._failure is None
+        if self._layout is None or not is_waiting or now < self._next_look:
             return
-        self._orphaned = False
+        self._next_look = now + self._config.look_s
         try:
             self._role = self._registry.take_over().own.role
         except RegistryError as error:

@@ -8,7 +8,8 @@ no receipt yet, takes nobody down with it: it is told, and goes alone.
 from collections.abc import Callable, Iterable
 
 from gossip import Member, View
-from gossip.messages import Abort, Send
+from gossip.effects import Send
+from gossip.messages import Abort
 
 from .operations import Operation
 

@@ -1,20 +1,27 @@
 """The peers that this one is linked to, and what the kernel says of their processes. Belongs to the loop.
 
 Death is known in two ways. The kernel's word: a handle of the process (pidfd), opened before the process was compared
-with what the peer said of itself, becomes readable when the process ends. Evidence: its link was lost, and opening it
-again was refused.
+with what the peer said of itself, becomes readable when the process ends. Then its acceptor record, opened while it
+lived, says what it had promised and accepted. Evidence: its link was lost, and opening it again was refused.
 """
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+import select
+from collections.abc import Sequence
+from pathlib import Path
 
-from gossip import Claim, Contact, Member, State
+from gossip import Claim, Contact, Core, Member, State
+from gossip.effects import Effect
+from gossip.messages import AcceptorRecord
 
-from .discovery import Entry, Registry, process_start
+from .discovery import Entry, process_start
+from .records import RecordReader
 from .transport import Transport
 
 logger = logging.getLogger("p2p")
+
+REFUSED = "its link was lost, and a new one refused"
 
 
 def claim_of(entry: Entry) -> Claim:
@@ -24,14 +31,14 @@ def claim_of(entry: Entry) -> Claim:
 
 
 class Neighbours:
-    """Links and process handles of all peers that are known to be alive."""
+    """Links, process handles and acceptor records of all peers that are known to be alive."""
 
-    def __init__(self, me: Member, transport: Transport, registry: Registry) -> None:
+    def __init__(self, transport: Transport, folder: Path) -> None:
         self._transport = transport
-        self._registry = registry
+        self._folder = folder
         self._linked: dict[str, Member] = {}
-        self._met = {me}
         self._processes: dict[int, Member] = {}
+        self._records: dict[Member, RecordReader] = {}
 
     def link(self, claim: Claim) -> str:
         """Connect to a peer and watch its process.
@@ -46,7 +53,6 @@ class Neighbours:
             logger.warning("peer %s cannot be reached: %s", member, error)
             return ""
         self._linked[member.peer_id] = member
-        self._met.add(member)
         return self._watch(member, contact)
 
     def _watch(self, member: Member, contact: Contact) -> str:
@@ -57,47 +63,70 @@ class Neighbours:
         except (OSError, OverflowError) as error:  # no pid at all, or no handle left: its link will have to tell
             logger.warning("the process of peer %s cannot be watched: %s", member, error)
             return ""
-        if process_start(contact.pid) != contact.process_start:
+        self._open_record(member)  # counts only if its writer is found alive afterwards
+        try:
+            start = process_start(contact.pid)
+        except OSError as error:
+            logger.warning("the process of peer %s cannot be watched: %s", member, error)
+            os.close(fd)
+            return ""
+        if start != contact.process_start:
             os.close(fd)
             return f"process {contact.pid} is another one by now"
         self._processes[fd] = member
         self._transport.watch(fd)
         return ""
 
-    def strangers(self, members: Sequence[Member]) -> list[tuple[Member, Claim | None]]:
-        """Those of `members` that this peer never linked to, and what the registry knows of them, if they live.
+    def open_records(self, members: Sequence[Member]) -> None:
+        """Try again where a member had no record yet; not where its process may have ended meanwhile."""
+        watched = {member: fd for fd, member in self._processes.items()}
+        for member in members:
+            if member in watched and member not in self._records:
+                self._open_record(member)
+                if select.select([watched[member]], [], [], 0)[0] and member in self._records:
+                    self._records.pop(member).close()
 
-        Whoever knew them may have died before it could tell.
-        """
-        strangers = [member for member in members if member not in self._met]
-        living = {claim.member: claim for claim in map(claim_of, self._registry.others())} if strangers else {}
-        return [(member, living.get(member)) for member in strangers]
+    def _open_record(self, member: Member) -> None:
+        record = RecordReader.open(self._folder, member)
+        if record is not None:
+            self._records[member] = record
+
+    def record_of(self, member: Member) -> AcceptorRecord | None:
+        """What `member`, whose process has ended, promised and accepted; None if it cannot be read."""
+        record = self._records.get(member)
+        return None if record is None else record.read()
 
     def unlink(self, member: Member) -> None:
         """Close everything that belongs to `member`."""
         if self._linked.get(member.peer_id) == member:
             del self._linked[member.peer_id]
             self._transport.disconnect(member.peer_id)
+        if (record := self._records.pop(member, None)) is not None:
+            record.close()
         for fd in [fd for fd, watched in self._processes.items() if watched == member]:
             self._unwatch(fd)
 
-    def ended(self, fds: tuple[int, ...]) -> Iterator[tuple[Member, str]]:
-        """Whose processes have ended, of these handles, and how that is known. At once after the wait.
+    def ended(self, fds: tuple[int, ...]) -> list[Member]:
+        """Whose processes have ended, of these handles. At once after the wait.
 
         Later a handle may be closed, and its number given to another.
         """
+        members = [self._processes[fd] for fd in fds if fd in self._processes]
         for fd in fds:
-            member = self._processes.get(fd)
-            if member is not None:
+            if fd in self._processes:
                 self._unwatch(fd)
-                yield member, "its process has ended"
+        return members
 
-    def lost(self) -> Iterator[tuple[Member, str]]:
-        """Whose links are lost, and how that is known. For a slow cadence."""
-        for peer_id in self._transport.lost_links():
-            yield self._linked[peer_id], "its link was lost, and a new one refused"
+    def check_links(self, now: float, core: Core) -> list[Effect]:
+        """Tell `core` who answers, busy as its interpreter may be, and who refuses a link. For a slow cadence."""
+        for peer_id in self._transport.live_links():
+            core.heard(now, self._linked[peer_id])
+        refused = [self._linked[peer_id] for peer_id in self._transport.lost_links()]
+        return [effect for member in refused for effect in core.refused(now, member, REFUSED)]
 
     def close(self) -> None:
+        for record in self._records.values():
+            record.close()
         for fd in list(self._processes):
             self._unwatch(fd)
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from collectives import ALGORITHMS
-from gossip import View
+from gossip import Policy, View
 
 from .arrivals import Admitted, Arrival, Commit, StateOffer
 from .config import PeerConfig
@@ -49,7 +49,9 @@ class Peer:
 
     def __init__(self, config: PeerConfig) -> None:
         self._config = config
-        loop_config = replace(config.loop, keep_moments=config.receipts is not None)
+        loop_config = replace(
+            config.loop, policy=Policy[config.policy.upper()], keep_moments=config.receipts is not None
+        )
         self._loop = Loop(Registry(config.home, config.swarm), loop_config)
         self._ledger = self._open_ledger()
         self._view: View | None = None

@@ -4,8 +4,7 @@ A peer binds two ROUTERs, control and data, which only receive; it sends to anot
 So whoever connects to us learns nothing and cannot be answered by mistake. Who sent a frame is said inside the
 frame: routing ids are ZeroMQ's business and are thrown away.
 
-Belongs to one thread; only `wake` may be called by others. Leaves out: TCP, CURVE, heartbeats (on one host the
-kernel reports a closed connection, and a stopped process would only be disconnected and connected again).
+Belongs to one thread; only `wake` may be called by others. Leaves out: TCP, CURVE.
 """
 
 import logging
@@ -46,6 +45,8 @@ _HANDSHAKE_MS: Final = 5000
 _RECONNECT_MS: Final = 10
 _RECONNECT_MAX_MS: Final = 500
 _LAST_WORDS_MS: Final = 100
+_HEARTBEAT_MS: Final = 500  # libzmq's own thread answers: without the interpreter, not in a stopped process
+_HEARTBEAT_TIMEOUT_MS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +80,36 @@ _TRANSITIONS: Final[dict[tuple[_Connection, int], _Connection]] = {
 }
 
 
+_ENDS: Final = (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED)
+_MONITORED: Final = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+
+
 class _Link:
     """Our two DEALERs to one peer, and what the control link's monitor says."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", control_address: str, data_address: str) -> None:
         self.control = _open(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1000)
         self.data = _open(context, zmq.DEALER, MAX_DATA_BYTES, high_water_mark=0)
-        self._monitor = self.control.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
+        self.control.heartbeat_ivl, self.control.heartbeat_timeout = _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS
+        self._monitor = self.control.get_monitor_socket(_MONITORED)
         self._connection = _Connection.OPENING
+        self._answers = False
         self.control.connect(control_address)
         self.data.connect(data_address)
 
     def is_lost(self) -> bool:
+        self._look()
+        return self._connection is _Connection.REFUSED
+
+    def is_live(self) -> bool:
+        self._look()
+        return self._answers
+
+    def _look(self) -> None:
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)["event"]
             self._connection = _TRANSITIONS.get((self._connection, event), self._connection)
-        return self._connection is _Connection.REFUSED
+            self._answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self._answers and event not in _ENDS)
 
     def close(self, linger_ms: int) -> None:
         self.control.disable_monitor()
@@ -164,6 +179,10 @@ class Transport:
     def lost_links(self) -> list[str]:
         """Peers whose control link broke and could not be opened again, as of now. Ask a few times a second."""
         return [peer_id for peer_id, link in self._links.items() if link.is_lost()]
+
+    def live_links(self) -> list[str]:
+        """Peers whose process answers on the control link, busy as its interpreter may be."""
+        return [peer_id for peer_id, link in self._links.items() if link.is_live()]
 
     # Frames.
 

@@ -1,30 +1,39 @@
 """Deterministic simulation of the protocol: whole swarms of the cores that ship, in virtual time.
 
-`python -m tests.simulation --seeds 100 --first 0` runs as many schedules of loss, duplication, reordering, crashes,
-restarts, pauses, joins and leaves, and checks the invariants of research/step-commit.md after every event. A run that
-breaks one prints its seed and its last events. Leaves out: partitions, unsound proof, the quorum policy `live`.
+`python -m tests.simulation --seeds 100 --first 0` runs as many schedules of lossy links, partitions, crashes, restarts,
+pauses, joins and leaves, with late proofs and late reads of lent memory. The invariants of research/step-commit.md (S1
+to S12, L1) and of research/anchors-gossip.md, section 5 (I1 to I17), are checked after every event; a run that breaks
+one prints its seed and its last events. Leaves out: unsound proof, records that are rolled back.
+
+`Simulation(seed, Plan(...))` runs what is written down instead of what the seed would draw; `deaths` says what each
+cost.
 """
 
-import argparse
 import sys
 from collections import Counter, deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
-from gossip import Member, is_quorum
-from gossip.messages import NOTHING_DONE
+from gossip import Claim, Member, View
 
 from .simulated.faults import Faults
+from .simulated.hosts import Hosts
 from .simulated.invariants import Invariants, Violation
-from .simulated.mutants import MUTANTS
-from .simulated.network import Clock, Network, Weather
-from .simulated.peer import Peer
-from .simulated.report import brief
+from .simulated.liveness import judge, suspicions, why_lost
+from .simulated.membership import MOST_CHURN, Membership
+from .simulated.memory import Arena
+from .simulated.network import Clock, Network
+from .simulated.peer import Peer, Place
+from .simulated.plan import Plan
+from .simulated.report import brief, describe
 
-FAULTS_END_S = 25.0
-END_S = 45.0
-MOST_PEERS = 6
+REFUTED_S = 5.0
+"""A suspicion of somebody alive lasts for less than this, on links that mostly work."""
+CLOCK_BACK = 0.03
+"""Share of the restarts that find the clock of their host set back."""
+SETTLED_S = 12.0
+"""So long after the last fault nobody is removed any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,140 +46,245 @@ class Outcome:
     seen: Counter[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A member's end, and what it cost the others.
+
+    Attributes:
+        view: the one that it had a seat in.
+        activated: when each other member of that view had started one without it.
+    """
+
+    member: Member
+    reason: str
+    at: float
+    is_proven: bool
+    view: View
+    activated: dict[Member, float] = field(default_factory=dict)
+
+
 class Failure(Exception):
     """A run broke an invariant. Its text is all that is needed to look into it."""
 
     def __init__(self, invariant: str, text: str) -> None:
-        super().__init__(text)
+        super().__init__(invariant, text)
         self.invariant = invariant
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class Simulation:
     """One run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, plan: Plan | None = None) -> None:
         self.seed = seed
         self.rng = Random(f"{seed}/world")
+        self.plan = plan if plan is not None else Plan.draw(Random(f"{seed}/plan"))
         self.clock = Clock()
-        self.weather = Weather.draw(self.rng)
-        self.network = Network(self.clock, Random(f"{seed}/network"), self.weather)
         self.invariants = Invariants()
+        self.membership = Membership(self.invariants)
+        self.network = Network(self.clock, Random(f"{seed}/network"), self.plan.weather, self.invariants.seen)
+        self.hosts = Hosts(self, Random(f"{seed}/hosts"))
         self.peers: dict[Member, Peer] = {}
-        self.faults = Faults(self, Random(f"{seed}/faults"), end=FAULTS_END_S, most_peers=MOST_PEERS)
-        self.recent: deque[tuple[float, object, str, object]] = deque(maxlen=60)
-        self._mean_compute_s = self.rng.choice((0.05, 0.2, 0.4))
-        self.condemned: set[Member] = set()
+        self.faults = Faults(self, Random(f"{seed}/faults"))
+        self.recent: deque[tuple[float, object, str, object]] = deque(maxlen=80)
+        self.deaths: list[Death] = []
+        self.is_calm = False
+        self.done_at_calm: dict[bytes, int] = {}
+        self.met_strangers: dict[Member, tuple[bytes, str]] = {}
+        self.suspicions: set[tuple[Member, Member, int]] = set()
+        self._alive: dict[str, Peer] = {}
+        self._groups: dict[str, int] | None = None
         self._num_names = 0
         self._num_processes = 0
-        self._done_after_faults = 0
+        self._num_lineages = 0
 
     def run(self) -> Outcome:
+        plan = self.plan
         try:
             self._begin()
-            while event := self.clock.advance(END_S):
+            while event := self.clock.advance(plan.end_s):
                 _, _, who, what, action, args = event
                 self.recent.append((self.clock.now, who and who.member, what, args))
                 action(*args)
-            self._judge_liveness()
+            judge(self)
         except Exception as error:  # of any kind: it is a finding, and worth nothing without its seed
             invariant = error.invariant if isinstance(error, Violation) else type(error).__name__
-            raise Failure(invariant, self._describe(error)) from error
+            raise Failure(invariant, describe(self, error)) from error
         return Outcome(self.seed, self.clock.trace(), self.clock.num_events, self.invariants.seen)
 
     def _begin(self) -> None:
-        num_peers = self.rng.randint(2, 5)
-        self.launch(founding_size=self.rng.choice((1, 2)))
-        for _ in range(num_peers - 1):
-            self.clock.after(self.rng.choice((0.0, self.rng.uniform(0.0, 2.0))), None, "launch", self.launch)
-        self.clock.after(FAULTS_END_S, None, "calm", self._calm)
+        plan, clock = self.plan, self.clock
+        names = [f"p{index + 1}" for index in range(plan.num_peers)]
+        self._num_names = len(names)
+        if plan.founding == "two":
+            self._groups = {name: index % 2 for index, name in enumerate(names)}
+            clock.after(self.rng.uniform(3.0, 10.0), None, "meet", self._join_groups)
+        for index, name in enumerate(names):
+            is_founder = index == 0 or (index == 1 and plan.founding == "two")
+            delay_s = 0.0 if is_founder else self.rng.uniform(0.0, plan.arrival_s)
+            clock.after(delay_s, None, "launch", self.launch, name, is_founder)
+        clock.after(plan.calm_s, None, "calm", self._calm)
+        clock.at(plan.end_s - REFUTED_S, None, "suspicions", self._note_suspicions)
         self.faults.plan()
 
     def _calm(self) -> None:
-        self._done_after_faults = self.invariants.last_committed
-        for peer in self.peers.values():
-            peer.doomed = False
+        """All faults end; what they held back, comes."""
+        self.is_calm = True
+        self.done_at_calm = {name: lineage.last_committed for name, lineage in self.invariants.lineages.items()}
+        self.network.calm()
+        self.hosts.calm()
+        self.faults.calm()
+        for peer in self.alive():
+            peer.doomed, peer.fuse = False, None
+            peer.paused_until = self.clock.now
+        if self._groups is not None:
+            self._join_groups()
+
+    def _note_suspicions(self) -> None:
+        self.suspicions = suspicions(self)
+
+    def _join_groups(self) -> None:
+        """Two swarms that did not know each other meet."""
+        groups, self._groups = self._groups, None
+        alive = self.alive()
+        if groups is not None:
+            for peer in alive:
+                strangers = [p for p in alive if groups[p.member.peer_id] != groups[peer.member.peer_id]]
+                if strangers:
+                    self.clock.after(0.0, peer, "meets", peer.meet, [self.rng.choice(strangers).claim])
 
     def alive(self) -> list[Peer]:
-        return [peer for peer in self.peers.values() if peer.alive]
+        return list(self._alive.values())
+
+    def named(self, peer_id: str) -> Peer | None:
+        return self._alive.get(peer_id)
 
     def compute_s(self, rng: Random) -> float:
-        return self._mean_compute_s * rng.uniform(0.5, 1.5)
+        seconds = self.plan.compute_s * rng.uniform(0.5, 1.5)
+        return 5 * seconds if rng.random() < 0.01 else seconds  # a straggler
 
     # Processes start and end.
 
-    def launch(self, peer_id: str = "", founding_size: int | None = None) -> None:
+    def launch(self, peer_id: str = "", is_founder: bool = False, *, behind: Member | None = None) -> None:
+        """A process starts: it founds where it is told to, or where nobody else is alive.
+
+        With a clock that is `behind` this member, an earlier process of the same name, its incarnation is smaller.
+        """
         if not peer_id:
             self._num_names += 1
             peer_id = f"p{self._num_names}"
-        self._num_processes += 1
-        peer = Peer(self, Member(peer_id, self._num_processes))
-        others = self.alive()
-        self.peers[peer.member] = peer
-        peer.start(others, founding_size)
+        if peer_id in self._alive:
+            return
+        self.network.place(peer_id, list(self._alive))
+        if self._groups is not None:
+            self._groups.setdefault(peer_id, self.rng.randrange(2))
+        rng, drift = self.rng, self.plan.drift
+        place = Place(self.hosts.pick(), Arena())
+        if drift:
+            place = Place(place.host, place.arena, rng.uniform(0.0, 1000.0), 1.0 + rng.uniform(-drift, drift))
+        peer = self._enter(peer_id, place, behind)
+        peer.meet(self.acquaintances_of(peer))
+        if self.plan.founding == "seeds" and not self.invariants.lineages:
+            seeds = tuple(f"p{index + 1}" for index in range(min(self.plan.num_peers, 3)))
+            peer.found_from_seeds(seeds, self._lineage())
+        elif is_founder or len(self._alive) == 1:
+            peer.found(self._lineage())
+        else:
+            peer.ask_for_seat()
 
-    def end(self, peer: Peer, reason: str, restart: bool = False) -> None:
-        """The process is gone, and the kernel tells every other one in a while."""
+    def _lineage(self) -> bytes:
+        self._num_lineages += 1
+        return f"lineage {self._num_lineages}".encode().ljust(16)
+
+    def _enter(self, peer_id: str, place: Place, behind: Member | None = None) -> Peer:
+        self._num_processes += 1
+        member = Member(peer_id, 10 * self._num_processes)
+        if behind is not None and Member(peer_id, behind.incarnation - 5) not in self.peers:
+            self.invariants.seen["clocks that went back"] += 1
+            member = Member(peer_id, behind.incarnation - 5)
+        peer = Peer(self, member, place)
+        self.peers[peer.member] = self._alive[peer_id] = peer
+        return peer
+
+    def acquaintances_of(self, peer: Peer) -> list[Claim]:
+        """Whom it finds by itself: everybody on its host, and two others by their addresses."""
+        name, groups = peer.member.peer_id, self._groups
+        others = [p for p in self.alive() if p is not peer]
+        if groups is not None:
+            others = [p for p in others if groups[p.member.peer_id] == groups[name]]
+        near = [p for p in others if p.host == peer.host]
+        far = [p for p in others if p.host != peer.host]
+        return [p.claim for p in (*near, *self.rng.sample(far, min(2, len(far))))]
+
+    def end(self, peer: Peer, reason: str, restart_s: float | None = None) -> None:
+        """The process is gone, and the kernel tells who watched it in a while."""
         if not peer.alive:
             return
-        peer.alive = peer.active = False
-        self.recent.append((self.clock.now, peer.member, "ends", reason))
-        for other in self.alive():
-            if peer.member in other.watched:
-                self.announce(other, peer.member, "process ended")
-        if restart:
+        now = self.clock.now
+        self.recent.append((now, peer.member, "ends", reason))
+        self.invariants.seen["ends"] += 1
+        self._retire(peer)
+        for member in peer.incarnations:
+            self.peers[member].ended_at = now
+        if peer.view is not None:
+            self.deaths.append(Death(peer.member, reason, now, self.hosts.proves(peer), peer.view))
+        self.hosts.ended(peer)
+        if restart_s is not None:
             self.invariants.seen["restarts"] += 1
-            delay_s = self.rng.uniform(0.05, 3.0)
-            self.clock.after(delay_s, None, "restart", self.launch, peer.member.peer_id)
+            behind = peer.member if self.rng.random() < CLOCK_BACK else None
+            self.clock.after(restart_s, None, "restart", self._restart, peer.member.peer_id, behind)
 
-    def announce(self, to: Peer, member: Member, reason: str) -> None:
-        self.clock.after(self.rng.random(), to, "death", to.bury, member, reason)
+    def _restart(self, peer_id: str, behind: Member | None) -> None:
+        self.launch(peer_id, behind=behind)
 
-    def is_lost(self, peers: Collection[Peer]) -> bool:
-        """Whether these alone can never have another view: no quorum of the last that they know, or no state in it.
+    def come_back(self, peer: Peer, reason: str) -> None:
+        """The process of a removed member goes on as another one, with nothing but its acquaintances."""
+        self.recent.append((self.clock.now, peer.member, "is removed", reason))
+        if self.invariants.seen["removed"] > MOST_CHURN:
+            raise Violation("churn", f"{brief(peer.member)} is removed: {reason}")
+        if self.plan.is_quiet or self.clock.now > self.plan.calm_s + SETTLED_S:
+            raise Violation("I14", f"{brief(peer.member)} is removed, and nothing had happened to it: {reason}")
+        self._retire(peer)
+        peer.came_back = True
+        place = peer.place
+        former = (peer.member, *place.former)
+        again = self._enter(peer.member.peer_id, Place(place.host, place.arena, place.offset_s, place.rate, former))
+        again.paused_until = peer.paused_until
+        again.meet(peer.core.acquaintances())
+        again.ask_for_seat()
 
-        A member that another one takes for dead will be excluded, so it is none of those who are left.
-        """
-        last = max((peer.view for peer in peers if peer.view is not None), key=lambda view: view.number, default=None)
-        if last is None:
-            return True
-        here = [peer.member for peer in peers if peer.member in last.members and peer.member not in self.condemned]
-        return not is_quorum(here, last) or not any(self.invariants.was_active(member) for member in here)
+    def _retire(self, peer: Peer) -> None:
+        peer.alive = peer.active = False
+        self._alive.pop(peer.member.peer_id, None)
+        self.membership.superseded.add(peer.member)
 
-    # What is said of the run.
+    def would_be_lost(self, victims: Collection[Peer]) -> bool:
+        """Whether some lineage could go on now, and could not without `victims`, and those who are about to die."""
+        alive = self.alive()
+        left = [p for p in alive if p not in victims and not p.doomed and p.fuse is None and not p.leaving]
+        for lineage in self.invariants.lineages.values():
+            if not why_lost(self, lineage, alive) and why_lost(self, lineage, left):
+                return True
+        return not self.invariants.lineages
+
+    # What is seen of the run.
 
     def note(self, peer: Peer, effect: object) -> None:
         self.recent.append((self.clock.now, peer.member, "effect", effect))
 
-    def _judge_liveness(self) -> None:
-        """L1: everybody alive takes part in one view, at the same step or the next, and steps commit."""
-        checks, alive = self.invariants, self.alive()
-        if self.is_lost(alive):
-            checks.seen["state lost"] += 1
-            return
-        assert checks.latest is not None
-        lagging = [peer for peer in alive if not peer.active or peer.view != checks.latest]
-        if lagging or sorted(peer.member for peer in alive) != sorted(checks.latest.members):
-            raise Violation(
-                "L1", f"not everybody is active in {brief(checks.latest)}: {brief([p.member for p in lagging])}"
-            )
-        if len(alive) < checks.latest.founding_size and checks.last_committed == NOTHING_DONE:
-            checks.seen["step 0 held"] += 1
-            return
-        done = [peer.done for peer in alive]
-        if max(done) - min(done) > 1 or min(done) <= self._done_after_faults:
-            raise Violation("L1", f"done is {done} and was {self._done_after_faults} when the faults ended")
+    def activated(self, peer: Peer, view: View) -> None:
+        for death in self.deaths:
+            is_without = view.number > death.view.number and view.since(death.member) is None
+            if is_without and death.view.since(peer.member) is not None:
+                death.activated.setdefault(peer.member, self.clock.now)
 
-    def _describe(self, error: Exception) -> str:
-        lines = [f"seed={self.seed} at {self.clock.now:.3f} s: {type(error).__name__} {error}", f"  {self.weather}"]
-        for peer in self.alive():
-            view = peer.view and peer.view.number
-            lines.append(
-                f"  {brief(peer.member)}: {peer.core.phase.name}, view {view}, done {peer.done}, "
-                f"{'active' if peer.active else 'waits'}, paused until {peer.paused_until:.3f}: {peer.core.reason}"
-            )
-        lines += [f"  last events (of {self.clock.num_events}):"]
-        lines += [f"    {now:9.4f} {brief(who):>6} {what}: {brief(detail)}" for now, who, what, detail in self.recent]
-        return "\n".join(lines)
+    def strangers(self, peer: Peer, reason: str) -> None:
+        self.invariants.seen["strangers met"] += 1
+        assert peer.view is not None
+        self.met_strangers[peer.member] = peer.view.lineage, reason
 
 
 def run(seed: int) -> Outcome:
@@ -178,43 +292,7 @@ def run(seed: int) -> Outcome:
     return Simulation(seed).run()
 
 
-def main() -> int:
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="how many runs")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed; the others follow it")
-    parser.add_argument("--verbose", action="store_true", help="a line for each run")
-    parser.add_argument("--keep-going", action="store_true", help="show every failure, not only the first")
-    parser.add_argument("--mutant", choices=MUTANTS, metavar="NAME", help=f"one of: {'; '.join(MUTANTS)}")
-    arguments = parser.parse_args()
-    for where, name, replacement in MUTANTS[arguments.mutant].patches if arguments.mutant else ():
-        setattr(where, name, replacement)
-    seen: Counter[str] = Counter()
-    failures: Counter[str] = Counter()
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn()) as progress:
-        for seed in progress.track(range(arguments.first, arguments.first + arguments.seeds), description="seeds"):
-            try:
-                outcome = run(seed)
-            except Failure as failure:
-                progress.console.print(str(failure), markup=False, highlight=False, soft_wrap=True)
-                failures[failure.invariant] += 1
-                if not arguments.keep_going:
-                    break
-                continue
-            if arguments.verbose:
-                progress.console.print(f"seed={seed} {outcome.trace} {_summary(outcome.seen)}", highlight=False)
-            seen += outcome.seen
-            seen["events"] += outcome.num_events
-            seen["runs"] += 1
-    print(_summary(seen))
-    print(f"violated: {dict(failures)}" if failures else "no invariant violated")
-    return 1 if failures else 0
-
-
-def _summary(seen: Counter[str]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in sorted(seen.items()))
-
-
 if __name__ == "__main__":
+    from .simulated.runner import main
+
     sys.exit(main())

@@ -4,10 +4,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip import Claim, Member, State, overrides
+from gossip.claim import NOWHERE, Status, order
 
 from .members import A2, A, claim
 
-claims = st.builds(claim, st.builds(Member, st.just("a"), st.integers(1, 3)), st.sampled_from(State))
+claims = st.builds(
+    Claim,
+    member=st.builds(Member, st.just("a"), st.integers(1, 2)),
+    state=st.sampled_from(State),
+    contact=st.just(NOWHERE),
+    refutation=st.integers(0, 2),
+    status=st.builds(Status, version=st.integers(0, 1)),
+    accuser=st.sampled_from(["", "b"]),
+)
 
 
 def merge(old: Claim, new: Claim) -> Claim:
@@ -16,7 +25,7 @@ def merge(old: Claim, new: Claim) -> Claim:
 
 @given(claims, claims)
 def test_arrival_order_does_not_decide_what_stands(one: Claim, other: Claim) -> None:
-    assert merge(one, other) == merge(other, one)
+    assert order(merge(one, other)) == order(merge(other, one))
 
 
 @given(claims, claims, claims)
@@ -29,10 +38,23 @@ def test_what_was_heard_again_changes_nothing(heard: list[Claim]) -> None:
     assert reduce(merge, heard + heard) == reduce(merge, heard)
 
 
+@given(claims, claims, claims)
+def test_one_order_holds_between_all_claims_about_a_peer(one: Claim, two: Claim, three: Claim) -> None:
+    assert overrides(one, two) + overrides(two, one) + (order(one) == order(two)) == 1
+    assert not (overrides(one, two) and overrides(two, three)) or overrides(one, three)
+
+
 @given(claims)
-def test_death_is_final_for_its_incarnation(other: Claim) -> None:
+def test_only_death_itself_replaces_death(other: Claim) -> None:
     dead = claim(other.member, State.DEAD)
-    assert merge(dead, other) == dead
+    assert merge(dead, other).state is State.DEAD
+    assert merge(other, dead).state is State.DEAD
+
+
+@given(claims, claims)
+def test_a_greater_refutation_denies_all_but_the_end(one: Claim, other: Claim) -> None:
+    if one.member == other.member and one.refutation > other.refutation and other.state < State.LEFT:
+        assert overrides(one, other)
 
 
 @given(st.sampled_from(State), st.sampled_from(State))

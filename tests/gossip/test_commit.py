@@ -1,29 +1,20 @@
 """The step machine alone: rules R1 to R7 of research/step-commit.md."""
 
-import pytest
+from dataclasses import dataclass, field
 
-from gossip import Member, Phase, View
-from gossip.commit import StepMachine, chain
-from gossip.messages import (
-    Aborted,
-    Activated,
-    Beat,
-    Committed,
-    Diverged,
-    Effect,
-    Finish,
-    Installed,
-    Progress,
-    Ready,
-    Removed,
-    Send,
-    StateQuery,
-)
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossip import Member, Phase, Seat, View
+from gossip.commit import LAST_STEP, StepMachine, chain
+from gossip.effects import Aborted, Activated, Committed, Diverged, Effect, Installed, Removed, Send
+from gossip.messages import Beat, Finish, Progress, Ready
 from gossip.view import founding_view
 
 from .members import LINEAGE, A, B, C, D, view_of
 
-FOUNDING = founding_view(A, LINEAGE, 1)
+FOUNDING = founding_view(Seat(A, 1), LINEAGE, 1)
 TRIO = view_of(2, A, B, C)
 PAIR = view_of(3, A, B)
 
@@ -36,6 +27,7 @@ def founder() -> StepMachine:
 
 GENESIS = founder().digest
 NOTHING = Ready(True, -1, GENESIS, None)
+UNSEATED = Ready(False, -1, b"", None)
 
 
 def finish(step: int, view: View = TRIO, digest: bytes = b"bits", state_digest: bytes = b"state") -> Finish:
@@ -91,7 +83,7 @@ def test_a_founder_is_seated_and_active_at_once() -> None:
 
 def test_lineages_have_different_chains() -> None:
     other = StepMachine(A)
-    other.found(founding_view(A, b"another", 1))
+    other.found(founding_view(Seat(A, 1), b"another", 1))
     assert other.digest != GENESIS
 
 
@@ -132,7 +124,7 @@ def test_r2_a_step_commits_when_all_have_finished_it() -> None:
     assert machine.receive(B, Progress(-1, GENESIS, ZERO)) == []
     assert machine.receive(B, Progress(-1, GENESIS, ZERO)) == []
     assert machine.receive(C, Progress(-1, GENESIS, ZERO)) == [Committed(ZERO, TRIO)]
-    assert (machine.done, machine.digest) == (0, DIGEST_0)
+    assert (machine.done, machine.digest, machine.previous) == (0, DIGEST_0, GENESIS)
 
 
 def test_r2_what_others_finished_before_counts() -> None:
@@ -194,16 +186,31 @@ def test_r4_a_new_view_ends_the_older_one_and_says_ready_to_every_member() -> No
 
 
 def test_r4_what_ready_says_is_fixed_when_the_view_is_installed() -> None:
-    machine = committed()
-    assert machine.beat()[0] == Send(B, Beat(NOTHING, Progress(0, DIGEST_0, None)))
+    machine = finished()
     machine.install(TRIO)
-    machine.receive(B, Ready(True, 0, DIGEST_0, None))
-    machine.receive(B, Ready(True, 1, b"never", None))
-    assert machine.receive(C, Ready(True, 0, DIGEST_0, None)) == [Activated(TRIO, 0)]
+    machine.receive(B, Ready(True, -1, GENESIS, ZERO))
+    machine.receive(B, NOTHING)
+    assert machine.receive(C, Ready(True, 0, DIGEST_0, None)) == [Committed(ZERO, TRIO), Activated(TRIO, 0)]
+    assert machine.beat()[0] == Send(B, Beat(Ready(True, -1, GENESIS, ZERO), Progress(0, DIGEST_0, None)))
 
 
 def test_r4_ready_repeated_after_the_barrier_changes_nothing() -> None:
     assert active().receive(B, NOTHING) == []
+
+
+@pytest.mark.parametrize("done", [-2, LAST_STEP, 0], ids=["before nothing", "beyond all runs", "finished again"])
+def test_what_no_member_can_say_means_nothing(done: int) -> None:
+    said = ZERO if done == 0 else None
+    machine = active()
+    assert machine.receive(B, Progress(done, DIGEST_0, said)) == []
+    machine.receive(C, Progress(-1, GENESIS, ZERO))
+    machine.finished(0, b"bits", b"state")
+    assert machine.done == -1  # B has not said that it has finished
+    machine = founder()
+    machine.install(PAIR)
+    for unsound in (Ready(True, done, GENESIS, said), Beat(Ready(True, done, GENESIS, said), doing())):
+        assert machine.receive(B, unsound) == []
+    assert machine.receive(B, NOTHING) == [Activated(PAIR, -1)]
 
 
 # R5
@@ -260,59 +267,18 @@ def test_r5_the_unseated_have_no_say_in_the_level() -> None:
     machine = finished()
     machine.install(TRIO)
     machine.receive(B, Ready(True, -1, GENESIS, ZERO))
-    assert machine.receive(C, Ready(False, -1, b"", None)) == [Committed(ZERO, TRIO)]
+    assert machine.receive(C, UNSEATED) == [Committed(ZERO, TRIO)]
     assert machine.phase is Phase.INSTALLING
 
 
 # R6
 
 
-def joiner() -> StepMachine:
-    machine = StepMachine(C)
-    assert machine.install(TRIO) == [Installed(TRIO), *to((A, B), Ready(False, -1, b"", None))]
-    machine.receive(A, Ready(True, 0, DIGEST_0, None))
-    machine.receive(B, Ready(True, -1, GENESIS, ZERO))
-    return machine
-
-
-def test_r6_a_joiner_takes_the_state_and_is_seated_when_all_are_at_it() -> None:
-    machine = joiner()
-    assert machine.wanted_state() == (0, DIGEST_0, A)
-    assert machine.query() == [Send(A, StateQuery(0))]
-    assert machine.loaded(0, DIGEST_0) == [
-        *to((A, B), Ready(False, 0, DIGEST_0, None)),
-        Activated(TRIO, 0),
-    ]
-    assert machine.seated
-    assert machine.wanted_state() is None
-    assert machine.query() == []
-
-
-def test_r6_a_state_that_is_not_wanted_changes_nothing() -> None:
-    machine = joiner()
-    assert machine.loaded(1, DIGEST_0) == []
-    assert machine.loaded(0, b"other") == []
-    assert active().loaded(0, DIGEST_0) == []
-    assert StepMachine(C).loaded(0, DIGEST_0) == []
-    assert machine.wanted_state() == (0, DIGEST_0, A)
-
-
-def test_r6_a_state_serves_the_next_view_if_it_is_still_the_last() -> None:
-    machine, last = StepMachine(C), view_of(3, A, C)
-    machine.install(view_of(2, A, C, D))
-    machine.receive(A, Ready(True, 0, DIGEST_0, None))
-    machine.receive(D, Ready(False, -1, b"", None))
-    machine.loaded(0, DIGEST_0)
-    assert (machine.phase, machine.seated) == (Phase.INSTALLING, False)
-    assert machine.install(last) == [Installed(last), Send(A, Ready(False, 0, DIGEST_0, None))]
-    assert machine.receive(A, Ready(True, 0, DIGEST_0, None)) == [Activated(last, 0)]
-
-
 def test_r6_the_seated_wait_for_the_joiner() -> None:
     machine = committed()
     machine.install(TRIO)
     assert machine.receive(B, Ready(True, 0, DIGEST_0, None)) == []
-    assert machine.receive(C, Ready(False, -1, b"", None)) == []
+    assert machine.receive(C, UNSEATED) == []
     assert machine.receive(C, Ready(False, 0, DIGEST_0, None)) == [Activated(TRIO, 0)]
 
 
@@ -320,7 +286,7 @@ def test_r12_without_a_seated_member_nothing_starts_and_nobody_waits() -> None:
     machine = StepMachine(B)
     machine.install(view_of(4, B, C))
     reason = "nobody in view 4 has the state: who had it has left, or died"
-    assert machine.receive(C, Ready(False, -1, b"", None)) == [Removed(reason)]
+    assert machine.receive(C, UNSEATED) == [Removed(reason)]
     assert machine.phase is Phase.INSTALLING
 
 
@@ -343,13 +309,19 @@ def test_an_abort_that_is_said_again_gives_up_nothing_again() -> None:
     assert barrier(machine, said) == [Activated(PAIR, -1)]
 
 
-def test_who_gave_a_step_up_says_so_until_the_next_barrier_and_knows_it_already() -> None:
+def test_who_gave_a_step_up_says_so_until_a_step_commits_and_knows_it_already() -> None:
     machine = active()
     machine.abort(0, "shapes differ")
     assert machine.install(TRIO)[1] == Send(B, Ready(True, -1, GENESIS, None, TRIO.number, "shapes differ"))
     assert machine.install(PAIR)[1] == Send(B, Ready(True, -1, GENESIS, None, TRIO.number, "shapes differ"))
     assert machine.receive(B, NOTHING) == [Activated(PAIR, -1)]
-    assert machine.install(PAIR)[1] == Send(B, NOTHING)
+    said = Ready(True, -1, GENESIS, None, TRIO.number, "shapes differ")
+    assert machine.install(PAIR)[1] == Send(B, said)  # B's barrier may not have been complete
+    assert machine.receive(B, NOTHING) == [Activated(PAIR, -1)]
+    machine.finished(0, ZERO.digest, ZERO.state_digest)
+    machine.receive(B, Progress(-1, GENESIS, machine.finish))
+    assert machine.done == 0
+    assert machine.install(PAIR)[1] == Send(B, Ready(True, 0, machine.digest, None))
 
 
 def test_a_step_that_is_finished_or_over_cannot_be_aborted() -> None:
@@ -357,3 +329,244 @@ def test_a_step_that_is_finished_or_over_cannot_be_aborted() -> None:
     machine.abort(0, "too late")
     machine.abort(1, "too early")
     assert machine.install(PAIR)[1] == Send(B, Ready(True, -1, GENESIS, ZERO))
+
+
+def test_of_several_reasons_the_latest_view_gives_the_one_that_is_told() -> None:
+    machine = active()
+    machine.install(TRIO)
+    machine.receive(B, Ready(True, -1, GENESIS, None, 1, "older"))
+    said = Ready(True, -1, GENESIS, None, 2, "newer")
+    assert machine.receive(C, said) == [Aborted(0, "newer"), Activated(TRIO, -1)]
+
+
+def test_an_abort_of_a_step_that_was_finished_after_all_is_void() -> None:
+    said = Ready(True, -1, GENESIS, ZERO, TRIO.number, "too late")
+    assert barrier(finished(), said) == [Committed(ZERO, TRIO), Activated(PAIR, 0)]
+
+
+# Operations that do not get on.
+
+
+def submitted(num_operations: int) -> StepMachine:
+    """A, which has submitted so many operations of step 0."""
+    machine = active()
+    machine.submitted = num_operations
+    return machine
+
+
+def doing(done: int = -1, num_operations: int = 0, said: Finish | None = None) -> Progress:
+    return Progress(done, GENESIS if done < 0 else DIGEST_0, said, num_operations)
+
+
+def test_an_operation_that_all_have_submitted_is_stuck_here() -> None:
+    machine = submitted(2)
+    assert machine.stuck_at() is None
+    machine.receive(B, doing(num_operations=2))
+    assert machine.stuck_at() is None
+    machine.receive(C, Beat(NOTHING, doing(num_operations=1)))
+    assert machine.stuck_at() is None
+    machine.receive(C, Beat(NOTHING, doing(num_operations=3)))
+    assert machine.stuck_at() == (0, 2)
+
+
+@pytest.mark.parametrize("ahead", [doing(said=ZERO), doing(done=0), doing(done=0, num_operations=1)])
+def test_who_has_finished_the_step_has_submitted_all_of_it(ahead: Progress) -> None:
+    machine = submitted(2)
+    machine.receive(B, ahead)
+    machine.receive(C, ahead)
+    assert machine.stuck_at() == (0, 2)
+
+
+def test_who_is_a_step_behind_has_submitted_nothing_of_this_one() -> None:
+    machine = committed()
+    machine.submitted = 1
+    machine.receive(B, doing(done=0, num_operations=1))
+    assert machine.stuck_at() is None
+    machine.receive(C, doing(done=0, num_operations=1))
+    assert machine.stuck_at() == (1, 1)
+
+
+def test_nothing_is_stuck_before_operations_are_submitted_nor_after_they_are_complete() -> None:
+    machine = active()
+    for member in (B, C):
+        machine.receive(member, doing(num_operations=1))
+    assert machine.stuck_at() is None
+    machine.submitted = 1
+    assert machine.stuck_at() == (0, 1)
+    machine.finished(0, b"bits", b"state")
+    assert machine.stuck_at() is None
+
+
+def test_nothing_is_stuck_in_a_view_that_is_being_installed_and_its_counts_begin_anew() -> None:
+    machine = submitted(1)
+    machine.receive(B, doing(num_operations=1))
+    machine.install(PAIR)
+    assert (machine.stuck_at(), machine.submitted) == (None, 0)
+    machine.submitted = 1
+    assert machine.stuck_at() is None
+    machine.receive(B, NOTHING)
+    assert machine.phase is Phase.ACTIVE
+    assert machine.stuck_at() is None
+    machine.receive(B, doing(num_operations=1))
+    assert machine.stuck_at() == (0, 1)
+
+
+def test_a_committed_step_takes_its_operations_with_it() -> None:
+    machine = submitted(2)
+    for member in (B, C):
+        machine.receive(member, doing(said=ZERO))
+    machine.finished(0, b"bits", b"state")
+    assert (machine.done, machine.submitted) == (0, 0)
+
+
+def test_a_beat_says_how_many_operations_are_submitted() -> None:
+    assert submitted(2).beat() == to((B, C), Beat(NOTHING, Progress(-1, GENESIS, None, 2)))
+
+
+def test_a_beat_that_was_overtaken_takes_nothing_back() -> None:
+    machine = submitted(2)
+    machine.receive(C, doing(num_operations=2))
+    for newer in (doing(num_operations=2), doing(said=ZERO), doing(done=0)):
+        machine.receive(B, newer)
+        machine.receive(B, doing(num_operations=1))
+        assert machine.stuck_at() == (0, 2)
+
+
+# Who has the state.
+
+
+def test_members_have_the_state_until_they_say_that_they_have_not() -> None:
+    machine = StepMachine(C)
+    machine.install(view_of(2, A, B, C, D))
+    assert machine.possibly_seated() == [A, B, D]
+    assert not machine.has_heard(B)
+    machine.receive(B, NOTHING)
+    machine.receive(D, UNSEATED)
+    assert machine.possibly_seated() == [A, B]
+    assert [machine.has_heard(member) for member in (A, B, C, D)] == [False, True, True, True]
+    machine.install(view_of(3, A, B, C, D))
+    assert not machine.has_heard(B)
+
+
+# Whatever happens, in whatever order.
+
+
+@dataclass
+class Swarm:
+    """Machines, the views that were decided, and the messages under way, which may arrive in any order or never."""
+
+    machines: dict[Member, StepMachine] = field(default_factory=lambda: {A: founder()})
+    views: list[View] = field(default_factory=lambda: [FOUNDING])
+    under_way: list[tuple[View, Member, Send]] = field(default_factory=list)
+    committed: dict[Member, list[Finish]] = field(default_factory=dict)
+    activated: dict[tuple[int, Member], tuple[int, bytes]] = field(default_factory=dict)
+    is_lost: bool = False
+
+    def carry_out(self, source: Member, effects: list[Effect]) -> None:
+        machine = self.machines[source]
+        for effect in effects:
+            assert not isinstance(effect, Diverged), effect
+            if isinstance(effect, Send):
+                assert machine.view is not None
+                self.under_way.append((machine.view, source, effect))
+            elif isinstance(effect, Committed):
+                self.committed.setdefault(source, []).append(effect.finish)
+            elif isinstance(effect, Activated):
+                self.activated[effect.view.number, source] = effect.done, machine.digest
+            elif isinstance(effect, Removed):
+                self.is_lost = True
+
+    def decide(self, choice: int) -> None:
+        """The last view's members go on, without one of them or with a new one or both."""
+        last = self.views[-1]
+        gone = choice % 5 if len(last.seats) > 2 else None
+        kept = tuple(seat for rank, seat in enumerate(last.seats) if rank != gone)
+        number = last.number + 1
+        if len(kept) < 3 or (choice % 3 and len(kept) < 4):
+            joiner = Member(f"j{number}", 1)
+            self.machines[joiner] = StepMachine(joiner)
+            kept = (*kept, Seat(joiner, number))
+        self.views.append(View(LINEAGE, number, 1, kept, last.hash))
+
+    def install(self, member: Member, view: View) -> None:
+        known = self.machines[member].view
+        since = view.since(member)
+        if since is not None and (known is None or since <= known.number < view.number):
+            self.carry_out(member, self.machines[member].install(view))
+
+    def deliver(self, index: int) -> None:
+        view, source, send = self.under_way.pop(index)
+        machine = self.machines[send.target]
+        if machine.view == view and isinstance(send.body, Ready | Progress | Beat):
+            self.carry_out(send.target, machine.receive(source, send.body))
+
+    def load(self, member: Member) -> None:
+        wanted = self.machines[member].wanted_state()
+        if wanted is not None and self.machines[wanted[2]].done == wanted[0]:
+            self.carry_out(member, self.machines[member].loaded(wanted[0], self.machines[wanted[2]].digest))
+
+    def finish(self, member: Member) -> None:
+        machine = self.machines[member]
+        if machine.phase is Phase.ACTIVE and machine.finish is None:
+            assert machine.view is not None
+            digest = b"%d in %d" % (machine.done + 1, machine.view.number)  # other members, other bits
+            self.carry_out(member, machine.finished(machine.done + 1, digest, b"state"))
+
+    def come_to_rest(self) -> None:
+        last = self.views[-1]
+        for member in last.members:
+            self.install(member, last)
+        for _ in range(3):
+            for member in last.members:
+                self.carry_out(member, self.machines[member].beat())
+            while self.under_way:
+                self.deliver(0)
+            for member in last.members:
+                self.load(member)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["view", "install", "deliver", "load", "finish", "beat"]), st.integers(0, 999)),
+        min_size=20,
+        max_size=80,
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_a_committed_step_is_one_step_at_all_and_no_survivor_lacks_it(events: list[tuple[str, int]]) -> None:
+    swarm = Swarm()
+    for _ in range(2):
+        swarm.decide(0)
+        swarm.come_to_rest()
+    for event, choice in events:
+        members = [*swarm.machines]
+        member = members[choice % len(members)]
+        match event:
+            case "view" if len(swarm.views) < 8:
+                swarm.decide(choice)
+            case "install":
+                swarm.install(member, swarm.views[choice % len(swarm.views)])
+            case "deliver" if swarm.under_way:
+                swarm.deliver(choice % len(swarm.under_way))
+            case "load":
+                swarm.load(member)
+            case "finish":
+                swarm.finish(member)
+            case "beat":
+                swarm.carry_out(member, swarm.machines[member].beat())
+    swarm.come_to_rest()
+    steps: dict[int, set[Finish]] = {}
+    for finishes in swarm.committed.values():
+        first = finishes[0].step
+        assert [finish.step for finish in finishes] == [*range(first, first + len(finishes))]
+        for said in finishes:
+            steps.setdefault(said.step, set()).add(said)
+    assert all(len(same) == 1 for same in steps.values())
+    starts: dict[int, set[tuple[int, bytes]]] = {}
+    for (number, _), start in swarm.activated.items():
+        starts.setdefault(number, set()).add(start)
+    assert all(len(same) == 1 for same in starts.values())
+    if not swarm.is_lost:
+        last = [swarm.machines[member] for member in swarm.views[-1].members]
+        assert {machine.phase for machine in last} == {Phase.ACTIVE}
+        assert all(machine.done >= max(steps, default=-1) for machine in last)

@@ -1,175 +1,371 @@
+from dataclasses import replace
 from random import Random
 from typing import Any
 
-import pytest
-
 from gossip import Claim, Member, State
-from gossip.claim import NOWHERE
-from gossip.messages import Ack, Discovered, Effect, Explain, Forget, Ping, Send
-from gossip.swim import Swim, SwimConfig
+from gossip.anti_entropy import NUM_BUCKETS, bucket_of
+from gossip.claim import NOWHERE, Status
+from gossip.detector import MOST_RELAYS
+from gossip.effects import Discovered, Effect, Explain, Forget, Send
+from gossip.messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
+from gossip.swim import CLAIMS_PER_SYNC, Swim, SwimConfig
 
 from .members import A2, A, B, C, D, claim
 
+NOTHING = (b"",) * NUM_BUCKETS
+
 
 def swim(me: Member = A, *known: Member, **config: Any) -> Swim:
-    new = Swim(claim(me), rng=Random(1), config=SwimConfig(**config), now=0.0)
-    for member in known:
-        new.hear(claim(member))
-    return new
+    """It knows `known`, who know it, and has no news."""
+    return Swim(claim(me), rng=Random(1), config=SwimConfig(**config), now=0.0, known=map(claim, known))
 
 
-def pings(effects: list[Effect]) -> dict[Member, tuple[Claim, ...]]:
-    return {e.target: e.body.claims for e in effects if isinstance(e, Send) and isinstance(e.body, Ping)}
+def about(member: Member, state: State = State.ALIVE, refutation: int = 0) -> Claim:
+    return replace(claim(member, state), refutation=refutation, accuser="d" if state in (1, 2) else "")
+
+
+def sent(effects: list[Effect], kind: type) -> dict[Member, Any]:
+    return {e.target: e.body for e in effects if isinstance(e, Send) and isinstance(e.body, kind)}
+
+
+def run(peer: Swim, until: float, *, silent: bool = True) -> list[Effect]:
+    """To a deadline and past it; if not `silent`, whoever is probed answers."""
+    effects = list[Effect]()
+    while (now := peer.next_deadline()) <= until:
+        new = peer.tick(now)
+        effects += new
+        for target, ping in sent(new, Ping).items():
+            if not silent:
+                peer.receive(now, target, Ack(ping.nonce, ()))
+    return effects
 
 
 def test_who_is_met_is_linked_to_and_greeted_with_our_own_claim() -> None:
     new = swim()
-    assert new.hear(claim(B)) == [Discovered(claim(B)), Send(B, Ping(1, (claim(A), claim(B))))]
-    assert new.alive() == (B,)
+    discovered, greeting = new.hear(0.0, claim(B))
+    assert discovered == Discovered(claim(B))
+    assert greeting == Send(B, Ping(1, (claim(A), claim(A), claim(B))))
+    assert new.alive() == new.neighbours() == (B,)
     assert new.is_alive(B)
+    assert new.claim_of(B) == claim(B)
+    assert new.acquaintances() == (claim(B),)
+    assert new.hear(0.0, claim(B)) == []
 
 
-def test_what_is_known_already_changes_nothing() -> None:
-    new = swim(A, B)
-    assert new.hear(claim(B)) == []
+def test_where_there_are_many_gossip_introduces_newcomers() -> None:
+    new = swim(A, B, everybody=1)
+    assert new.hear(0.0, claim(C)) == [Discovered(claim(C))]
+    assert any(claim(C) in body.claims for body in sent(new.tick(0.0), Gossip).values())
 
 
-def test_what_is_said_of_oneself_changes_nothing() -> None:
-    new = swim()
-    assert new.hear(claim(A, State.DEAD)) == []
-    assert new.hear(claim(A2)) == []
-
-
-def test_a_ping_is_answered_and_its_news_is_taken_in() -> None:
-    new = swim()
-    assert new.receive(B, Ping(7, (claim(B),))) == [
-        Discovered(claim(B)),
-        Send(B, Ping(1, (claim(A), claim(B)))),
-        Send(B, Ack(7, (claim(B),))),
-    ]
+def test_a_ping_is_answered_with_news_and_its_own_is_taken_in() -> None:
+    new = swim(A, C)
+    assert new.receive(0.0, B, Ping(7, (claim(B),))) == [Discovered(claim(B)), Send(B, Ack(7, (claim(B),)))]
 
 
 def test_who_has_answered_needs_no_introduction() -> None:
-    new = swim(A, B)
-    assert pings(new.tick(1.0)) == {B: (claim(A), claim(B))}
-    assert new.receive(B, Ack(2, ())) == []
-    assert pings(new.tick(2.0)) == {B: (claim(B),)}
+    new = swim(sync_interval_s=1000.0)
+    new.hear(0.0, claim(B))
+    assert sent(run(new, 1.0), Ping)[B].claims.count(claim(A)) >= 1
+    new.receive(1.0, B, Ack(2, ()))
+    run(new, 30.0, silent=False)
+    assert sent(run(new, 31.1, silent=False), Ping)[B].claims == ()
 
 
-def test_one_peer_is_probed_per_interval_and_each_once_a_round() -> None:
-    new = swim(A, B, C, D)
-    assert new.next_deadline() == 1.0
-    assert new.tick(0.9) == []
-    for start in (1, 4):
-        targets = [target for second in range(start, start + 3) for target in pings(new.tick(float(second)))]
-        assert sorted(targets) == [B, C, D]
-    assert new.next_deadline() == 7.0
-
-
-def test_nobody_known_nobody_probed() -> None:
-    assert swim().tick(1.0) == []
-
-
-def test_a_silent_peer_is_named_once_and_declared_nothing() -> None:
-    new = swim(A, B, silent_after=2)
-    said = [[e for e in new.tick(float(second)) if isinstance(e, Explain)] for second in range(1, 7)]
-    assert said == [[], [], [Explain("b is silent: 2 probes without an answer")], [], [], []]
-    assert new.is_alive(B)
-
-
-def test_an_answer_ends_the_silence() -> None:
-    new = swim(A, B, silent_after=2)
-    for second in range(1, 20):
-        assert not [e for e in new.tick(float(second)) if isinstance(e, Explain)]
-        new.receive(B, Ack(0, ()))
-
-
-def test_news_rides_on_a_few_messages_and_is_not_repeated_for_ever() -> None:
+def test_the_probed_that_answer_are_left_alone_and_their_silence_is_short() -> None:
     new = swim(A, B, C)
-    new.receive(B, Ack(0, ()))
-    new.receive(C, Ack(0, ()))
-    said = [c for second in range(1, 30) for claims in pings(new.tick(float(second))).values() for c in claims]
-    assert said.count(claim(B)) == 2  # 4 in all; on the greetings of B and of C before
-    assert said.count(claim(C)) == 3
+    effects = run(new, 60.0, silent=False)
+    assert not [e for e in effects if isinstance(e, Explain)]
+    assert new.patience() == 1
+    assert new.silence_s(60.0, B) < 4.0
+    new.heard(60.0, B)
+    assert new.silence_s(60.0, B) == 0.0
 
 
-def test_the_least_spread_news_goes_first() -> None:
-    new = swim(A, B, C, claims_per_message=1)
-    new.receive(C, Ack(0, ()))
-    assert pings(new.hear(claim(D)))[D] == (claim(A), claim(D))
-    assert new.receive(C, Ping(1, ())) == [Send(C, Ack(1, (claim(B),)))]
-    assert new.receive(C, Ping(2, ())) == [Send(C, Ack(2, (claim(C),)))]
+def test_who_answers_nobody_is_asked_through_others_then_suspect_then_lost() -> None:
+    new = swim(A, B, C, num_confirmations=0)
+    effects = run(new, 40.0)
+    assert sent(effects, PingRequest)
+    reasons = [e.reason for e in effects if isinstance(e, Explain)]
+    assert "b is suspect: a had no answer" in reasons
+    assert "b is lost: nobody denied the suspicion, says a" in reasons
+    assert new.patience() > 1
+    assert new.is_lost(B)
+    assert not new.is_gone(B)
+    assert not new.is_alive(B)
+    assert new.alive() == ()
+
+
+def test_the_accused_hears_of_it_at_once_and_whenever_it_is_talked_to() -> None:
+    new = swim(A, B)
+    effects = new.suspect(0.0, B)
+    assert effects == [Explain("b is suspect: a had no answer")]
+    accusation = replace(claim(B, State.SUSPECT), accuser="a")
+    assert sent(run(new, 1.0), Ping)[B].claims[0] == accusation
+    assert sent(new.receive(1.0, B, Ping(1, ())), Ack)[B].claims[0] == accusation
+    plain = swim(A, B, lifeguard=False, spread_mult=1)
+    plain.suspect(0.0, B)
+    plain.receive(0.0, C, Ping(0, ()))
+    assert sent(plain.receive(0.0, B, Ping(1, ())), Ack)[B].claims == ()
+
+
+def test_plain_swim_probes_and_does_not_doubt_itself() -> None:
+    plain = swim(A, B, C, lifeguard=False, suspicion_mult=0.0)
+    run(plain, 5.0)
+    assert plain.is_lost(B)
+    assert plain.patience() == 1
+
+
+def test_who_has_this_peer_wrong_is_corrected_in_the_answer() -> None:
+    new = swim(A, B)
+    new.receive(0.0, B, Ping(1, (about(A, State.SUSPECT),)))
+    for _ in range(9):
+        new.receive(0.0, B, Ping(2, ()))
+    assert sent(new.receive(0.0, B, Ping(3, ())), Ack)[B].claims == ()
+    assert new.me == about(A, refutation=1)
+    assert sent(new.receive(0.0, B, Ping(4, (about(A, State.SUSPECT),))), Ack)[B].claims == (new.me,)
+
+
+def test_a_probe_for_another_is_passed_on_and_so_is_its_answer() -> None:
+    new = swim(A, B, C)
+    ((_, ping),) = sent(new.receive(0.0, B, PingRequest(70, C)), Ping).items()
+    assert new.receive(0.1, C, Ack(ping.nonce, ())) == [Send(B, Ack(70, ()))]
+    new.receive(0.2, B, PingRequest(71, C))
+    new.receive(0.2, C, NoAck(5))
+    assert new.next_deadline() == 0.5
+    assert Send(B, NoAck(71)) in new.tick(0.5)
+
+
+def test_a_probe_for_itself_is_answered_and_for_strangers_ignored() -> None:
+    new = swim(A, B, C)
+    assert new.receive(0.0, B, PingRequest(70, A)) == [Send(B, Ack(70, ()))]
+    assert new.receive(0.0, B, PingRequest(71, D)) == []
+    new.hear(0.0, about(D, State.LOST))
+    assert new.receive(0.0, B, PingRequest(72, D)) == []
+    new.bury(0.0, C, State.DEAD)
+    assert new.receive(0.0, B, PingRequest(73, C)) == []
+
+
+def test_probes_for_others_are_bounded() -> None:
+    new = swim(A, B, C)
+    answers = [new.receive(0.0, B, PingRequest(nonce, C)) for nonce in range(MOST_RELAYS + 1)]
+    assert answers[-1] == []
+    assert all(answers[:-1])
+
+
+def test_news_goes_in_rounds_while_there_is_any() -> None:
+    new = swim(A, B, C, D, gossip_fanout=2, spread_mult=1, claims_per_message=1)
+    assert new.next_deadline() > 0.2
+    assert new.set_status(0.1, Status(step=5)) == []
+    assert new.next_deadline() <= 0.1
+    assert [e.body for e in new.tick(0.1) if isinstance(e, Send)] == [Gossip((new.me,))]
+    assert new.tick(0.2) == []
+
+
+def test_a_status_is_news_only_when_it_changes() -> None:
+    new = swim(A, B)
+    new.set_status(0.0, Status(step=5, version=99))
+    assert new.me.status == Status(version=1, step=5)
+    new.set_status(0.0, Status(step=5))
+    assert new.me.status.version == 1
 
 
 def test_a_death_is_told_to_everybody_at_once() -> None:
     new = swim(A, B, C, D)
-    effects = new.bury(B, State.DEAD)
-    assert list(pings(effects)) == [C, D]
-    assert all(claim(B, State.DEAD) in claims for claims in pings(effects).values())
+    assert new.bury(0.0, B, State.DEAD) == [Send(other, Gossip((claim(B, State.DEAD),))) for other in (C, D)]
     assert new.is_gone(B)
     assert not new.is_alive(B)
-    assert new.alive() == (C, D)
+    assert new.bury(0.0, B, State.LEFT) == []
+    assert new.bury(0.0, A, State.DEAD) == []
+    assert new.acquaintances() == (claim(C), claim(D))
 
 
-def test_the_dead_are_buried_once() -> None:
-    new = swim(A, B)
-    new.bury(B, State.DEAD)
-    assert new.bury(B, State.DEAD) == []
-    assert new.bury(B, State.LEFT) == []
+def test_where_there_are_many_a_death_goes_round_by_gossip() -> None:
+    new = swim(A, B, C, D, everybody=1)
+    assert new.bury(0.0, B, State.DEAD) == []
+    assert sent(new.tick(0.0), Gossip)
 
 
 def test_a_stranger_is_neither_alive_nor_gone_and_may_be_buried() -> None:
     new = swim(A, B)
     assert not new.is_gone(C)
     assert not new.is_alive(C)
-    assert Claim(C, State.DEAD, NOWHERE) in pings(new.bury(C, State.DEAD))[B]
+    assert not new.is_lost(C)
+    assert new.claim_of(C) is None
+    assert new.tell(C) == []
+    assert new.bury(0.0, C, State.DEAD) == [Send(B, Gossip((Claim(C, State.DEAD, NOWHERE),)))]
     assert new.is_gone(C)
-    assert new.hear(claim(C)) == []
+    assert new.hear(0.0, claim(C)) == []
+    assert new.tell(C) == [Send(C, Ping(1, (Claim(C, State.DEAD, NOWHERE),)))]
 
 
-def test_the_dead_are_told_what_is_said_of_them() -> None:
-    new = swim(A, B)
-    new.bury(B, State.DEAD)
-    assert new.tell(B) == [Send(B, Ping(2, (claim(B, State.DEAD),)))]
-
-
-def test_nobody_is_probed_after_death() -> None:
-    new = swim(A, B, C)
-    (first,) = pings(new.tick(1.0))
-    (second,) = {B, C} - {first}
-    new.bury(second, State.DEAD)
-    assert list(pings(new.tick(2.0))) == [first]
-
-
-def test_a_later_incarnation_replaces_the_older_one() -> None:
+def test_a_later_incarnation_means_that_the_older_one_is_gone() -> None:
     new = swim(B, A)
-    effects = new.hear(claim(A2))
-    assert effects[:2] == [Forget(A), Discovered(claim(A2))]
+    assert new.hear(0.0, claim(A2))[:2] == [Forget(A), Discovered(claim(A2))]
     assert new.is_gone(A)
     assert not new.is_gone(A2)
-    assert new.bury(A, State.DEAD) == []
-    assert new.hear(claim(A)) == []
+    assert new.bury(0.0, A, State.DEAD) == []
+    assert sent(new.receive(0.0, A, Ping(1, ())), Ack)[A].claims[0] == claim(A2)
 
 
-def test_the_older_incarnation_of_a_dead_peer_is_not_forgotten_twice() -> None:
-    new = swim(B, A)
-    new.bury(A, State.LEFT)
-    assert new.hear(claim(A2)) == [Discovered(claim(A2)), Send(A2, new_ping(new))]
+def test_the_dead_are_gone_even_when_forgotten() -> None:
+    new = swim(A, B, C)
+    new.bury(0.0, B, State.DEAD)
+    assert Forget(B) in run(new, 121.0, silent=False)
+    assert new.is_gone(B)
+    assert new.claim_of(B) is None
+    assert sent(new.receive(121.0, B, Ping(1, (claim(B),))), Ack)[B].claims == (Claim(B, State.DEAD, NOWHERE),)
 
 
-def new_ping(swim: Swim) -> Ping:
-    return Ping(swim._nonce, (claim(B), claim(A2)))
+def test_who_never_answered_and_is_forgotten_leaves_nothing_behind() -> None:
+    new = swim(A, C)
+    new.hear(0.0, claim(B))
+    new.bury(0.0, B, State.LEFT)
+    run(new, 121.0, silent=False)
+    assert new._strangers == set()
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"probe_interval_s": 0.0}, "probe_interval_s must be positive and finite, is 0.0"),
-        ({"probe_interval_s": float("inf")}, "probe_interval_s must be positive and finite, is inf"),
-        ({"silent_after": 0}, "silent_after and claims_per_message must be at least 1, are 0 and 8"),
-        ({"claims_per_message": 0}, "silent_after and claims_per_message must be at least 1, are 3 and 0"),
-    ],
-)
-def test_a_config_that_cannot_work_is_refused(config: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SwimConfig(**config)
+def test_the_lost_are_greeted_until_they_deny() -> None:
+    new = swim(A, B, C)
+    lost = replace(claim(B, State.LOST), accuser="a")
+    new.hear(0.0, lost)
+    new.hear(0.0, about(D, State.LOST))  # never met: there is no link to it
+    pings = [e for e in run(new, 10.0, silent=False) if isinstance(e, Send) and e.target == B]
+    assert 2 <= len(pings) <= 10
+    assert all(isinstance(e.body, Ping) and e.body.claims[0] == lost for e in pings)
+    new.receive(10.0, B, Ping(1, (about(B, refutation=1),)))
+    assert new.is_alive(B)
+
+
+def test_what_is_said_of_this_process_ending_is_known() -> None:
+    new = swim(A, B)
+    assert not new.is_denied
+    new.receive(0.0, B, Gossip((claim(A, State.DEAD),)))
+    assert new.is_denied
+
+
+def test_who_starts_compares_often_and_then_ever_more_rarely() -> None:
+    new = swim()
+    assert new.next_deadline() > 0.4
+    new.hear(0.0, claim(B))
+    compared = list[float]()
+    while (now := new.next_deadline()) < 100.0:
+        effects = new.tick(now)
+        for target, ping in sent(effects, Ping).items():
+            new.receive(now, target, Ack(ping.nonce, ()))
+        for target in sent(effects, Sync):
+            compared.append(now)
+            if len(compared) > 1:  # the first is lost
+                new.receive(now, target, SyncReply((), ()))
+    assert compared == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 62.0, 92.0]
+
+
+def test_who_has_learned_of_somebody_asks_again_soon() -> None:
+    new = swim(A, B)
+    new._compared = B
+    reply = SyncReply((bucket_of("c"),), (claim(C),))
+    assert new.receive(0.0, B, reply)[0] == Discovered(claim(C))
+    assert new._next_sync <= 1.0
+
+
+def test_equal_peers_exchange_digests_only() -> None:
+    one, other = swim(A, B, C), swim(B, A, C)
+    sync = sent(run(one, 40.0, silent=False), Sync)
+    body = next(iter(sync.values()))
+    assert sum(map(len, body.digests)) < 1024
+    assert other.receive(0.0, A, body) == [Send(A, SyncReply((), ()))]
+
+
+def test_peers_that_differ_exchange_the_buckets_that_differ() -> None:
+    one, other = swim(A, B, C), swim(B, A, D)
+    one.bury(0.0, Member("e", 1), State.DEAD)
+    effects = run(one, 40.0, silent=False)
+    assert sent(effects, Sync)
+    one._compared = B
+    ((_, reply),) = sent(other.receive(0.0, A, Sync(one._roster.digests())), SyncReply).items()
+    assert reply.claims == (claim(D),) or set(reply.claims) == {claim(D)}
+    assert set(reply.buckets) == {bucket_of("c"), bucket_of("d")}
+    answer = one.receive(40.0, B, reply)
+    assert Discovered(claim(D)) in answer
+    assert answer[-1] == Send(B, Gossip((claim(C),)))
+    assert one.receive(40.0, B, reply) == []  # nobody asked
+
+
+def test_a_reply_also_overrides_what_is_older() -> None:
+    new = swim(A, B, C)
+    new.bury(0.0, C, State.DEAD)
+    new._compared = B
+    answer = new.receive(0.0, B, SyncReply((bucket_of("c"), -1, 64), (claim(C),)))
+    assert answer == [Send(B, Gossip((claim(C, State.DEAD),)))]
+
+
+def test_a_reply_is_bounded_and_what_is_missing_follows() -> None:
+    members = [Member(f"m{number}", 1) for number in range(2 * CLAIMS_PER_SYNC)]
+    full = swim(A, *members)
+    reply = sent(full.receive(0.0, B, Sync(NOTHING)), SyncReply)[B]
+    assert CLAIMS_PER_SYNC <= len(reply.claims) < 1.5 * CLAIMS_PER_SYNC
+    assert 1 < len(reply.buckets) < NUM_BUCKETS
+
+
+def test_digests_of_another_number_are_ignored() -> None:
+    assert swim(A, B).receive(0.0, B, Sync((b"",))) == []
+
+
+def test_a_frame_in_this_peers_own_name_is_ignored() -> None:
+    assert swim(A, B).receive(0.0, A2, Ping(1, (claim(A2),))) == []
+
+
+def test_who_comes_late_doubts_itself_instead_of_others() -> None:
+    for late_on_tick in (True, False):
+        new = swim(A, B)
+        run(new, 0.99)
+        if late_on_tick:
+            new.tick(9.0)
+        else:
+            new.receive(9.0, B, Gossip(()))
+        assert new.patience() == 2
+        assert new.is_alive(B)
+        assert not [e for e in new.tick(9.0) if isinstance(e, Explain)]
+
+
+def test_a_short_pause_is_no_ground_to_forget_and_a_long_one_is() -> None:
+    new = swim(A, B)
+    new.suspect(0.0, B)
+    new.resume(50.0)
+    assert new.is_alive(B)
+    assert new.silence_s(50.0, B) == 0.0
+    assert sent(new.tick(50.0), Sync)
+    new.resume(120.0)
+    assert new.alive() == ()
+    assert sent(new.tick(120.0), Sync).keys() == {B}
+    assert new.receive(120.1, B, SyncReply((bucket_of("b"),), (claim(B),)))[:1] != [Discovered(claim(B))]
+    assert new.is_alive(B)
+
+
+def test_a_long_pause_is_noticed_without_being_told() -> None:
+    new = swim(A, B)
+    run(new, 1.0, silent=False)
+    new.tick(100.0)
+    assert new.alive() == ()
+    assert new.next_deadline() <= 101.0
+
+
+def test_what_is_known_at_the_start_is_alive() -> None:
+    new = Swim(
+        claim(A), rng=Random(1), config=SwimConfig(), now=0.0, known=(claim(B, State.SUSPECT), claim(C), claim(A))
+    )
+    assert new.alive() == (C,)
+
+
+def test_names_of_strangers_that_came_and_went_are_forgotten() -> None:
+    new = swim(A, B)
+    for number in range(300):
+        stranger = Member(f"stranger {number}", 1)
+        new.receive(float(number), B, Gossip((claim(stranger),)))
+        new.receive(float(number), B, Gossip((claim(stranger, State.DEAD),)))
+    for second in range(300, 700):
+        new.tick(float(second))
+        new.heard(float(second), B)
+    new.receive(700.0, B, Gossip((claim(C),)))
+    assert {effect.target for effect in new.tick(701.0) if isinstance(effect, Send)} <= {B, C}
+    assert len(new._strangers) <= 2

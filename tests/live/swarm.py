@@ -143,6 +143,7 @@ class Swarm:
     def __init__(self, home: Path, folder: Path) -> None:
         """`home` has a short path, since a socket's takes 107 bytes; `folder` is for scripts and receipts."""
         self.home = home
+        self.policy = "live"
         self.receipts = folder / "receipts"
         self._folder = folder
         self._started: list[Process] = []
@@ -158,7 +159,7 @@ class Swarm:
 
     def start(self, script: str, *arguments: str, min_peers: int = 1, name: str = "default") -> Process:
         """One peer that runs the source `script`."""
-        environ = {"SHOAL_MIN_PEERS": str(min_peers), "SHOAL_SWARM": name}
+        environ = {"SHOAL_MIN_PEERS": str(min_peers), "SHOAL_SWARM": name, "SHOAL_POLICY": self.policy}
         return self._start([self._write(script), *arguments], environ)
 
     def start_all(self, count: int, script: str, *arguments: str) -> list[Process]:

@@ -11,7 +11,7 @@ import zmq
 
 from gossip import Claim, Contact, Envelope, Member, State, View
 from gossip import messages as m
-from gossip.view import NO_VIEW, propose_view
+from gossip.view import NO_VIEW, Change, propose_view
 from p2p.wire import Codec, DataHeader, DType
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
 
@@ -200,7 +200,7 @@ def test_a_removed_peer_ends_with_exit_code_3_and_says_why(swarm: Swarm) -> None
     view = Codec([View]).decode(bytes.fromhex(removed.expect("view").split()[1]))
     assert isinstance(view, View)
     intruder = Intruder(swarm, removed)
-    successor = propose_view(view, dead=[], leaving=[intruder.member], joiners=[]).successor
+    successor = propose_view(view, Change(leaving=[intruder.member])).successor
     assert successor is not None
     decided = Envelope(view.members[0], view.stamp, m.Decide(successor))
     intruder.send("control", [[ENVELOPES.encode(decided)]])

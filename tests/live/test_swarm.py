@@ -230,15 +230,44 @@ def is_running(pid: int) -> bool:
     return True
 
 
+def test_who_is_left_goes_on_with_the_records_of_the_dead(swarm: Swarm) -> None:
+    *victims, last = swarm.start_all(4, STREAM)
+    last.expect_step(5)
+    for victim in victims:
+        victim.kill()
+    for victim in victims:
+        victim.end()
+    last.expect("view of 1")
+    stop([last])
+    receipts = agreed_receipts(swarm, [last])
+    assert members_over_time(receipts)[-1] == [name(last)]
+
+
+def test_a_stopped_peer_holds_nobody_up_and_learns_that_it_was_removed(swarm: Swarm) -> None:
+    stopped, *peers = swarm.start_all(3, STREAM)
+    stopped.expect_step(5)
+    stopped.send_signal(signal.SIGSTOP)
+    for peer in peers:
+        peer.expect("view of 2")
+    stopped.send_signal(signal.SIGCONT)
+    assert stopped.end() == 3, stopped.report()
+    assert re.search(r"was agreed without this peer.*start this peer again", stopped.stderr[-1]), stopped.report()
+    stop(peers)
+    complete = swarm.receipt_files()[name(peers[0])]
+    agreed_receipts(swarm, peers)
+    assert complete.startswith(swarm.receipt_files()[name(stopped)])
+
+
 def test_a_minority_is_told_and_does_not_hang(swarm: Swarm) -> None:
+    swarm.policy = "majority"
     first, second = swarm.start_all(2, STREAM)
     second.expect_step(5)
     first.kill()
     first.end()
     assert second.end() == 1
-    assert re.fullmatch(
-        r"shoal: 1 of 2 members of view 2 are alive, no majority.*state is kept.*", second.stderr[-1]
-    ), second.report()
+    assert re.fullmatch(r"shoal: 1 of 2 members of view 2 are here, no majority.*state is kept.*", second.stderr[-1]), (
+        second.report()
+    )
     files = swarm.receipt_files()
     assert files[name(second)].startswith(files[name(first)]) or files[name(first)].startswith(files[name(second)])
 

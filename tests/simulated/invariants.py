@@ -1,12 +1,15 @@
-"""What must hold after every event: the invariants of research/step-commit.md, section 3, by their names there."""
+"""What must hold of steps after every event: the invariants of research/step-commit.md, section 3, by their names."""
 
 import math
 from collections import Counter
+from dataclasses import dataclass, field
 
 from gossip import Member, Stamp, View
 from gossip.messages import NOTHING_DONE, Finish, Ready
 
+from .memory import Tokens
 from .report import brief
+from .training import NUM_OPERATIONS, Results
 
 
 class Violation(Exception):
@@ -17,63 +20,88 @@ class Violation(Exception):
         self.invariant = invariant
 
 
+@dataclass(eq=False, slots=True)
+class Lineage:
+    """One chain of views, as all of its members together have seen it.
+
+    Attributes:
+        started: per view, the step that it started from, the digest of the state, and who was first to start.
+        committed: per step, what it is, and who was first to commit it.
+        committed_in: per step, the earliest view in which somebody had it committed.
+        gap_s: the longest time between two steps.
+    """
+
+    views: dict[int, View] = field(default_factory=dict)
+    latest: View | None = None
+    last_committed: int = NOTHING_DONE
+    started: dict[int, tuple[int, bytes, Member]] = field(default_factory=dict)
+    committed: dict[int, tuple[Finish, Member]] = field(default_factory=dict)
+    committed_in: dict[int, int] = field(default_factory=dict)
+    last_commit_s: float | None = None
+    gap_s: float = 0.0
+
+
 class Invariants:
     """All that was ever observed of any process of one run, the dead and the excluded included."""
 
     def __init__(self) -> None:
-        self.views: dict[int, View] = {}
-        self.latest: View | None = None
-        self.last_committed = NOTHING_DONE
         self.seen: Counter[str] = Counter()
-        self._first_active: dict[Member, int] = {}
-        self._started: dict[int, tuple[int, bytes, Member]] = {}
+        self.lineages: dict[bytes, Lineage] = {}
+        self.done: dict[Member, int] = {}
+        self._first_active: dict[tuple[bytes, Member], int] = {}
+        self._active_in: dict[Stamp, set[Member]] = {}
         self._ready: dict[tuple[Member, Stamp], Ready] = {}
-        self._finished: dict[tuple[int, int], dict[Member, tuple[bytes, bytes]]] = {}
-        self._committed: dict[int, tuple[Finish, Member]] = {}
-        self._committed_in: dict[int, int] = {}
-        self._done: dict[Member, int] = {}
-        self._computed: set[tuple[Member, int]] = set()
+        self._finished: dict[tuple[bytes, int, int], dict[Member, tuple[bytes, bytes]]] = {}
+        self._contributed: dict[tuple[Stamp, int, int], dict[Member, str]] = {}
+        self._computed: dict[Member, int] = {}
 
-    def was_active(self, member: Member, before: float = math.inf) -> bool:
+    def lineage(self, view: View) -> Lineage:
+        return self.lineages.setdefault(view.lineage, Lineage())
+
+    def was_active(self, lineage: bytes, member: Member, before: float = math.inf) -> bool:
         """Whether `member` has completed a barrier, of a view before the one of this number."""
-        return self._first_active.get(member, math.inf) < before
-
-    def decided(self, who: Member, view: View) -> None:
-        """A view was installed, or told as decided."""
-        known = self.views.setdefault(view.number, view)
-        if known.hash != view.hash:
-            raise Violation("S1", f"{brief(who)} has view {view.number} as {brief(view)}, others as {brief(known)}")
-        if self.latest is None or view.number > self.latest.number:
-            self.latest = view
-            self.seen["views"] += 1
+        return self._first_active.get((lineage, member), math.inf) < before
 
     def said_ready(self, who: Member, stamp: Stamp, ready: Ready) -> None:
         first = self._ready.setdefault((who, stamp), ready)
         if first is not ready and first.seated and first != ready:
             raise Violation("R4", f"READY of {brief(who)} in view {stamp.number} was {brief(first)}, is {brief(ready)}")
 
+    # Views start.
+
     def activated(self, who: Member, view: View, done: int, digest: bytes) -> None:
-        self._first_active.setdefault(who, view.number)
-        first = self._started.setdefault(view.number, (done, digest, who))
+        lineage = self.lineage(view)
+        self._first_active.setdefault((view.lineage, who), view.number)
+        self._active_in.setdefault(view.stamp, set()).add(who)
+        first = lineage.started.setdefault(view.number, (done, digest, who))
         if first[:2] != (done, digest):
             raise Violation(
                 "S12",
-                f"{brief(who)} starts view {view.number} from {done} {brief(digest)}, {first[2]} from {brief(first)}",
+                f"{brief(who)} starts view {view.number} from {done} {brief(digest)}, {brief(first[2])} "
+                f"from {brief(first[:2])}",
             )
-        for step in range(done + 1, self.last_committed + 1):
-            finish, other = self._committed[step]
-            if self._committed_in[step] < view.number:
+        for step in range(done + 1, lineage.last_committed + 1):
+            finish, other = lineage.committed[step]
+            if lineage.committed_in[step] < view.number:
                 raise Violation(
                     "S4", f"{brief(who)} starts view {view.number} at {done}, {brief(other)} committed {brief(finish)}"
                 )
 
-    def computed(self, who: Member, step: int) -> None:
-        if (who, step) in self._computed:
-            raise Violation("S6", f"{brief(who)} computes its input of step {step} twice")
-        self._computed.add((who, step))
+    # Steps are computed and finished.
+
+    def computed(self, who: Member, step: int, operation: int) -> None:
+        """Steps are computed in order, so the last one says whether this one was computed before."""
+        index = step * NUM_OPERATIONS + operation
+        if self._computed.get(who, -1) >= index:
+            raise Violation("S6", f"{brief(who)} computes its input of operation {operation} of step {step} twice")
+        self._computed[who] = index
+
+    def contributed(self, who: Member, stamp: Stamp, step: int, operation: int, token: str) -> None:
+        """What `who` has submitted: in this view, it may be nothing else."""
+        self._contributed.setdefault((stamp, step, operation), {})[who] = token
 
     def finished(self, who: Member, view: View, step: int, digests: tuple[bytes, bytes]) -> None:
-        others = self._finished.setdefault((view.number, step), {})
+        others = self._finished.setdefault((view.lineage, view.number, step), {})
         for other, theirs in others.items():
             if theirs != digests:
                 raise Violation(
@@ -81,34 +109,69 @@ class Invariants:
                 )
         others[who] = digests
 
-    def committed(self, who: Member, finish: Finish, finished_in: View, installed: View, counted: list[Member]) -> None:
-        """`counted`: whose inputs are in the result."""
-        step = finish.step
-        first, other = self._committed.setdefault(step, (finish, who))
+    # Steps are committed.
+
+    def committed(self, who: Member, finish: Finish, finished_in: View, installed: View, now: float) -> None:
+        step, lineage = finish.step, self.lineage(installed)
+        first, other = lineage.committed.setdefault(step, (finish, who))
         if first != finish:
             raise Violation("S3", f"{brief(who)} commits {brief(finish)}, {brief(other)} committed {brief(first)}")
-        if step != self._done.get(who, NOTHING_DONE) + 1:
-            raise Violation("S5", f"{brief(who)} commits step {step} after {self._done.get(who)}")
-        self._done[who] = step
-        self._committed_in[step] = min(self._committed_in.get(step, installed.number), installed.number)
-        for number, (done, _, starter) in self._started.items():
-            if number > installed.number and done < step:
+        if step != self.done.get(who, NOTHING_DONE) + 1:
+            raise Violation("S5", f"{brief(who)} commits step {step} after {self.done.get(who)}")
+        if finish.view_number != finished_in.number:
+            raise Violation("S9", f"{brief(who)} commits {brief(finish)} as finished in {brief(finished_in)}")
+        self.done[who] = step
+        lineage.committed_in[step] = min(lineage.committed_in.get(step, installed.number), installed.number)
+        if lineage.started and max(lineage.started) > installed.number:
+            self._never_started_below(who, finish, installed, lineage)
+        if step > 0:
+            self._finished_by_all(who, finish, installed)
+        self._close_together(who, step, installed)
+        if step > lineage.last_committed:
+            lineage.last_committed = step
+            self.seen["steps"] += 1
+            if step > 1 and lineage.last_commit_s is not None:
+                lineage.gap_s = max(lineage.gap_s, now - lineage.last_commit_s)
+            lineage.last_commit_s = now
+
+    def _never_started_below(self, who: Member, finish: Finish, installed: View, lineage: Lineage) -> None:
+        for number, (done, _, starter) in lineage.started.items():
+            if number > installed.number and done < finish.step:
                 raise Violation(
                     "S4", f"{brief(who)} commits {brief(finish)}, {brief(starter)} started view {number} at {done}"
                 )
-        has = self._finished.get((finish.view_number, step), {})
+
+    def _finished_by_all(self, who: Member, finish: Finish, installed: View) -> None:
+        has = self._finished.get((installed.lineage, finish.view_number, finish.step), {})
         for member in installed.members:
-            held_back = self.was_active(member, installed.number) or finish.view_number == installed.number
-            if held_back and member not in has and self._done.get(member, NOTHING_DONE) < step:
+            is_seated = self.was_active(installed.lineage, member, installed.number)
+            held_back = is_seated or finish.view_number == installed.number
+            if held_back and member not in has and self.done.get(member, NOTHING_DONE) < finish.step:
                 what = f"{brief(who)} commits {brief(finish)} in view {installed.number}"
                 raise Violation("S8", f"{what}, {brief(member)} has not finished it")
-        if sorted(counted) != sorted(finished_in.members):
-            raise Violation(
-                "S9", f"{brief(who)} counts {brief(counted)} in {brief(finish)}, finished in {brief(finished_in)}"
-            )
-        if step > self.last_committed:
-            self.last_committed = step
-            self.seen["steps"] += 1
+
+    def _close_together(self, who: Member, step: int, installed: View) -> None:
+        """Active members of one view are never more than a step apart (9 of anchors-gossip.md)."""
+        for member in self._active_in.get(installed.stamp, ()):
+            if self.done.get(member, NOTHING_DONE) < step - 1:
+                raise Violation("I9", f"{brief(who)} commits {step}, {brief(member)} is at {self.done.get(member)}")
+
+    def contains(self, who: Member, finish: Finish, view: View, results: Results) -> None:
+        """What is committed holds what each member of its view has submitted in it, and nothing else."""
+        if finish.step == 0:
+            return
+        if len(results) != NUM_OPERATIONS:
+            raise Violation("S5", f"{brief(who)} commits {brief(finish)}, whose result it does not have")
+        for operation, chunks in enumerate(results):
+            inputs = self._contributed.get((view.stamp, finish.step, operation), {})
+            expected: Tokens = tuple(inputs.get(member, "nothing") for member in view.members)
+            for chunk in chunks:
+                if len(chunk) != len(view.members):
+                    raise Violation("S9", f"{brief(who)} commits {brief(finish)} of {len(chunk)} members: {chunk}")
+                if chunk != expected:
+                    raise Violation(
+                        "S7", f"{brief(who)} commits {brief(finish)} with {chunk}, submitted was {expected}"
+                    )
 
     def loaded(self, who: Member, step: int) -> None:
-        self._done[who] = step
+        self.done[who] = step

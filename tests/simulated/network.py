@@ -1,15 +1,20 @@
-"""Virtual time, and the two kinds of link between simulated peers. Same seed, same run."""
+"""Virtual time, and the links between simulated peers. Same seed, same run."""
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import count
 from random import Random
-from struct import pack
+from struct import Struct
 from typing import Any, Protocol
 
 from gossip import Member
+
+_TIME = Struct("<d")
+Pair = tuple[str, str]
+"""Names of sender and receiver."""
 
 
 class Process(Protocol):
@@ -17,6 +22,9 @@ class Process(Protocol):
 
     @property
     def member(self) -> Member: ...
+
+    @property
+    def label(self) -> bytes: ...
 
     alive: bool
     paused_until: float
@@ -36,24 +44,30 @@ class Clock:
         self._trace = blake2b(digest_size=16)
 
     def at(self, time: float, who: Process | None, what: str, action: Callable[..., None], *args: Any) -> None:
-        heapq.heappush(self._heap, (max(time, self.now), next(self._ties), who, what, action, args))
+        now = self.now
+        heapq.heappush(self._heap, (time if time > now else now, next(self._ties), who, what, action, args))
 
     def after(self, delay_s: float, who: Process | None, what: str, action: Callable[..., None], *args: Any) -> None:
-        self.at(self.now + delay_s, who, what, action, *args)
+        heapq.heappush(self._heap, (self.now + delay_s, next(self._ties), who, what, action, args))
 
     def advance(self, end: float) -> Event | None:
         """The next event before `end` that happens to somebody alive and awake."""
-        while self._heap and self._heap[0][0] < end:
-            event = heapq.heappop(self._heap)
-            self.now, _, who, what, action, args = event
-            if who is not None:
-                if not who.alive:
-                    continue
-                if who.paused_until > self.now:
-                    self.at(who.paused_until, who, what, action, *args)
-                    continue
+        heap = self._heap
+        while heap and heap[0][0] < end:
+            event = heapq.heappop(heap)
+            now, _, who, what, action, args = event
+            self.now = now
+            if who is None:
+                label = b""
+            elif not who.alive:
+                continue
+            elif who.paused_until > now:
+                self.at(who.paused_until, who, what, action, *args)
+                continue
+            else:
+                label = who.label
             self.num_events += 1
-            self._trace.update(pack("<d", self.now) + f"{what} {who and who.member}".encode())
+            self._trace.update(_TIME.pack(now) + label + what.encode())
             return event
         self.now = end
         return None
@@ -64,48 +78,170 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """What the links of one run are like."""
+    """What the links of one run are like.
 
-    loss: float
-    duplication: float
-    delay_s: float
-    data_delay_s: float
+    Attributes:
+        loss: share of control messages that are lost.
+        duplication: share of control messages that arrive twice.
+        delay_s: one way, at most, but for the tail; messages overtake each other.
+        data_delay_s: the same for data frames.
+        tail: share of messages that take eight times as long.
+    """
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    delay_s: float = 0.0005
+    data_delay_s: float = 0.001
+    tail: float = 0.0
 
     @classmethod
     def draw(cls, rng: Random) -> "Weather":
         return cls(
-            loss=rng.choice((0.0, 0.02, 0.1)),
+            loss=rng.choices((0.0, 0.02, 0.1, 0.3), (4, 4, 3, 1))[0],
             duplication=0.1,
             delay_s=rng.choice((0.002, 0.02, 0.1, 0.3)),
             data_delay_s=rng.choice((0.002, 0.02, 0.1)),
+            tail=0.05,
         )
+
+    def calm(self) -> "Weather":
+        """Liveness is promised on links that mostly work."""
+        return replace(self, loss=min(self.loss, 0.02), delay_s=min(self.delay_s, 0.1))
+
+
+@dataclass(eq=False, slots=True)
+class Cut:
+    """Links that carry nothing, one direction each.
+
+    Attributes:
+        pairs: those links.
+        holds_control: control messages wait until the link is back; else they are lost.
+        holds_data: the same for data frames, as TCP does as long as it does not give the link up.
+    """
+
+    pairs: set[Pair]
+    holds_control: bool = False
+    holds_data: bool = True
+
+    def place(self, newcomer: str, beside: str) -> None:
+        """Someone new is cut off from whom `beside` is cut off from."""
+        for source, target in sorted(self.pairs):
+            if source == beside and target != newcomer:
+                self.pairs.add((newcomer, target))
+            if target == beside and source != newcomer:
+                self.pairs.add((source, newcomer))
+
+
+Held = tuple[Pair, bool, Process, Process, Callable[..., None], object]
 
 
 class Network:
-    """Control links lose, double and reorder; data links only reorder, and lose what a dead process had sent."""
+    """Control links lose, double and reorder; data links reorder, and lose what was under way when they broke."""
 
-    def __init__(self, clock: Clock, rng: Random, weather: Weather) -> None:
+    def __init__(self, clock: Clock, rng: Random, weather: Weather, seen: Counter[str]) -> None:
+        self.weather = weather
+        self.bad: dict[str, float] = {}
         self._clock = clock
         self._rng = rng
-        self._weather = weather
+        self._seen = seen
+        self._cuts: list[Cut] = []
+        self._blocked: dict[Pair, Cut] = {}
+        self._held: list[Held] = []
+        self._resets: dict[Pair, int] = {}
 
-    def send(self, target: Process, action: Callable[..., None], message: object) -> None:
-        weather = self._weather
-        if self._rng.random() >= weather.loss:
-            self._clock.after(self._delay(weather.delay_s), target, "message", action, message)
-            if self._rng.random() < weather.duplication:
-                self._clock.after(self._delay(weather.delay_s), target, "message", action, message)
+    # Links that carry nothing.
+
+    def add(self, cut: Cut) -> None:
+        self._cuts.append(cut)
+        self.changed()
+
+    def remove(self, cut: Cut) -> None:
+        if cut in self._cuts:
+            self._cuts.remove(cut)
+            self.changed()
+
+    def changed(self) -> None:
+        """After the pairs of a cut have changed: what was held on links that are back arrives."""
+        self._blocked = {pair: cut for cut in self._cuts for pair in cut.pairs}
+        held, self._held = self._held, []
+        for item in held:
+            pair, is_data, source, target, action, message = item
+            if pair in self._blocked:
+                self._held.append(item)
+            elif is_data:
+                self.send_data(source, target, action, message)
+            else:
+                self._deliver(target, action, message)
+
+    def place(self, newcomer: str, others: Iterable[str]) -> None:
+        """A new name, somewhere in the partitions there are."""
+        known = [name for name in others if name != newcomer]
+        for cut in self._cuts:
+            if known:
+                cut.place(newcomer, self._rng.choice(known))
+        if self._cuts:
+            self.changed()
+
+    def calm(self) -> None:
+        self.weather = self.weather.calm()
+        self.bad = {}
+        self._cuts = []
+        self.changed()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self._blocked
+
+    def reset(self, source: str, target: str) -> None:
+        """The data link broke and comes back: what is under way on it, or held, is lost."""
+        pair = source, target
+        self._resets[pair] = self._resets.get(pair, 0) + 1
+        self._held = [item for item in self._held if item[0] != pair or not item[1]]
+
+    # Messages.
+
+    def send(self, source: Process, target: Process, action: Callable[..., None], message: object) -> None:
+        rng, weather = self._rng, self.weather
+        if self._blocked:
+            pair = source.member.peer_id, target.member.peer_id
+            cut = self._blocked.get(pair)
+            if cut is not None:
+                if cut.holds_control:
+                    self._held.append((pair, False, source, target, action, message))
+                return
+        if self.bad:
+            worse = max(self.bad.get(source.member.peer_id, 0.0), self.bad.get(target.member.peer_id, 0.0))
+            if worse and rng.random() < worse:
+                return
+        if weather.loss and rng.random() < weather.loss:
+            return
+        self._deliver(target, action, message)
+        if weather.duplication and rng.random() < weather.duplication:
+            self._deliver(target, action, message)
+
+    def _deliver(self, target: Process, action: Callable[..., None], message: object) -> None:
+        self._clock.after(self._delay(self.weather.delay_s), target, "message", action, message)
 
     def send_data(self, source: Process, target: Process, action: Callable[..., None], frame: object) -> None:
-        delay_s = self._delay(self._weather.data_delay_s)
+        pair = source.member.peer_id, target.member.peer_id
+        cut = self._blocked.get(pair)
+        if cut is not None:
+            self._seen["data frames held" if cut.holds_data else "data frames lost"] += 1
+            if cut.holds_data:
+                self._held.append((pair, True, source, target, action, frame))
+            return
         survives = self._rng.random() < 0.5
+        delay_s = self._delay(self.weather.data_delay_s)
+        link = pair, self._resets.get(pair, 0), source, survives
+        self._clock.after(delay_s, target, "data", self._arrive, link, action, frame)
 
-        def arrive() -> None:
-            if source.alive or survives:
-                action(frame)
-
-        self._clock.after(delay_s, target, "data", arrive)
+    def _arrive(self, link: tuple[Pair, int, Process, bool], action: Callable[..., None], frame: object) -> None:
+        pair, resets, source, survives = link
+        if self._resets.get(pair, 0) != resets:
+            self._seen["data frames lost"] += 1
+        elif source.alive or survives:  # what a dead process had handed to its kernel may still arrive
+            action(frame)
 
     def _delay(self, most_s: float) -> float:
-        delay_s = self._rng.random() * most_s
-        return 8 * delay_s if self._rng.random() < 0.05 else delay_s
+        rng = self._rng
+        delay_s = rng.random() * most_s
+        return 8 * delay_s if rng.random() < self.weather.tail else delay_s

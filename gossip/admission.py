@@ -1,0 +1,148 @@
+"""Who asks for a seat, and who may have one: observers that are current, held back if they come and go too often.
+
+A joiner that *follows* takes committed steps while it has no seat, and is admitted when it lags by less than a second
+or one step; waiting until it has everything would never end where steps are shorter than the way to it. One that does
+not follow is admitted as it is, and the barrier of its view waits for its state.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from .messages import NOTHING_DONE, Join
+from .view import Member, View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionConfig:
+    """When a joiner gets its seat."""
+
+    lease_s: float = 1.5
+    """A JOIN that is not repeated is forgotten after this long."""
+
+    lag_s: float = 1.0
+    """An observer is current if it lacks one step, or only steps that were committed within this time."""
+
+    hold_down_s: float = 10.0
+    """Who has been removed more than once waits so long for its next seat, doubled with each further removal."""
+
+    hold_down_max_s: float = 600.0
+
+    half_life_s: float = 60.0
+    """Half of the removals are forgotten in this time."""
+
+    def __post_init__(self) -> None:
+        values = (self.lease_s, self.lag_s, self.hold_down_s, self.hold_down_max_s, self.half_life_s)
+        if not all(0 < value < math.inf for value in values) or self.hold_down_s > self.hold_down_max_s:
+            raise ValueError(
+                "need lease_s, lag_s, hold_down_s, hold_down_max_s and half_life_s positive and finite, "
+                f"and hold_down_s <= hold_down_max_s, got {values}"
+            )
+
+
+MOST_EXCLUDED = 256
+"""So many former members are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Joiner:
+    asked: float
+    join: Join
+
+
+@dataclass(slots=True)
+class _Penalty:
+    """Removals of one peer_id, fading."""
+
+    amount: float
+    at: float
+
+
+class Admission:
+    """The joiners that one member knows of."""
+
+    def __init__(self, config: AdmissionConfig) -> None:
+        self._config = config
+        self._joiners: dict[Member, _Joiner] = {}
+        self._entering: list[Member] = []
+        self._penalties: dict[str, _Penalty] = {}
+        self._excluded: dict[str, int] = {}
+        self._commits: deque[tuple[float, int]] = deque()
+
+    def ask(self, now: float, joiner: Member, join: Join) -> None:
+        """`joiner` asks, again or for the first time. The order of first asking is the order of admission."""
+        self._joiners[joiner] = _Joiner(now, join)
+
+    def forget(self, joiner: Member) -> None:
+        self._joiners.pop(joiner, None)
+
+    def install(self, view: View) -> None:
+        """Who has a seat asks no more; who followed still does, until its first barrier is complete."""
+        asking = [member for member in view.members if member in self._joiners]
+        following = {*self._entering, *(member for member in asking if self._joiners[member].join.follows)}
+        self._entering = [member for member in view.members if member in following]
+        for member in asking:
+            self.forget(member)
+
+    def seated(self) -> None:
+        """The barrier of the installed view is complete."""
+        self._entering = []
+
+    def removed(self, now: float, member: Member) -> None:
+        """`member` was taken out of the view against its will."""
+        fresh = {name: penalty for name, penalty in self._penalties.items() if self._amount(now, penalty) > 0.1}
+        before = fresh.get(member.peer_id, _Penalty(0.0, now))
+        self._penalties = {**fresh, member.peer_id: _Penalty(self._amount(now, before) + 1.0, now)}
+
+    def exclude(self, member: Member) -> None:
+        """`member` took part and does not any more: what it asked before must not bring it back."""
+        last = self._excluded.pop(member.peer_id, 0)
+        self._excluded[member.peer_id] = max(last, member.incarnation)
+        if len(self._excluded) > MOST_EXCLUDED:
+            del self._excluded[next(iter(self._excluded))]
+
+    def is_excluded(self, joiner: Member) -> bool:
+        return joiner.incarnation <= self._excluded.get(joiner.peer_id, -1)
+
+    def committed(self, now: float, step: int) -> None:
+        """`step` was committed here."""
+        self._commits.append((now, step))
+        while self._commits[0][0] < now - self._config.lag_s:
+            self._commits.popleft()
+
+    def followers(self, now: float) -> list[Member]:
+        """Who wants every committed step."""
+        self._expire(now)
+        return [*self._entering] + [member for member, joiner in self._joiners.items() if joiner.join.follows]
+
+    def candidates(self, now: float, done: int) -> list[Member]:
+        """Who may have a seat now; `done` is the last step that was committed here."""
+        self._expire(now)
+        oldest = next((step for at, step in self._commits if at >= now - self._config.lag_s), done)
+        return [
+            member
+            for member, joiner in self._joiners.items()
+            if _is_current(joiner.join, min(oldest, done) - 1) and now >= self._held_until(now, member.peer_id)
+        ]
+
+    def is_empty(self) -> bool:
+        return not self._joiners
+
+    def _expire(self, now: float) -> None:
+        for member in [m for m, joiner in self._joiners.items() if now - joiner.asked > self._config.lease_s]:
+            del self._joiners[member]
+
+    def _held_until(self, now: float, peer_id: str) -> float:
+        penalty = self._penalties.get(peer_id)
+        if penalty is None or penalty.amount < 1.5:  # once may happen to anybody
+            return -math.inf
+        wait_s = min(self._config.hold_down_s * 2 ** min(penalty.amount - 2, 64), self._config.hold_down_max_s)
+        return penalty.at + wait_s
+
+    def _amount(self, now: float, penalty: _Penalty) -> float:
+        return float(penalty.amount * 0.5 ** (max(0.0, now - penalty.at) / self._config.half_life_s))
+
+
+def _is_current(join: Join, done: int) -> bool:
+    """Whether a joiner lacks no step up to `done`."""
+    return not join.follows or join.done >= max(done, NOTHING_DONE)

@@ -1,0 +1,335 @@
+"""What this peer believes of itself and others, and how claims change that (SWIM, Das et al. 2002, section 4.2).
+
+Takes claims in, spreads what is new, lets suspicions run out and memories fade. Whom to ask and whom to tell, and how,
+is for swim.py.
+"""
+
+from dataclasses import replace
+
+from .claim import Claim, State, overrides
+from .deadlines import Deadlines
+from .effects import Discovered, Effect, Explain, Forget
+from .flapping import Flapping
+from .health import LocalHealth
+from .roster import Roster
+from .rumours import Rumours
+from .suspicion import Suspicion, begin_suspicion
+from .swim_config import SwimConfig
+from .view import Member
+
+MOST_REFUTATIONS = 1 << 62
+"""A greater number is nonsense, and one more than it would not fit into a frame."""
+
+
+class Beliefs:
+    """One peer's opinion of everybody."""
+
+    def __init__(self, me: Claim, known: tuple[Claim, ...], *, config: SwimConfig, now: float) -> None:
+        self.me = me
+        self.is_denied = False
+        self.health = LocalHealth(config.max_health if config.lifeguard else 0)
+        self.rumours = Rumours()
+        self._config = config
+        self._flapping = Flapping(config)
+        self._doubted: set[str] = set()
+        self.roster = Roster(me, known, self._is_held)
+        self._suspicions: dict[str, Suspicion] = {}
+        self._suspected_until = Deadlines()
+        self._remembered_until = Deadlines()
+        self.kept: frozenset[str] = frozenset()
+        """Names that are not forgotten, whatever becomes of them."""
+        self._heard: dict[str, float] = {}
+        self._since = now
+        self._unlinked: set[str] = set()
+        self._orphans: dict[str, Member] = {}
+        if not known:
+            self.rumours.add(me.member.peer_id)
+
+    @property
+    def orphans(self) -> tuple[Member, ...]:
+        """Who was linked to before a long pause and has not been heard of since."""
+        return tuple(self._orphans.values())
+
+    def is_linked(self, member: Member) -> bool:
+        return member.peer_id not in self._unlinked
+
+    def is_lost(self, member: Member) -> bool:
+        claim = self.latest(member.peer_id)
+        if claim is None or claim.member != member:
+            return False
+        return claim.state is State.LOST or (claim.state < State.LOST and self._is_held(member.peer_id))
+
+    def _is_held(self, peer_id: str) -> bool:
+        return peer_id in self._flapping.holds or peer_id in self._doubted
+
+    def latest(self, peer_id: str) -> Claim | None:
+        """What is known, or was, of who is forgotten."""
+        return self.roster.get(peer_id) or self.roster.epitaph(peer_id)
+
+    def silence_s(self, now: float, member: Member) -> float:
+        return max(0.0, now - self._heard.get(member.peer_id, self._since))
+
+    def heard(self, now: float, member: Member) -> None:
+        known = self.roster.get(member.peer_id)
+        if known is not None and known.member == member:
+            self._heard[member.peer_id] = now
+
+    def news(self) -> tuple[Claim, ...]:
+        """For one message, the least spread first."""
+        limit = self._config.spread_mult * len(str(self.num_peers))  # ceil(log10(n + 1))
+        names = self.rumours.take(self._config.claims_per_message, limit)
+        return tuple(claim for name in names if (claim := self.roster.get(name)) is not None)
+
+    @property
+    def num_peers(self) -> int:
+        return len(self.roster.alive()) + 1
+
+    # What is said.
+
+    def hear(self, now: float, claim: Claim, *, spread: bool = True) -> list[Effect]:
+        """What is not newer changes nothing. `spread`: tell it on, even if it is of somebody never heard of."""
+        name = claim.member.peer_id
+        if name == self.me.member.peer_id:
+            return self._hear_of_itself(claim)
+        old = self.roster.get(name)
+        if claim is old or self._is_absurd(claim):
+            return []
+        if old is None:
+            believed = self._believe_again(claim)
+            if believed is None:
+                return []
+            if believed is not claim:
+                self._doubted.add(name)
+            return self._take(now, believed, None, spread)
+        if overrides(claim, old):
+            doubt = self._is_sudden(now, claim, old)
+            return self._doubt_loss(now, claim, old) if doubt else self._take(now, claim, old, True)
+        if claim.state is old.state is State.SUSPECT and _subject(claim) == _subject(old):
+            self._confirm(now, replace(old, accuser=claim.accuser))
+        return []
+
+    def suspect(self, now: float, member: Member) -> list[Effect]:
+        """This peer had no answer from `member`."""
+        known = self.roster.get(member.peer_id)
+        if known is None or known.member != member or known.state > State.SUSPECT:
+            return []
+        state = State.SUSPECT if self._config.suspicion_mult else State.LOST
+        return self.hear(now, replace(known, state=state, accuser=self.me.member.peer_id))
+
+    def say_of_itself(self, claim: Claim) -> None:
+        """`claim` is newer than the one about itself so far."""
+        self.me = claim
+        self.roster.put(claim)
+        self.rumours.add(claim.member.peer_id)
+
+    def _hear_of_itself(self, claim: Claim) -> list[Effect]:
+        mine = self.me
+        if claim.member != mine.member:
+            if claim.member.incarnation < mine.member.incarnation:
+                self.rumours.add(mine.member.peer_id)  # somebody has not heard of this process
+            else:
+                self.is_denied = True
+        elif claim.state >= State.LEFT:
+            self.is_denied = True
+        elif claim.state >= State.SUSPECT and mine.refutation <= claim.refutation < MOST_REFUTATIONS:
+            self.say_of_itself(replace(mine, refutation=claim.refutation + 1))
+            self.health.worsen()
+            return [Explain(f"{claim.accuser or 'somebody'} takes this peer for {claim.state.name.lower()}: denied")]
+        return []
+
+    def _is_absurd(self, claim: Claim) -> bool:
+        ahead = self._config.max_incarnation_ahead
+        return ahead is not None and claim.member.incarnation > self.me.member.incarnation + ahead
+
+    def _believe_again(self, claim: Claim) -> Claim | None:
+        """What of `claim` stands, about who is not known, or was forgotten as lost or gone.
+
+        The dead stay dead. Who was lost returns by a refutation of its own; before that, word of others that it is
+        alive may be older than its loss. It is suspect then, so that it is asked, and does not count as alive.
+        """
+        epitaph = self.roster.epitaph(claim.member.peer_id)
+        if epitaph is None or claim.member.incarnation > epitaph.member.incarnation:
+            return claim
+        if claim.member != epitaph.member or epitaph.state >= State.LEFT:
+            return None
+        if epitaph.state is State.ALIVE or claim.state >= State.LEFT or claim.refutation > epitaph.refutation:
+            return claim
+        if claim.state is State.LOST or claim.refutation < epitaph.refutation:
+            return None
+        return replace(claim, state=State.SUSPECT, accuser=self.me.member.peer_id)
+
+    def _is_sudden(self, now: float, claim: Claim, old: Claim) -> bool:
+        """Whether others take for lost who had not the least time to deny it here: they may be ill themselves."""
+        if claim.state is not State.LOST or _subject(claim) != _subject(old) or not self._config.lifeguard:
+            return False
+        if old.state is State.SUSPECT:
+            suspicion = self._suspicions[claim.member.peer_id]
+            return claim.accuser != self.me.member.peer_id and now < suspicion.started + suspicion.least_s
+        return claim.accuser != self.me.member.peer_id and old.state is State.ALIVE
+
+    def _doubt_loss(self, now: float, claim: Claim, old: Claim) -> list[Effect]:
+        """It gets that time, and no more."""
+        name = claim.member.peer_id
+        suspect = replace(claim, state=State.SUSPECT)
+        effects = self._take(now, suspect, old, True) if old.state is State.ALIVE else []
+        self._suspicions[name].wanted = 0
+        self._suspected_until.set(name, self._suspicions[name].deadline)
+        return effects
+
+    def _confirm(self, now: float, claim: Claim) -> None:
+        """One more accuser of who is suspect already."""
+        name = claim.member.peer_id
+        self._flapping.note(now, claim, len(self.roster.neighbours()) + 1, is_refuted=False)
+        if self._suspicions[name].confirm(claim.accuser):
+            self.roster.put(claim)
+            self.rumours.add(name)
+            self._suspected_until.set(name, self._suspicions[name].deadline)
+
+    # What follows.
+
+    def _take(self, now: float, claim: Claim, old: Claim | None, spread: bool) -> list[Effect]:
+        """`claim` stands from now on, instead of `old`."""
+        name = claim.member.peer_id
+        before = old if old is not None and old.member == claim.member else None
+        is_refuted = before is not None and claim.refutation > before.refutation
+        was_held = self._is_held(name)
+        if is_refuted or claim.state >= State.LOST or (before is None and old is not None):
+            self._doubted.discard(name)
+        self.roster.put(claim)
+        if spread:
+            self.rumours.add(name)
+        if before is None:
+            self._heard[name] = now  # met
+        elif claim.state is before.state is not State.SUSPECT and claim.refutation == before.refutation:
+            return []  # a newer status
+        self._flapping.note(now, claim, len(self.roster.neighbours()) + 1, is_refuted=is_refuted)
+        if self._is_held(name) != was_held:
+            self.roster.regroup()
+        self._follow_suspicion(now, claim, before)
+        if claim.state >= State.LOST:
+            self._remembered_until.set(name, now + self._config.tombstone_s)
+        else:
+            self._remembered_until.drop(name)
+        return [*self._link(claim, old), *_explain(claim, before)]
+
+    def _follow_suspicion(self, now: float, claim: Claim, before: Claim | None) -> None:
+        name = claim.member.peer_id
+        if claim.state is not State.SUSPECT:
+            self._suspicions.pop(name, None)
+            self._suspected_until.drop(name)
+            return
+        if before is not None and before.state is State.SUSPECT and before.refutation == claim.refutation:
+            self._suspicions[name].confirm(claim.accuser)  # the accuser knows a newer status
+        else:
+            self._suspicions[name] = begin_suspicion(now, claim.accuser, self.num_peers, self._config)
+        self._suspected_until.set(name, self._suspicions[name].deadline)
+
+    def _link(self, claim: Claim, old: Claim | None) -> list[Effect]:
+        """Link to who is alive; unlink what it replaces."""
+        name = claim.member.peer_id
+        linked = self._orphans.pop(name, None) if old is None else old.member
+        if name in self._unlinked:
+            linked = None
+        effects: list[Effect] = []
+        if linked is not None and linked != claim.member:
+            effects.append(Forget(linked))
+            linked = None
+        if linked is None and claim.state <= State.SUSPECT:
+            effects.append(Discovered(claim))
+            linked = claim.member
+        if linked is None:
+            self._unlinked.add(name)
+        else:
+            self._unlinked.discard(name)
+        return effects
+
+    # What time does.
+
+    def next_deadline(self) -> float:
+        return min(self._suspected_until.next(), self._remembered_until.next(), self._flapping.holds.next())
+
+    def tick(self, now: float) -> list[Effect]:
+        if self._flapping.holds.pop(now):
+            self.roster.regroup()
+        effects: list[Effect] = []
+        for name in self._suspected_until.pop(now):
+            effects += self._give_up(now, name)
+        for name in self._remembered_until.pop(now):
+            if name in self.kept:
+                self._remembered_until.set(name, now + self._config.tombstone_s)
+            else:
+                effects += self._forget(name)
+        return effects
+
+    def excuse(self, by_s: float) -> None:
+        """This peer was late itself: everybody gets as much longer to deny."""
+        for suspicion in self._suspicions.values():
+            suspicion.started += by_s
+        self._suspected_until.shift(by_s)
+
+    def resume(self, now: float, *, is_long: bool) -> None:
+        """This peer was stopped. Silence means nothing, and after a long time nothing does that others may know better.
+
+        Then only the dead stay dead; who was linked to is an orphan, until somebody says what has become of it.
+        """
+        self._heard.clear()
+        self._since = now
+        for name, suspicion in self._suspicions.items():
+            suspicion.started = now
+            self._suspected_until.set(name, suspicion.deadline)
+        if not is_long:
+            return
+        self._doubted.clear()
+        self.rumours.clear()
+        self.rumours.add(self.me.member.peer_id)
+        for member in self.roster.drop_living():
+            name = member.peer_id
+            self._suspicions.pop(name, None)
+            self._suspected_until.drop(name)
+            self._remembered_until.drop(name)
+            if name in self._unlinked:
+                self._unlinked.discard(name)
+                self._flapping.forget(name)
+            else:
+                self._orphans[name] = member
+                self._remembered_until.set(name, now + self._config.tombstone_s)
+
+    def _give_up(self, now: float, name: str) -> list[Effect]:
+        """Nobody denied it in time. But who was heard just now is there, whatever others say of it."""
+        claim = self.roster.get(name)
+        assert claim is not None
+        window_s = self._config.probe_interval_s * self.health.patience
+        if self._config.lifeguard and self.silence_s(now, claim.member) < window_s:
+            self._suspected_until.set(name, now + window_s)
+            return []
+        return self.hear(now, replace(claim, state=State.LOST, accuser=self.me.member.peer_id))
+
+    def _forget(self, name: str) -> list[Effect]:
+        self._flapping.forget(name)
+        if name in self._orphans:
+            return [Forget(self._orphans.pop(name))]
+        claim = self.roster.get(name)
+        assert claim is not None
+        self.roster.forget(name)
+        self.rumours.drop(name)
+        self._heard.pop(name, None)
+        if name in self._unlinked:
+            self._unlinked.discard(name)
+            return []
+        return [Forget(claim.member)]
+
+
+def _subject(claim: Claim) -> tuple[Member, int]:
+    return claim.member, claim.refutation
+
+
+def _explain(claim: Claim, before: Claim | None) -> list[Effect]:
+    match claim.state:
+        case State.SUSPECT if before is None or before.state is not State.SUSPECT:
+            return [Explain(f"{claim.member} is suspect: {claim.accuser or 'somebody'} had no answer")]
+        case State.LOST:
+            return [Explain(f"{claim.member} is lost: nobody denied the suspicion, says {claim.accuser or 'somebody'}")]
+        case State.ALIVE if before is not None and before.state is not State.ALIVE:
+            return [Explain(f"{claim.member} denies that it is {before.state.name.lower()}")]
+        case _:
+            return []

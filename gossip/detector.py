@@ -1,0 +1,186 @@
+"""Probes: direct, then through others (SWIM, Das et al. 2002, sections 3.1 and 4.3; Lifeguard's NO-ACK).
+
+One neighbour after the other, in an order shuffled anew each round, so that everybody's turn comes within two rounds.
+Says what is to be sent and who did not answer; what that means is for swim.py.
+"""
+
+import math
+from dataclasses import dataclass, field
+from random import Random
+
+from .health import LocalHealth
+from .roster import Roster
+from .swim_config import SwimConfig
+from .view import Member
+
+MOST_RELAYS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask `target` whether it is there."""
+
+    target: Member
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Indirect:
+    """Ask `helper` to ask `target`."""
+
+    helper: Member
+    target: Member
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """`target` answered neither this peer nor its helpers."""
+
+    target: Member
+
+
+@dataclass(slots=True)
+class _Pending:
+    target: Member
+    nonce: int
+    helpers: tuple[Member, ...] | None = None
+    """None: nobody was asked yet."""
+    excused: dict[Member, None] = field(default_factory=dict)
+    """Helpers that are here and heard nothing either."""
+
+
+class Detector:
+    """Probes one neighbour at a time."""
+
+    def __init__(self, roster: Roster, health: LocalHealth, *, rng: Random, config: SwimConfig, now: float) -> None:
+        self._roster = roster
+        self._health = health
+        self._rng = rng
+        self._config = config
+        self._round: list[Member] = []
+        self._pending: _Pending | None = None
+        self._num_probes = 0
+        self._indirect_at = math.inf
+        self._next = now + rng.uniform(0.5, 1.0) * config.probe_interval_s
+
+    def next_deadline(self) -> float:
+        return min(self._next, self._indirect_at)
+
+    def restart(self, now: float) -> None:
+        """This peer was stopped: that nobody answered says nothing."""
+        self._pending = None
+        self._indirect_at = math.inf
+        self._next = now + self._rng.uniform(0.5, 1.0) * self._config.probe_interval_s
+
+    def tick(self, now: float, nonce: int) -> list[Probe | Indirect | Missed]:
+        """`nonce` was never used before; it is used if a probe begins."""
+        results: list[Probe | Indirect | Missed] = []
+        if now >= self._next:
+            results += self._finish()
+            results += self._begin(now, nonce)
+        elif now >= self._indirect_at:
+            results += self._ask_helpers()
+        return results
+
+    def receive_ack(self, source: Member, nonce: int) -> None:
+        """From the target, or passed on by a helper."""
+        pending = self._pending
+        if pending is not None and nonce == pending.nonce and source in (pending.target, *(pending.helpers or ())):
+            self._pending = None
+            self._indirect_at = math.inf
+            self._health.improve()
+
+    def receive_sign(self, source: Member) -> None:
+        """Something came from `source` itself: as good as an ACK."""
+        if self._pending is not None and source == self._pending.target:
+            self.receive_ack(source, self._pending.nonce)
+
+    def receive_no_ack(self, source: Member, nonce: int) -> None:
+        pending = self._pending
+        if pending is not None and nonce == pending.nonce and source in (pending.helpers or ()):
+            pending.excused[source] = None
+
+    def _begin(self, now: float, nonce: int) -> list[Probe | Indirect | Missed]:
+        patience = self._health.patience
+        self._next = now + self._config.probe_interval_s * patience
+        target = self._next_target()
+        if target is None:
+            return []
+        self._pending = _Pending(target, nonce)
+        self._indirect_at = now + self._config.probe_timeout_s * patience
+        return [Probe(target, nonce)]
+
+    def _ask_helpers(self) -> list[Probe | Indirect | Missed]:
+        self._indirect_at = math.inf
+        pending = self._pending
+        assert pending is not None
+        candidates = self._roster.alive()
+        drawn = self._rng.sample(candidates, min(self._config.num_indirect + 1, len(candidates)))
+        helpers = [member for member in drawn if member != pending.target][: self._config.num_indirect]
+        pending.helpers = tuple(helpers)
+        return [Indirect(helper, pending.target, pending.nonce) for helper in helpers]
+
+    def _finish(self) -> list[Probe | Indirect | Missed]:
+        pending, self._pending = self._pending, None
+        self._indirect_at = math.inf
+        if pending is None or not self._roster.is_neighbour(pending.target):
+            return []
+        helpers = pending.helpers or ()
+        self._health.worsen(len(helpers) - len(pending.excused) if helpers else 1)
+        return [Missed(pending.target)]
+
+    def _next_target(self) -> Member | None:
+        while True:
+            while self._round:
+                member = self._round.pop()
+                if self._roster.is_neighbour(member):
+                    return member
+            self._round = list(self._roster.neighbours())
+            if not self._round:
+                return None
+            self._rng.shuffle(self._round)
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """`origin` wants to know, under its own `nonce`, whether `target` is there."""
+
+    origin: Member
+    nonce: int
+    target: Member
+    deadline: float
+
+
+class Relays:
+    """Probes that this peer makes for others; at most `MOST_RELAYS` at a time."""
+
+    def __init__(self, config: SwimConfig) -> None:
+        # What is left of the origin's interval has to be enough for two more one-way delays.
+        self._patience_s = min(config.probe_timeout_s, (config.probe_interval_s - config.probe_timeout_s) / 2)
+        self._relays: dict[int, Relay] = {}
+
+    def __len__(self) -> int:
+        return len(self._relays)
+
+    def begin(self, now: float, nonce: int, origin: Member, origin_nonce: int, target: Member) -> bool:
+        """Whether `target` is to be asked, under `nonce`."""
+        if len(self._relays) >= MOST_RELAYS:
+            return False
+        self._relays[nonce] = Relay(origin, origin_nonce, target, now + self._patience_s)
+        return True
+
+    def finish(self, source: Member, nonce: int) -> Relay | None:
+        """The relay that an ACK of `source` answers."""
+        relay = self._relays.get(nonce)
+        if relay is None or relay.target != source:
+            return None
+        return self._relays.pop(nonce)
+
+    def next_deadline(self) -> float:
+        return next((relay.deadline for relay in self._relays.values()), math.inf)  # all wait equally long
+
+    def expire(self, now: float) -> list[Relay]:
+        """Whose targets did not answer in time."""
+        due = [nonce for nonce, relay in self._relays.items() if relay.deadline <= now] if self._relays else []
+        return [self._relays.pop(nonce) for nonce in due]

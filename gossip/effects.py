@@ -1,0 +1,188 @@
+"""What a core asks its host to do, in the order in which it asks. Plain values, no behaviour."""
+
+from dataclasses import dataclass
+
+from .claim import Claim
+from .messages import Abort, AcceptorRecord, Body, Finish
+from .view import Member, View
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Hand `body` to the transport, in an envelope; it may be lost."""
+
+    target: Member
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """Write this to the page that outlives the process, before anything that follows is carried out."""
+
+    record: AcceptorRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Tell whoever reads the log."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """A peer is alive: link to it and watch its process."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """A peer is gone and has nothing more to hear: close the link."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A view replaces the one before: no operation of older views may complete any more.
+
+    The host looks up members that were not `Discovered`: whoever knew them may be dead. It meets or buries them.
+    """
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Activated:
+    """Every member of the view is at step `done`: run step done + 1, from its first operation, in this view."""
+
+    view: View
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """All have finished the step, in `view`. Final."""
+
+    finish: Finish
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Others have given the step up: what was, or will be, submitted for it here raises."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Provide:
+    """Give the state after `step` to `member`, as soon as it is complete."""
+
+    member: Member
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Give the observer `member` this committed step, as bytes; `previous` is the digest of the chain before it."""
+
+    member: Member
+    step: int
+    previous: bytes
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Of an observer: run `step` with what it was fed, and say `loaded`."""
+
+    step: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The swarm's state has another layout than ours."""
+
+    layout: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The others go on without this peer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Nobody needs this peer any more; close."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """This side may decide nothing for now; it keeps its state. `is_final`: those who are missing never return."""
+
+    alive: int
+    size: int
+    reason: str
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Those who were missing are back: the view goes on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strangers:
+    """Another swarm of the same name has been met: two founders. Each goes its own way; names both."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """Members finished one step with different bits; nothing commits."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overheard:
+    """ABORT of `source`, for the operations of this view."""
+
+    source: Member
+    abort: Abort
+
+
+Effect = (
+    Send
+    | WriteRecord
+    | Explain
+    | Discovered
+    | Forget
+    | Installed
+    | Activated
+    | Committed
+    | Aborted
+    | Provide
+    | Feed
+    | Apply
+    | Refused
+    | Removed
+    | Left
+    | Paused
+    | Resumed
+    | Strangers
+    | Diverged
+    | Overheard
+)

@@ -1,0 +1,89 @@
+"""Members that are lost, or nearly, again and again (research/anchors-gossip.md, R10).
+
+A member whose link loses most frames is suspected all the time, and hears of it often enough to deny in time. So each
+loss costs it a penalty, and so does having to deny `flap_refutations` times within `flap_window_s` against three or
+more accusers; few accusers may be ill themselves. Penalties halve with time. From the second on the member is held
+down: it may deny as it likes and is not alive. Every further accusation starts the hold-down anew, so who stays ill
+stays out, and who is well again returns.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from .claim import Claim, State
+from .deadlines import Deadlines
+from .swim_config import SwimConfig
+
+NUM_ACCUSERS = 3
+MOST_ACCUSERS = 8
+MOST_PENALTY = 16.0
+LEAST_PENALTY = 1.5
+"""Of two losses within one half-life: the first has decayed to a half at most."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is held against one peer_id; a restart does not clear it."""
+
+    penalty: float = 0.0
+    penalty_at: float = 0.0
+    accused_at: dict[str, float] = field(default_factory=dict)
+    refuted_at: list[float] = field(default_factory=list)
+
+    def accuse(self, now: float, accuser: str) -> None:
+        self.accused_at.pop(accuser, None)
+        self.accused_at[accuser] = now
+        if len(self.accused_at) > MOST_ACCUSERS:
+            del self.accused_at[next(iter(self.accused_at))]
+
+    def refute(self, now: float, num_accusers: int, config: SwimConfig) -> bool:
+        """Whether that is once too often. Then counting starts anew."""
+        since = now - config.flap_window_s
+        self.refuted_at = [*(when for when in self.refuted_at if when >= since), now]
+        if len(self.refuted_at) < config.flap_refutations:
+            return False
+        self.refuted_at.clear()
+        return sum(when >= since for when in self.accused_at.values()) >= num_accusers
+
+
+class Flapping:
+    """What is held against whom, at most one record per peer that is known, and who is held down until when."""
+
+    def __init__(self, config: SwimConfig) -> None:
+        self._config = config
+        self._records: dict[str, _Record] = {}
+        self.holds = Deadlines()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def note(self, now: float, claim: Claim, num_peers: int, *, is_refuted: bool) -> None:
+        """`claim` stands from now on, or is one more accuser's; `is_refuted`: it denies what stood before."""
+        if not self._config.lifeguard or not (is_refuted or claim.state in (State.SUSPECT, State.LOST)):
+            return
+        name = claim.member.peer_id
+        record = self._records.setdefault(name, _Record())
+        if claim.state is State.SUSPECT:
+            record.accuse(now, claim.accuser)
+        is_held = name in self.holds
+        # Of three peers two can accuse; of two, the one that is left may be ill itself.
+        if is_refuted and record.refute(now, max(2, min(NUM_ACCUSERS, num_peers - 1)), self._config):
+            self._punish(now, record, least=2.0)
+            is_held = True
+        if claim.state is State.LOST:
+            self._punish(now, record, least=0.0)
+            is_held = is_held or record.penalty >= LEAST_PENALTY
+        if is_held:
+            hold_s = self._config.hold_down_s * math.exp2(min(self._penalty(now, record) - 2.0, 64.0))
+            self.holds.set(name, now + min(hold_s, self._config.hold_down_max_s))
+
+    def forget(self, name: str) -> None:
+        self._records.pop(name, None)
+        self.holds.drop(name)
+
+    def _punish(self, now: float, record: _Record, *, least: float) -> None:
+        record.penalty = min(MOST_PENALTY, max(least, self._penalty(now, record) + 1.0))
+        record.penalty_at = now
+
+    def _penalty(self, now: float, record: _Record) -> float:
+        return record.penalty * math.exp2(-max(0.0, now - record.penalty_at) / self._config.flap_half_life_s)

@@ -1,0 +1,110 @@
+"""What a peer does for its first seat: ask for it, follow as an observer meanwhile, or found the swarm.
+
+Leaves out: what happens once a view seats it (commit.py).
+"""
+
+import math
+from collections.abc import Sequence
+
+from .commit import StepMachine
+from .effects import Effect, Send
+from .following import Follower
+from .founding import Founding
+from .messages import NOTHING_DONE, Join, LineageQuery, StateQuery
+from .swim import Swim
+from .view import Member, Policy
+
+
+class Joining:
+    """One peer on its way into a view. It has asked for a seat once it has a `layout`."""
+
+    def __init__(self, swim: Swim, steps: StepMachine, *, state_s: float, founding_s: float) -> None:
+        self.layout: tuple[str, bytes] | None = None
+        self.reason = "not in a view yet"
+        self._swim = swim
+        self._steps = steps
+        self._state_s = state_s
+        self._founding_s = founding_s
+        self._follower = Follower()
+        self._gap = NOTHING_DONE, -math.inf
+        self._founding: Founding | None = None
+        self._found_with: tuple[bytes, int, Policy] = b"", 1, Policy.MAJORITY
+
+    def begin(self, layout: tuple[str, bytes], *, follows: bool) -> None:
+        self.layout, self._steps.follows = layout, follows
+
+    def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
+        """Found with these if it falls to this peer.
+
+        Raises:
+            ValueError: no seeds, or one twice.
+        """
+        self._founding = Founding(seeds, self._swim.me.contact.control, now + self._founding_s)
+        self._found_with = lineage, size, policy
+
+    def ask(self, targets: Sequence[Member] | None = None) -> list[Effect]:
+        """Ask everybody, or `targets`, for a seat, and the seeds whether there is a swarm."""
+        if self.layout is None:
+            return []
+        join = Join(self.layout[0], self._steps.follows, self._steps.done, self._steps.digest)
+        asked = self._swim.alive() if targets is None else targets
+        effects: list[Effect] = [Send(member, join) for member in asked]
+        if self._founding is not None:
+            effects += [
+                Send(member, LineageQuery()) for member in asked if self._address(member) in self._founding.seeds
+            ]
+        return effects
+
+    def hear_lineage(self, source: Member, lineage: bytes) -> None:
+        if self._founding is not None:
+            self._founding.answered(self._address(source), lineage)
+
+    def foundation(self, now: float) -> tuple[bytes, int, Policy] | None:
+        """Lineage, founding size and policy, if this peer is to found the swarm now."""
+        if self._founding is None or self.layout is None:
+            return None
+        founds, self.reason = self._founding.decide(now)
+        return self._found_with if founds else None
+
+    # Following.
+
+    def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
+        """A committed step has come, as bytes."""
+        self._follower.fed(step, previous, digest, self._steps.done)
+        return self.go_on()
+
+    def loaded(self) -> list[Effect]:
+        """A state was loaded, or a fed step was run."""
+        self._follower.applied()
+        return self.go_on()
+
+    def go_on(self) -> list[Effect]:
+        if self._steps.seated:
+            return []
+        following = self._follower.next_step(self._steps.done, self._steps.digest)
+        return [] if following is None else [following]
+
+    def hear_head(self, now: float, source: Member, step: int, digest: bytes) -> list[Effect]:
+        """`source`, which feeds this observer, has committed up to `step`: ask for the state if there is a gap.
+
+        What it fed may still be on its way, so a gap must last from one head to the next.
+        """
+        steps = self._steps
+        self._follower.heard(step, digest)
+        missing = self._follower.missing(steps.done, steps.digest)
+        known, since = self._gap
+        if missing is None or not self._steps.follows:
+            self._gap = NOTHING_DONE, -math.inf
+            return []
+        is_new = since == -math.inf or known != steps.done
+        self._gap = steps.done, now if is_new else since
+        if steps.done != NOTHING_DONE and is_new:
+            return []
+        if not is_new and now - since < self._state_s:
+            return []
+        self._gap = steps.done, now
+        return [Send(source, StateQuery(missing))]
+
+    def _address(self, member: Member) -> str:
+        claim = self._swim.claim_of(member)
+        return "" if claim is None else claim.contact.control

@@ -1,0 +1,289 @@
+"""A peer as a member of a view: what it hears there, what it installs, and what it says by itself.
+
+The view's successor is decided in succession.py, its steps are committed in commit.py; here they meet.
+"""
+
+import math
+from collections.abc import Sequence
+from random import Random
+
+from . import messages as m
+from .agreement import Decided
+from .claim import Claim, State
+from .commit import Phase, StepMachine
+from .config import CoreConfig
+from .effects import (
+    Activated,
+    Committed,
+    Effect,
+    Feed,
+    Forget,
+    Left,
+    Overheard,
+    Provide,
+    Removed,
+    Send,
+    Strangers,
+    WriteRecord,
+)
+from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Kind, Report
+from .succession import Succession
+from .swim import Swim
+from .view import Member, View
+
+MOST_STRANGERS = 64
+"""Other swarms that are told of."""
+
+
+MOST_EARLY = 256
+"""Members of a view that is not installed here yet, whose READY is kept."""
+
+LAST_VIEW = 2**62
+"""No chain of views is as long; and numbers travel in 64 bits."""
+
+
+class Membership:
+    """One peer in the view that it has installed, if it has one."""
+
+    def __init__(self, swim: Swim, steps: StepMachine, *, rng: Random, config: CoreConfig) -> None:
+        self.me = swim.me.member
+        self.next = Succession(self.me, swim, rng=rng, config=config)
+        self.layout: tuple[str, bytes] | None = None
+        self._swim = swim
+        self._steps = steps
+        self._config = config
+        self._early: dict[Member, Envelope] = {}
+        self._strangers: set[bytes] = set()
+        self._next_greeting = -math.inf
+        self._stuck: tuple[tuple[int, int] | None, float] = (None, 0.0)
+        self._last_progress = 0.0
+        self._installed = 0.0
+
+    @property
+    def view(self) -> View | None:
+        return self._steps.view
+
+    def receive(self, now: float, source: Member, body: m.Body) -> list[Effect]:
+        assert self.view is not None
+        match body:
+            case _ if self.view.since(source) is None:
+                return []
+            case m.Prepare() | m.Promise() | m.Accept() | m.Accepted() | m.Nack():
+                return self.take(now, self.next.agreement.receive(now, source, body))
+            case m.Report():
+                return self._hear_report(now, source, body)
+            case m.Ready() | m.Progress() | m.Beat():
+                return self._steps.receive(source, body)
+            case m.StateQuery(step) if self._steps.seated:
+                return [Provide(source, step)]
+            case m.Abort():
+                return [Overheard(source, body)]
+            case _:
+                return []
+
+    def hear_stray(self, now: float, envelope: Envelope) -> list[Effect]:
+        """Its sender has installed another view, or none: whoever is behind is told of the later one."""
+        source, stamp, body = envelope.sender, envelope.stamp, envelope.body
+        mine = 0 if self.view is None else self.view.number
+        if isinstance(body, m.Ready | m.Beat) and stamp.number > mine and self._swim.is_alive(source):
+            self._early.pop(source, None)
+            self._early[source] = envelope
+            if len(self._early) > MOST_EARLY:
+                del self._early[next(iter(self._early))]
+        if self.view is None:
+            return []
+        if stamp.lineage not in (b"", self.view.lineage):
+            return [Send(source, m.Decide(self.view))]
+        if stamp.number > self.view.number:
+            return [Send(source, m.ViewQuery())]
+        return [Send(source, m.Decide(self.view))] if stamp.number < self.view.number else []
+
+    # Views.
+
+    def consider_view(self, now: float, view: View) -> list[Effect]:
+        mine = self.view
+        if view.number >= LAST_VIEW:
+            return []
+        if mine is not None and view.lineage != mine.lineage:
+            return self._name_strangers(mine, view)
+        if mine is not None and view.number <= mine.number:
+            return self._name_strangers(mine, view) if view.number == mine.number and view.hash != mine.hash else []
+        since = view.since(self.me)
+        if mine is None and (since is None or self.layout is None):
+            return []
+        if since is None or (mine is not None and since > mine.number):
+            return self._be_removed(view)
+        return self._install(now, view)
+
+    def meet_strangers(self, now: float, source: Member, lineage: bytes) -> list[Effect]:
+        """`source` is in another swarm: get to know that one, and do not wait for it if it has a seat here, too."""
+        assert self.view is not None
+        if self.view.since(source) is not None:
+            self.next.refuse(now, source)
+        is_known = lineage in self._strangers or len(self._strangers) >= MOST_STRANGERS
+        if is_known or now < self._next_greeting:
+            return []
+        self._next_greeting = now + self._config.beat_s
+        return [Send(source, m.ViewQuery())]
+
+    def _name_strangers(self, mine: View, other: View) -> list[Effect]:
+        """Two founders, or a fork that only a wrong proof can make: never merged, said once, and loudly."""
+        known_by = other.hash if other.lineage == mine.lineage else other.lineage
+        if known_by in self._strangers or len(self._strangers) >= MOST_STRANGERS:
+            return []
+        self._strangers.add(known_by)
+        ours, theirs = (
+            f"{view.lineage.hex()[:8]}, founded by {view.founder or '?'}, with {', '.join(map(str, view.members))}"
+            for view in (mine, other)
+        )
+        return [Strangers(f"two swarms of one name have met: {ours}, and {theirs}; this peer stays in its own")]
+
+    def _be_removed(self, view: View) -> list[Effect]:
+        if self.next.leaving:
+            return [Left(f"view {view.number} goes on without it")]
+        self.next.reason = f"view {view.number} was agreed without this peer: {', '.join(map(str, view.members))}"
+        return [Removed(self.next.reason)]
+
+    def found(self, now: float, view: View) -> list[Effect]:
+        """Begin a lineage with its first view."""
+        self._last_progress = self._installed = now
+        self._swim.keep(view.members)
+        written = self.next.install(now, view)
+        return [*written, *self._steps.found(view)]
+
+    def _install(self, now: float, view: View) -> list[Effect]:
+        before = () if self.view is None else self.view.members
+        self._last_progress = self._installed = now
+        for member in before:
+            if view.since(member) is None and self._steps.has_heard(member):
+                self.next.admission.exclude(member)
+        self._swim.keep(view.members)
+        effects: list[Effect] = [*self.next.install(now, view), *self._steps.install(view)]
+        for seat in view.seats:  # whoever knew a member may have died before it told of it
+            if self._swim.claim_of(seat.member) is None and not self._swim.is_gone(seat.member):
+                effects += self._swim.hear(now, Claim(seat.member, State.ALIVE, seat.contact))
+        early, self._early = self._early, {}
+        for envelope in early.values():  # READY came another way than DECIDE, and overtook it
+            if envelope.stamp == view.stamp:
+                effects += self.receive(now, envelope.sender, envelope.body)
+        gone = [member for member in before if view.since(member) is None and self._swim.is_gone(member)]
+        return [*effects, *map(Forget, gone)]
+
+    def take(self, now: float, results: Sequence[Send | WriteRecord | Decided]) -> list[Effect]:
+        decided = next((result.view for result in results if isinstance(result, Decided)), None)
+        kept = WriteRecord | Send if decided is None else WriteRecord
+        effects: list[Effect] = [result for result in results if isinstance(result, kept)]
+        if decided is None:
+            return effects
+        # Other messages belong to the view that ends here, and would leave with the stamp of the next.
+        assert self.view is not None
+        concerned = dict.fromkeys((*self.view.members, *decided.members))
+        effects += [Send(member, m.Decide(decided)) for member in concerned if member != self.me]
+        return [*effects, *self.consider_view(now, decided)]
+
+    def take_proof(self, now: float, member: Member, record: AcceptorRecord | None) -> list[Effect]:
+        """What the acceptor record of a dead member says: maybe that there is a later view (R13)."""
+        later = None if record is None else record.view
+        effects: list[Effect] = []
+        if later is not None and self.view is not None and later.number > self.view.number:
+            effects = self.consider_view(now, later)
+            if any(isinstance(effect, Removed | Left) for effect in effects):
+                return effects
+        effects += self.take(now, self.next.bury(now, member, record))
+        return [*effects, *self.next.observe(now, repeat=False)]
+
+    def _hear_report(self, now: float, source: Member, report: Report) -> list[Effect]:
+        if report.kind is not Kind.PROVEN:
+            self.next.reports.receive(now, source, report)
+            return []
+        if report.subject == self.me or self.view is None or self.view.since(report.subject) is None:
+            return []
+        effects = self._swim.bury(now, report.subject, State.DEAD)
+        return [*effects, *self.take_proof(now, report.subject, report.record)]
+
+    def consider_join(self, now: float, source: Member, join: m.Join) -> list[Effect]:
+        layout = self.layout
+        if self.view is None or layout is None:
+            return []
+        if self.view.since(source) is not None or self.next.admission.is_excluded(source):
+            return [Send(source, m.Decide(self.view))]
+        if join.state_hash != layout[0]:
+            return [Send(source, m.Refuse(layout[1]))]
+        if self._swim.is_gone(source):
+            return self._swim.tell(source)
+        if not self._swim.is_alive(source):  # its death would go unnoticed
+            return []
+        self.next.admission.ask(now, source, join)
+        is_feeder = join.follows and self._feeder(source) == self.me and self._steps.phase is Phase.ACTIVE
+        return [Send(source, m.Head(self._steps.done, self._steps.digest))] if is_feeder else []
+
+    def _feeder(self, observer: Member) -> Member:
+        """Who gives its committed steps to `observer`: the same for all in one view, another one in the next."""
+        assert self.view is not None
+        return self.view.members[(sum(observer.peer_id.encode()) + self.view.number) % len(self.view.members)]
+
+    def reconsider(self, now: float) -> list[Effect]:
+        assert self.view is not None
+        staying = [member for member in self.view.members if not self._swim.is_gone(member)]
+        if self.next.leaving and all(member in self.next.leavers for member in staying):
+            return [Left("every member leaves")]
+        return self.next.reconsider(now, self._steps)
+
+    def note(self, now: float, effects: list[Effect]) -> list[Effect]:
+        """Remember that something went on, and feed what was committed to observers."""
+        fed: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Activated | Committed):
+                self._last_progress = now
+            if isinstance(effect, Committed):
+                fed += self._feed(now)
+            if isinstance(effect, Activated):
+                self.next.admission.seated()
+        return [*effects, *fed] if fed else effects
+
+    def _feed(self, now: float) -> list[Effect]:
+        steps = self._steps
+        self.next.admission.committed(now, steps.done)
+        followers = [member for member in self.next.admission.followers(now) if self._feeder(member) == self.me]
+        return [Feed(member, steps.done, steps.previous, steps.digest) for member in followers]
+
+    def may_found_step_0(self) -> bool:
+        """Step 0 is empty and held until the founding members are here."""
+        steps = self._steps
+        if steps.view is None or steps.phase is not Phase.ACTIVE or steps.done != NOTHING_DONE:
+            return False
+        return steps.finish is None and len(steps.view.members) >= steps.view.founding_size
+
+    def beat(self, now: float) -> list[Effect]:
+        self._watch_operations(now)
+        effects = [*self._steps.beat(), *self.next.observe(now, repeat=True)]
+        if self._steps.done == NOTHING_DONE or now - self._installed >= self._config.state_s or not self._steps.follows:
+            effects += self._steps.query()
+        if self.next.leaving:
+            effects += [Send(member, m.Leave()) for member in self.others()]
+        if now - self._last_progress >= self._config.stale_s:
+            effects += self.ask_for_view(now)
+        return effects
+
+    def watch_anew(self) -> None:
+        """An operation of the open step gets on."""
+        self._stuck = None, 0.0
+
+    def _watch_operations(self, now: float) -> None:
+        """An operation that all have submitted, and that does not get on: frames were lost (STALLED)."""
+        stuck, since = self._steps.stuck_at(), self._stuck[1]
+        if stuck is None or stuck != self._stuck[0]:
+            self._stuck = stuck, now
+            self.next.unwish(Kind.STALLED)
+        elif now - since >= self._config.stall_s:
+            self.next.wish(Report(Kind.STALLED, self.me, stuck[0]))
+
+    def others(self) -> list[Member]:
+        return [] if self.view is None else [member for member in self.view.members if member != self.me]
+
+    def ask_for_view(self, now: float) -> list[Effect]:
+        if self.view is None:
+            return []
+        self._last_progress = now
+        known = dict.fromkeys((*self._swim.neighbours(), *self.others()))
+        return [Send(member, m.ViewQuery()) for member in known]

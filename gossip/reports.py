@@ -1,0 +1,208 @@
+"""What the members of a view report of each other, and whom that cuts out of the next one.
+
+A report counts as long as its sender repeats it (a lease), so that two members who took each other for dead by
+mistake, or whose link came back, do not block the view. Proof (the kernel's word) counts for ever, and one proof or
+refused link is enough. Silence needs a majority of those who could have heard something, and then some time in which
+nothing changes, so that members that went together leave in one view (Rapid, Suresh et al. 2018, section 4.2). Two
+members that alone cannot hear each other for long cannot both stay, since a collective needs every pair.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from .messages import AcceptorRecord, Kind, Report
+from .view import Member, View, is_quorum
+
+RESTARTS = {
+    Kind.STALLED: "stalled: frames were lost",
+    Kind.WITHDRAWN: "withdrawn by",
+    Kind.ABORTED: "aborted by",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportsConfig:
+    """How long reports count, and how sure silence has to be."""
+
+    silent_s: float = 1.5
+    """A member of whom nothing is heard for so long is reported; times 1 + local health."""
+
+    lease_s: float = 1.5
+    """A report that is not repeated is forgotten after this long."""
+
+    stable_s: float = 0.3
+    """Silent members are cut when the reports have not changed for so long."""
+
+    batch_s: float = 3.0
+    """At this time they are cut even if reports still come and go."""
+
+    bridge_s: float = 5.0
+    """Of two members of which only one does not hear the other, one is cut after this long."""
+
+    def __post_init__(self) -> None:
+        values = (self.silent_s, self.lease_s, self.stable_s, self.batch_s, self.bridge_s)
+        if not all(0 < value < math.inf for value in values) or not self.stable_s <= self.batch_s <= self.bridge_s:
+            raise ValueError(
+                "need silent_s, lease_s, stable_s, batch_s and bridge_s positive and finite, "
+                f"and stable_s <= batch_s <= bridge_s, got {values}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Who should go, as the reports stand.
+
+    Attributes:
+        gone: in rank order.
+        is_urgent: nobody of them is merely silent.
+        settles_at: when to propose that they go; reports may change until then.
+        restart: why the same members should start over.
+    """
+
+    gone: tuple[Member, ...] = ()
+    is_urgent: bool = True
+    settles_at: float = -math.inf
+    restart: str = ""
+
+
+@dataclass(slots=True)
+class _Lease:
+    since: float
+    until: float
+
+
+@dataclass(slots=True)
+class Reports:
+    """All reports of the members of one view, in that view."""
+
+    config: ReportsConfig
+    proven: dict[Member, None] = field(default_factory=dict)
+    records: dict[Member, AcceptorRecord] = field(default_factory=dict)
+    _view: View | None = None
+    _leases: dict[tuple[Kind, Member, Member, int], _Lease] = field(default_factory=dict)
+    _silent: tuple[Member, ...] = ()
+    _silent_since: float = 0.0
+    _unsettled_since: float = math.inf
+    _last: tuple[int, float, Cut] | None = None
+    """The last answer of `cut`, for which step, and until when it stands if nothing new is reported."""
+
+    def install(self, view: View) -> None:
+        """Reports are about one view; only proofs about those who are still in it outlast it."""
+        self._view = view
+        self.proven = {member: None for member in self.proven if member in view.members}
+        self.records = {member: record for member, record in self.records.items() if member in view.members}
+        self._leases.clear()
+        self._last = None
+        self._silent, self._unsettled_since = (), math.inf
+
+    def receive(self, now: float, source: Member, report: Report) -> None:
+        """`source` is a member of the view. What is said of others than its members means nothing."""
+        assert self._view is not None
+        subject = source if report.kind in RESTARTS else report.subject
+        if report.subject != subject or self._view.since(subject) is None:
+            return
+        if report.kind is Kind.PROVEN:
+            if subject not in self.proven:
+                self._last = None
+            self.proven[subject] = None
+            if report.record is not None:
+                self.records.setdefault(subject, report.record)
+            return
+        if report.kind not in RESTARTS and subject == source:
+            return
+        key = report.kind, source, subject, report.step
+        lease = self._leases.get(key)
+        is_new = lease is None or lease.until <= now
+        since = now if lease is None or is_new else lease.since
+        self._last = None if is_new else self._last
+        self._leases[key] = _Lease(since, now + self.config.lease_s)
+
+    def is_empty(self) -> bool:
+        return not self._leases and not self.proven
+
+    def cut(self, now: float, step: int) -> Cut:
+        """Who should go at `now`, while `step` is open."""
+        assert self._view is not None
+        if self._last is not None and self._last[0] == step and now < self._last[1]:
+            return self._last[2]
+        self._leases = {key: lease for key, lease in self._leases.items() if lease.until > now}
+        certain = {*self.proven}
+        certain |= self._apart(now, certain)
+        silent, doubtful = self._unheard(certain)
+        self._watch_silence(now, silent)
+        gone = tuple(member for member in self._view.members if member in certain or member in silent)
+        restart = next((self._restart(key) for key in self._leases if key[0] in RESTARTS and key[3] == step), "")
+        found = Cut(gone, not silent, self._settles_at(now, doubtful) if silent else -math.inf, restart)
+        bridges = [lease.since + self.config.bridge_s for lease in self._leases.values()]
+        changes = [*(lease.until for lease in self._leases.values()), *bridges]
+        self._last = step, min((at for at in changes if at > now), default=math.inf), found
+        return found
+
+    def _apart(self, now: float, certain: Collection[Member]) -> set[Member]:
+        """A member of each pair that cannot talk: whom most others accuse, of equals the one of greater rank.
+
+        Before that, whoever cannot talk to a quorum: it is cut off, not all the others.
+        """
+        assert self._view is not None
+        pairs = {
+            (reporter, subject)
+            for (kind, reporter, subject, _), lease in self._leases.items()
+            if kind is Kind.REFUSED or (kind is Kind.SILENT and now - lease.since >= self.config.bridge_s)
+        }
+        ranks = self._ranks
+        apart = {reporter for reporter, _ in pairs if self._is_cut_off(reporter, pairs)}
+        while pairs := {p for p in pairs if not any(member in apart or member in certain for member in p)}:
+            accused = Counter(subject for _, subject in pairs)
+            apart.add(max(self._view.members, key=lambda m: (accused[m], ranks[m])))
+        return apart
+
+    def _is_cut_off(self, reporter: Member, pairs: Collection[tuple[Member, Member]]) -> bool:
+        assert self._view is not None
+        return not is_quorum([member for member in self._view.members if (reporter, member) not in pairs], self._view)
+
+    @property
+    def _ranks(self) -> dict[Member, int]:
+        assert self._view is not None
+        return {member: rank for rank, member in enumerate(self._view.members)}
+
+    def _unheard(self, certain: Collection[Member]) -> tuple[set[Member], bool]:
+        """Who is reported silent by most of those who could hear it; and whether others are, by too few."""
+        assert self._view is not None
+        accusers: dict[Member, set[Member]] = {}
+        for kind, reporter, subject, _ in self._leases:
+            if kind is Kind.SILENT and reporter not in certain and subject not in certain:
+                accusers.setdefault(subject, set()).add(reporter)
+        silent: set[Member] = set()
+        ranks = self._ranks
+        while True:
+            others = [m for m in self._view.members if m not in certain and m not in silent]
+            more = {
+                subject
+                for subject, sources in accusers.items()
+                if subject in others and 2 * len(sources - silent) > len(others) - 1
+            }
+            if not more:
+                break
+            silent.add(max(more, key=lambda m: (len(accusers[m] - silent), ranks[m])))
+        awake = [member for member in self._view.members if member not in certain]
+        if not is_quorum([member for member in awake if member not in silent], self._view):
+            silent = {member for member in silent if 2 * len(accusers[member]) > len(awake) - 1}
+        return silent, any(len(s - silent) >= 2 for subject, s in accusers.items() if subject not in silent)
+
+    def _watch_silence(self, now: float, silent: Collection[Member]) -> None:
+        assert self._view is not None
+        ordered = tuple(member for member in self._view.members if member in silent)
+        if ordered != self._silent:
+            self._unsettled_since = min(self._unsettled_since, now) if ordered else math.inf
+            self._silent, self._silent_since = ordered, now
+
+    def _settles_at(self, now: float, doubtful: bool) -> float:
+        latest = self._unsettled_since + self.config.batch_s
+        return latest if doubtful else min(latest, self._silent_since + self.config.stable_s)
+
+    def _restart(self, key: tuple[Kind, Member, Member, int]) -> str:
+        kind, source, _, step = key
+        by = "" if kind is Kind.STALLED else f" {source}"
+        return f"step {step} is {RESTARTS[kind]}{by}"

@@ -1,0 +1,108 @@
+"""What this peer knows of every other: one claim per peer_id, and in brief those whose claims were forgotten."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from .anti_entropy import Buckets
+from .claim import NOWHERE, Claim, State
+from .view import Member
+
+MOST_EPITAPHS = 4096
+
+
+class Roster:
+    """All claims that stand, this peer's own included.
+
+    What was final or lost is forgotten in time, but claims of before may still be around. So an epitaph stays: what
+    they have to be newer than. There are at most `MOST_EPITAPHS`, the latest.
+    """
+
+    def __init__(self, me: Claim, known: tuple[Claim, ...], is_held: Callable[[str], bool]) -> None:
+        self._name = me.member.peer_id
+        self._is_held = is_held
+        self._claims = {claim.member.peer_id: claim for claim in known} | {self._name: me}
+        self._buckets = Buckets(self._claims)
+        self._epitaphs: dict[str, Claim] = {}
+        self._neighbours: tuple[Member, ...] | None = None
+        self._alive: tuple[Member, ...] | None = None
+        self._lost: tuple[Member, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def get(self, peer_id: str) -> Claim | None:
+        return self._claims.get(peer_id)
+
+    def others(self) -> tuple[Claim, ...]:
+        return tuple(claim for name, claim in self._claims.items() if name != self._name)
+
+    def put(self, claim: Claim) -> None:
+        """It replaces what was known of the same peer_id."""
+        name = claim.member.peer_id
+        old = self._claims.get(name)
+        self._claims[name] = claim
+        self._buckets.add(name)
+        if old is None or old.member != claim.member or _place(old) != _place(claim):
+            self.regroup()
+            self._epitaphs.pop(name, None)
+
+    def forget(self, name: str) -> None:
+        """Nothing is known any more of who is lost or gone, except that it was."""
+        self._bury(self._claims[name])
+        self.regroup()
+
+    def drop_living(self) -> tuple[Member, ...]:
+        """Nothing is known any more of those who are not gone for good, except who came before them. Returns them."""
+        dropped = [c for c in self.others() if c.state < State.LEFT]
+        for claim in dropped:
+            self._bury(replace(claim, state=State.ALIVE))
+        self.regroup()
+        return tuple(claim.member for claim in dropped)
+
+    def _bury(self, claim: Claim) -> None:
+        name = claim.member.peer_id
+        del self._claims[name]
+        self._buckets.drop(name)
+        self._epitaphs[name] = replace(claim, contact=NOWHERE, accuser="")
+        if len(self._epitaphs) > MOST_EPITAPHS:
+            del self._epitaphs[next(iter(self._epitaphs))]
+
+    def epitaph(self, peer_id: str) -> Claim | None:
+        """What was known of who is forgotten."""
+        return self._epitaphs.get(peer_id)
+
+    def regroup(self) -> None:
+        """Who is held down has changed."""
+        self._neighbours = self._alive = self._lost = None
+
+    def neighbours(self) -> tuple[Member, ...]:
+        """Alive or suspect, held down or not."""
+        if self._neighbours is None:
+            self._neighbours = tuple(c.member for c in self.others() if c.state <= State.SUSPECT)
+        return self._neighbours
+
+    def alive(self) -> tuple[Member, ...]:
+        """Alive or suspect, and not held down."""
+        if self._alive is None:
+            self._alive = tuple(m for m in self.neighbours() if not self._is_held(m.peer_id))
+        return self._alive
+
+    def lost(self) -> tuple[Member, ...]:
+        if self._lost is None:
+            self._lost = tuple(c.member for c in self.others() if c.state is State.LOST)
+        return self._lost
+
+    def is_neighbour(self, member: Member) -> bool:
+        claim = self._claims.get(member.peer_id)
+        return claim is not None and claim.member == member and claim.state <= State.SUSPECT
+
+    def digests(self) -> tuple[bytes, ...]:
+        return self._buckets.digests(self._claims)
+
+    def bucket(self, number: int) -> tuple[Claim, ...]:
+        return tuple(self._claims[name] for name in self._buckets.names(number))
+
+
+def _place(claim: Claim) -> State:
+    """Claims of one place keep a peer in the same of the lists above."""
+    return State.ALIVE if claim.state is State.SUSPECT else claim.state

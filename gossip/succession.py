@@ -1,0 +1,216 @@
+"""What should change in the installed view, as one member sees it, and whose turn it is to propose that.
+
+It turns what discovery and the host observe into reports, counts the reports of all, and feeds the agreement. Every
+decision carries its reason as a sentence.
+"""
+
+import math
+from random import Random
+
+from .acceptor import reading
+from .admission import Admission
+from .agreement import Agreement, Decided
+from .commit import Phase, StepMachine
+from .config import CoreConfig
+from .effects import Effect, Explain, Paused, Resumed, Send, WriteRecord
+from .messages import AcceptorRecord, Kind, Report
+from .reports import Cut, Reports
+from .swim import Swim
+from .view import Change, Contact, Decision, Member, View, can_decide, propose_view
+
+MOST_DEAD = 256
+"""Dead peers whose records are kept: they may turn out to have a seat in a view that is not known yet."""
+
+
+class Succession:
+    """Reports, joiners, leavers and the agreement of one member. There is a view once `install` was called."""
+
+    def __init__(self, me: Member, swim: Swim, *, rng: Random, config: CoreConfig) -> None:
+        self.me = me
+        self.reason = "not in a view yet"
+        self.agreement = Agreement(me, rng=rng, config=config.agreement)
+        self.reports = Reports(config.reports)
+        self.admission = Admission(config.admission)
+        self.leavers: dict[Member, None] = {}
+        self.leaving = False
+        self.view: View | None = None
+        self._swim = swim
+        self._config = config
+        self._refused: dict[Member, float] = {}
+        self._dead: dict[Member, AcceptorRecord | None] = {}
+        self._wish: Report | None = None
+        self._own: tuple[Report, ...] = ()
+        self._settles_at = math.inf
+        self._is_wanted = False
+        self._final_since = math.inf
+        self._seen: tuple[object, ...] | None = None
+        self._paused: Paused | None = None
+
+    def install(self, now: float, view: View) -> list[WriteRecord]:
+        """Start over for the successor of `view`."""
+        before, self.view = self.view, view
+        self.reason = propose_view(view, Change()).reason
+        for member in before.members if before is not None else ():
+            if view.since(member) is None and member not in self.leavers:
+                self.admission.removed(now, member)
+        self._wish, self._own, self._settles_at, self._is_wanted = None, (), math.inf, False
+        self.leavers = {m: None for m in self.leavers if view.since(m) is not None or m == self.me}
+        self.reports.install(view)
+        self.admission.install(view)
+        effects = self.agreement.install(view)
+        for member in view.members:
+            if member in self._dead:  # before this view was known
+                self.bury(now, member, self._dead[member])
+        return effects
+
+    def next_deadline(self) -> float:
+        return math.inf if self.view is None else min(self.agreement.next_deadline(), self._settles_at)
+
+    # What this member observes.
+
+    def bury(self, now: float, member: Member, record: AcceptorRecord | None) -> list[Send | WriteRecord | Decided]:
+        """`member` is dead for certain. `record` was read after its death, by whoever says so."""
+        self._dead[member] = record or self._dead.pop(member, None)
+        while len(self._dead) > MOST_DEAD:
+            del self._dead[next(iter(self._dead))]
+        if self.view is None or self.view.since(member) is None:
+            return []
+        if record is not None and reading(record, self.view) is None:
+            record = None
+        self.reports.receive(now, self.me, Report(Kind.PROVEN, member, record=record))
+        return self.agreement.bury(now, member, record) if record is not None else []
+
+    def refuse(self, now: float, member: Member) -> bool:
+        """The link to `member` was lost, and a new one refused; or it is in another swarm. Whether that is new."""
+        self._refused = {other: until for other, until in self._refused.items() if until > now}
+        was_known = member in self._refused
+        self._refused[member] = now + self._config.reports.lease_s
+        return not was_known
+
+    def wish(self, report: Report) -> None:
+        """Start over with the same members, in a new view."""
+        self._wish = report
+
+    def unwish(self, kind: Kind) -> None:
+        """What was wished for has come about by itself."""
+        if self._wish is not None and self._wish.kind is kind:
+            self._wish = None
+
+    def resume(self) -> None:
+        """This process was stopped: what it did not hear meanwhile says nothing of others."""
+        self._refused.clear()
+        self._own = tuple(report for report in self._own if report.kind is Kind.PROVEN)
+
+    def observe(self, now: float, *, repeat: bool) -> list[Effect]:
+        """Report what is new to all members, or everything if it is time to `repeat` it."""
+        if self.view is None:
+            return []
+        known, self._own = self._own, tuple(self._observations(now))
+        self._seen = None if repeat else self._seen
+        news = self._own if repeat else [report for report in self._own if report not in known]
+        for report in news:
+            self.reports.receive(now, self.me, report)
+        others = [member for member in self.view.members if member != self.me and not self._swim.is_gone(member)]
+        return [Send(member, report) for report in news for member in others]
+
+    def _observations(self, now: float) -> list[Report]:
+        assert self.view is not None
+        silent_s = self._config.reports.silent_s
+        is_first = self.me == next(member for member in self.view.members if not self._swim.is_gone(member))
+        known = {report.subject for report in self._own if report.kind is Kind.SILENT}
+        found: list[Report] = []
+        for member in self.view.members:
+            if member == self.me:
+                continue
+            if self._swim.is_gone(member):
+                found.append(Report(Kind.PROVEN, member, record=self.reports.records.get(member) if is_first else None))
+                continue
+            if self._refused.get(member, -math.inf) > now:
+                found.append(Report(Kind.REFUSED, member))
+                continue
+            patience = 1 if member in known else self._swim.patience()  # ill health delays a report, and withdraws none
+            limit_s = silent_s * patience / 2 if self._swim.is_lost(member) else silent_s * patience
+            if self._swim.silence_s(now, member) >= limit_s:
+                found.append(Report(Kind.SILENT, member))
+        return [*found, self._wish] if self._wish is not None else found
+
+    # What follows from it.
+
+    def reconsider(self, now: float, steps: StepMachine) -> list[Effect]:
+        """Propose what should change, if anything should, and say why when that changes."""
+        assert self.view is not None
+        if self._is_quiet():
+            return []
+        is_active = steps.phase is Phase.ACTIVE
+        cut = self.reports.cut(now, steps.done + 1)
+        candidates = self.admission.candidates(now, steps.done) if is_active else []
+        num_records = len(self.reports.records)
+        seen = (cut, now < cut.settles_at, candidates, [*self.leavers], is_active, steps.seated, self._own, num_records)
+        if seen == self._seen:
+            return []  # every frame asks, and little of what comes changes anything
+        self._seen = seen
+        change = Change(
+            gone=cut.gone,
+            proven=self.reports.proven,
+            witnessed=self.reports.records,
+            leaving=self.leavers,
+            joiners=self._reachable(candidates),
+            restart=cut.restart if is_active else "",
+        )
+        decision = propose_view(self.view, change)
+        if not steps.seated and all(member in self.reports.proven for member in steps.possibly_seated()):
+            reason = f"everybody in view {self.view.number} who has the state is dead"
+            decision = Decision(None, reason, quorum_lost=True, is_final=True)
+        wanted = decision.successor if steps.seated and self.me not in cut.gone else None
+        self._settles_at = cut.settles_at if now < cut.settles_at and wanted is not None else math.inf
+        if now < cut.settles_at:
+            wanted = None
+        self._is_wanted = wanted is not None
+        self.agreement.want(now, wanted, self._delay(cut))
+        return [*self._explain(decision), *self._pause_or_resume(now, decision)]
+
+    def _reachable(self, candidates: list[Member]) -> dict[Member, Contact]:
+        claims = {member: self._swim.claim_of(member) for member in candidates if self._swim.is_alive(member)}
+        return {member: claim.contact for member, claim in claims.items() if claim is not None}
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing speaks against the view as it is, as before."""
+        idle = self.reports.is_empty() and self.admission.is_empty() and not self._own and not self.leavers
+        return idle and self._paused is None and self._settles_at == math.inf and not self._is_wanted
+
+    def _delay(self, cut: Cut) -> float:
+        """Survivors take turns: the first not gone where somebody is missing for certain, else a rotating first."""
+        assert self.view is not None
+        order = [m for m in self.view.members if m not in cut.gone and (m not in self.leavers or m == self.me)]
+        if self.me not in order:
+            return len(self.view.members) * self._config.join_stagger_s
+        turn = order.index(self.me)
+        if cut.is_urgent and (len(order) < len(self.view.members) or self.leaving or cut.restart):
+            return turn * self._config.death_stagger_s
+        return (turn - self.view.number) % len(order) * self._config.join_stagger_s
+
+    def _explain(self, decision: Decision) -> list[Effect]:
+        if decision.reason == self.reason:
+            return []
+        self.reason = decision.reason
+        return [Explain(decision.reason)]
+
+    def _pause_or_resume(self, now: float, decision: Decision) -> list[Effect]:
+        """Whether this side can decide anything; what it does not hear itself counts, too."""
+        assert self.view is not None
+        missing = {report.subject: None for report in self._own if report.kind <= Kind.SILENT}
+        here = [member for member in self.view.members if member not in missing]
+        size = len(self.view.members)
+        paused = None
+        self._final_since = min(self._final_since, now) if decision.is_final else math.inf
+        if decision.quorum_lost:  # a record may come a little later than the word of a death
+            is_final = now - self._final_since >= self._config.reports.lease_s
+            paused = Paused(len(here), size, decision.reason, is_final)
+        elif missing and not can_decide(here, self.reports.records, self.view):
+            unheard = ", ".join(map(str, missing))
+            reason = f"{len(here)} of {size} members of view {self.view.number} can be heard, not {unheard}"
+            paused = Paused(len(here), size, reason, is_final=False)
+        before, self._paused = self._paused, paused
+        if paused == before:
+            return []
+        return [paused] if paused is not None else [Resumed(decision.reason)]

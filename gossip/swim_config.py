@@ -1,0 +1,109 @@
+"""How fast discovery finds failures and spreads news, and what that costs (Das et al. 2002; Dadgar et al. 2018)."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwimConfig:
+    """Timers and limits of one peer's discovery, for a LAN. Everybody in a swarm should have the same."""
+
+    probe_interval_s: float = 1.0
+    """One neighbour is probed this often; a probe that is not answered within it has failed."""
+
+    probe_timeout_s: float = 0.3
+    """Wait this long for a direct answer before others are asked to probe: near the p99 round trip."""
+
+    num_indirect: int = 3
+    """Others that are asked to probe a neighbour that did not answer."""
+
+    gossip_interval_s: float = 0.2
+    """While there is news, some neighbours are told this often."""
+
+    gossip_fanout: int = 3
+    """Neighbours told in one such round."""
+
+    spread_mult: int = 4
+    """Each piece of news is sent this many times log10 of the number of peers, rounded up."""
+
+    claims_per_message: int = 8
+    """News that rides on one message."""
+
+    suspicion_mult: float = 3.0
+    """Least suspicion, in probe intervals times max(1, log10 of the number of peers). 0: a failed probe is a loss."""
+
+    suspicion_max_ratio: float = 6.0
+    """A suspicion that nobody else confirms lasts this many times longer."""
+
+    num_confirmations: int = 2
+    """This many further accusers shorten a suspicion to the least."""
+
+    sync_interval_s: float = 30.0
+    """What is known is compared with a random neighbour this often; less often among more than 32 peers."""
+
+    tombstone_s: float = 120.0
+    """Who is lost, has left or is dead is remembered in full for this long, and in brief for longer."""
+
+    lost_interval_s: float = 1.0
+    """One of those who are lost is greeted this often: a partition may have healed."""
+
+    everybody: int = 64
+    """Up to this many neighbours, certain news is told to all of them at once and newcomers are greeted by all."""
+
+    max_health: int = 8
+    """Worst local health score: intervals and timeouts of probes grow by one plus the score."""
+
+    lifeguard: bool = True
+    """Local health, confirmations, the word to the accused and the hold-down of flapping members. False: plain SWIM."""
+
+    flap_refutations: int = 5
+    """Who has to deny this often within `flap_window_s` is as good as lost."""
+
+    flap_window_s: float = 30.0
+    """Refutations and accusers count for this long."""
+
+    flap_half_life_s: float = 60.0
+    """A penalty for having been lost halves in this time."""
+
+    hold_down_s: float = 10.0
+    """Who has two penalties stays out for this long after it was last accused; twice as long with each further one."""
+
+    hold_down_max_s: float = 600.0
+    """Nobody stays out longer for past losses alone."""
+
+    max_incarnation_ahead: int | None = None
+    """Claims about members that were born later than this peer by more than this are refused; None: all are taken."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probe_timeout_s < self.probe_interval_s < math.inf:
+            raise ValueError(
+                "need 0 < probe_timeout_s < probe_interval_s < inf, "
+                f"got {self.probe_timeout_s} and {self.probe_interval_s}"
+            )
+        for name in _POSITIVE:
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive and finite, is {getattr(self, name)}")
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
+        for name in _NOT_NEGATIVE:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, is {getattr(self, name)}")
+        if self.hold_down_s > self.hold_down_max_s:
+            raise ValueError(f"need hold_down_s <= hold_down_max_s, got {self.hold_down_s} and {self.hold_down_max_s}")
+        if self.max_incarnation_ahead is not None and self.max_incarnation_ahead < 0:
+            raise ValueError(f"max_incarnation_ahead must not be negative, is {self.max_incarnation_ahead}")
+
+
+_POSITIVE = (
+    "gossip_interval_s",
+    "sync_interval_s",
+    "tombstone_s",
+    "lost_interval_s",
+    "flap_window_s",
+    "flap_half_life_s",
+    "hold_down_s",
+    "hold_down_max_s",
+)
+_AT_LEAST_ONE = ("gossip_fanout", "spread_mult", "claims_per_message", "suspicion_max_ratio", "flap_refutations")
+_NOT_NEGATIVE = ("num_indirect", "suspicion_mult", "num_confirmations", "everybody", "max_health")

@@ -1,0 +1,252 @@
+"""Who asks for a seat and who may have one: R9 of research/step-commit.md, G10 (hold-down) of anchors-gossip.md."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip import Member
+from gossip.admission import MOST_EXCLUDED, Admission, AdmissionConfig
+from gossip.messages import NOTHING_DONE, Join
+
+from .members import A, B, C, D, E, view_of
+
+PLAIN = Join("layout")
+ALL_DONE = 10**6
+
+
+def admission(**config: Any) -> Admission:
+    return Admission(AdmissionConfig(**config))
+
+
+def following(done: int) -> Join:
+    return Join("layout", True, done, b"digest")
+
+
+def asked(new: Admission, now: float, *members: Member, join: Join = PLAIN) -> Admission:
+    for member in members:
+        new.ask(now, member, join)
+    return new
+
+
+def removed(times: int, **config: Any) -> Admission:
+    """D has been removed so often at time 0."""
+    new = admission(lease_s=1e9, **config)
+    for _ in range(times):
+        new.removed(0.0, D)
+    return asked(new, 0.0, D)
+
+
+# Asking.
+
+
+def test_nobody_has_asked_yet() -> None:
+    new = admission()
+    assert new.is_empty()
+    assert new.candidates(0.0, 3) == []
+    assert new.followers(0.0) == []
+
+
+def test_the_first_who_asked_comes_first_however_often_the_others_ask() -> None:
+    new = asked(admission(), 0.0, D, C)
+    assert asked(new, 0.5, C, D, E).candidates(0.6, 3) == [D, C, E]
+
+
+def test_who_does_not_ask_again_is_forgotten() -> None:
+    for now, known in ((1.5, [D]), (1.6, [])):
+        assert asked(admission(lease_s=1.5), 0.0, D).candidates(now, 3) == known
+        new = asked(admission(lease_s=1.5), 0.0, D, join=following(3))
+        assert new.followers(now) == known
+        assert new.is_empty() == (not known)
+
+
+def test_who_asks_again_too_late_is_the_last() -> None:
+    new = asked(asked(admission(lease_s=1.5), 0.0, C), 1.0, D)
+    assert new.candidates(1.6, 3) == [D]
+    assert asked(new, 1.7, C).candidates(1.7, 3) == [D, C]
+
+
+def test_who_is_forgotten_asks_no_more() -> None:
+    new = asked(admission(), 0.0, C, D)
+    new.forget(C)
+    new.forget(E)
+    assert new.candidates(0.0, 3) == [D]
+
+
+def test_who_has_a_seat_asks_no_more() -> None:
+    new = asked(admission(), 0.0, C, D)
+    new.install(view_of(2, A, B, C))
+    assert new.candidates(0.0, 3) == [D]
+
+
+# The lag of those who follow.
+
+
+def test_who_does_not_follow_is_admitted_as_it_is() -> None:
+    assert asked(admission(), 0.0, D).candidates(0.0, ALL_DONE) == [D]
+
+
+@pytest.mark.parametrize(("done", "candidates"), [(8, []), (9, [D]), (10, [D]), (11, [D])])
+def test_r9_where_steps_are_slow_one_step_may_be_missing(done: int, candidates: list[Member]) -> None:
+    new = admission(lag_s=1.0)
+    new.committed(0.0, 10)
+    assert asked(new, 5.0, D, join=following(done)).candidates(5.0, 10) == candidates
+
+
+@pytest.mark.parametrize(("done", "candidates"), [(88, []), (89, [D]), (99, [D])])
+def test_r9_where_steps_are_fast_those_of_the_last_second_may_be_missing(done: int, candidates: list[Member]) -> None:
+    new = admission(lag_s=1.0)
+    for step in range(101):
+        new.committed(step / 10, step)
+    assert asked(new, 10.0, D, join=following(done)).candidates(10.0, 100) == candidates
+
+
+def test_r9_before_the_first_step_nothing_is_missing() -> None:
+    assert asked(admission(), 0.0, D, join=following(NOTHING_DONE)).candidates(0.0, NOTHING_DONE) == [D]
+    assert asked(admission(), 0.0, D, join=following(NOTHING_DONE)).candidates(0.0, 0) == [D]
+    assert asked(admission(), 0.0, D, join=following(NOTHING_DONE)).candidates(0.0, 1) == []
+
+
+def test_r9_what_it_has_taken_since_it_asked_counts() -> None:
+    new = asked(admission(), 0.0, D, join=following(2))
+    assert new.candidates(0.0, 9) == []
+    assert asked(new, 0.5, D, join=following(8)).candidates(0.5, 9) == [D]
+
+
+@given(st.lists(st.floats(0.001, 0.8), min_size=1, max_size=40), st.integers(-1, 45))
+def test_r9_who_lacks_no_older_step_than_the_lag_or_only_one_is_current(gaps: list[float], done: int) -> None:
+    new, now = admission(lag_s=1.0), 0.0
+    times = []
+    for step, gap in enumerate(gaps):
+        now += gap
+        times.append(now)
+        new.committed(now, step)
+    last = len(gaps) - 1
+    is_current = done >= last - 1 or all(at >= now - 1.0 for at in times[done + 1 :])
+    assert asked(new, now, D, join=following(done)).candidates(now, last) == ([D] if is_current else [])
+
+
+# Followers.
+
+
+def test_r9_who_follows_is_fed_whether_it_is_current_or_not() -> None:
+    new = asked(admission(), 0.0, D, join=following(0))
+    assert asked(new, 0.0, E).followers(0.0) == [D]
+    assert new.candidates(0.0, 9) == [E]
+
+
+def test_r9_who_followed_is_fed_until_its_first_barrier_is_complete() -> None:
+    new = asked(admission(), 0.0, C, D, join=following(9))
+    asked(new, 0.0, E)
+    new.install(view_of(2, A, C, E))
+    assert new.followers(0.0) == [C, D]
+    new.seated()
+    assert new.followers(0.0) == [D]
+
+
+def test_r9_it_is_fed_even_if_another_view_comes_before_that_barrier() -> None:
+    new = asked(admission(), 0.0, C, D, join=following(9))
+    new.install(view_of(2, A, B, C))
+    new.install(view_of(3, A, C, D))
+    assert new.followers(0.0) == [C, D]
+    new.install(view_of(4, A, D))
+    assert new.followers(0.0) == [D]
+    assert new.followers(9.0) == [D]
+
+
+# Coming and going.
+
+
+def test_g10_to_be_removed_once_may_happen_to_anybody() -> None:
+    assert removed(1).candidates(0.0, 3) == [D]
+
+
+@pytest.mark.parametrize(("times", "wait_s"), [(2, 10.0), (3, 20.0), (4, 40.0), (9, 600.0), (2000, 600.0)])
+def test_g10_who_was_removed_more_often_waits_twice_as_long_each_time_up_to_a_limit(times: int, wait_s: float) -> None:
+    new = removed(times, hold_down_s=10.0, hold_down_max_s=600.0)
+    assert new.candidates(wait_s - 0.1, 3) == []
+    assert new.candidates(wait_s, 3) == [D]
+
+
+def test_g10_removals_fade() -> None:
+    new = removed(1, half_life_s=60.0, hold_down_s=10.0)
+    new.removed(60.0, D)  # counts as one and a half
+    assert new.candidates(67.0, 3) == []
+    assert new.candidates(67.1, 3) == [D]
+    new = removed(1, half_life_s=60.0)
+    new.removed(61.0, D)
+    assert new.candidates(61.0, 3) == [D]
+    new.removed(61.0, D)  # two and a half, about
+    assert new.candidates(74.0, 3) == []
+    assert new.candidates(75.2, 3) == [D]
+
+
+def test_g10_another_incarnation_does_not_escape_and_others_do_not_wait() -> None:
+    new = removed(2)
+    asked(new, 0.0, Member("d", 2), E)
+    assert new.candidates(0.0, 3) == [E]
+
+
+def test_g10_who_is_held_back_keeps_its_place_in_the_queue() -> None:
+    assert asked(removed(2), 0.0, E).candidates(10.0, 3) == [D, E]
+
+
+def test_g10_old_removals_of_others_are_forgotten() -> None:
+    new = removed(2, half_life_s=60.0)
+    new.removed(1000.0, E)
+    new.removed(1000.0, D)
+    assert new.candidates(1000.0, 3) == [D]
+
+
+@given(st.lists(st.floats(0.0, 1000.0), min_size=1, max_size=20).map(sorted))
+def test_g10_nobody_waits_longer_than_the_limit(times: list[float]) -> None:
+    new = asked(admission(lease_s=1e9, hold_down_max_s=100.0), 0.0, D)
+    for now in times:
+        new.removed(now, D)
+    assert new.candidates(times[-1] + 100.0, 3) == [D]
+
+
+def test_g10_removals_do_not_grow_when_time_seems_to_go_back() -> None:
+    new = removed(1)
+    new.removed(-1e9, D)
+    assert new.candidates(9.0, 3) == [D]
+
+
+# Former members.
+
+
+def test_what_a_former_member_asked_before_does_not_bring_it_back() -> None:
+    new = admission()
+    new.exclude(Member("d", 3))
+    new.exclude(Member("d", 2))
+    excluded = [number for number in range(6) if new.is_excluded(Member("d", number))]
+    assert excluded == [0, 1, 2, 3]
+    assert not new.is_excluded(E)
+
+
+def test_only_the_last_former_members_are_remembered() -> None:
+    new = admission()
+    new.exclude(D)
+    new.exclude(E)
+    new.exclude(D)  # again the last
+    for number in range(MOST_EXCLUDED - 1):
+        new.exclude(Member(f"former {number}", 1))
+    assert new.is_excluded(D)
+    assert not new.is_excluded(E)
+
+
+# Configuration.
+
+
+@pytest.mark.parametrize("name", ["lease_s", "lag_s", "hold_down_s", "hold_down_max_s", "half_life_s"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_times_are_positive_and_finite(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"need .*{name}.* positive and finite, .* got \(.*{value}.*\)"):
+        admission(**{name: value})
+
+
+def test_the_first_wait_is_not_above_the_limit() -> None:
+    with pytest.raises(ValueError, match=r"hold_down_s <= hold_down_max_s, got \(1.5, 1.0, 20.0, 10.0, 60.0\)"):
+        admission(hold_down_s=20.0, hold_down_max_s=10.0)

@@ -1,0 +1,354 @@
+"""On the way to the first seat: what is asked, followed, founded and loaded. R6, R9 of research/step-commit.md."""
+
+from random import Random
+
+import pytest
+
+from gossip import Member, Phase, Policy, Seat
+from gossip.commit import StepMachine
+from gossip.effects import Activated, Apply, Effect, Installed, Send
+from gossip.joining import Joining
+from gossip.messages import NOTHING_DONE, Beat, Join, LineageQuery, Progress, Ready, StateQuery
+from gossip.swim import Swim, SwimConfig
+from gossip.view import founding_view
+
+from .members import LINEAGE, A, B, C, D, claim, view_of
+
+LAYOUT = ("hash", b"one tensor")
+SEEDS = tuple(f"control {name}" for name in "abc")
+NOT_YET = None
+
+TRIO = view_of(2, A, B, C)
+DIGEST_0 = b"digest of step 0"
+SEATED = Ready(True, 0, DIGEST_0, None)
+UNSEATED = Ready(False, -1, b"", None)
+AT_0 = Ready(False, 0, DIGEST_0, None)
+
+
+def joining(me: Member = A, *known: Member, steps: StepMachine | None = None) -> Joining:
+    """`me`, which has met these."""
+    swim = Swim(claim(me), rng=Random(1), config=SwimConfig(), now=0.0)
+    for member in known:
+        swim.hear(0.0, claim(member))
+    return Joining(swim, StepMachine(me) if steps is None else steps, state_s=1.0, founding_s=10.0)
+
+
+def observer(done: int, digest: bytes = b"done") -> Joining:
+    """D, which follows and has taken what is `done`."""
+    steps = StepMachine(D)
+    steps.loaded(done, digest)
+    new = joining(D, A, B, steps=steps)
+    new.begin(LAYOUT, follows=True)
+    return new
+
+
+def seated() -> StepMachine:
+    steps = StepMachine(A)
+    steps.found(founding_view(Seat(A, 1), LINEAGE, 1))
+    return steps
+
+
+# Asking.
+
+
+def test_who_has_nothing_to_train_asks_for_nothing() -> None:
+    new = joining(A, B)
+    assert new.ask() == []
+    assert new.reason == "not in a view yet"
+
+
+def test_everybody_who_is_alive_is_asked_for_a_seat() -> None:
+    new = joining(A, B, C)
+    new.begin(LAYOUT, follows=False)
+    assert new.ask() == [Send(B, Join("hash")), Send(C, Join("hash"))]
+    assert new.ask([C]) == [Send(C, Join("hash"))]
+    assert new.ask([]) == []
+
+
+def test_who_is_met_twice_is_asked_once() -> None:
+    new = joining(A, B, B)
+    new.begin(LAYOUT, follows=False)
+    assert new.ask() == [Send(B, Join("hash"))]
+
+
+def test_r9_an_observer_says_how_far_it_is() -> None:
+    assert observer(3).ask([A]) == [Send(A, Join("hash", True, 3, b"done"))]
+
+
+# Founding.
+
+
+def test_only_seeds_are_asked_whether_there_is_a_swarm() -> None:
+    new = joining(A, B, D)
+    new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
+    assert new.ask() == []
+    new.begin(LAYOUT, follows=False)
+    assert new.ask() == [Send(B, Join("hash")), Send(D, Join("hash")), Send(B, LineageQuery())]
+
+
+def test_the_first_seed_founds_once_it_has_a_layout_and_the_others_know_no_swarm() -> None:
+    new = joining(A, B, C)
+    assert new.foundation(0.0) is NOT_YET
+    new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.LIVE)
+    new.hear_lineage(B, b"")
+    new.hear_lineage(C, b"")
+    assert new.foundation(0.0) is NOT_YET
+    new.begin(LAYOUT, follows=False)
+    assert new.foundation(0.0) == (LINEAGE, 3, Policy.LIVE)
+    assert new.reason == "no other seed knows a swarm"
+
+
+def test_a_seed_that_does_not_answer_is_waited_for() -> None:
+    new = joining(A, B, C)
+    new.found_from_seeds(5.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
+    new.begin(LAYOUT, follows=False)
+    new.hear_lineage(B, b"")
+    assert new.foundation(14.9) is NOT_YET
+    assert new.reason == "waiting 0 s more for control c to say whether a swarm exists"
+    assert new.foundation(15.0) == (LINEAGE, 3, Policy.MAJORITY)
+
+
+def test_where_a_swarm_exists_nobody_founds() -> None:
+    new = joining(A, B)
+    new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
+    new.begin(LAYOUT, follows=False)
+    new.hear_lineage(B, b"\x07")
+    assert new.foundation(99.0) is NOT_YET
+    assert new.reason == "the swarm exists: lineage 07"
+
+
+def test_who_is_no_seed_or_was_never_met_has_no_say_in_that() -> None:
+    new = joining(A, D)
+    new.hear_lineage(D, b"\x07")
+    new.found_from_seeds(0.0, ("control a", "control c"), LINEAGE, 3, Policy.MAJORITY)
+    new.begin(LAYOUT, follows=False)
+    new.hear_lineage(D, b"\x07")
+    new.hear_lineage(C, b"\x07")
+    assert new.foundation(10.0) == (LINEAGE, 3, Policy.MAJORITY)
+
+
+def test_seeds_are_distinct() -> None:
+    with pytest.raises(ValueError, match=r"seeds must be distinct .* are \['x', 'x'\]"):
+        joining().found_from_seeds(0.0, ("x", "x"), LINEAGE, 1, Policy.MAJORITY)
+
+
+# Following.
+
+
+def test_r9_a_fed_step_is_applied_upon_the_digest_before_it() -> None:
+    new = observer(3, b"three")
+    assert new.fed(5, b"four", b"five") == []
+    assert new.fed(4, b"another three", b"four") == []
+    assert new.fed(4, b"three", b"four") == [Apply(4, b"four")]
+
+
+def test_r9_the_next_step_is_applied_when_the_one_before_was_run() -> None:
+    steps = StepMachine(D)
+    steps.loaded(3, b"three")
+    new = joining(D, A, steps=steps)
+    assert new.fed(4, b"three", b"four") == [Apply(4, b"four")]
+    assert new.fed(5, b"four", b"five") == []
+    assert new.go_on() == []
+    steps.loaded(4, b"four")
+    assert new.loaded() == [Apply(5, b"five")]
+
+
+def test_r9_a_loaded_state_lets_the_fed_steps_beyond_it_go_on() -> None:
+    steps = StepMachine(D)
+    new = joining(D, A, steps=steps)
+    assert new.fed(8, b"seven", b"eight") == []
+    steps.loaded(7, b"seven")
+    assert new.loaded() == [Apply(8, b"eight")]
+
+
+def test_who_is_seated_follows_nobody() -> None:
+    steps = seated()
+    new = joining(A, B, steps=steps)
+    assert new.fed(0, steps.digest, b"zero") == []
+    assert new.loaded() == []
+
+
+# A gap.
+
+
+def test_r9_who_has_nothing_asks_its_feeder_for_the_state_at_once() -> None:
+    new = observer(NOTHING_DONE)
+    assert new.hear_head(0.0, A, 5, b"five") == [Send(A, StateQuery(5))]
+
+
+def test_r9_a_state_that_does_not_come_is_asked_for_again_after_a_while() -> None:
+    new = observer(NOTHING_DONE)
+    asked = [new.hear_head(now, B, 5, b"five") for now in (0.0, 0.5, 0.9, 1.0, 1.5, 2.0)]
+    query = [Send(B, StateQuery(5))]
+    assert asked == [query, [], [], query, [], query]
+
+
+def test_r9_a_gap_must_last_since_what_was_fed_may_be_on_its_way() -> None:
+    new = observer(3)
+    assert [new.hear_head(now, A, 5, b"five") for now in (0.0, 0.5)] == [[], []]
+    assert new.hear_head(1.0, A, 6, b"six") == [Send(A, StateQuery(6))]
+
+
+def test_r9_a_gap_that_was_closed_is_no_gap() -> None:
+    new = observer(3)
+    assert new.hear_head(0.0, A, 5, b"five") == []
+    assert new.fed(4, b"done", b"four") == [Apply(4, b"four")]
+    assert new.hear_head(2.0, A, 5, b"five") == []
+    new.loaded()
+    assert new.hear_head(3.0, A, 3, b"done") == []
+    assert new.hear_head(4.0, A, 3, b"done") == []
+
+
+def test_r9_a_gap_after_a_later_step_is_another_gap() -> None:
+    steps = StepMachine(D)
+    steps.loaded(3, b"three")
+    new = joining(D, A, steps=steps)
+    new.begin(LAYOUT, follows=True)
+    assert new.hear_head(0.0, A, 5, b"five") == []
+    steps.loaded(4, b"four")
+    assert new.hear_head(2.0, A, 6, b"six") == []
+    assert new.hear_head(3.0, A, 6, b"six") == [Send(A, StateQuery(6))]
+
+
+def test_who_does_not_follow_needs_no_state_before_its_barrier() -> None:
+    new = joining(D, A)
+    new.begin(LAYOUT, follows=False)
+    assert [new.hear_head(now, A, 5, b"five") for now in (0.0, 1.0, 2.0)] == [[], [], []]
+
+
+def test_an_observer_whose_view_is_being_installed_still_follows() -> None:
+    steps = StepMachine(D)
+    steps.loaded(0, DIGEST_0)
+    new = joining(D, A, steps=steps)
+    steps.install(view_of(2, A, D))
+    assert new.fed(1, DIGEST_0, b"one") == [Apply(1, b"one")]
+
+
+# In the barrier of its first view.
+
+
+def told(said: Ready | Beat) -> list[Effect]:
+    return [Send(A, said), Send(B, said)]
+
+
+def in_barrier() -> StepMachine:
+    machine = StepMachine(C)
+    assert machine.install(TRIO) == [Installed(TRIO), *told(UNSEATED)]
+    machine.receive(A, SEATED)
+    assert machine.receive(B, SEATED) == [Send(A, StateQuery(0))]
+    return machine
+
+
+def test_r6_who_is_fed_does_not_ask_for_the_state_at_once() -> None:
+    machine = StepMachine(C)
+    machine.follows = True
+    machine.install(TRIO)
+    machine.receive(A, SEATED)
+    assert machine.receive(B, SEATED) == []
+    assert machine.query() == [Send(A, StateQuery(0))]
+
+
+def test_r6_a_joiner_takes_the_state_and_is_seated_when_all_are_at_it() -> None:
+    machine = in_barrier()
+    assert machine.wanted_state() == (0, DIGEST_0, A)
+    assert machine.query() == [Send(A, StateQuery(0))]
+    assert machine.loaded(0, DIGEST_0) == [
+        *told(AT_0),
+        Activated(TRIO, 0),
+    ]
+    assert machine.seated
+    assert machine.wanted_state() is None
+    assert machine.query() == []
+
+
+def test_r6_a_state_that_is_not_wanted_changes_nothing() -> None:
+    machine = in_barrier()
+    assert machine.loaded(1, DIGEST_0) == []
+    assert machine.loaded(0, b"other") == []
+    assert machine.wanted_state() == (0, DIGEST_0, A)
+    assert machine.done == -1
+
+
+def test_r6_a_state_that_is_loaded_again_is_not_said_again() -> None:
+    machine = StepMachine(C)
+    machine.install(view_of(2, A, C, D))
+    machine.receive(A, SEATED)
+    machine.receive(D, UNSEATED)
+    assert machine.loaded(0, DIGEST_0) != []
+    assert machine.loaded(0, DIGEST_0) == []
+
+
+@pytest.mark.parametrize("past", [(100, b"of another lineage"), (0, b"other bits")])
+def test_r6_a_joiner_from_another_past_takes_the_state_too(past: tuple[int, bytes]) -> None:
+    machine = StepMachine(C)
+    machine.loaded(*past)
+    assert machine.install(TRIO)[1:] == told(Ready(False, *past, None))
+    machine.receive(A, SEATED)
+    assert machine.receive(B, SEATED) == [Send(A, StateQuery(0))]
+    assert machine.wanted_state() == (0, DIGEST_0, A)
+    assert machine.loaded(0, DIGEST_0)[-1] == Activated(TRIO, 0)
+
+
+def test_r6_each_view_asks_another_seated_member_for_the_state() -> None:
+    donors = []
+    for number in (2, 3, 4):
+        machine = StepMachine(C)
+        machine.install(view_of(number, A, B, C))
+        machine.receive(A, SEATED)
+        machine.receive(B, SEATED)
+        wanted = machine.wanted_state()
+        assert wanted is not None
+        donors.append(wanted[2])
+    assert donors == [A, B, A]
+
+
+def test_r9_an_observer_takes_later_and_later_steps_and_tells_nobody() -> None:
+    machine = StepMachine(C)
+    assert machine.wanted_state() is None
+    assert machine.loaded(3, b"three") == []
+    assert machine.loaded(2, b"two") == []
+    assert (machine.done, machine.digest, machine.seated) == (3, b"three", False)
+    assert machine.loaded(4, b"four") == []
+    assert machine.done == 4
+
+
+def test_r9_an_observer_that_is_current_brings_its_step_along_and_needs_no_state() -> None:
+    machine = StepMachine(C)
+    machine.loaded(0, DIGEST_0)
+    assert machine.install(TRIO)[1:] == told(AT_0)
+    machine.receive(A, SEATED)
+    assert machine.receive(B, SEATED) == [Activated(TRIO, 0)]
+
+
+def test_r9_fed_steps_still_bring_a_joiner_closer_to_the_state_of_its_barrier() -> None:
+    machine, at_1 = StepMachine(C), b"digest of step 1"
+    machine.install(TRIO)
+    assert machine.loaded(0, DIGEST_0) == told(AT_0)
+    machine.receive(A, Ready(True, 1, at_1, None))
+    machine.receive(B, Ready(True, 1, at_1, None))
+    assert machine.loaded(2, b"later") == []
+    assert machine.loaded(1, at_1)[-1] == Activated(TRIO, 1)
+
+
+def test_who_has_no_seat_yet_has_finished_nothing_whatever_it_took_over() -> None:
+    machine = StepMachine(C)
+    machine.loaded(7, b"seven")
+    machine.install(TRIO)
+    assert machine.beat() == told(Beat(Ready(False, 7, b"seven", None), Progress(NOTHING_DONE, b"", None)))
+
+
+def test_r6_a_state_serves_the_next_view_if_it_is_still_the_last() -> None:
+    machine, last = StepMachine(C), view_of(3, A, C)
+    machine.install(view_of(2, A, C, D))
+    machine.receive(A, SEATED)
+    machine.receive(D, UNSEATED)
+    machine.loaded(0, DIGEST_0)
+    assert (machine.phase, machine.seated) == (Phase.INSTALLING, False)
+    assert machine.install(last) == [Installed(last), Send(A, AT_0)]
+    assert machine.receive(A, SEATED) == [Activated(last, 0)]
+
+
+def test_a_member_that_is_seated_loads_nothing() -> None:
+    steps = seated()
+    assert steps.loaded(0, DIGEST_0) == []
+    assert steps.done == -1

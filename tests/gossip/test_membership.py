@@ -1,0 +1,473 @@
+"""A peer in its view: what it hears there, what it decides and installs, whom it admits, feeds and provides for."""
+
+from dataclasses import replace
+
+from gossip import NO_VIEW, Core, Member, Phase, Policy, State
+from gossip.acceptor import NO_BALLOT
+from gossip.effects import (
+    Activated,
+    Committed,
+    Discovered,
+    Effect,
+    Explain,
+    Feed,
+    Forget,
+    Installed,
+    Left,
+    Overheard,
+    Provide,
+    Removed,
+    Send,
+    WriteRecord,
+)
+from gossip.messages import (
+    Abort,
+    Accept,
+    Accepted,
+    AcceptorRecord,
+    Ballot,
+    Decide,
+    Gossip,
+    Head,
+    Join,
+    Kind,
+    Leave,
+    Ping,
+    Prepare,
+    Promise,
+    Ready,
+    Refuse,
+    Report,
+    StateQuery,
+    ViewQuery,
+    Vote,
+)
+
+from .cores import (
+    NOTHING,
+    activate,
+    after,
+    bodies,
+    commit_step_0,
+    decide,
+    first_view,
+    founder,
+    genesis,
+    joiner,
+    meet,
+    member_of,
+    only,
+    run,
+    say,
+    seated,
+    view_of,
+    view_with,
+)
+from .members import A, B, C, D, E, claim
+
+B2 = Member("b", 2)
+
+
+# Admission.
+
+
+def ask(peer: Core, *joiners: Member, follows: bool = False, now: float = 0.0) -> list[Effect]:
+    """`joiners` are met and ask for a seat, as observers that have everything if they follow."""
+    meet(peer, joiners, now)
+    join = Join("hash", follows, peer.done, b"")
+    return [effect for member in joiners for effect in say(peer, member, join, NO_VIEW, now)]
+
+
+def test_a_join_makes_the_members_propose_a_view_with_the_joiner() -> None:
+    peer = founder()
+    assert ask(peer, B) == [Explain("1 of 1 members of view 1 are here; with b")]
+    effects = peer.tick(0.2)
+    view = view_with(A, B)
+    assert bodies(Decide, effects) == [(B, Decide(view))]
+    assert only(Installed, effects) == [Installed(view)]
+    assert say(peer, B, Join("hash"), NO_VIEW) == [Send(B, Decide(view))]
+
+
+def test_those_who_ask_at_one_time_enter_by_one_view_at_most_as_many_as_are_seated() -> None:
+    peer = seated(B)
+    ask(peer, C, D, E)
+    assert peer.reason == "2 of 2 members of view 2 are here; with c, d"
+    run(peer, 0.0, 0.3)  # rank 0 with half of the members may decide
+    assert view_of(peer) == after(view_with(A, B), A, B, C, D)
+
+
+def test_a_stranger_gets_no_seat_before_it_is_met() -> None:
+    peer = founder()
+    assert say(peer, B, Join("hash"), NO_VIEW) == []
+    assert only(Explain, ask(peer, B)) == [Explain("1 of 1 members of view 1 are here; with b")]
+
+
+def test_a_joiner_that_asks_no_more_is_forgotten() -> None:
+    peer = seated(B, C)
+    ask(peer, D)
+    assert peer.reason == "3 of 3 members of view 2 are here; with d"
+    run(peer, 0.0, 1.6, 0.4)
+    assert peer.reason == "3 of 3 members of view 2 are here"
+
+
+def test_a_joiner_that_leaves_is_forgotten() -> None:
+    peer = seated(B, C)
+    ask(peer, D)
+    say(peer, D, Leave(), NO_VIEW)
+    assert peer.reason == "3 of 3 members of view 2 are here"
+
+
+def test_nobody_is_admitted_before_the_last_barrier_is_complete() -> None:
+    peer = founder()
+    say(peer, B, Decide(view_with(A, B)))
+    assert peer.phase is Phase.INSTALLING
+    assert bodies(Accept, [*ask(peer, C), *run(peer, 0.0, 0.5)]) == []
+
+
+def test_another_layout_is_refused_and_concerns_the_joiner_only() -> None:
+    peer = founder()
+    meet(peer, [B])
+    assert say(peer, B, Join("other"), NO_VIEW) == [Send(B, Refuse(b"one tensor"))]
+    assert peer.reason == "1 of 1 members of view 1 are here"
+
+
+def test_who_has_no_view_admits_nobody() -> None:
+    assert say(joiner(), C, Join("hash"), NO_VIEW) == []
+
+
+def test_a_joiner_that_is_taken_for_dead_is_told() -> None:
+    peer = seated(C)
+    meet(peer, [B])
+    peer.bury(0.0, B, "link lost")
+    (target, ping), *_ = bodies(Ping, say(peer, B, Join("hash"), NO_VIEW))
+    assert target == B
+    assert [said.member for said in ping.claims][:1] == [B]
+
+
+def test_r8_a_restart_under_the_same_name_replaces_the_older_incarnation_in_one_view() -> None:
+    peer = seated(B, C)
+    ask(peer, B2)
+    assert peer.reason == "3 of 3 members of view 2 are here; without b; with b"
+    decide(peer, C, 0.0)
+    assert view_of(peer) == after(view_with(A, B, C), A, C, B2)
+
+
+def test_r8_a_late_join_of_the_older_incarnation_is_ignored() -> None:
+    peer = seated(C)
+    meet(peer, [B2])
+    effects = ask(peer, B)
+    assert [type(body) for _, body in bodies(Ping, effects)] == [Ping]  # it is told that it was replaced
+    assert peer.reason == "2 of 2 members of view 2 are here"
+
+
+# Observers.
+
+
+def feeder_of(number: int, observer: Member, *members: Member) -> Member:
+    return members[(sum(observer.peer_id.encode()) + number) % len(members)]
+
+
+def test_r9_an_observer_is_fed_by_exactly_one_member() -> None:
+    trio = A, B, C
+    heads, feeds = {}, {}
+    for me in trio:
+        peer = member_of(view_with(*trio), me)
+        heads[me] = bodies(Head, ask(peer, D, follows=True))
+        feeds[me] = only(Feed, commit_step_0(peer, *(member for member in trio if member != me)))
+    feeder = feeder_of(2, D, *trio)
+    assert [me for me in trio if heads[me]] == [me for me in trio if feeds[me]] == [feeder]
+    assert heads[feeder] == [(D, Head(-1, genesis()))]
+    assert [(feed.member, feed.step, feed.previous) for feed in feeds[feeder]] == [(D, 0, genesis())]
+
+
+def test_r9_after_a_view_change_an_observer_is_fed_by_another_member() -> None:
+    peer = seated(B, C)
+    observers = [Member(name, 1) for name in "xyz"]
+    for number in (2, 3):
+        ours = [(member, Head(-1, genesis())) for member in observers if feeder_of(number, member, A, B, C) == A]
+        assert bodies(Head, ask(peer, *observers, follows=True)) == ours
+        assert len(ours) == 1
+        if number == 2:
+            activate(peer, after(view_of(peer), A, B, C))
+    assert [feed.member for feed in only(Feed, commit_step_0(peer, B, C))] == [member for member, _ in ours]
+
+
+def test_r9_an_observer_that_has_died_is_fed_no_more() -> None:
+    peer = founder(founding_size=1)
+    ask(peer, B, follows=True)
+    committed, feed = peer.finished(0.0, 1, b"bits", b"")
+    assert isinstance(committed, Committed)
+    assert isinstance(feed, Feed)
+    assert (feed.member, feed.step) == (B, 1)
+    peer.bury(0.0, B, "gone")
+    assert only(Feed, peer.finished(0.0, 2, b"bits", b"")) == []
+
+
+def test_r9_an_observer_is_fed_until_its_first_barrier_is_complete() -> None:
+    peer = founder(founding_size=1)
+    ask(peer, B, follows=True)
+    peer.tick(0.0)
+    assert (view_of(peer).members, peer.phase) == ((A, B), Phase.INSTALLING)
+    assert peer._next.admission.followers(0.0) == [B]
+    activated = say(peer, B, Ready(True, 0, peer._steps.digest, None))
+    assert only(Activated, activated) == [Activated(view_of(peer), 0)]
+    assert peer._next.admission.followers(0.0) == []
+
+
+def test_a_joiner_that_does_not_follow_is_fed_nothing() -> None:
+    peer = seated(B, C)
+    names = [Member(name, 1) for name in "xyz"]
+    assert bodies(Head, ask(peer, *names)) == []
+    assert only(Feed, commit_step_0(peer, B, C)) == []
+
+
+def test_r9_no_head_is_told_during_a_barrier() -> None:
+    peer = founder()
+    say(peer, B, Decide(view_with(A, B)))
+    assert bodies(Head, ask(peer, *(Member(name, 1) for name in "wxyz"), follows=True)) == []
+
+
+def test_r9_an_observer_in_the_barrier_asks_for_the_state_only_after_a_while() -> None:
+    peer = joiner(follows=True)
+    peer.loaded(0.0, 3, b"three")
+    run(peer, 0.0, 2.0)
+    say(peer, A, Decide(view_with(A, B)), now=2.0)
+    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None), now=2.0)) == []  # step 4 may be under way
+    assert bodies(StateQuery, run(peer, 2.0, 2.9)) == []
+    assert bodies(StateQuery, run(peer, 2.9, 3.3)) != []
+
+
+def test_r9_an_observer_that_lacks_only_what_was_just_committed_is_admitted() -> None:
+    peer = founder(founding_size=1)
+    for step in (1, 2, 3):
+        peer.finished(step / 10, step, b"bits", b"")
+    meet(peer, [B], 0.3)
+    say(peer, B, Join("hash", True, 0, b""), NO_VIEW, 0.3)
+    assert peer.reason == "1 of 1 members of view 1 are here; with b"
+    late = founder(founding_size=1)
+    for step in (1, 2, 3):
+        late.finished(step / 10, step, b"bits", b"")
+    meet(late, [B], 1.3)
+    say(late, B, Join("hash", True, 0, b""), NO_VIEW, 1.4)
+    assert late.reason == "1 of 1 members of view 1 are here"
+
+
+def test_r9_an_observer_without_any_state_does_not_wait_for_what_is_fed() -> None:
+    peer = joiner(follows=True)
+    say(peer, A, Decide(view_with(A, B)))
+    say(peer, A, Ready(True, 4, b"four", None))
+    assert bodies(StateQuery, peer.tick(0.5)) == [(A, StateQuery(4))]
+
+
+def test_who_is_seated_provides_the_state_for_members() -> None:
+    assert say(seated(B), B, StateQuery(-1)) == [Provide(B, -1)]
+    other = joiner()
+    say(other, A, Decide(view_with(A, B)))
+    assert say(other, A, StateQuery(-1)) == []
+
+
+def test_who_is_seated_provides_the_state_for_observers_that_it_knows() -> None:
+    peer = seated(B)
+    assert only(Provide, say(peer, C, StateQuery(7), NO_VIEW)) == []
+    meet(peer, [C])
+    assert say(peer, C, StateQuery(7), NO_VIEW) == [Provide(C, -1)]
+    assert say(joiner(), A, StateQuery(7), NO_VIEW) == []
+
+
+# Deciding.
+
+
+def test_a_decision_is_told_to_all_whom_it_concerns_and_installed() -> None:
+    peer = seated(B, C)
+    view = after(view_of(peer), A, B)
+    peer.bury(0.0, C, "gone")
+    peer.tick(0.0)
+    say(peer, B, Promise(Ballot(1, 0), None))
+    assert say(peer, B, Accepted(Ballot(1, 0))) == [
+        Send(B, Decide(view)),
+        Send(C, Decide(view)),
+        Installed(view),
+        Send(B, Ready(True, -1, genesis(), None)),
+        Forget(C),
+    ]
+    assert peer.reason == "2 of 2 members of view 3 are here"
+
+
+def test_r13_under_live_a_decision_is_written_before_it_is_told() -> None:
+    peer = seated(B, C, policy=Policy.LIVE)
+    view = after(view_of(peer), A, B)
+    peer.bury(0.0, C, "gone", AcceptorRecord(view_of(peer), NO_BALLOT, None))
+    peer.tick(0.0)
+    say(peer, B, Promise(Ballot(1, 0), None))
+    effects = say(peer, B, Accepted(Ballot(1, 0)))
+    assert effects[:2] == [WriteRecord(AcceptorRecord(view, NO_BALLOT, None)), Send(B, Decide(view))]
+
+
+def test_nothing_of_the_view_that_ends_leaves_with_the_stamp_of_the_next() -> None:
+    peer = seated(B)
+    peer.bury(0.0, B, "gone")
+    effects = peer.tick(0.0)
+    assert only(Installed, effects) != []
+    assert bodies(Prepare, effects) + bodies(Accept, effects) == []
+
+
+def test_r12_anybody_accepts_and_completes_what_it_accepted() -> None:
+    peer, ballot = joiner(), Ballot(1, 0)
+    say(peer, A, Decide(view_with(A, B, C)))
+    vote = Vote(ballot, after(view_of(peer), A, B))
+    assert say(peer, A, Prepare(ballot)) == [Send(A, Promise(ballot, None))]
+    assert say(peer, A, Accept(vote)) == [Send(A, Accepted(ballot))]
+    assert (C, Prepare(Ballot(2, 1))) in bodies(Prepare, run(peer, 0.0, 1.0))
+
+
+def test_who_is_gone_is_forgotten_when_a_view_goes_on_without_it() -> None:
+    peer = seated(B, C)
+    peer.bury(0.0, C, "gone")
+    assert only(Forget, say(peer, B, Decide(after(view_of(peer), A, B)))) == [Forget(C)]
+    assert only(Forget, say(peer, B, Decide(after(view_of(peer), A, B)))) == []
+
+
+def test_members_whom_nobody_has_introduced_are_met_by_the_view() -> None:
+    peer = founder()
+    effects = say(peer, B, Decide(view_with(A, B, C)))
+    assert only(Discovered, effects) == [Discovered(claim(B)), Discovered(claim(C))]
+
+
+def test_r8_who_was_excluded_and_admitted_again_without_knowing_is_removed() -> None:
+    peer = seated(B)
+    view = view_of(peer)
+    again = after(after(after(view, B), B), B, A)
+    assert say(peer, B, Decide(again)) == [Removed("view 5 was agreed without this peer: b, a")]
+    assert peer.ended
+
+
+def test_r8_who_is_excluded_is_removed_and_says_why() -> None:
+    peer = seated(B)
+    assert say(peer, B, Decide(after(view_of(peer), B))) == [Removed("view 3 was agreed without this peer: b")]
+    assert (peer.ended, peer.reason) == (True, "view 3 was agreed without this peer: b")
+    assert say(peer, B, Ping(1, ())) == []
+    assert peer.tick(99.0) == []
+
+
+def test_a_view_that_is_not_later_changes_nothing() -> None:
+    peer = seated(B)
+    assert say(peer, B, Decide(view_with(A, B))) == []
+    assert say(peer, B, Decide(first_view())) == []
+
+
+def test_a_joiner_takes_no_view_without_itself() -> None:
+    peer = joiner()
+    assert say(peer, A, Decide(first_view())) == []
+    assert peer.view is None
+
+
+def test_a_view_with_a_number_that_nobody_can_count_to_is_ignored() -> None:
+    peer = seated(B)
+    assert say(peer, B, Decide(replace(view_of(peer), number=2**64 - 1))) == []
+    assert view_of(peer).number == 2
+
+
+# Records of the dead (R13).
+
+
+def test_r13_a_later_view_in_the_record_of_a_dead_member_is_installed() -> None:
+    peer = seated(B, C, policy=Policy.LIVE)
+    later = after(view_of(peer), B, A)
+    effects = peer.bury(1.0, B, "SIGKILL", AcceptorRecord(later, NO_BALLOT, None))
+    assert only(Installed, effects) == [Installed(later)]
+    assert peer.reason == "1 of 2 members of view 3 are here; without b"
+    assert only(Installed, run(peer, 1.0, 1.2)) == [Installed(after(later, A))]
+
+
+def test_r13_a_later_view_in_the_record_may_be_one_without_this_peer() -> None:
+    peer = seated(B, C, policy=Policy.LIVE)
+    record = AcceptorRecord(after(view_of(peer), B, C), NO_BALLOT, None)
+    assert only(Removed, peer.bury(1.0, B, "SIGKILL", record)) == [Removed("view 3 was agreed without this peer: b, c")]
+    assert peer.ended
+
+
+def test_r13_a_record_older_than_the_view_counts_as_an_acceptor_that_promised_nothing() -> None:
+    peer = seated(B, policy=Policy.LIVE)
+    peer.bury(1.0, B, "SIGKILL", AcceptorRecord(first_view(policy=Policy.LIVE), Ballot(9, 0), None))
+    assert only(Installed, peer.tick(1.0)) == [Installed(after(view_with(A, B, policy=Policy.LIVE), A))]
+
+
+def test_r13_without_a_record_half_of_a_view_does_not_go_on_without_rank_0() -> None:
+    peer = member_of(view_with(A, B), B)
+    peer.bury(1.0, A, "SIGKILL")
+    assert peer.reason == "1 of 2 members of view 2 are here, no majority"
+    assert only(Installed, run(peer, 1.0, 3.0)) == []
+
+
+def test_a_proof_that_another_member_relays_counts_like_ones_own() -> None:
+    peer = seated(B, C, policy=Policy.LIVE)
+    record = AcceptorRecord(view_of(peer), NO_BALLOT, None)
+    effects = say(peer, B, Report(Kind.PROVEN, C, record=record))
+    assert bodies(Gossip, effects) == [(B, Gossip((claim(C, State.DEAD),)))]
+    assert only(Explain, effects)[-1] == Explain("2 of 3 members of view 2 are here; without c")
+    peer.bury(0.0, B, "SIGKILL", record)
+    assert only(Installed, peer.tick(0.0)) == [Installed(after(view_with(A, B, C, policy=Policy.LIVE), A))]
+
+
+def test_a_proof_about_oneself_or_about_strangers_means_nothing() -> None:
+    peer = seated(B, C)
+    assert say(peer, B, Report(Kind.PROVEN, A)) == []
+    assert say(peer, B, Report(Kind.PROVEN, E)) == []
+    assert peer.reason == "3 of 3 members of view 2 are here"
+
+
+def test_r13_a_relayed_record_can_name_a_later_view() -> None:
+    peer = seated(B, C, policy=Policy.LIVE)
+    later = after(view_of(peer), C, A)
+    effects = say(peer, B, Report(Kind.PROVEN, C, record=AcceptorRecord(later, NO_BALLOT, None)))
+    assert only(Installed, effects) == [Installed(later)]
+
+
+# Telling and asking.
+
+
+def test_a_peer_without_progress_asks_all_whom_it_knows_for_a_later_view() -> None:
+    peer = seated(B)
+    meet(peer, [C])
+    asked = {}
+    for i in range(1, 17):
+        say(peer, B, NOTHING, now=i / 4)
+        asked[i / 4] = [target for target, _ in bodies(ViewQuery, peer.tick(i / 4))]
+    assert {now: targets for now, targets in asked.items() if targets} == {2.0: [B, C], 4.0: [B, C]}
+
+
+def test_a_new_view_puts_the_question_off() -> None:
+    peer = seated(B)
+    for i in range(1, 31):
+        say(peer, B, Decide(after(view_of(peer), A, B)) if i == 15 else ViewQuery(), now=i / 10)
+        assert bodies(ViewQuery, peer.tick(i / 10)) == []
+
+
+def test_progress_puts_the_question_off() -> None:
+    peer = seated(B, pause_s=9.0)
+    commit_step_0(peer, B, now=1.5)
+    assert bodies(ViewQuery, peer.tick(2.25)) == []
+    assert bodies(ViewQuery, peer.tick(3.5)) == [(B, ViewQuery())]
+
+
+def test_a_call_that_another_member_made_reaches_the_host() -> None:
+    abort = Abort(3, 1, "sum of float32")
+    assert say(seated(B), B, abort) == [Overheard(B, abort)]
+
+
+def test_a_question_for_the_view_in_the_same_view_needs_no_answer() -> None:
+    assert say(seated(B), B, ViewQuery()) == []
+
+
+def test_a_leaver_is_left_out_of_the_next_view_and_votes_for_it() -> None:
+    peer = seated(B)
+    assert say(peer, B, Leave()) == [Explain("2 of 2 members of view 2 are here; without b")]
+    effects = peer.tick(0.0)
+    assert view_of(peer).members == (A,)
+    assert (B, Decide(view_of(peer))) in bodies(Decide, effects)
+
+
+def test_the_leave_of_a_stranger_takes_nobody_out() -> None:
+    peer = seated(B)
+    assert say(peer, C, Leave()) == []
+    assert only(Left, peer.leave(0.0)) == []

@@ -1,0 +1,425 @@
+"""Whom reports cut out of the next view: rules G1 and G2 of research/anchors-gossip.md."""
+
+import math
+from dataclasses import replace
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip import Member, View, is_quorum
+from gossip.messages import AcceptorRecord, Ballot, Kind, Report
+from gossip.reports import Cut, Reports, ReportsConfig
+
+from .members import A2, A, B, C, D, E, view_of
+
+FIVE = view_of(7, A, B, C, D, E)
+STEP = 3
+ROUND = Kind.PROVEN, Kind.REFUSED, Kind.SILENT
+RESTART = Kind.STALLED, Kind.WITHDRAWN, Kind.ABORTED
+RECORD = AcceptorRecord(FIVE, Ballot(1, 1), None)
+NOBODY = Cut()
+
+Said = tuple[Member, Report]
+
+
+def reports(view: View = FIVE, **config: Any) -> Reports:
+    new = Reports(ReportsConfig(**config))
+    new.install(view)
+    return new
+
+
+def said(new: Reports, now: float, *pairs: tuple[Member, Member], kind: Kind = Kind.SILENT) -> Reports:
+    """Of each pair, the first reports the second."""
+    for source, subject in pairs:
+        new.receive(now, source, Report(kind, subject))
+    return new
+
+
+def of_each_other(one: str, other: str) -> list[tuple[Member, Member]]:
+    """All pairs of a member of `one` and a member of `other`, both ways."""
+    by_name = {member.peer_id: member for member in FIVE.members}
+    pairs = [(by_name[a], by_name[b]) for a, b in product(one, other)]
+    return pairs + [(b, a) for a, b in pairs]
+
+
+def repeated(new: Reports, until: float, *pairs: tuple[Member, Member]) -> Cut:
+    """The cut when each pair has been reported twice a second from 0 on."""
+    cut = NOBODY
+    for tick in range(int(2 * until) + 1):
+        cut = said(new, tick / 2, *pairs).cut(tick / 2, STEP)
+    return cut
+
+
+# Leases, and what a report may be about.
+
+
+def test_without_reports_nobody_is_cut() -> None:
+    assert reports().cut(0.0, STEP) == NOBODY
+    assert reports().is_empty()
+
+
+def test_a_report_that_is_not_repeated_is_forgotten() -> None:
+    new = said(reports(lease_s=1.5), 0.0, (A, B), kind=Kind.REFUSED)
+    assert not new.is_empty()
+    assert new.cut(1.4, STEP).gone == (B,)
+    assert new.cut(1.5, STEP) == NOBODY
+    assert new.is_empty()
+
+
+def test_a_report_that_is_repeated_stands() -> None:
+    new = said(said(reports(lease_s=1.5), 0.0, (A, B), kind=Kind.REFUSED), 1.0, (A, B), kind=Kind.REFUSED)
+    assert new.cut(2.4, STEP).gone == (B,)
+
+
+def test_proof_stands_without_being_repeated() -> None:
+    new = said(reports(), 0.0, (A, B), kind=Kind.PROVEN)
+    assert new.cut(1e9, STEP) == Cut((B,))
+    assert not new.is_empty()
+
+
+def test_an_installed_view_begins_without_reports_but_the_dead_in_it_stay_dead() -> None:
+    new = said(reports(), 0.0, (A, B), kind=Kind.REFUSED)
+    new.receive(0.0, A, Report(Kind.PROVEN, C, record=RECORD))
+    new.receive(0.0, A, Report(Kind.PROVEN, D, record=RECORD))
+    new.install(view_of(8, A, B, C))
+    assert new.cut(0.0, STEP).gone == (C,)
+    assert (new.proven, new.records) == ({C: None}, {C: RECORD})
+
+
+@pytest.mark.parametrize("subject", [Member("x", 1), A2], ids=["unknown", "another incarnation"])
+@pytest.mark.parametrize("kind", Kind)
+def test_a_report_about_who_has_no_seat_means_nothing(kind: Kind, subject: Member) -> None:
+    new = reports()
+    new.receive(0.0, B, Report(kind, subject, STEP, RECORD))
+    assert new.is_empty()
+    assert new.records == {}
+
+
+@pytest.mark.parametrize("kind", RESTART)
+def test_nobody_starts_a_step_over_in_the_name_of_another(kind: Kind) -> None:
+    new = reports()
+    new.receive(0.0, A, Report(kind, B, STEP))
+    assert new.is_empty()
+
+
+@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.SILENT])
+def test_nobody_is_silent_to_itself(kind: Kind) -> None:
+    assert said(reports(), 0.0, (B, B), kind=kind).is_empty()
+
+
+def test_the_first_record_of_a_dead_member_stands_and_may_come_after_its_proof() -> None:
+    new = said(reports(), 0.0, (A, B), kind=Kind.PROVEN)
+    assert new.records == {}
+    new.receive(0.0, A, Report(Kind.PROVEN, B, record=RECORD))
+    new.receive(0.0, C, Report(Kind.PROVEN, B, record=replace(RECORD, promised=Ballot(2, 2))))
+    assert new.records == {B: RECORD}
+
+
+# Certain: proof and refused links.
+
+
+def test_one_proof_is_enough_and_urgent() -> None:
+    assert said(reports(), 0.0, (E, A), kind=Kind.PROVEN).cut(0.0, STEP) == Cut((A,))
+
+
+def test_one_refused_link_is_enough_and_urgent() -> None:
+    assert said(reports(), 0.0, (A, C), kind=Kind.REFUSED).cut(0.0, STEP) == Cut((C,))
+
+
+def test_who_goes_is_named_in_rank_order() -> None:
+    new = said(reports(), 0.0, (A, E), (A, B), kind=Kind.PROVEN)
+    assert said(new, 0.0, (A, C), kind=Kind.REFUSED).cut(0.0, STEP).gone == (B, C, E)
+
+
+def test_mutual_refusal_cuts_only_the_greater_rank() -> None:
+    assert said(reports(), 0.0, (B, D), (D, B), kind=Kind.REFUSED).cut(0.0, STEP).gone == (D,)
+
+
+def test_whom_most_refuse_goes_and_its_own_word_goes_with_it() -> None:
+    pairs = (C, B), (D, B), (B, C), (B, D)
+    assert said(reports(), 0.0, *pairs, kind=Kind.REFUSED).cut(0.0, STEP).gone == (B,)
+
+
+def test_an_accuser_counts_once_however_it_accuses() -> None:
+    new = reports()
+    for kind, step in product((Kind.REFUSED, Kind.SILENT), (STEP, STEP + 1)):
+        for now in (0.0, 1.0, 2.0):
+            new.receive(now, A, Report(kind, B, step))
+    assert said(new, 2.0, (C, D), (B, A), (D, C), kind=Kind.REFUSED).cut(2.5, STEP).gone == (B, D)
+
+
+def test_the_dead_accuse_nobody() -> None:
+    new = said(reports(), 0.0, (A, B), (A, C), kind=Kind.REFUSED)
+    assert said(new, 0.0, (D, A), kind=Kind.PROVEN).cut(0.0, STEP).gone == (A,)
+
+
+def test_who_is_refused_by_all_is_cut_alone() -> None:
+    assert said(reports(), 0.0, *((B, m) for m in (A, C, D, E)), kind=Kind.REFUSED).cut(0.0, STEP).gone == (B,)
+
+
+def test_two_that_die_with_their_host_are_cut_by_the_first_who_notices() -> None:
+    assert said(reports(), 0.0, (A, D), (A, E), kind=Kind.REFUSED).cut(0.0, STEP).gone == (D, E)
+
+
+# Silence.
+
+
+def test_silence_needs_a_majority_of_those_who_could_hear() -> None:
+    assert said(reports(), 0.0, (A, E), (B, E)).cut(0.0, STEP) == NOBODY
+    assert said(reports(), 0.0, (A, E), (B, E), (C, E)).cut(0.0, STEP) == Cut((E,), False, 0.3)
+
+
+def test_a_report_that_is_said_twice_is_one_vote() -> None:
+    new = said(reports(), 0.0, (A, E), (A, E), (B, E))
+    new.receive(0.0, A, Report(Kind.SILENT, E, STEP))
+    assert new.cut(0.0, STEP) == NOBODY
+
+
+def test_of_two_members_one_word_is_the_majority() -> None:
+    assert said(reports(view_of(7, A, B)), 0.0, (B, A)).cut(0.0, STEP).gone == (A,)
+
+
+def test_dead_observers_are_no_votes_and_not_needed() -> None:
+    new = said(reports(), 0.0, (A, E), (B, E), (C, E))
+    assert said(new, 0.0, (B, A), kind=Kind.PROVEN).cut(0.0, STEP).gone == (A, E)
+    new = said(reports(), 0.0, (A, E), (C, E), (B, A))
+    assert said(new, 0.0, (B, A), kind=Kind.PROVEN).cut(0.0, STEP) == Cut((A,))
+    new = said(reports(), 0.0, (A, E), (C, E))
+    assert said(new, 0.0, (B, D), kind=Kind.PROVEN).cut(0.0, STEP).gone == (D, E)
+
+
+def test_who_is_dead_for_certain_is_not_merely_silent() -> None:
+    new = said(reports(), 0.0, (A, E), (B, E), (C, E))
+    assert said(new, 0.0, (A, E), kind=Kind.PROVEN).cut(0.0, STEP) == Cut((E,))
+
+
+def test_members_that_went_together_are_cut_together() -> None:
+    new = said(reports(), 0.0, *product((A, B, C), (D, E)))
+    assert new.cut(0.0, STEP) == Cut((D, E), False, 0.3)
+
+
+def test_the_minority_of_a_partition_cuts_nobody() -> None:
+    assert said(reports(), 0.0, *product((D, E), (A, B, C))).cut(0.0, STEP) == NOBODY
+
+
+def test_where_both_sides_of_a_partition_are_heard_the_greater_stays() -> None:
+    assert said(reports(), 0.0, *of_each_other("abc", "de")).cut(0.0, STEP).gone == (D, E)
+
+
+def test_of_two_equal_sides_the_one_with_rank_0_stays() -> None:
+    assert said(reports(view_of(7, A, B, C, D)), 0.0, *of_each_other("ab", "cd")).cut(0.0, STEP).gone == (C, D)
+
+
+def test_of_two_that_call_each_other_silent_one_stays() -> None:
+    assert said(reports(view_of(7, A, B)), 0.0, (A, B), (B, A)).cut(0.0, STEP).gone == (B,)
+
+
+def test_who_is_left_with_one_other_does_not_cut_it_by_its_word_alone() -> None:
+    assert said(reports(view_of(7, A, B, C)), 0.0, (A, C), (B, C), (A, B)).cut(0.0, STEP).gone == (C,)
+
+
+# Stability.
+
+
+def test_silence_settles_when_it_has_not_changed_for_a_while() -> None:
+    new = said(reports(stable_s=0.3), 0.0, *product((A, B, C), (D,)))
+    assert new.cut(0.0, STEP).settles_at == 0.3
+    assert new.cut(0.2, STEP).settles_at == 0.3
+    assert said(new, 0.25, *product((A, B, C), (E,))).cut(0.25, STEP) == Cut((D, E), False, 0.55)
+
+
+def test_a_subject_with_some_votes_but_too_few_is_waited_for() -> None:
+    six = view_of(7, *FIVE.members, Member("f", 1))
+    new = said(reports(six, batch_s=3.0), 0.0, *product((A, B, C), (D,)), (A, E), (B, E))
+    assert new.cut(0.0, STEP) == Cut((D,), False, 3.0)
+    new = said(reports(six, stable_s=0.3), 0.0, *product((A, B, C), (D,)), (A, E))
+    assert new.cut(0.0, STEP) == Cut((D,), False, 0.3)
+
+
+def test_it_settles_at_the_latest_after_a_batch_however_often_it_changes() -> None:
+    new = reports(stable_s=0.3, batch_s=1.0, lease_s=9.0)
+    new.install(FIVE)
+    said(new, 0.0, *product((A, B, C), (D,)))
+    assert new.cut(0.0, STEP).settles_at == 0.3
+    said(new, 0.9, *product((A, B, C), (E,)))
+    assert new.cut(0.9, STEP).settles_at == 1.0
+
+
+def test_silence_that_ended_is_waited_for_anew() -> None:
+    new = said(reports(stable_s=0.3), 0.0, *product((A, B, C), (D,)))
+    new.cut(0.0, STEP)
+    assert new.cut(2.0, STEP) == NOBODY
+    assert said(new, 9.0, *product((A, B, C), (D,))).cut(9.0, STEP).settles_at == 9.3
+
+
+# Two that cannot hear each other, for long.
+
+
+def test_one_word_alone_cuts_nobody_before_bridge_s_and_one_then() -> None:
+    assert repeated(reports(bridge_s=5.0), 4.5, (A, B)) == NOBODY
+    assert repeated(reports(bridge_s=5.0), 5.0, (A, B)) == Cut((B,))
+
+
+def test_a_pair_that_cannot_hear_each_other_loses_exactly_one() -> None:
+    assert repeated(reports(bridge_s=5.0), 5.0, (B, C), (C, B)) == Cut((C,))
+
+
+def test_of_two_broken_links_the_member_at_both_goes() -> None:
+    assert repeated(reports(bridge_s=5.0), 5.0, (A, C), (B, C), (C, A), (C, B)).gone == (C,)
+
+
+def test_who_hears_nobody_is_cut_alone() -> None:
+    assert repeated(reports(bridge_s=5.0), 5.0, *((B, m) for m in (A, C, D, E))).gone == (B,)
+
+
+def test_the_minority_of_a_partition_takes_itself_for_cut_off() -> None:
+    assert repeated(reports(bridge_s=5.0), 5.0, *product((D, E), (A, B, C))).gone == (D, E)
+    assert repeated(reports(view_of(7, A, B)), 5.0, (B, A), (A, B)).gone == (B,)
+
+
+def test_silence_that_was_interrupted_begins_anew() -> None:
+    new = said(reports(bridge_s=5.0, lease_s=1.5), 0.0, (A, B))
+    assert said(new, 5.5, (A, B)).cut(5.5, STEP) == NOBODY  # not looked at in between
+    assert repeated(reports(bridge_s=5.0), 4.0, (A, B)) == NOBODY
+
+
+# Starting over.
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Kind.STALLED, "step 3 is stalled: frames were lost"),
+        (Kind.WITHDRAWN, "step 3 is withdrawn by b"),
+        (Kind.ABORTED, "step 3 is aborted by b"),
+    ],
+)
+def test_the_open_step_starts_over_with_the_same_members(kind: Kind, reason: str) -> None:
+    new = reports()
+    new.receive(0.0, B, Report(kind, B, STEP))
+    assert new.cut(0.0, STEP) == Cut(restart=reason)
+    assert new.cut(0.0, STEP + 1) == NOBODY
+    assert new.cut(0.0, STEP - 1) == NOBODY
+    assert new.cut(1.5, STEP) == NOBODY
+
+
+def test_a_link_that_was_refused_in_the_open_step_is_no_reason_to_start_over() -> None:
+    new = reports()
+    new.receive(0.0, B, Report(Kind.REFUSED, C, STEP))
+    assert new.cut(0.0, STEP) == Cut((C,))
+
+
+# Laws.
+
+some_views = st.sampled_from([view_of(7, *FIVE.members[:size]) for size in range(1, 6)])
+anybody = st.sampled_from((*FIVE.members, A2, Member("x", 1)))
+any_report = st.builds(Report, st.sampled_from(Kind), anybody, st.integers(-1, 5), st.sampled_from([None, RECORD]))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[View, list[tuple[float, Said]]]:
+    """A view, and what its members have said in it, and when."""
+    view = draw(some_views)
+    entries = st.tuples(st.floats(0.0, 20.0), st.tuples(st.sampled_from(view.members), any_report))
+    return view, sorted(draw(st.lists(entries, max_size=30)), key=lambda entry: entry[0])
+
+
+@given(histories(), st.floats(0.0, 5.0), st.booleans())
+def test_whatever_members_report_the_cut_is_sane(
+    history: tuple[View, list[tuple[float, Said]]], wait: float, looks: bool
+) -> None:
+    view, told = history
+    new, dead, now = reports(view), set(), 0.0
+    for now, (source, report) in told:
+        new.receive(now, source, report)
+        dead |= {report.subject} if report.kind is Kind.PROVEN and report.subject in view.members else set()
+        if looks:
+            new.cut(now, STEP)
+    now += wait
+    cut = new.cut(now, STEP)
+    assert cut == new.cut(now, STEP)
+    assert cut.gone == tuple(member for member in view.members if member in cut.gone)
+    assert dead <= {*cut.gone}
+    assert dead == {*new.proven}
+    assert {*new.records} <= dead
+    accused = {report.subject for at, (_, report) in told if report.kind in ROUND and at + 1.5 > now}
+    accusers = {source for at, (source, report) in told if report.kind is Kind.REFUSED or report.kind is Kind.SILENT}
+    assert {*cut.gone} <= dead | accused | accusers
+    assert cut.is_urgent == (cut.settles_at == -math.inf)
+    assert cut.is_urgent or cut.settles_at <= now + new.config.batch_s
+    assert bool(cut.restart) <= any(report.kind in RESTART and report.step == STEP for _, (_, report) in told)
+    assert cut.gone or cut.settles_at == -math.inf
+
+
+@given(histories(), st.permutations(range(30)))
+def test_all_who_see_the_same_reports_cut_the_same(
+    history: tuple[View, list[tuple[float, Said]]], order: list[int]
+) -> None:
+    view, told = history
+    one, other = reports(view), reports(view)
+    for _, (source, report) in told:
+        one.receive(0.0, source, report)
+    for index in order:
+        if index < len(told):
+            source, report = told[index][1]
+            other.receive(0.0, source, report)
+    assert replace(one.cut(0.0, STEP), restart="") == replace(other.cut(0.0, STEP), restart="")
+
+
+@given(some_views, st.data())
+def test_silence_is_the_word_of_those_who_stay_or_of_a_majority_of_all(view: View, data: st.DataObject) -> None:
+    pairs = data.draw(st.sets(st.tuples(st.sampled_from(view.members), st.sampled_from(view.members))))
+    cut = said(reports(view), 0.0, *sorted(pairs)).cut(0.0, STEP)
+    stay = [member for member in view.members if member not in cut.gone]
+    assert stay
+    for member in cut.gone:
+        accusers = {other for other, subject in pairs if subject == member != other}
+        assert accusers & {*stay} or 2 * len(accusers) > len(view.members) - 1
+    if len(view.members) > 2:  # one word cuts nobody
+        assert {*cut.gone} <= {m for m in view.members if sum(s == m and o != m for o, s in pairs) > 1}
+
+
+@given(some_views, st.data())
+def test_of_every_pair_that_cannot_talk_one_stays_or_neither_and_never_both(view: View, data: st.DataObject) -> None:
+    pairs = data.draw(st.sets(st.tuples(st.sampled_from(view.members), st.sampled_from(view.members))))
+    gone = said(reports(view), 0.0, *sorted(pairs), kind=Kind.REFUSED).cut(0.0, STEP).gone
+    for one, other in pairs:
+        assert one == other or one in gone or other in gone
+    for member in gone:  # nobody goes for nothing
+        assert any(member in pair and pair[0] != pair[1] for pair in pairs)
+
+
+@given(some_views, st.data())
+def test_one_member_that_cannot_talk_to_any_goes_alone(view: View, data: st.DataObject) -> None:
+    deaf = data.draw(st.sampled_from(view.members))
+    pairs = [(deaf, other) for other in view.members if other != deaf]
+    both_ways = [*pairs, *((other, deaf) for _, other in pairs)]
+    heard = data.draw(st.sampled_from([pairs, both_ways]))
+    gone = said(reports(view), 0.0, *heard, kind=Kind.REFUSED).cut(0.0, STEP).gone
+    if len(view.members) > 2:
+        assert gone == (deaf,)
+    else:
+        assert len(gone) == len(view.members) - 1
+        assert all(is_quorum([member for member in view.members if member not in gone], view) for _ in gone)
+
+
+def test_mutual_accusation_of_any_pair_cuts_the_greater_rank_at_all() -> None:
+    for one, other in combinations(FIVE.members, 2):
+        for pairs in (((one, other), (other, one)), ((other, one), (one, other))):
+            assert said(reports(), 0.0, *pairs, kind=Kind.REFUSED).cut(0.0, STEP).gone == (other,)
+
+
+@pytest.mark.parametrize("name", ["silent_s", "lease_s", "stable_s", "batch_s", "bridge_s"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_times_are_positive_and_finite(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"need .*{name}.* positive and finite, .* got \(.*{value}.*\)"):
+        reports(FIVE, **{name: value})
+
+
+@pytest.mark.parametrize("config", [{"stable_s": 3.5}, {"batch_s": 5.5}])
+def test_silence_settles_before_it_is_cut_in_any_case_and_that_before_a_bridge(config: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"stable_s <= batch_s <= bridge_s, got \(1.5, 1.5, "):
+        reports(FIVE, **config)

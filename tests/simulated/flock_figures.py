@@ -1,0 +1,271 @@
+"""What discovery achieves in a flock: each function makes one experiment and returns what it has measured.
+
+`python -m tests.figures` prints all of them.
+"""
+
+import time
+import tracemalloc
+from dataclasses import dataclass, replace
+
+from gossip.claim import State
+from gossip.effects import Effect, Explain
+from gossip.swim import Swim, SwimConfig
+
+from .flock import Flock, Weather
+
+PLAIN = SwimConfig(lifeguard=False, suspicion_mult=0.0)
+"""SWIM as of 2002, section 3: a probe that fails is a loss."""
+SUSPECTING = SwimConfig(lifeguard=False)
+"""The same with suspicions of fixed length (section 4.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How long an update took to reach everybody, and half of all."""
+
+    size: int
+    loss: float
+    p50_s: float
+    last_s: float
+
+
+def spread(size: int, *, loss: float, seed: int) -> Spread:
+    """One peer of an idle flock changes its status."""
+    flock = Flock(size, seed=seed, weather=Weather(loss=loss))
+    flock.run(1.0)
+    start = flock.now
+    author = flock.members[0]
+    flock.do(0, lambda swim: swim.set_status(start, replace(swim.me.status, step=7)))
+    told: list[float] = []
+    unaware = set(range(1, size))
+    while unaware and flock.now < start + 30.0:
+        flock.run(flock.now + 0.02)
+        aware = {n for n in unaware if (claim := flock.swims[n].claim_of(author)) and claim.status.step == 7}
+        told += [flock.now - start] * len(aware)
+        unaware -= aware
+    last_s = float("inf") if unaware else told[-1]
+    return Spread(size, loss, told[len(told) // 2], last_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """When a crash was known: quantiles over all others, in seconds after it."""
+
+    size: int
+    p50_s: float
+    p99_s: float
+    last_s: float
+
+
+def detection(size: int, *, seed: int, config: SwimConfig | None = None) -> Detection:
+    """One peer of an idle flock ends without a word, and no kernel says so."""
+    flock = Flock(size, seed=seed, config=config)
+    flock.run(2.0)
+    victim = flock.members[-1]
+    flock.crash(size - 1)
+    start = flock.now
+    unaware = set(range(size - 1))
+    told: list[float] = []
+    while unaware and flock.now < start + 120.0:
+        flock.run(flock.now + 0.05)
+        aware = {n for n in unaware if flock.swims[n].is_lost(victim)}
+        told += [flock.now - start] * len(aware)
+        unaware -= aware
+    last_s = float("inf") if unaware else told[-1]
+    return Detection(size, told[len(told) // 2], told[len(told) * 99 // 100], last_s)
+
+
+class Losses:
+    """Who was taken out by anybody, each refutation once: `removed` while it was not held down yet, `declared` ever."""
+
+    def __init__(self, flock: Flock, *, first_observer: int = 0) -> None:
+        """What is declared by those from `first_observer` on."""
+        self._first = first_observer
+        self.removed: set[tuple[int, int]] = set()
+        self.declared: set[tuple[int, int]] = set()
+        self._flock = flock
+        self._alive = [set(swim.alive()) for swim in flock.swims]
+        flock.on_change = self._note
+
+    def _note(self, number: int, effects: list[Effect]) -> None:
+        if number < self._first or not any(type(effect) is Explain for effect in effects):
+            return
+        flock = self._flock
+        alive = set(flock.swims[number].alive())
+        for member in self._alive[number] - alive:
+            claim = flock.swims[number].claim_of(member)
+            self.removed.add((flock.number[member], claim.refutation if claim else -1))
+        for claim in flock.swims[number].acquaintances():
+            if claim.state is State.LOST:
+                self.declared.add((flock.number[claim.member], claim.refutation))
+        self._alive[number] = alive
+
+
+@dataclass(frozen=True, slots=True)
+class FalseAlarms:
+    """Living members that were declared lost, by anybody, once per refutation; `removed`: were in and fell out."""
+
+    size: int
+    num_stalled: int
+    healthy_declared: int
+    all_declared: int
+    healthy_removed: int
+    all_removed: int
+
+
+def false_alarms(
+    num_stalled: int, *, seed: int, config: SwimConfig, is_deaf: bool, for_s: float = 120.0
+) -> FalseAlarms:
+    """The first of 100 members are stalled for 1 to 20 s again and again, with 0.1 to 2 s between."""
+    size = 100
+    flock = Flock(size, seed=seed, config=config)
+    losses = Losses(flock)
+
+    def stall(number: int) -> None:
+        length_s = flock.rng.uniform(1.0, 20.0)
+        flock.stall(number, length_s, is_deaf=is_deaf)
+        flock.at(flock.now + length_s + flock.rng.uniform(0.1, 2.0), stall, number)
+
+    for number in range(num_stalled):
+        flock.at(flock.rng.uniform(1.0, 5.0), stall, number)
+    flock.run(for_s)
+    declared, removed = losses.declared, losses.removed
+    return FalseAlarms(
+        size,
+        num_stalled,
+        sum(number >= num_stalled for number, _ in declared),
+        len(declared),
+        sum(number >= num_stalled for number, _ in removed),
+        len(removed),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lossy:
+    """Members with bad links among many good ones.
+
+    Attributes:
+        removed_after_s: when all of them were out at every healthy member first.
+        out_share: of the time after that, summed over pairs, that they stayed out.
+        healthy_lost: healthy members that healthy members took for lost.
+    """
+
+    size: int
+    num_lossy: int
+    removed_after_s: float
+    out_share: float
+    healthy_lost: int
+
+
+def lossy(size: int, num_lossy: int, *, seed: int, loss: float = 0.8, for_s: float = 180.0) -> Lossy:
+    """The first members lose most frames, both ways."""
+    flock = Flock(size, seed=seed)
+    losses = Losses(flock, first_observer=num_lossy)
+    flock.run(5.0)
+    for number in range(num_lossy):
+        flock.loss[number] = loss
+    start, removed_after_s = flock.now, float("inf")
+    out = pairs = 0
+    while flock.now < start + for_s:
+        flock.run(flock.now + 0.5)
+        watching = [
+            flock.swims[n].is_alive(flock.members[bad]) for n in range(num_lossy, size) for bad in range(num_lossy)
+        ]
+        if removed_after_s == float("inf") and not any(watching):
+            removed_after_s = flock.now - start
+        if removed_after_s < float("inf"):
+            pairs += len(watching)
+            out += watching.count(False)
+    healthy = {number for number, _ in losses.declared if number >= num_lossy}
+    return Lossy(size, num_lossy, removed_after_s, out / max(1, pairs), len(healthy))
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What one peer of an idle flock sends and receives, and the processor time that simulating it took."""
+
+    size: int
+    sent_bytes_per_s: float
+    most_sent_bytes_per_s: float
+    received_bytes_per_s: float
+    simulated_s: float
+    took_s: float
+
+
+def idle(size: int, *, seed: int, for_s: float = 60.0, loss: float = 0.0) -> Idle:
+    flock = Flock(size, seed=seed, weather=Weather(loss=loss))
+    began = time.process_time()
+    flock.run(for_s)
+    took_s = time.process_time() - began
+    sent = [each / for_s for each in flock.sent_bytes]
+    return Idle(size, sum(sent) / size, max(sent), sum(flock.received_bytes) / for_s / size, for_s, took_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one peer's knowledge of all others takes, its claims included."""
+
+    size: int
+    total_bytes: int
+    bytes_per_peer: float
+
+
+def memory(size: int, *, seed: int) -> Memory:
+    flock = Flock(1, seed=seed)
+    members = [replace(flock.members[0], peer_id=f"other{number}") for number in range(size - 1)]
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    swim = Swim(flock.claim(flock.members[0]), rng=flock.rng, config=flock.config, now=0.0)
+    for member in members:
+        swim.hear(0.0, flock.claim(member))
+    for step in range(200):
+        swim.tick(step / 10)
+    swim.alive()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return Memory(size, after - before, (after - before) / max(1, size - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Healing:
+    """After a partition in halves: when everybody knew everybody as alive again."""
+
+    size: int
+    lost_across: float
+    healed_after_s: float
+    is_same: bool
+
+
+def healing(size: int, *, seed: int, split_s: float = 60.0) -> Healing:
+    flock = Flock(size, seed=seed)
+    flock.run(5.0)
+    members = list(flock.members)
+    flock.split(number % 2 for number in range(size))
+    flock.run(5.0 + split_s)
+    pairs = [(a, b) for a in range(size) for b in range(size) if a % 2 != b % 2]
+    lost = sum(flock.swims[a].is_lost(flock.members[b]) for a, b in pairs) / len(pairs)
+    flock.split([0] * size)
+    start = flock.now
+    while not _is_whole(flock) and flock.now < start + 120.0:
+        flock.run(flock.now + 0.1)
+    healed_after_s = flock.now - start if _is_whole(flock) else float("inf")
+    return Healing(size, lost, healed_after_s, [swim.me.member for swim in flock.swims] == members)
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Peers that start at once and know three seeds: when all knew all."""
+
+    size: int
+    complete_after_s: float
+
+
+def assembly(size: int, *, seed: int, loss: float = 0.0) -> Assembly:
+    flock = Flock(size, seed=seed, weather=Weather(loss=loss), is_acquainted=False)
+    while not _is_whole(flock) and flock.now < 120.0:
+        flock.run(flock.now + 0.1)
+    return Assembly(size, flock.now if _is_whole(flock) else float("inf"))
+
+
+def _is_whole(flock: Flock) -> bool:
+    return all(len(swim.alive()) == len(flock.swims) - 1 for swim in flock.swims)

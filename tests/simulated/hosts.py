@@ -1,0 +1,98 @@
+"""The machines that peers live on: what a kernel says of the dead, and the pages that outlive them.
+
+On one host a process learns of another one's death within milliseconds, sometimes a second; from other hosts comes the
+word of the dead peer's own `shoal run`, late, and not at all while that is silent or cut off. With a death comes the
+acceptor record, read after it. A host that is `destroyed` takes records and words with it. Besides the proof there is
+evidence: whoever talks to a dead process of a living kernel is refused.
+"""
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from gossip import Member
+from gossip.messages import AcceptorRecord
+
+if TYPE_CHECKING:
+    from tests.simulation import Simulation
+
+    from .peer import Peer
+
+RETRY_S = 0.5
+REFUSED_S = 5.0
+
+
+class Hosts:
+    """Kernels, launchers and the folders of pages."""
+
+    def __init__(self, world: "Simulation", rng: Random) -> None:
+        self.records: dict[Member, AcceptorRecord] = {}
+        self.silent: set[int] = set()
+        self.destroyed: set[int] = set()
+        self._world = world
+        self._rng = rng
+        self._owed: list[tuple[Peer, Peer]] = []
+
+    def pick(self) -> int:
+        return self._rng.choice([host for host in range(self._world.plan.num_hosts) if host not in self.destroyed])
+
+    def write(self, member: Member, record: AcceptorRecord) -> None:
+        """The page outlives its process."""
+        self.records[member] = record
+
+    def proves(self, dead: "Peer") -> bool:
+        """Whether everybody hears of this death in the end, with a record if there is one."""
+        return dead.host not in self.destroyed and not dead.unproven
+
+    def ended(self, dead: "Peer") -> None:
+        """A process is gone: whoever watches it hears of that, or is refused."""
+        for peer in self._world.alive():
+            for member in dead.incarnations:
+                if member in peer.watched:
+                    self.owe(peer, self._world.peers[member])
+            if self.proves(dead) and dead.member in peer.watched and self._rng.random() < 0.5:
+                delay_s, until = self._rng.uniform(0.02, 0.3), self._world.clock.now + REFUSED_S
+                self._world.clock.after(delay_s, peer, "refused", self.refuse, peer, dead, until)
+
+    def owe(self, peer: "Peer", dead: "Peer") -> None:
+        """`peer` knows of `dead`, so the word of its death is on the way, or its link was refused."""
+        if not self.proves(dead):
+            return
+        rng = self._rng
+        if dead.host == peer.host:
+            delay_s = rng.uniform(0.001, 0.03) if rng.random() < 0.9 else rng.random()
+        else:
+            delay_s = rng.random()
+        self._world.clock.after(delay_s, peer, "proof", self._prove, peer, dead)
+
+    def _prove(self, peer: "Peer", dead: "Peer") -> None:
+        if not self.proves(dead) or not peer.alive:
+            return
+        if dead.host != peer.host:
+            if dead.host in self.silent:
+                self._owed.append((peer, dead))
+                return
+            if self._world.network.is_cut(dead.member.peer_id, peer.member.peer_id):
+                self._world.clock.after(RETRY_S, peer, "proof", self._prove, peer, dead)
+                return
+        record = self.records.get(dead.member)
+        if record is not None and self._rng.random() < 0.03:  # the page is found later than the death
+            self._world.clock.after(self._rng.random(), peer, "proof", self._prove, peer, dead)
+            record = None
+        peer.bury(dead.member, "process ended", record)
+
+    def refuse(self, peer: "Peer", other: "Peer", until: float) -> None:
+        """The port of `other` is closed, which `peer` sees as long as it tries; it may be another one's fault."""
+        clock, names = self._world.clock, (other.member.peer_id, peer.member.peer_id)
+        is_over = clock.now > until or other.member not in peer.watched or (self._world.is_calm and other.alive)
+        if is_over or not peer.alive:
+            return
+        if not self._world.network.is_cut(*names) and not self._world.network.is_cut(*reversed(names)):
+            peer.refuse(other.member, "its port is closed")
+        clock.after(RETRY_S, peer, "refused", self.refuse, peer, other, until)
+
+    def calm(self) -> None:
+        """Every launcher that lives is heard."""
+        self.silent = set()
+        owed, self._owed = self._owed, []
+        for peer, dead in owed:
+            self._world.clock.after(self._rng.random(), peer, "proof", self._prove, peer, dead)

@@ -1,0 +1,49 @@
+"""One rule of the protocol removed, for as long as it takes to see what breaks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+Patch = tuple[object, str, Any]
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A rule that is missing.
+
+    Attributes:
+        patches: what is swapped: where, the name there, and the replacement.
+        breaks: the invariants of which the first that breaks is one.
+        seed: a run that shows it; None where runs that are drawn do not.
+        scenario: a story that shows it (scenarios.py); empty where there is none.
+    """
+
+    patches: tuple[Patch, ...]
+    breaks: frozenset[str]
+    seed: int | None = None
+    scenario: str = ""
+
+
+def mutant(*patches: Patch, breaks: str, seed: int | None = None, scenario: str = "") -> Mutant:
+    """`breaks`: names of invariants, with spaces between."""
+    return Mutant(patches, frozenset(breaks.split()), seed, scenario)
+
+
+@contextmanager
+def without(missing: Mutant) -> Iterator[None]:
+    """The rule is out inside of this, and back afterwards."""
+    before: list[Patch] = []
+    try:
+        for where, name, replacement in missing.patches:
+            before.append((where, name, vars(where).get(name, _ABSENT)))
+            setattr(where, name, replacement)
+        yield
+    finally:
+        for where, name, value in reversed(before):
+            if value is _ABSENT:
+                delattr(where, name)
+            else:
+                setattr(where, name, value)

@@ -1,0 +1,201 @@
+"""Who is in the next view, and who hears of it, with one rule removed."""
+
+import math
+from collections.abc import Callable, Collection
+from typing import Any
+
+import gossip.admission
+import gossip.view
+from gossip import Contact, Core, Member, State, View
+from gossip.admission import Admission
+from gossip.effects import Effect, Left, Removed
+from gossip.membership import Membership
+from gossip.messages import AcceptorRecord, Join, Kind, Report
+from gossip.reports import Reports
+from gossip.succession import Succession
+from gossip.swim import Swim
+from gossip.view import NOWHERE, Change
+
+from .mutant import Mutant, mutant
+from .peer import Peer
+
+# Who is in it.
+
+
+def _install_whatever_since(self: Membership, now: float, view: View) -> list[Effect]:
+    mine = self.view
+    if mine is not None and (view.lineage != mine.lineage or view.number <= mine.number):
+        return self._name_strangers(mine, view) if view.lineage != mine.lineage else []
+    if mine is None and (view.since(self.me) is None or self.layout is None):
+        return []
+    return self._be_removed(view) if view.since(self.me) is None else self._install(now, view)
+
+
+def _is_gone_whatever_incarnation(self: Swim, member: Member) -> bool:
+    claim = self._beliefs.latest(member.peer_id)
+    return claim is not None and claim.member == member and claim.state >= State.LEFT
+
+
+def _reachable_or_not(self: Succession, candidates: list[Member]) -> dict[Member, Contact]:
+    return {member: NOWHERE for member in candidates}
+
+
+def _consider_any_join(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    def consider_join(self: Membership, now: float, source: Member, join: Join) -> list[Effect]:
+        if self.view is not None and self.view.since(source) is None:
+            self.next.admission.ask(now, source, join)
+        return original(self, now, source, join)
+
+    return consider_join
+
+
+class _Uncapped(list[Member]):
+    """Of which every slice is the whole."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return self if isinstance(key, slice) else super().__getitem__(key)
+
+
+def _all_admissible(original: Callable[[View, Change], list[Member]]) -> Callable[[View, Change], list[Member]]:
+    return lambda view, change: _Uncapped(original(view, change))
+
+
+# Reports.
+
+
+def _unheard_by_one(self: Reports, certain: Collection[Member]) -> tuple[set[Member], bool]:
+    assert self._view is not None
+    accused = {subject for kind, _, subject, _ in self._leases if kind is Kind.SILENT and subject not in certain}
+    return accused if len(accused) < len(self._view.members) else set(), False
+
+
+def _receive_for_ever(original: Callable[..., None]) -> Callable[..., None]:
+    def receive(self: Reports, now: float, source: Member, report: Report) -> None:
+        original(self, now, source, report)
+        for lease in self._leases.values():
+            lease.until = math.inf
+
+    return receive
+
+
+# Who hears of it.
+
+
+def _install_and_meet_nobody(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    def install(self: Membership, now: float, view: View) -> list[Effect]:
+        swim: Any = self._swim
+        with_hearing, swim.hear = swim.hear, lambda now, claim: []
+        try:
+            return original(self, now, view)
+        finally:
+            swim.hear = with_hearing
+
+    return install
+
+
+def _know_strangers(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    def name_strangers(self: Membership, mine: View, other: View) -> list[Effect]:
+        original(self, mine, other)
+        return []
+
+    return name_strangers
+
+
+def _take_proof_and_stop(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    def take_proof(self: Membership, now: float, member: Member, record: AcceptorRecord | None) -> list[Effect]:
+        later = None if record is None else record.view
+        is_later = self.view is not None and later is not None and later.number > self.view.number
+        effects = original(self, now, member, record)
+        if is_later and not any(isinstance(effect, Removed | Left) for effect in effects):
+            self.next.reports.records.pop(member, None)
+            self.next.agreement._records.pop(member, None)
+        return effects
+
+    return take_proof
+
+
+VIEWS: dict[str, Mutant] = {
+    "R8: no `since`": mutant(
+        (Membership, "consider_view", _install_whatever_since),
+        breaks="R8 S4 S5 S8",
+        seed=152,
+        scenario="C4: a member is excluded before it says READY, and admitted again while it hears nothing",
+    ),
+    "R8: who was excluded may ask again": mutant(
+        (Admission, "is_excluded", lambda self, member: False),
+        breaks="I2",
+        scenario="C4: a member is excluded, and its JOIN of before arrives again while it hears nothing",
+    ),
+    "R8: an older incarnation ejects the newer": mutant(
+        (gossip.view, "_is_newer", lambda joiner, view: joiner not in view.members),
+        (Swim, "is_gone", _is_gone_whatever_incarnation),
+        (Succession, "_reachable", _reachable_or_not),
+        (Membership, "consider_join", _consider_any_join(Membership.consider_join)),
+        breaks="I2",
+        seed=151,
+        scenario="C8: a late JOIN of an older incarnation arrives after the newer has its seat",
+    ),
+    "R9: a joiner is counted before it is current": mutant(
+        (gossip.admission, "_is_current", lambda join, done: True),
+        breaks="S10 L1",
+        scenario="the state does not get through to an observer",
+    ),
+    "R12: more are admitted than stay": mutant(
+        (gossip.view, "_admissible", _all_admissible(gossip.view._admissible)),
+        breaks="L1",
+        scenario="two join one member at once, and die at once",
+    ),
+    "R14: nobody notices its own pause": mutant(
+        (Core, "_notice_pause", lambda self, now: []),
+        breaks="I14",
+        scenario="the first of two members is stopped for five seconds",
+    ),
+    "one who hears nothing of a member is enough": mutant(
+        (Reports, "_unheard", _unheard_by_one),
+        breaks="I14",
+        scenario="one of five does not hear another one for three seconds",
+    ),
+    "reports count for ever": mutant(
+        (Reports, "receive", _receive_for_ever(Reports.receive)),
+        breaks="I14 L1",
+        seed=4,
+        scenario="one of five does not hear another one for three seconds",
+    ),
+    "strangers are not named": mutant(
+        (Membership, "_name_strangers", _know_strangers(Membership._name_strangers)),
+        breaks="strangers",
+        seed=9,
+        scenario="two swarms of one name meet",
+    ),
+    "a member that sits elsewhere is waited for": mutant(
+        (Membership, "meet_strangers", lambda self, now, source, lineage: []), breaks="L1 strangers", seed=9
+    ),
+    "a view does not introduce its members": mutant(
+        (Membership, "_install", _install_and_meet_nobody(Membership._install)),
+        (Peer, "_look_up", lambda peer, member: None),
+        breaks="L1",
+        scenario="who alone had met a member dies, and so does that member",
+    ),
+    "who is behind is not told of the later view": mutant(
+        (Membership, "hear_stray", lambda self, now, envelope: []), breaks="L1", seed=5
+    ),
+    "nobody asks whether there is a later view": mutant(
+        (Membership, "ask_for_view", lambda self, now: []),
+        breaks="L1",
+        scenario="a member wakes among strangers, which have replaced all that it knew",
+    ),
+    "bug: a joiner that others take for dead waits for ever": mutant(
+        (Core, "_hear_of_itself", lambda core: []), breaks="L1", seed=21
+    ),
+    "bug: one deaf member takes everybody down": mutant(
+        (Reports, "_is_cut_off", lambda self, reporter, pairs: False),
+        breaks="L1",
+        scenario="one of five hears nobody, and everybody hears it",
+    ),
+    "bug: a record that names a later view is dropped when that is installed": mutant(
+        (Membership, "take_proof", _take_proof_and_stop(Membership.take_proof)),
+        breaks="L1",
+        seed=18,
+        scenario="who decided a view dies with it, and so does whoever it was decided against",
+    ),
+}

@@ -1,0 +1,161 @@
+"""What one run is like: who takes part, over which links, and what goes wrong. Drawn, or written down by a script."""
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from gossip import CoreConfig
+from gossip.admission import AdmissionConfig
+from gossip.reports import ReportsConfig
+from gossip.swim_config import SwimConfig
+from gossip.view import Policy
+
+from .network import Weather
+
+FAULTS: dict[str, float] = {
+    "crash": 3,
+    "two crashes": 1,
+    "crash between two effects": 2,
+    "quick restart": 2,
+    "mass restart": 0.5,
+    "host crash": 0.5,
+    "full restart": 0.15,
+    "pause": 2,
+    "join": 2,
+    "join storm": 0.5,
+    "leave": 1,
+    "leave and join": 0.7,
+    "all leave": 0.1,
+    "false evidence": 1,
+    "abort": 1,
+    "withdraw": 1,
+    "partition": 3,
+    "flapping": 1,
+    "flip-flop": 0.5,
+    "swizzle": 1,
+    "link reset": 1.5,
+    "bad peer": 0.5,
+    "silent launcher": 0.7,
+    "aimed": 5,
+}
+"""How often each fault is drawn, where a run has it at all. faults.py says what each does."""
+
+PLOTS: dict[str, float] = {
+    "": 70,
+    "turnover": 4,
+    "deciders die": 5,
+    "acceptors die": 4,
+    "late sleeper": 4,
+    "admission massacre": 4,
+    "slow readers": 5,
+    "silent joiner": 4,
+}
+"""Stories that need several faults in one order (plots.py); most runs have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scripted:
+    """At this time, this fault happens to the peer of this name. A `silent crash` is one that nothing proves."""
+
+    at: float
+    fault: str
+    peer_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything about a run that its seed would draw. As it stands: a quiet LAN, one host, nothing goes wrong.
+
+    Attributes:
+        founding: `one` founds and the others join, by a list of `seeds`, or `two` found who do not know each other.
+        arrival_s: all peers are launched within this time, the founder at once.
+        compute_s: mean time of a backward pass.
+        two_phase: an operation is a reduce-scatter and an all-gather, else each member adds everything up.
+        lends: on one host data frames carry references, and are read up to `late_read_s` later, with a tail.
+        follows: share of the joiners that observe before they ask for a seat.
+        drift: clocks run fast or slow by up to this.
+        calm_s: all faults end.
+    """
+
+    num_peers: int = 3
+    num_hosts: int = 1
+    most_peers: int = 6
+    policy: Policy = Policy.LIVE
+    founding: str = "one"
+    founding_size: int = 1
+    arrival_s: float = 0.0
+    weather: Weather = field(default_factory=Weather)
+    config: CoreConfig = field(default_factory=CoreConfig)
+    compute_s: float = 0.2
+    two_phase: bool = False
+    lends: bool = False
+    late_read_s: float = 0.0
+    follows: float = 1.0
+    drift: float = 0.0
+    faults: tuple[tuple[str, float], ...] = ()
+    fault_interval_s: float = 1.0
+    plot: str = ""
+    script: tuple[Scripted, ...] = ()
+    calm_s: float = 25.0
+    end_s: float = 45.0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing goes wrong at any time: the links are good, and nobody ends or stops."""
+        return not self.faults and not self.plot and not self.script and self.weather.loss <= 0.02
+
+    @classmethod
+    def draw(cls, rng: Random) -> "Plan":
+        """Swarm testing: each run has its own selection of faults, so that none always hides another."""
+        weather = Weather.draw(rng)
+        plot = rng.choices(list(PLOTS), list(PLOTS.values()))[0]
+        faults = tuple((name, weight) for name, weight in FAULTS.items() if rng.random() < 0.6)
+        plan = cls(
+            num_peers=rng.randint(2, 5),
+            num_hosts=rng.choice((1, 1, 2, 3)),
+            policy=rng.choice((Policy.LIVE, Policy.LIVE, Policy.MAJORITY)),
+            founding=rng.choices(("one", "seeds", "two"), (12, 3, 1))[0],
+            founding_size=rng.choice((1, 2)),
+            arrival_s=rng.choice((0.0, 2.0)),
+            weather=weather,
+            config=config_for(weather),
+            compute_s=rng.choice((0.1, 0.3, 0.6)),
+            two_phase=rng.random() < 0.3,
+            lends=rng.random() < 0.6,
+            late_read_s=rng.choice((0.0, 0.05, 0.5)),
+            follows=rng.choice((0.0, 0.8, 0.8, 1.0)),
+            drift=rng.choice((0.0, 0.02)),
+            faults=faults or tuple(FAULTS.items()),
+            fault_interval_s=rng.choice((0.5, 1.0, 2.0, 4.0)),
+            plot=plot,
+        )
+        return plan._fit(rng)
+
+    def _fit(self, rng: Random) -> "Plan":
+        """What a plot needs in order to happen."""
+        if self.plot in ("turnover", "late sleeper"):
+            return replace(self, num_peers=rng.randint(3, 5), policy=Policy.LIVE, founding="one", fault_interval_s=4.0)
+        if self.plot in ("deciders die", "acceptors die"):
+            return replace(self, num_peers=rng.randint(3, 5))
+        if self.plot == "slow readers":
+            return replace(self, num_hosts=1, lends=True, late_read_s=0.5, compute_s=0.1, num_peers=rng.randint(3, 5))
+        if self.plot == "silent joiner":
+            quiet = Weather(delay_s=0.002, data_delay_s=0.002)
+            quiet_plan = replace(self, faults=(), weather=quiet, config=config_for(quiet), founding="one")
+            return replace(quiet_plan, late_read_s=0.0, compute_s=0.1, num_peers=rng.randint(2, 4))
+        return self
+
+
+def config_for(weather: Weather) -> CoreConfig:
+    """Timers that fit these links; returning members are held back for seconds, not minutes."""
+    admission = AdmissionConfig(hold_down_s=0.5, hold_down_max_s=4.0)
+    if weather.delay_s < 0.1 and weather.loss < 0.3:
+        return CoreConfig(admission=admission)
+    reports = ReportsConfig(silent_s=3.0, lease_s=3.0, stable_s=0.6, batch_s=4.0, bridge_s=6.0)
+    return CoreConfig(
+        swim=SwimConfig(probe_interval_s=2.0, probe_timeout_s=1.0),
+        reports=reports,
+        admission=replace(admission, lease_s=3.0),
+        beat_s=0.4,
+        stale_s=3.0,
+        pause_s=1.5,
+    )

@@ -1,0 +1,9 @@
+"""Named stories on real cores, in which everything is decided: each message, write, death and proof.
+
+Each ends well with all rules in. Without the rule that it is about (mutants.py) it breaks an invariant.
+"""
+
+from .scenarios_steps import COUNTEREXAMPLES
+from .scenarios_views import STORIES
+
+SCENARIOS = {**COUNTEREXAMPLES, **STORIES}

@@ -1,0 +1,203 @@
+"""Stories of votes, reports and joiners that runs which are drawn tell too seldom, or never."""
+
+from gossip import Envelope
+from gossip.core import GOSSIP
+from gossip.messages import Accepted, Beat, Body, Decide, Join, Promise, Ready
+from gossip.view import Policy
+from tests.simulation import Failure
+
+from .stage import Scenarios, Stage
+from .training import Fed, Part, Snapshot
+
+STORIES = Scenarios()
+scenario = STORIES.named
+
+
+def _is(message: object, kind: type[Body]) -> bool:
+    return isinstance(message, Envelope) and isinstance(message.body, kind)
+
+
+@scenario("who decided a view is killed when it has told of it nobody but a joiner")
+def _only_the_dead_know_of_a_decision() -> None:
+    stage = Stage(num_peers=3, policy=Policy.MAJORITY)
+    stage.until_trained(2)
+    number = stage.view_of("p1").number
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Decide) and target.peer_id in ("p1", "p2", "p3")
+    stage.launch("p4")
+    stage.until(lambda: any(stage.view_of(name).number > number for name in ("p1", "p2", "p3")))
+    stage.table.on_table.clear()
+    (decider,) = [name for name in ("p1", "p2", "p3") if stage.view_of(name).number > number]
+    stage.kill(decider)
+    if stage.named("p4") is not None:
+        stage.kill("p4")
+    stage.table.holds = lambda source, target, frame: False
+    stage.end_well()
+
+
+@scenario("answers of an older view arrive in the next one")
+def _answers_arrive_a_view_too_late() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    number = stage.view_of("p1").number
+    stage.table.keeps = lambda source, target, frame: isinstance(frame, Promise | Accepted)
+    stage.launch("p4")
+    stage.until(lambda: all(stage.view_of(name).number > number for name in ("p1", "p2", "p3")))
+    stage.table.keeps = lambda source, target, frame: False
+    proposer = stage.peer(next(target.member.peer_id for _, target, _, m in stage.table.kept if _is(m, Accepted)))
+    others = [name for name in ("p1", "p2", "p3", "p4") if name != proposer.member.peer_id]
+    stage.until_trained(2)
+    stage.cut_off(proposer.member.peer_id)
+    stage.until(proposer.may_give_up)
+    stage.act(proposer.give_up, True)
+    stage.wait(0.5)
+    for kind in (Promise, Accepted):
+        for _, target, action, message in stage.table.kept:
+            if target is proposer and _is(message, kind):
+                stage.act(action, message)
+    stage.until(lambda: stage.excluded(proposer.member, *others))
+    stage.end_well()
+
+
+@scenario("one of five does not hear another one for three seconds")
+def _one_does_not_hear_another() -> None:
+    stage = Stage(num_peers=5)
+    stage.until_trained(2)
+    members = stage.view_of("p1").members
+    cut = stage.cut({("p2", "p1")})
+    stage.wait(3.0)
+    stage.network.remove(cut)
+    stage.wait(6.0)
+    if stage.view_of("p3").members != members:
+        raise Failure("I14", "a member that most others hear is removed")
+    stage.end_well()
+
+
+@scenario("the first of two members is stopped for five seconds")
+def _the_first_of_two_sleeps() -> None:
+    stage = Stage(num_peers=2)
+    stage.until_trained(2)
+    members = stage.view_of("p1").members
+    stage.table.holds = lambda source, target, frame: source.peer_id == "p2" and not isinstance(frame, Part)
+    stage.peer("p1").paused_until = stage.clock.now + 5.0
+    stage.wait(5.05)  # what was said meanwhile is read when it has looked at its clock
+    stage.table.release()
+    stage.wait(3.0)
+    if stage.view_of("p1").members != members:
+        raise Failure("I14", "a member is removed because another one did not listen")
+    stage.end_well()
+
+
+@scenario("one of five hears nobody, and everybody hears it")
+def _one_is_deaf() -> None:
+    stage = Stage(num_peers=5)
+    stage.until_trained(2)
+    deaf, others = stage.peer("p2"), ("p1", "p3", "p4", "p5")
+    stage.cut({(name, "p2") for name in others})
+    stage.until(lambda: stage.excluded(deaf.member, *others), 15.0)
+    stage.until_trained(2, *others)
+    stage.end_well()
+
+
+@scenario("two join one member at once, and die at once")
+def _two_joiners_die() -> None:
+    stage = Stage(num_peers=1, policy=Policy.MAJORITY)
+    stage.until_trained(2)
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Decide | Join)
+    stage.launch("p2")
+    stage.launch("p3")
+    stage.wait(0.1)
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Decide)
+    for _, _, action, message in [item for item in stage.table.on_table if _is(item[3], Join)]:
+        stage.act(action, message)
+    stage.until(lambda: stage.view_of("p1").number > 1)
+    stage.kill("p2", "p3")
+    stage.table.on_table.clear()
+    stage.until_trained(3, "p1")
+    stage.end_well()
+
+
+@scenario("two members have their seats before they know, and all but one die")
+def _the_dead_did_not_know_of_their_seats() -> None:
+    stage = Stage(num_peers=2)
+    stage.until_trained(2)
+    number = stage.view_of("p1").number
+    stage.table.holds = lambda source, target, frame: (
+        target.peer_id in ("p3", "p4") and isinstance(frame, Decide | Ready | Beat)
+    )
+    stage.launch("p3")
+    stage.launch("p4")
+    stage.until(lambda: stage.view_of("p1").number > number)
+    stage.kill("p2", "p3", "p4")
+    stage.table.on_table.clear()
+    stage.until_trained(3, "p1")
+    stage.end_well()
+
+
+@scenario("the state does not get through to an observer")
+def _an_observer_gets_nothing() -> None:
+    stage = Stage(num_peers=2, follows=1.0)
+    stage.table.holds = lambda source, target, frame: target.peer_id == "p3" and isinstance(frame, Snapshot | Fed)
+    stage.until_trained(12)
+    stage.launch("p3")
+    stage.wait(1.0)
+    before = stage.peer("p1").done
+    stage.wait(4.0)
+    if stage.peer("p1").done < before + 5:
+        raise Failure("S10", "an observer holds the members up")
+    stage.end_well()
+
+
+@scenario("a member wakes among strangers, which have replaced all that it knew")
+def _among_strangers() -> None:
+    stage = Stage(num_peers=3, policy=Policy.MAJORITY)
+    stage.until_trained(2)
+    sleeper = stage.peer("p2")
+    cut = stage.cut_off("p2")
+    stage.until(lambda: stage.excluded(sleeper.member, "p1", "p3"))
+    for name in ("p4", "p5"):
+        stage.launch(name)
+    stage.until_trained(2, "p1", "p3", "p4", "p5")
+    stage.kill("p1")
+    stage.until_trained(2, "p3", "p4", "p5")
+    stage.kill("p3")
+    stage.until_trained(2, "p4", "p5")
+    stage.network.remove(cut)
+    stage.end_well()
+
+
+@scenario("who decided a view dies with it, and so does whoever it was decided against")
+def _a_record_names_a_later_view() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    number = stage.view_of("p1").number
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Decide) and target.peer_id == "p2"
+    stage.kill("p3")
+    stage.until(lambda: stage.view_of("p1").number > number)
+    stage.kill("p1")
+    stage.table.on_table.clear()
+    stage.until_trained(2, "p2")
+    stage.end_well()
+
+
+@scenario("who alone had met a member dies, and so does that member")
+def _only_the_dead_had_met_it() -> None:
+    stage = Stage(num_peers=2)
+    stage.until_trained(2)
+    number = stage.view_of("p1").number
+    stage.table.holds = lambda source, target, frame: (
+        {source.peer_id, target.peer_id} == {"p2", "p3"} or (target.peer_id == "p2" and isinstance(frame, GOSSIP))
+    )
+    stage.launch("p3")
+    stage.until(lambda: stage.view_of("p2").number > number)
+    stage.kill("p1", "p3")
+    stage.table.on_table.clear()
+    stage.until_trained(2, "p2")
+    stage.end_well()
+
+
+@scenario("two swarms of one name meet")
+def _two_swarms_meet() -> None:
+    stage = Stage(num_peers=4, founding="two")
+    stage.until(lambda: stage.done_by("p1", "p3") > 3 and stage.done_by("p2", "p4") > 3)
+    stage.wait(10.0)
+    stage.end_well()

@@ -1,0 +1,172 @@
+"""A run of which a scenario decides everything: which message waits, who is cut off, who dies, and when."""
+
+from collections.abc import Callable
+from itertools import permutations
+
+from gossip import Envelope, Member, View
+from gossip.messages import Body
+from tests.simulation import Failure, Simulation
+
+from .liveness import judge
+from .network import Cut, Network, Process
+from .peer import Peer
+from .plan import Plan, Scripted
+from .report import describe
+from .training import Fed, Part, Snapshot
+
+Action = Callable[..., None]
+Frame = Body | Part | Snapshot | Fed
+
+
+Scenario = Callable[[], None]
+
+
+class Scenarios(dict[str, Scenario]):
+    """Stories by the names of what is at stake."""
+
+    def named(self, name: str) -> Callable[[Scenario], Scenario]:
+        def add(play: Scenario) -> Scenario:
+            self[name] = play
+            return play
+
+        return add
+
+
+class Table(Network):
+    """The network of a scenario: what it holds stays on the table until it is released; `kept` is a copy of some."""
+
+    holds: Callable[[Member, Member, Frame], bool] = staticmethod(lambda source, target, frame: False)
+    keeps: Callable[[Member, Member, Frame], bool] = staticmethod(lambda source, target, frame: False)
+    kept: list[tuple[Process, Process, Action, object]]
+    on_table: list[tuple[Process, Process, Action, object]]
+
+    def send(self, source: Process, target: Process, action: Action, message: object) -> None:
+        if self._is_free(source, target, action, message):
+            super().send(source, target, action, message)
+
+    def send_data(self, source: Process, target: Process, action: Action, frame: object) -> None:
+        if self._is_free(source, target, action, frame):
+            super().send_data(source, target, action, frame)
+
+    def _is_free(self, source: Process, target: Process, action: Action, message: object) -> bool:
+        frame = message.body if isinstance(message, Envelope) else message
+        assert isinstance(frame, Frame)
+        item = source, target, action, message
+        if self.keeps(source.member, target.member, frame):
+            self.kept.append(item)
+        if not self.holds(source.member, target.member, frame):
+            return True
+        self.on_table.append(item)
+        return False
+
+    def release(self) -> None:
+        """Nothing is held any more, and what was, is on its way."""
+        self.holds = lambda source, target, frame: False
+        held, self.on_table = self.on_table, []
+        for source, target, action, message in held:
+            if isinstance(message, Envelope):
+                self.send(source, target, action, message)
+            else:
+                self.send_data(source, target, action, message)
+
+
+class Stage(Simulation):
+    """One scenario, on a quiet LAN unless its plan says otherwise. Every invariant is checked throughout.
+
+    Raises:
+        Failure: an invariant breaks, or what is waited for does not happen (L1).
+    """
+
+    def __init__(self, **plan: object) -> None:
+        script = (Scripted(at=1e6, fault="pause", peer_id="nobody"),)  # so that removals are no surprise
+        super().__init__(0, Plan(calm_s=1e6, end_s=1e6, script=script, **{"follows": 0.0, **plan}))  # type: ignore[arg-type]
+        self.table = Table(self.clock, self.rng, self.plan.weather, self.invariants.seen)
+        self.table.kept, self.table.on_table = [], []
+        self.network = self.table
+        self._begin()
+
+    # Time.
+
+    def until(self, what: Callable[[], object], within_s: float = 30.0) -> None:
+        """Go on until `what` is so."""
+        end_s = self.clock.now + within_s
+        while not what():
+            event = self.clock.advance(end_s)
+            if event is None:
+                raise Failure("L1", describe(self, TimeoutError(f"what was waited for did not happen in {within_s} s")))
+            self._carry_out(event)
+
+    def wait(self, duration_s: float) -> None:
+        end_s = self.clock.now + duration_s
+        while event := self.clock.advance(end_s):
+            self._carry_out(event)
+
+    def _carry_out(self, event: tuple[object, ...]) -> None:
+        _, _, who, what, action, args = event
+        self.recent.append((self.clock.now, who and getattr(who, "member", None), str(what), args))
+        self.act(action, *args)  # type: ignore[arg-type, misc]
+
+    def act(self, action: Action, *args: object) -> None:
+        """Do this now; what breaks by it, breaks the scenario."""
+        try:
+            action(*args)
+        except Exception as error:
+            raise Failure(getattr(error, "invariant", type(error).__name__), describe(self, error)) from error
+
+    def until_trained(self, num_steps: int, *names: str) -> None:
+        """Until those, or all, are active in one view, and have committed so many more steps."""
+        first = tuple(f"p{index + 1}" for index in range(self.plan.num_peers))
+        chosen = names or (tuple(self._alive) if self.clock.now else first)
+        alive = {name: self.named(name) for name in chosen}
+        goal = {name: num_steps + (-1 if peer is None else peer.done) for name, peer in alive.items()}
+        self.until(lambda: all(self._is_at(name, step, list(goal)) for name, step in goal.items()))
+
+    def _is_at(self, name: str, step: int, others: list[str]) -> bool:
+        peer = self.named(name)
+        if peer is None or not peer.active or peer.done < step or peer.view is None:
+            return False
+        members = [self.named(other) for other in others]
+        return all(other is not None and other.view == peer.view for other in members)
+
+    def end_well(self) -> None:
+        """All faults end, and everybody who lives takes part in the end."""
+        self.table.release()
+        self._calm()
+        self.wait(20.0)
+        self.act(judge, self)
+
+    # Who and what.
+
+    def peer(self, name: str) -> Peer:
+        found = self.named(name)
+        assert found is not None, f"{name} is not alive"
+        return found
+
+    def view_of(self, name: str) -> View:
+        view = self.peer(name).view
+        assert view is not None, f"{name} has no view"
+        return view
+
+    def done_by(self, *names: str) -> int:
+        """The last step that all of those have committed; -1 until they are in one view."""
+        peers = [self.named(name) for name in names]
+        views = {peer.view for peer in peers if peer is not None and peer.active}
+        return min(peer.done for peer in peers if peer is not None) if len(views) == 1 else -1
+
+    def kill(self, *names: str) -> None:
+        for peer in [self.peer(name) for name in names]:
+            self.end(peer, "is killed")
+
+    def cut_off(self, name: str) -> Cut:
+        """Nobody hears `name`, nor does it hear anybody; what is sent is lost."""
+        others = [peer.member.peer_id for peer in self.alive()]
+        return self.cut({pair for pair in permutations([*others, name], 2) if name in pair})
+
+    def cut(self, pairs: set[tuple[str, str]]) -> Cut:
+        cut = Cut(pairs, holds_control=False, holds_data=False)
+        self.network.add(cut)
+        return cut
+
+    def excluded(self, member: Member, *names: str) -> bool:
+        """Whether those are active in views without `member`."""
+        return all(self.peer(n).active and self.view_of(n).since(member) is None for n in names)
