@@ -12,7 +12,7 @@ EXAMPLES ?= 10000
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test check simulate figures fuzz mutants clean
+.PHONY: install demo test check simulate coverage figures fuzz mutants clean
 
 install: $(STAMP)
 
@@ -39,6 +39,10 @@ check: $(STAMP)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
+
+coverage: $(STAMP)
+	$(BIN)/python -m coverage run -m pytest tests/gossip tests/collectives
+	$(BIN)/python -m coverage report --include 'gossip/*,collectives/*' --fail-under 100
 
 figures: $(STAMP)
 	$(BIN)/python -m tests.figures

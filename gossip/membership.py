@@ -29,7 +29,7 @@ from .effects import (
 from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Kind, Report
 from .succession import Succession
 from .swim import Swim
-from .view import Member, View
+from .view import NO_VIEW, Member, View
 
 MOST_STRANGERS = 64
 """Other swarms that are told of."""
@@ -96,7 +96,11 @@ class Membership:
             return [Send(source, m.Decide(self.view))]
         if stamp.number > self.view.number:
             return [Send(source, m.ViewQuery())]
-        return [Send(source, m.Decide(self.view))] if stamp.number < self.view.number else []
+        if stamp.number == self.view.number:
+            return []
+        if stamp != NO_VIEW and self.view.since(source) is None:  # it took part
+            self.next.admission.exclude(source)
+        return [Send(source, m.Decide(self.view))]
 
     # Views.
 

@@ -359,8 +359,6 @@ class Swim:
         """Introduce this peer to those it has met. Where there are many, gossip does that."""
         met = [effect.claim.member for effect in effects if isinstance(effect, Discovered)]
         self._strangers.update(member.peer_id for member in met)
-        if len(self._strangers) > 2 * len(self._roster):  # some of them are forgotten
-            self._strangers = {name for name in self._strangers if self._roster.get(name) is not None}
         if source is not None:
             self._strangers.discard(source.peer_id)
         if len(self.neighbours()) > self._config.everybody:

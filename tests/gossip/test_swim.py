@@ -355,17 +355,3 @@ def test_what_is_known_at_the_start_is_alive() -> None:
         claim(A), rng=Random(1), config=SwimConfig(), now=0.0, known=(claim(B, State.SUSPECT), claim(C), claim(A))
     )
     assert new.alive() == (C,)
-
-
-def test_names_of_strangers_that_came_and_went_are_forgotten() -> None:
-    new = swim(A, B)
-    for number in range(300):
-        stranger = Member(f"stranger {number}", 1)
-        new.receive(float(number), B, Gossip((claim(stranger),)))
-        new.receive(float(number), B, Gossip((claim(stranger, State.DEAD),)))
-    for second in range(300, 700):
-        new.tick(float(second))
-        new.heard(float(second), B)
-    new.receive(700.0, B, Gossip((claim(C),)))
-    assert {effect.target for effect in new.tick(701.0) if isinstance(effect, Send)} <= {B, C}
-    assert len(new._strangers) <= 2

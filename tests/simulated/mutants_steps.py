@@ -220,7 +220,6 @@ STEPS: dict[str, Mutant] = {
     "R10: the board is not looked at": mutant(
         (Training, "_read", _read_without_board),
         breaks="S2 S7",
-        seed=206,
         scenario="C3: an excluded reader wakes when what it is about to read is used again",
     ),
     "R3: the result is the user's before commit": mutant(
