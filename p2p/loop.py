@@ -135,9 +135,10 @@ class Loop:
         if self._failure is not None or attempt == self._void_attempt:
             return
         self._attempt = attempt
-        self._operations.submit(step, operation)
         if self._aborted is not None and self._aborted[0] == step:
-            self._give_up(*self._aborted)
+            self._give_up(*self._aborted)  # before anything of it is sent: the others are at their next call
+            return
+        self._operations.submit(step, operation)
         self._compare()
         self._try_finish()
 
@@ -322,8 +323,7 @@ class Loop:
     def _compare(self) -> None:
         """Give the step up if somebody calls one of its operations differently."""
         step = self.core.done + 1
-        found = self._mismatches.find(step)
-        if found is None:
+        if (found := self._mismatches.find(step)) is None:
             return
         ours, reason = found
         if self._mismatches.is_fresh(self.core.me):
@@ -336,11 +336,12 @@ class Loop:
 
     def _give_up(self, step: int, reason: str) -> None:
         """Raise in the training thread, once, what it submits for `step`, or has submitted."""
-        if self._operations.operation(step, 0) is None:
+        if self._operations.operation(step, 0) is not None:
+            self._operations.end()
+            self._operations.pause()
+        elif self._aborted != (step, reason):
             self._aborted = step, reason
             return
-        self._operations.end()
-        self._operations.pause()
         self._mismatches.settle()
         self._aborted, self._void_attempt = None, self._attempt
         self.inbox.put(OperationMismatch(reason))
@@ -387,7 +388,6 @@ class Loop:
 
     @property
     def dropped_frames(self) -> dict[str, int]:
-        """Frames that were dropped, by reason."""
         return dict(self._transport.dropped + Counter(invalid=self._operations.num_refused))
 
     def _fail(self, error: ShoalError) -> None:
