@@ -2,33 +2,45 @@
 
 from collectives.algorithms import ALGORITHMS, all_reduce_schedule, choose_algorithm
 from collectives.direct import direct_all_reduce
+from collectives.elements import BFLOAT16, Array, carried, is_half, type_name
 from collectives.execution import Awaited, Execution, Outgoing
 from collectives.matching import ScheduleError
 from collectives.one_shot import one_shot_all_gather, one_shot_all_reduce
 from collectives.partition import split_by_weight
+from collectives.reduction import OPS, Reduction, check_reduction
 from collectives.ring import ring_all_reduce
 from collectives.schedule import Kind, Schedule, Transfer, even_chunks
 from collectives.tree import tree_all_reduce
 from collectives.verification import verify, verify_all_gather
+from collectives.widening import scale
 
 __all__ = [
     "ALGORITHMS",
+    "BFLOAT16",
+    "OPS",
+    "Array",
     "Awaited",
     "Execution",
     "Kind",
     "Outgoing",
+    "Reduction",
     "Schedule",
     "ScheduleError",
     "Transfer",
     "all_reduce_schedule",
+    "carried",
+    "check_reduction",
     "choose_algorithm",
     "direct_all_reduce",
     "even_chunks",
+    "is_half",
     "one_shot_all_gather",
     "one_shot_all_reduce",
     "ring_all_reduce",
+    "scale",
     "split_by_weight",
     "tree_all_reduce",
+    "type_name",
     "verify",
     "verify_all_gather",
 ]

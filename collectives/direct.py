@@ -7,7 +7,7 @@ def direct_all_reduce(rank: int, world_size: int) -> Schedule:
     """Send each chunk to its owner, add up the own one in rank order, send the sum to all.
 
     For n ranks and S bytes: two hops; each rank sends 2S(n-1)/n bytes, the least possible. The bits are those of
-    `one_shot_all_reduce`, whatever the size and the cut.
+    `one_shot_all_reduce`, whatever the size and the cut: half types are rounded once, before the sum is sent.
     """
     peers = peers_after(rank, world_size)
     transfers = [Transfer(Kind.SEND, peer, chunk=peer) for peer in peers]

@@ -8,18 +8,17 @@ on the receipt of everything that was sent from it.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from collectives.layout import Send, Write, compile_layout
+from collectives.elements import TYPES, Array, carried, is_half
+from collectives.layout import Operand, Send, Summand, Write, compile_layout
+from collectives.reduction import SUM, Reduction
 from collectives.schedule import Schedule
+from collectives.widening import Widening
 
-Array = NDArray[Any]
 Buffer = bytes | bytearray | memoryview | Array
-
-_DTYPES: Final = (np.dtype(np.float32), np.dtype(np.int64))
 
 
 class Outgoing(NamedTuple):
@@ -52,9 +51,10 @@ class Execution:
     Args:
         schedule: what `rank` does.
         rank: of this peer.
-        input: one-dimensional, contiguous, float32 or int64; only read.
+        input: one-dimensional, contiguous, of one of `TYPES`; only read.
         result: same type, memory of its own; written from now on, complete when `done`.
         segment_bytes: what one segment carries at most; a multiple of the element's size.
+        reduction: what a REDUCE does; allowed by `check_reduction`.
         own_chunk: the one chunk that the input has, for a gather; otherwise it has them all.
         digest: applied to the bytes of each chunk of the result once it is complete.
 
@@ -70,11 +70,20 @@ class Execution:
         result: Array,
         *,
         segment_bytes: int,
+        reduction: Reduction = SUM,
         own_chunk: int | None = None,
         digest: Callable[[memoryview], bytes] | None = None,
     ) -> None:
         _check_arrays(input, result, segment_bytes)
-        layout = compile_layout(schedule, rank, result.size, segment_bytes // result.itemsize)
+        self._reduction = reduction
+        self._widening: Widening | None = None
+        self._dtype = result.dtype
+        self._writes_runs = is_half(result.dtype)
+        if not self._writes_runs:
+            self._combine = reduction.combine(result.dtype)
+        input, result = carried(input), carried(result)
+        self._segment_length = segment_bytes // result.itemsize
+        layout = compile_layout(schedule, rank, result.size, self._segment_length)
         place = slice(0, result.size) if own_chunk is None else layout.regions[own_chunk].bounds
         if input.size != place.stop - place.start:
             raise ValueError(f"the input must have {place.stop - place.start} elements, got {input.size}")
@@ -185,6 +194,9 @@ class Execution:
     def _write(self, write: Write, segment: int, slot: int, arrived: Array) -> None:
         span = self._layout.regions[write.chunk].spans[segment]
         region = self._result[span]
+        if self._writes_runs:
+            self._write_run(write, span, slot, arrived)
+            return
         held = self._parked.pop((slot, write.turn - 1), arrived)
         if write.replaces:
             region[:] = arrived
@@ -192,7 +204,26 @@ class Execution:
             self._parked[slot, write.turn] = arrived
         operands = (self._input[span], region, arrived, held)
         for left, right in write.sums:
-            np.add(operands[left], operands[right], out=region)
+            self._combine(operands[left], operands[right], out=region)
+        if write.completes:
+            self._reduction.complete(region)
+
+    def _write_run(self, write: Write, span: slice, slot: int, arrived: Array) -> None:
+        """Hold what arrives until all that is reduced in one go is there: then it is rounded once."""
+        region = self._result[span]
+        if write.replaces:
+            region[:] = arrived
+        else:
+            self._parked[slot, write.turn] = arrived
+        if write.run:
+            arrays = [self._summand(summand, span, slot) for summand in write.run]
+            self._widening = self._widening or Widening(self._dtype, min(self._result.size, self._segment_length))
+            self._widening.reduce(self._reduction, arrays, region, completes=write.completes)
+
+    def _summand(self, summand: Summand, span: slice, slot: int) -> Array:
+        if summand.operand is Operand.ARRIVED:
+            return self._parked.pop((slot, summand.turn))
+        return (self._result if summand.operand is Operand.RESULT else self._input)[span]
 
     def _close(self, chunk: int) -> None:
         """Nothing more will be written into this chunk."""
@@ -236,9 +267,9 @@ class Execution:
 
 def _check_arrays(input: Array, result: Array, segment_bytes: int) -> None:
     for name, array in (("input", input), ("result", result)):
-        if array.ndim != 1 or not array.flags.c_contiguous or array.dtype not in _DTYPES:
+        if array.ndim != 1 or not array.flags.c_contiguous or array.dtype not in TYPES:
             raise ValueError(
-                f"{name} must be one-dimensional, contiguous and float32 or int64, "
+                f"{name} must be one-dimensional, contiguous and one of {', '.join(TYPES.values())}, "
                 f"got shape {array.shape}, strides {array.strides}, {array.dtype}"
             )
     if input.dtype != result.dtype or np.may_share_memory(input, result):

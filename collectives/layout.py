@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 from collectives.partition import split_by_weight
 from collectives.schedule import Kind, Schedule, Transfer, wire_numbers
@@ -23,6 +24,14 @@ class Operand(IntEnum):
 
     HELD = 3
     """In the segment before it: the first of a sum is not copied, but kept until the second is there."""
+
+
+class Summand(NamedTuple):
+    """One of the arrays that are reduced in one go."""
+
+    operand: Operand
+    turn: int = 0
+    """Of an operand that has arrived: the turn of the write that brought it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,13 @@ class Write:
 
     transfers: tuple[int, ...]
     """The entries of the schedule that it carries out."""
+
+    run: tuple[Summand, ...] = ()
+    """For half types, which are rounded once: all that is reduced since the chunk was sent or received, in order, if
+    it is sent, replaced or final after this."""
+
+    completes: bool = False
+    """Whether this is a REDUCE and the last write of its chunk: what it leaves is the result of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +125,7 @@ def compile_layout(schedule: Schedule, rank: int, length: int, segment_length: i
     compiler = _Compiler(schedule, rank, regions)
     for index, number in enumerate(wire_numbers(schedule.transfers)):
         compiler.add(index, number)
+    compiler.end()
     return Layout(
         regions=regions,
         turns=tuple(map(tuple, compiler.turns)),
@@ -140,6 +157,7 @@ class _Compiler:
         self._regions = regions
         starts_empty = {transfer.chunk for transfer in schedule.transfers if transfer.peer == rank}
         self._values = [None if chunk in starts_empty else Operand.OWN for chunk in range(len(regions))]
+        self._runs: list[list[Summand]] = [[] for _ in regions]
         self.turns: list[list[Write]] = [[] for _ in regions]
         self.first_sends: list[tuple[Send, int]] = []
         self.followers: defaultdict[int, Followers] = defaultdict(Followers)
@@ -160,7 +178,22 @@ class _Compiler:
             num_segments = 0  # the input is there from the start
         self.num_segments.append(num_segments)
 
+    def end(self) -> None:
+        """All transfers were added."""
+        for chunk, turns in enumerate(self.turns):
+            self._end_run(chunk)
+            if turns:
+                last = turns[-1]
+                turns[-1] = replace(last, completes=self._transfers[last.transfers[-1]].kind is Kind.REDUCE)
+
+    def _end_run(self, chunk: int) -> None:
+        """The value of the chunk is needed, or not any more."""
+        if self._runs[chunk]:
+            self.turns[chunk][-1] = replace(self.turns[chunk][-1], run=tuple(self._runs[chunk]))
+            self._runs[chunk] = []
+
     def _add_send(self, index: int, transfer: Transfer, number: int) -> None:
+        self._end_run(transfer.chunk)
         spans = self._regions[transfer.chunk].spans
         from_result = self._values[transfer.chunk] is Operand.RESULT
         send = Send(index, transfer.peer, number, from_result, spans, len(self.num_waits))
@@ -178,6 +211,10 @@ class _Compiler:
         replaces = transfer.kind is Kind.RECV
         sums = () if replaces or value is None else ((value, Operand.ARRIVED),)
         turn = len(self.turns[chunk])
+        if replaces:
+            self._end_run(chunk)
+        else:
+            self._extend_run(chunk, Summand(Operand.ARRIVED, turn))
         self.turns[chunk].append(Write(transfer.peer, number, chunk, turn, replaces, sums, (index,)))
         self._values[chunk] = Operand.RESULT if replaces or sums else Operand.HELD
 
@@ -186,5 +223,12 @@ class _Compiler:
         last, value = self.turns[chunk][-1], self._values[chunk]
         left = Operand.RESULT if value is Operand.RESULT else Operand.ARRIVED
         sums = (*last.sums, (left, Operand.OWN))
+        self._extend_run(chunk, Summand(Operand.OWN))
         self.turns[chunk][-1] = replace(last, sums=sums, transfers=(*last.transfers, index))
         self._values[chunk] = Operand.RESULT
+
+    def _extend_run(self, chunk: int, summand: Summand) -> None:
+        run, value = self._runs[chunk], self._values[chunk]
+        if not run and value is not None:
+            run.append(Summand(value))
+        run.append(summand)

@@ -7,6 +7,7 @@ def one_shot_all_reduce(rank: int, world_size: int) -> Schedule:
     """Send the input to all, add up all inputs in rank order.
 
     For n ranks and S bytes: one hop; each rank sends S(n-1) bytes. The bits do not depend on the size.
+    Half types are rounded once, at the end.
     """
     sends = [Transfer(Kind.SEND, peer, chunk=0) for peer in peers_after(rank, world_size)]
     sums = [Transfer(Kind.REDUCE, peer, chunk=0) for peer in range(world_size)]

@@ -7,7 +7,8 @@ def ring_all_reduce(rank: int, world_size: int) -> Schedule:
     """Pass chunks to the right: once around to add them up, once more to hand out the sums.
 
     For n ranks and S bytes: 2(n-1) hops in sequence; each rank sends 2S(n-1)/n bytes, the least possible. The sum
-    of a chunk starts at the rank of the same number and rounds at every hop; all ranks get the same bits.
+    of a chunk starts at the rank of the same number and rounds to the tensor's type at every hop; all ranks get the
+    same bits.
     """
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     num_hops = 2 * (world_size - 1)

@@ -4,8 +4,9 @@ A bucket is cut into chunks; a schedule lists one rank's transfers of chunks. Wh
 
 - A chunk starts as the rank's own input. If one of its REDUCEs names the rank itself, it starts empty instead,
   and the input takes its place there, in the order of the list: so every rank can add in rank order.
-- REDUCE adds what arrives from `peer` to the chunk, RECV replaces the chunk by it. Both *write* the chunk, into
-  memory apart from the input. The writes of one chunk take effect in listed order, whatever arrives first.
+- REDUCE adds what arrives from `peer` to the chunk (or takes the least, or the greatest), RECV replaces the chunk by
+  it. Both *write* the chunk, into memory apart from the input. The writes of one chunk take effect in listed order,
+  whatever arrives first. Half types are added up in float32, and rounded where the list sends the chunk or ends.
 - SEND sends the chunk as the writes listed before it left it. It runs as soon as all transfers in `after` are
   finished, and nothing else holds it back. So `after` has to name the last write before it, if there is one.
 - `after` counts entries of the same list. A transfer of the same chunk is waited for segment by segment, which

@@ -10,7 +10,8 @@ from collectives.schedule import Kind, Schedule, Transfer, even_chunks
 def tree_all_reduce(rank: int, world_size: int) -> Schedule:
     """Add up towards the root, hand out towards the leaves; one half of the bucket per tree, pipelined.
 
-    For n ranks and S bytes: about 2 log2(n) hops in sequence; no rank sends more than 2S bytes.
+    For n ranks and S bytes: about 2 log2(n) hops in sequence; no rank sends more than 2S bytes. Sums round
+    to the tensor's type at every hop; all ranks get the same bits.
     """
     transfers: list[Transfer] = []
     for chunk, seats in enumerate(_two_seatings(world_size)):

@@ -6,8 +6,11 @@ delivery, so one walk through the graph, with expressions for values, stands for
 their own: in one chunk each of them does what the chunk does here, and between chunks transfers are waited for as a
 whole.
 
-Floating-point a + b is b + a, but (a + b) + c is not a + (b + c). So two sums have the same bits, the payload of a
-NaN aside, if their expressions are equal up to swapping operands.
+Floating-point a + b is b + a, but (a + b) + c is not a + (b + c). So two sums have the same bits, those of a NaN
+aside, if their expressions are equal up to swapping operands. `min` and `max` are associative, too, so the same proof
+is more than they need. Two more things are done to a value, and are part of its expression, though they change
+nothing in most reductions. Half types are rounded when a chunk is sent, and at the end. And whoever writes a chunk
+last, by a REDUCE, completes it: a mean is divided there.
 """
 
 from collections.abc import Callable
@@ -32,8 +35,10 @@ def verify(build: Build, world_size: int) -> None:
         summands = expressions.summands[result]
         if summands != tuple(range(world_size)):
             raise ScheduleError(f"rank {rank}, chunk {chunk}: adds up inputs {summands}, not each one once")
+        if world_size > 1 and result not in expressions.completed:
+            raise ScheduleError(f"rank {rank}, chunk {chunk}: no rank's last write of it completes the sum")
         if result != results[0, chunk]:
-            raise ScheduleError(f"rank {rank}, chunk {chunk}: adds in another order than rank 0, other bits")
+            raise ScheduleError(f"rank {rank}, chunk {chunk}: adds in another order than rank 0, or rounds elsewhere")
 
 
 def verify_all_gather(build: Build, world_size: int) -> None:
@@ -61,14 +66,35 @@ class _Expressions:
         self.summands: list[tuple[int, ...]] = [(leaf,) for leaf in range(world_size + 1)]
         """What each expression adds up, sorted."""
 
-        self._numbers: dict[tuple[int, int], int] = {}
+        self.completed: set[int] = set()
+        self._numbers: dict[tuple[str, int, int], int] = {}
+        self._exact = set(range(world_size + 1))
 
     def add(self, left: int, right: int) -> int:
-        operands = (min(left, right), max(left, right))
-        if operands not in self._numbers:
-            self._numbers[operands] = len(self.summands)
-            self.summands.append(tuple(sorted(self.summands[left] + self.summands[right])))
-        return self._numbers[operands]
+        operands = min(left, right), max(left, right)
+        return self._number("add", *operands, self.summands[left] + self.summands[right])
+
+    def complete(self, value: int) -> int:
+        result = self._number("complete", value, value, self.summands[value])
+        self.completed.add(result)
+        return result
+
+    def round(self, value: int) -> int:
+        """Rounded to a half type; inputs are, and what was rounded before."""
+        if value in self._exact:
+            return value
+        result = self._number("round", value, value, self.summands[value])
+        self._exact.add(result)
+        if value in self.completed:
+            self.completed.add(result)
+        return result
+
+    def _number(self, function: str, left: int, right: int, summands: tuple[int, ...]) -> int:
+        key = function, left, right
+        if key not in self._numbers:
+            self._numbers[key] = len(self.summands)
+            self.summands.append(tuple(sorted(summands)))
+        return self._numbers[key]
 
 
 def _evaluate(
@@ -78,6 +104,10 @@ def _evaluate(
     ranks, chunks = range(len(matched.schedules)), range(len(matched.schedules[0].chunks))
     results = {(rank, chunk): inputs(rank, chunk) for rank in ranks for chunk in chunks}
     values: dict[Node, int] = {}
+    last_writes = {
+        (node[0], each.chunk): node for node, each in matched.transfers.items() if each.kind is not Kind.SEND
+    }
+    sent = {written for node, written in matched.previous_writes.items() if matched.transfers[node].kind is Kind.SEND}
     for node in matched.order:
         rank, transfer = node[0], matched.transfers[node]
         place, own = (rank, transfer.chunk), inputs(rank, transfer.chunk)
@@ -87,6 +117,12 @@ def _evaluate(
             arrived = own if transfer.peer == rank else values[matched.senders[node]]
             is_first = written is None and place in matched.own_inputs
             replaces = is_first or transfer.kind is Kind.RECV
-            value = results[place] = arrived if replaces else expressions.add(value, arrived)
+            value = arrived if replaces else expressions.add(value, arrived)
+            is_last = node == last_writes[place]
+            if is_last and transfer.kind is Kind.REDUCE:
+                value = expressions.complete(value)
+            if is_last or node in sent:
+                value = expressions.round(value)
+            results[place] = value
         values[node] = value
     return results

@@ -16,13 +16,20 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from collectives import Execution, Outgoing, all_reduce_schedule, choose_algorithm, one_shot_all_gather
+from collectives import (
+    Execution,
+    Outgoing,
+    Reduction,
+    all_reduce_schedule,
+    choose_algorithm,
+    one_shot_all_gather,
+    scale,
+    type_name,
+)
 
 from .errors import RemoteProtocolError
 
 Array = npt.NDArray[Any]
-
-SUMMABLE = (np.dtype(np.float32), np.dtype(np.int64))
 
 
 class Use(Enum):
@@ -32,7 +39,7 @@ class Use(Enum):
     COUNTS = auto()
     """All-gathers (first sample, number of samples) per rank; comes before any weighted operation."""
     WEIGHTED = auto()
-    """Sums inputs, each multiplied by its rank's share of the samples."""
+    """A mean, in which each input is multiplied by its rank's share of the samples."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +54,7 @@ class Operation:
         shape: of the caller's tensor; part of the fingerprint.
         algorithm: of `collectives.ALGORITHMS`; None: by size, and by the number of members of each view.
         scratch: like `input`; holds the weighted input where `use` is WEIGHTED.
+        op: of `collectives.OPS`, for an all_reduce. A mean is over members, or over samples where `use` is WEIGHTED.
         ran: the algorithm that was taken in the last view.
     """
 
@@ -57,12 +65,17 @@ class Operation:
     algorithm: str | None
     use: Use = Use.PLAIN
     scratch: Array | None = None
+    op: str = "sum"
     ran: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.use is not Use.WEIGHTED or self.op == "mean", f"a weighted {self.op}"
 
     def describe(self) -> str:
         """What all ranks must have in common, in words."""
         weighted = " weighted" if self.use is Use.WEIGHTED else ""
-        return f"{self.kind}{weighted} of {self.input.dtype.name} {list(self.shape)} by {self.algorithm or 'size'}"
+        name = f"{self.kind}{weighted} {self.op}" if self.kind == "all_reduce" else self.kind
+        return f"{name} of {type_name(self.input.dtype)} {list(self.shape)} by {self.algorithm or 'size'}"
 
 
 class Segment(NamedTuple):
@@ -228,6 +241,7 @@ class Operations:
             self._weigh(operation) if weighted else operation.input,
             operation.result,
             segment_bytes=self._segment_bytes,
+            reduction=Reduction("sum" if weighted else operation.op, self._world_size),
             own_chunk=self._rank if gathers else None,
             digest=xxhash.xxh3_128_digest,
         )
@@ -281,19 +295,5 @@ class Operations:
         if number == 0:
             operation.scratch.fill(0)
         else:
-            np.multiply(operation.input, operation.input.dtype.type(number / total), out=operation.scratch)
+            scale(operation.input, number / total, operation.scratch)
         return operation.scratch
-
-
-def as_array(tensor: Any) -> Array:
-    """A caller's tensor as an array that shares its memory.
-
-    Raises:
-        ValueError: a type that cannot be summed, or memory that cannot be written.
-    """
-    array: Array = tensor if isinstance(tensor, np.ndarray) else tensor.detach().numpy()
-    if array.dtype not in SUMMABLE:
-        raise ValueError(f"dtype must be one of {', '.join(map(str, SUMMABLE))}, is {array.dtype}")
-    if not array.flags.writeable:
-        raise ValueError("the array is read-only: the sum could not be written into it")
-    return array

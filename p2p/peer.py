@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from collectives import ALGORITHMS
+from collectives import ALGORITHMS, carried, check_reduction
 from gossip import Policy, View
 
 from .arrivals import Admitted, Arrival, Commit, StateOffer
@@ -28,18 +28,16 @@ from .discovery import Registry
 from .errors import JoinRefused, OperationMismatch, RemovedFromView, ShoalError, StepTimeout
 from .handover import Replica, compare_with_nothing
 from .loop import Loop
-from .operations import Array, Operation, as_array
+from .operations import Operation
 from .receipts import Ledger, Receipt
 from .sampler import ElasticSampler, length
 from .share import Share
+from .tensors import Buffers, as_array
 
 logger = logging.getLogger("p2p")
 
 REMIND_S = 10.0
 """Who waits for a seat is told this often what for."""
-
-NUM_BUFFERS = 8
-"""Results of so many sizes are kept for the next operation of the same size."""
 
 INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
 
@@ -63,7 +61,7 @@ class Peer:
         self._complete = -2
         self._receipt: Receipt | None = None
         self._listeners: list[Callable[[View], None]] = []
-        self._buffers: dict[tuple[int, str], Array] = {}
+        self._buffers = Buffers()
         self._attempt = 0
         self._is_open = False
         self._unusable: ShoalError | None = None
@@ -188,29 +186,32 @@ class Peer:
         self._run_alone(Operation("barrier", one, np.empty_like(one), (), "one-shot"))
         self._announce()
 
-    def all_reduce(self, tensor: Any, *, algorithm: str | None = None) -> None:
-        """Replace `tensor` by the sum over all members, when all have it. A step of its own.
+    def all_reduce(self, tensor: Any, *, op: str = "sum", algorithm: str | None = None) -> None:
+        """Replace `tensor` by what `op` makes of all members' tensors, when all have it. A step of its own.
+
+        All members get the same bits. A NaN makes the element NaN; integers wrap around; the sum of bools is `or`.
+        `one-shot` and `direct` add in rank order, float16 and bfloat16 in float32, rounded once; others at each hop.
 
         Args:
-            tensor: a CPU tensor or array of float32 or int64; any strides. Written only after the step is committed.
+            tensor: a CPU tensor or array of any strides; float64, 32, 16, bfloat16, int64, 32, 16, 8, uint8 or bool.
+                Written only after the step is committed.
+            op: sum, mean, min or max, the same on every peer. A mean is over the members, of floating-point types.
             algorithm: of `collectives.ALGORITHMS`, the same on every peer; None: by size.
 
         Raises:
+            TypeError, ValueError: no such tensor, `op` or algorithm; nobody else hears of it.
             OperationMismatch: another member called something else; raised on every member.
             QuorumLost, RemovedFromView, ReplicasDiverged: this peer cannot go on; `tensor` is untouched.
         """
         array = as_array(tensor)
-        flat = array.reshape(-1)  # a copy, where the strides ask for one
-        self.wait_view()
+        check_reduction(op, array.dtype)
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
-        result = self._buffers.get((flat.size, flat.dtype.name))
-        if result is None:
-            if len(self._buffers) == NUM_BUFFERS:
-                del self._buffers[next(iter(self._buffers))]
-            result = self._buffers[flat.size, flat.dtype.name] = np.empty_like(flat)
-        self._run_alone(Operation("all_reduce", flat, result, array.shape, algorithm))
-        array[...] = result.reshape(array.shape)
+        self.wait_view()
+        flat = np.ascontiguousarray(array).reshape(-1)  # a copy, where the strides ask for one
+        result = self._buffers.like(flat)
+        self._run_alone(Operation("all_reduce", flat, result, array.shape, algorithm, op=op))
+        carried(array)[...] = carried(result).reshape(array.shape)
         self._announce()
 
     def batches(self, dataset: Any, *, global_batch: int, epochs: int = 1, seed: int = 0) -> Iterator[Any]:

@@ -27,7 +27,7 @@ MAX_TREE_DEPTH: Final = 64
 
 
 class DType(IntEnum):
-    """Element types by their number on the wire; `DType[array.dtype.name.upper()]` finds one."""
+    """Element types by their number on the wire, as `collectives.type_name` has it in lower case."""
 
     UINT8 = 0
     INT8 = 1

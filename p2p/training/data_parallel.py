@@ -208,6 +208,7 @@ def _make_bucket(parameters: list[torch.nn.Parameter], algorithm: str | None) ->
         algorithm,
         Use.WEIGHTED,
         scratch.numpy(),
+        op="mean",
     )
     return Bucket(
         parameters, _views(inputs, parameters), _views(results, parameters), operation, set(range(len(parameters)))

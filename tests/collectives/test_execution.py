@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from collectives import (
     ALGORITHMS,
+    BFLOAT16,
     Awaited,
     Execution,
     Kind,
@@ -238,7 +239,8 @@ def test_infinities_are_added_without_a_warning() -> None:
     [
         (np.zeros((2, 2), np.float32), np.zeros(4, np.float32), "input must be one-dimensional"),
         (np.zeros(8, np.float32)[::2], np.zeros(4, np.float32), "input must be one-dimensional, contiguous"),
-        (np.zeros(4, np.float32), np.zeros(4, np.float16), "result must be .* float16"),
+        (np.zeros(4, np.float32), np.zeros(4, np.complex64), "result must be .* complex64"),
+        (np.zeros(4, BFLOAT16), np.zeros(4, np.float16), "result must have the type of input"),
         (np.zeros(4, np.float32), np.zeros(4, np.int64), "result must have the type of input"),
         (np.zeros(3, np.float32), np.zeros(4, np.float32), "input must have 4 elements, got 3"),
     ],

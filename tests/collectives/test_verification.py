@@ -11,6 +11,7 @@ from collectives import (
     ALGORITHMS,
     Execution,
     Kind,
+    Reduction,
     Schedule,
     ScheduleError,
     Transfer,
@@ -125,16 +126,19 @@ def test_whatever_is_accepted_can_be_carried_out(algorithm: str, world_size: int
     except ScheduleError:
         return
     length, seed = data.draw(st.integers(0, 20)), data.draw(st.integers(0, 1000))
-    inputs = [np.random.default_rng((seed, rank)).random(length, np.float32) for rank in range(world_size)]
+    is_half = data.draw(st.booleans())
+    dtype, reduction = (np.float16, Reduction("mean", world_size)) if is_half else (np.float32, Reduction())
+    inputs = [np.random.default_rng((seed, rank)).random(length).astype(dtype) for rank in range(world_size)]
     results = [np.empty_like(each) for each in inputs]
     executions = [
-        Execution(build(rank, world_size), rank, inputs[rank], results[rank], segment_bytes=8)
+        Execution(build(rank, world_size), rank, inputs[rank], results[rank], segment_bytes=8, reduction=reduction)
         for rank in range(world_size)
     ]
     deliver(executions, random.Random(seed))
     assert all(execution.done for execution in executions)
     assert len({each.tobytes() for each in results}) == 1
-    assert np.allclose(results[0], sum(inputs))
+    exact = sum(each.astype(np.float32) for each in inputs) / reduction.num_inputs
+    assert np.allclose(results[0], exact, rtol=world_size * float(np.finfo(dtype).eps))
 
 
 def test_a_send_may_wait_for_another_chunk() -> None:
@@ -151,6 +155,38 @@ def test_another_order_of_additions_is_noticed() -> None:
     other_order = edited(one_shot_all_reduce, 2, lambda transfers: swapped(transfers, 3, 4))
     with pytest.raises(ScheduleError, match="rank 2, chunk 0: adds in another order than rank 0"):
         verify(other_order, 3)
+
+
+def test_a_sum_that_is_rounded_on_the_way_is_not_one_that_is_rounded_once() -> None:
+    """Half types: rank 0 is given 0 + 1, rounded, and adds 2; rank 2 adds up all three."""
+    mixed = listed(
+        [
+            Transfer(SEND, peer=1, chunk=0),
+            Transfer(SEND, peer=2, chunk=0),
+            Transfer(RECV, peer=1, chunk=0),
+            Transfer(REDUCE, peer=2, chunk=0),
+            Transfer(SEND, peer=1, chunk=0, after=(3,)),
+        ],
+        [
+            Transfer(SEND, peer=2, chunk=0),
+            Transfer(REDUCE, peer=0, chunk=0),
+            Transfer(SEND, peer=0, chunk=0, after=(1,)),
+            Transfer(RECV, peer=0, chunk=0),
+        ],
+        [Transfer(SEND, peer=0, chunk=0), *(Transfer(REDUCE, peer, chunk=0) for peer in range(3))],
+    )
+    with pytest.raises(ScheduleError, match=r"rank 2, chunk 0: .* or rounds elsewhere"):
+        verify(mixed, 3)
+
+
+def test_a_sum_that_nobody_completes_is_noticed() -> None:
+    """Rank 0 has the sum, and is then given it back: its last write is no REDUCE, so nobody would divide a mean."""
+    there_and_back = listed(
+        [Transfer(REDUCE, 1, chunk=0), Transfer(SEND, 1, chunk=0, after=(0,)), Transfer(RECV, 1, chunk=0)],
+        [Transfer(SEND, 0, chunk=0), Transfer(RECV, 0, chunk=0), Transfer(SEND, 0, chunk=0, after=(1,))],
+    )
+    with pytest.raises(ScheduleError, match="rank 0, chunk 0: no rank's last write of it completes the sum"):
+        verify(there_and_back, 2)
 
 
 def test_swapping_the_operands_of_one_addition_keeps_the_bits() -> None:

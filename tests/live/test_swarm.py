@@ -66,17 +66,26 @@ with p2p.join() as peer:
     strided[...] = np.arange(12).reshape(4, 3) + rank
     peer.all_reduce(strided)
     assert (strided == np.arange(12).reshape(4, 3) * n + of_ranks).all()
+    for step in (2, -1):
+        line = np.arange(12.0)
+        peer.all_reduce(line[::step])
+        assert (line[::step] == n * np.arange(12.0)[::step]).all() and (step < 0 or (line[1::2] % 2 == 1).all())
     assert (around[1::2] == -1).all() and (around[:, 5:] == -1).all() and (around[:, 0] == -1).all()
 
-    for wrong, text in ((np.ones(3, np.float64), "float64"), (np.ones(3, np.float16), "float16")):
+    ones = np.ones(3, np.float32)
+    for call, kind, text in (
+        (lambda: peer.all_reduce(ones.astype(np.complex64)), TypeError, "complex64"),
+        (lambda: peer.all_reduce(ones.astype(np.int64), op="mean"), TypeError, "mean of int64"),
+        (lambda: peer.all_reduce(1.0), TypeError, "got float"),
+        (lambda: peer.all_reduce(ones, op="median"), ValueError, "sum, mean, min, max, is 'median'"),
+        (lambda: peer.all_reduce(ones, algorithm="circle"), ValueError, "ring, tree, is 'circle'"),
+    ):
         try:
-            peer.all_reduce(wrong)
-        except ValueError as error:
-            assert text in str(error)
-    try:
-        peer.all_reduce(np.ones(3, np.float32), algorithm="circle")
-    except ValueError as error:
-        assert "ring" in str(error) and "circle" in str(error)
+            call()
+        except kind as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(text)
     peer.barrier()
     print("done", peer.done)
 """

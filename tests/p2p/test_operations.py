@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, Outgoing
+from collectives import ALGORITHMS, BFLOAT16, OPS, Outgoing
 from p2p.errors import RemoteProtocolError
 from p2p.operations import Operation, Operations, Segment, Use
 
@@ -82,8 +82,8 @@ def new_view(size: int, seed: int = 0) -> Group:
     return group
 
 
-def all_reduce(values: Array, algorithm: str | None = None) -> Operation:
-    return Operation("all_reduce", values, np.full_like(values, 77), values.shape, algorithm)
+def all_reduce(values: Array, algorithm: str | None = None, op: str = "sum") -> Operation:
+    return Operation("all_reduce", values, np.full_like(values, 77), values.shape, algorithm, op=op)
 
 
 def counts(number: int, first: int = 0) -> Operation:
@@ -92,7 +92,8 @@ def counts(number: int, first: int = 0) -> Operation:
 
 
 def weighted(values: Array) -> Operation:
-    return Operation("all_reduce", values, np.empty_like(values), values.shape, None, Use.WEIGHTED, values.copy())
+    result, scratch = np.empty_like(values), values.copy()
+    return Operation("all_reduce", values, result, values.shape, None, Use.WEIGHTED, scratch, op="mean")
 
 
 def inputs_of(world_size: int, length: int, dtype: type = np.float32) -> list[Array]:
@@ -146,6 +147,30 @@ def test_every_algorithm_leaves_equal_bits_and_equal_digests(
     group.finished()
     assert len({operation.result.tobytes() for operation in operations}) == 1
     assert {operation.ran for operation in operations} == {algorithm}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_reduction_is_over_the_members_of_the_view_that_finishes_the_step(op: str) -> None:
+    group = new_view(4)
+    operations = [all_reduce(np.full(50, 2.0**me, np.float16), op=op) for me in range(4)]
+    for each, operation in zip(group.all, operations, strict=True):
+        each.submit(0, operation)
+        each.close(0, b"")
+    group.deliver(3)
+    group.install(2, 0)
+    group.activate()
+    group.deliver()
+    group.finished()
+    expected = {"sum": 5.0, "mean": 2.5, "min": 1.0, "max": 4.0}[op]
+    assert all((operations[me].result == expected).all() for me in (0, 2))
+
+
+def test_what_is_called_is_said_in_words() -> None:
+    values = np.zeros(6, BFLOAT16)
+    operation = Operation("all_reduce", values, values.copy(), (2, 3), None, op="max")
+    assert operation.describe() == "all_reduce max of bfloat16 [2, 3] by size"
+    assert weighted(np.zeros(2)).describe() == "all_reduce weighted mean of float64 [2] by size"
+    assert counts(1).describe() == "all_gather of int64 [2] by one-shot"
 
 
 def test_other_results_have_another_digest() -> None:
@@ -341,6 +366,15 @@ def test_weighted_sums_are_the_mean_over_all_samples(numbers: list[int], seed: i
     assert all(each.counts is not None and each.counts.tolist() == gathered for each in group.all)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_weighted_means_keep_their_type_and_are_rounded_to_it(dtype: type) -> None:
+    group = new_view(2)
+    operations = submit_weighted(group, [1, 3], [np.full(50, value, dtype) for value in (3.0, 5.0)])
+    group.deliver()
+    group.finished()
+    assert all((operation.result == 4.5).all() and operation.result.dtype == dtype for operation in operations)
+
+
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_gradients_that_count_for_nothing_are_zeros_whatever_they_are(poison: float) -> None:
     group = new_view(3)
@@ -396,6 +430,8 @@ def test_nothing_that_is_weighted_is_sent_before_the_counts_are_known() -> None:
         all_reduce(np.arange(11)),
         all_reduce(np.arange(10, dtype=np.float32)),
         all_reduce(np.arange(10), "ring"),
+        all_reduce(np.arange(10), op="max"),
+        all_reduce(np.arange(10).astype(BFLOAT16)),
         Operation("all_reduce", np.arange(10), np.arange(10), (2, 5), None),
         Operation("barrier", np.arange(10), np.arange(10), (10,), None),
         counts(1),

@@ -1,0 +1,66 @@
+"""A script's tensors as arrays. Knows torch's tensors without importing torch."""
+
+import importlib
+import sys
+from typing import Any, Final
+
+import numpy as np
+
+from collectives import BFLOAT16, Array, is_half, type_name
+
+NUM_BUFFERS: Final = 8
+"""Results of so many sizes are kept for the next operation of the same size."""
+
+
+def as_array(tensor: Any) -> Array:
+    """A tensor as an array that shares its memory; bfloat16 as `collectives.BFLOAT16`.
+
+    Raises:
+        TypeError: no tensor on the CPU and no array, or elements that cannot be reduced.
+        ValueError: memory that cannot be written.
+    """
+    torch = sys.modules.get("torch")  # who has a tensor has imported it
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        array = _of_tensor(torch, tensor)
+    elif type(tensor) in (np.ndarray, np.memmap):  # other subclasses add a meaning that is lost here
+        array = tensor
+    else:
+        raise TypeError(f"need a torch tensor on the CPU or a numpy array, got {type(tensor).__name__}")
+    type_name(array.dtype)
+    if not array.flags.writeable:
+        raise ValueError("the array is read-only: the result could not be written into it")
+    if is_half(array.dtype):
+        importlib.import_module("torch")  # takes seconds the first time: not in the loop, where it is used
+    return array
+
+
+def _of_tensor(torch: Any, tensor: Any) -> Array:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise TypeError(f"need a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
+    if tensor.is_neg():
+        raise TypeError("the tensor is a negated view, whose memory holds other values: pass tensor.resolve_neg()")
+    detached = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        array: Array = detached.view(torch.int16).numpy().view(BFLOAT16)
+        return array
+    try:
+        array = detached.numpy()
+    except TypeError:  # quantized types, 8-bit floats
+        raise TypeError(f"elements of {tensor.dtype} cannot be reduced") from None
+    return array
+
+
+class Buffers:
+    """Memory for results, kept from one operation to the next: the last sizes and types."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[int, np.dtype[Any]], Array] = {}
+
+    def like(self, array: Array) -> Array:
+        """An array of the same size and type, which was handed out before if there was one."""
+        key = array.size, array.dtype
+        if key not in self._arrays:
+            if len(self._arrays) == NUM_BUFFERS:
+                del self._arrays[next(iter(self._arrays))]
+            self._arrays[key] = np.empty_like(array)
+        return self._arrays[key]

@@ -1,0 +1,284 @@
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from collectives import (
+    ALGORITHMS,
+    BFLOAT16,
+    OPS,
+    Execution,
+    Reduction,
+    carried,
+    check_reduction,
+    is_half,
+    one_shot_all_gather,
+    scale,
+    type_name,
+)
+from collectives.elements import FLOATS, TYPES
+from tests.collectives.chain import chain_all_reduce
+from tests.collectives.delivery import deliver
+
+Array = NDArray[Any]
+DType = np.dtype[Any]
+
+IN_RANK_ORDER = [ALGORITHMS["one-shot"], ALGORITHMS["direct"]]
+EPS = {BFLOAT16: 2.0**-8} | {dtype: float(np.finfo(dtype).eps) for dtype in FLOATS if dtype != BFLOAT16}
+SPECIAL = (np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0)
+
+types = st.sampled_from(list(TYPES))
+floats = st.sampled_from(list(FLOATS))
+seeds = st.integers(0, 2**32 - 1)
+world_sizes = st.integers(1, 9)
+lengths = st.one_of(st.integers(0, 12), st.sampled_from([97, 1009]))
+
+
+def widened(array: Array) -> Array:
+    """Exact; bfloat16 is the upper half of a float32."""
+    if array.dtype == BFLOAT16:
+        return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def rounded(values: Array, dtype: DType) -> Array:
+    """To the nearest, of two to the even one; without torch, for numbers in range and NaN."""
+    if dtype != BFLOAT16:
+        return values.astype(dtype)
+    bits = values.astype(np.float32).view(np.uint32)
+    upper = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), upper).astype(np.uint16).view(BFLOAT16)
+
+
+def random_inputs(seed: int, world_size: int, length: int, dtype: DType) -> list[Array]:
+    """Of very different magnitudes, so that the order of additions shows."""
+    rng = np.random.default_rng(seed)
+    if dtype in FLOATS:
+        values = rng.standard_normal((world_size, length)) * 10.0 ** rng.integers(-3, 4, (world_size, length))
+        return [rounded(each, dtype) for each in values]
+    if dtype == np.bool_:
+        return list(rng.random((world_size, length)) < 0.3)
+    bounds = np.iinfo(dtype)
+    return list(rng.integers(bounds.min, bounds.max, (world_size, length), dtype, endpoint=True))
+
+
+def all_reduce(build: Any, inputs: Sequence[Array], op: str, seed: int = 0, segment_length: int = 100) -> Array:
+    """The result, which all ranks have."""
+    world_size, itemsize = len(inputs), inputs[0].itemsize
+    results = [np.empty_like(each) for each in inputs]
+    before = [each.tobytes() for each in inputs]
+    executions = [
+        Execution(
+            build(rank, world_size),
+            rank,
+            inputs[rank],
+            results[rank],
+            segment_bytes=segment_length * itemsize,
+            reduction=Reduction(op, world_size),
+        )
+        for rank in range(world_size)
+    ]
+    deliver(executions, random.Random(seed))
+    assert all(execution.done and not execution.missing() for execution in executions)
+    assert before == [each.tobytes() for each in inputs]
+    assert len({each.tobytes() for each in results}) == 1
+    return results[0]
+
+
+def in_rank_order(inputs: Sequence[Array], op: str) -> Array:
+    """The bits that `one-shot` and `direct` promise: added up in order, rounded once."""
+    if len(inputs) == 1:
+        return inputs[0]
+    wide = [widened(each) for each in inputs]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if op in ("min", "max"):
+            total = reduce(np.minimum if op == "min" else np.maximum, wide)
+        else:
+            total = reduce(np.add, wide)
+        if op == "mean":
+            total = total / total.dtype.type(len(inputs))
+        return rounded(total, inputs[0].dtype)
+
+
+def ops_of(dtype: DType) -> list[str]:
+    return [op for op in OPS if op != "mean" or dtype in FLOATS]
+
+
+@pytest.mark.parametrize("build", [*ALGORITHMS.values(), chain_all_reduce])
+@pytest.mark.parametrize("dtype", TYPES, ids=TYPES.values())
+@given(world_size=world_sizes, length=lengths, seed=seeds, data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_every_type_and_reduction_is_right_and_leaves_equal_bits(
+    build: Any, dtype: DType, world_size: int, length: int, seed: int, data: st.DataObject
+) -> None:
+    op = data.draw(st.sampled_from(ops_of(dtype)))
+    length = data.draw(st.sampled_from([length, world_size - 1]))
+    inputs = random_inputs(seed, world_size, length, dtype)
+    result = all_reduce(build, inputs, op, seed, segment_length=data.draw(st.integers(1, 500)))
+    if dtype not in FLOATS or op in ("min", "max"):
+        assert result.tobytes() == in_rank_order(inputs, op).tobytes()
+        return
+    wide = [widened(each).astype(np.float64) for each in inputs]
+    divisor = world_size if op == "mean" else 1
+    exact, magnitude = sum(wide) / divisor, sum(map(np.abs, wide)) / divisor
+    smallest = 2.0**-24 if dtype == np.float16 else 0.0  # below 2**-14 there are fewer bits
+    tolerance = (world_size + 1) * (EPS[dtype] * magnitude + smallest)
+    assert np.all(np.abs(widened(result).astype(np.float64) - exact) <= tolerance)
+
+
+@given(types, world_sizes, lengths, st.data(), seeds)
+@settings(deadline=None, max_examples=200)
+def test_in_rank_order_the_bits_depend_on_no_cut_and_no_algorithm(
+    dtype: DType, world_size: int, length: int, data: st.DataObject, seed: int
+) -> None:
+    op = data.draw(st.sampled_from(ops_of(dtype)))
+    inputs = random_inputs(seed, world_size, length, dtype)
+    expected = in_rank_order(inputs, op).tobytes()
+    for build in IN_RANK_ORDER:
+        segment_length = data.draw(st.integers(1, 2000))
+        assert all_reduce(build, inputs, op, seed, segment_length).tobytes() == expected
+
+
+@given(floats, st.sampled_from(["min", "max"]), st.integers(2, 6), st.data(), seeds)
+@settings(deadline=None, max_examples=100)
+def test_min_and_max_are_the_same_bits_by_every_algorithm_whatever_the_values(
+    dtype: DType, op: str, world_size: int, data: st.DataObject, seed: int
+) -> None:
+    rows = data.draw(st.lists(st.lists(st.sampled_from(SPECIAL), min_size=20, max_size=20), min_size=6, max_size=6))
+    values = np.array(rows[:world_size])
+    inputs = [rounded(each, dtype) for each in values]
+    (bits,) = {all_reduce(build, inputs, op, seed, 7).tobytes() for build in (*ALGORITHMS.values(), chain_all_reduce)}
+    result = widened(np.frombuffer(bits, dtype))
+    assert np.array_equal(result, values.min(axis=0) if op == "min" else values.max(axis=0), equal_nan=True)
+    negative = np.signbit(values) & (values == 0)
+    expected = negative.any(axis=0) if op == "min" else (negative | (values != 0)).all(axis=0)
+    zeros = result == 0
+    assert (np.signbit(result)[zeros] == expected[zeros]).all()
+
+
+@given(floats, st.sampled_from(["sum", "mean"]), st.sampled_from(sorted(ALGORITHMS)), seeds)
+@settings(deadline=None)
+def test_a_nan_of_any_rank_makes_the_element_nan_and_nothing_else(
+    dtype: DType, op: str, algorithm: str, seed: int
+) -> None:
+    inputs = random_inputs(seed, 3, 50, dtype)
+    carried(inputs[seed % 3])[7:20] = carried(rounded(np.full(1, np.nan, np.float32), dtype))
+    result = widened(all_reduce(ALGORITHMS[algorithm], inputs, op, seed, 8))
+    assert np.isnan(result[7:20]).all()
+    assert np.isfinite(result[:7]).all() and np.isfinite(result[20:]).all()
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16)], ids=["bfloat16", "float16"])
+def test_half_types_have_one_nan(dtype: DType) -> None:
+    """Which torch alone would not give them: its vector and its scalar code make different ones."""
+    nans = [np.full(101, value, np.uint16).view(dtype) for value in (0xFFFF, 0x7FFF, 0x7FE1)]
+    for algorithm in ALGORITHMS.values():
+        assert len(set(carried(all_reduce(algorithm, nans, "sum")).tolist())) == 1
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16)], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("length", [32767, 32768, 32769, 70_001])
+def test_half_types_are_added_block_by_block(dtype: DType, length: int) -> None:
+    inputs = random_inputs(length, 3, length, dtype)
+    for build in IN_RANK_ORDER:
+        result = all_reduce(build, inputs, "sum", segment_length=length)
+        assert result.tobytes() == in_rank_order(inputs, "sum").tobytes()
+
+
+def test_half_sums_are_not_lost_in_what_is_large() -> None:
+    """One, and 256 times half of what it can tell apart: rounded at each step, nothing would be added."""
+    inputs = [rounded(np.full(3, value, np.float32), BFLOAT16) for value in (256.0, *[0.5] * 8)]
+    for build in IN_RANK_ORDER:
+        assert widened(all_reduce(build, inputs, "sum")).tolist() == [260.0] * 3
+
+
+def test_a_half_mean_does_not_overflow_in_rank_order() -> None:
+    inputs = [np.full(5, 60_000, np.float16) for _ in range(4)]
+    for build in IN_RANK_ORDER:
+        assert (all_reduce(build, inputs, "mean") == 60_000).all()
+        assert np.isposinf(all_reduce(build, inputs, "sum")).all()
+
+
+def test_whole_numbers_wrap_around() -> None:
+    for dtype, expected in ((np.uint8, 44), (np.int8, 44), (np.int16, 300)):
+        inputs = [np.full(3, 100, dtype) for _ in range(3)]
+        assert all((all_reduce(build, inputs, "sum") == expected).all() for build in ALGORITHMS.values())
+
+
+def test_bools_are_or_and_and() -> None:
+    inputs = [np.array(values) for values in ([False, False, True, True], [False, True, False, True])]
+    for build in ALGORITHMS.values():
+        assert all_reduce(build, inputs, "sum").tolist() == [False, True, True, True]
+        assert all_reduce(build, inputs, "max").tolist() == [False, True, True, True]
+        assert all_reduce(build, inputs, "min").tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=TYPES.values())
+def test_every_type_can_be_gathered(dtype: DType) -> None:
+    inputs = random_inputs(1, 3, 10, dtype)
+    results = [np.empty(30, dtype) for _ in inputs]
+    executions = [
+        Execution(one_shot_all_gather(rank, 3), rank, own, results[rank], segment_bytes=24, own_chunk=rank)
+        for rank, own in enumerate(inputs)
+    ]
+    deliver(executions, random.Random(1))
+    assert {each.tobytes() for each in results} == {b"".join(each.tobytes() for each in inputs)}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=FLOATS.values())
+def test_scaling_rounds_once(dtype: DType) -> None:
+    (values,) = random_inputs(5, 1, 40_000, dtype)
+    out = np.empty_like(values)
+    scale(values, 1 / 3, out)
+    wide = widened(values)
+    assert out.tobytes() == rounded(wide * wide.dtype.type(1 / 3), dtype).tobytes()
+
+
+# What is refused.
+
+
+def test_types_have_names() -> None:
+    assert type_name(np.dtype(np.longlong)) == "int64"
+    assert {type_name(dtype) for dtype in TYPES if is_half(dtype)} == {"float16", "bfloat16"}
+
+
+@pytest.mark.parametrize("name", ["complex64", "uint16", "uint64", "U3", "O", ">f4", "M8[s]", "f4,f4"])
+def test_other_types_are_refused_by_name(name: str) -> None:
+    with pytest.raises(TypeError, match=r"must be one of float64, .* bool, is "):
+        check_reduction("sum", np.dtype(name))
+
+
+def test_other_reductions_are_refused() -> None:
+    with pytest.raises(ValueError, match="op must be one of sum, mean, min, max, is 'product'"):
+        check_reduction("product", np.dtype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [each for each in TYPES if each not in FLOATS], ids=str)
+def test_the_mean_of_whole_numbers_is_refused(dtype: DType) -> None:
+    name = type_name(dtype)
+    with pytest.raises(TypeError, match=f"the mean of {name} is no {name}: take the sum"):
+        check_reduction("mean", dtype)
+    check_reduction("max", dtype)
+
+
+def test_torch_is_imported_for_half_types_only() -> None:
+    script = """
+import random, sys
+import numpy as np
+from collectives import ALGORITHMS, Execution
+for dtype, expected in ((np.float32, False), (np.float64, False), (np.int32, False), (bool, False), (np.float16, True)):
+    build = ALGORITHMS["one-shot"]
+    both = [Execution(build(rank, 2), rank, *np.zeros((2, 5), dtype), segment_bytes=8) for rank in (0, 1)]
+    for segment in both[0].start():
+        both[1].receive(0, segment.transfer, segment.segment, segment.payload)
+    assert both[1].done and ("torch" in sys.modules) is expected, dtype
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,95 @@
+"""Real peers: element types, reductions, and what happens when peers do not agree on them."""
+
+import pytest
+
+from tests.live.swarm import Swarm
+
+REDUCTIONS = """
+import numpy as np
+import torch
+import p2p
+
+NAMES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool".split()
+CALLS = [("sum", None), ("mean", "direct"), ("mean", "ring"), ("min", "one-shot"), ("max", "tree")]
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    rank, n = peer.rank, peer.world_size
+    for name in NAMES:
+        dtype = getattr(torch, name)
+        for op, algorithm in CALLS:
+            if op == "mean" and not dtype.is_floating_point:
+                continue
+            for shape in ((), (0, 3), (1,), (n - 1,), (101, 7), (50_000,)):
+                size = int(np.prod(shape))
+                parts = [(torch.arange(size) % 5 + r).to(dtype).reshape(shape) for r in range(n)]
+                around = torch.full((*shape, 2), 1, dtype=dtype)
+                tensor = around[..., 0]
+                tensor.copy_(parts[rank])
+                peer.all_reduce(tensor, op=op, algorithm=algorithm)
+                wide = torch.stack(parts).to(torch.float64)
+                wanted = {"sum": wide.sum(0), "mean": wide.mean(0), "min": wide.amin(0), "max": wide.amax(0)}[op]
+                assert torch.equal(tensor, wanted.to(dtype)), (name, op, algorithm, shape)
+                assert (around[..., 1] == 1).all()
+    for name in ("float16", "float32", "uint8"):
+        array = (np.arange(10) + rank).astype(name)
+        peer.all_reduce(array, op="max")
+        assert (array == np.arange(10) + n - 1).all()
+    noise = torch.randn(70_000, generator=torch.Generator().manual_seed(rank)).bfloat16()
+    for op in ("sum", "mean", "min", "max"):
+        results = []
+        for algorithm in ("one-shot", "direct", "ring", "tree"):
+            copy = noise.clone()
+            copy[:9] = float("nan") if rank == n - 1 else float("-inf")
+            peer.all_reduce(copy, op=op, algorithm=algorithm)
+            results.append(copy.view(torch.int16))
+        assert torch.equal(results[0], results[1])
+        assert op in ("sum", "mean") or all(torch.equal(results[0], each) for each in results)
+        assert copy[:9].isnan().all() and not copy[9:].isnan().any()
+        print("bits", op, results[0].sum().item(), results[2].sum().item(), results[3].sum().item())
+    print("done", peer.done)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_type_and_reduction_gives_all_peers_the_same_right_result(swarm: Swarm, count: int) -> None:
+    peers = swarm.start_all(count, REDUCTIONS)
+    assert [peer.end() for peer in peers] == [0] * count, "\n".join(peer.report() for peer in peers)
+    assert len({tuple(line for line in peer.stdout if line.startswith("bits")) for peer in peers}) == 1
+
+
+DISAGREEMENT = """
+import numpy as np
+import torch
+import p2p
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    for turn in range(6):
+        odd = peer.rank == turn % 3
+        try:
+            if turn % 2:
+                peer.all_reduce(torch.ones(9), op="min" if odd else "mean")
+            else:
+                peer.all_reduce(torch.ones(9, dtype=torch.bfloat16 if odd else torch.float16))
+        except p2p.OperationMismatch as error:
+            print("mismatch", turn, error)
+        good = np.ones(7, np.int32)
+        peer.all_reduce(good)
+        assert (good == 3).all()
+    print("steps", peer.done)
+"""
+
+
+def test_another_reduction_or_another_type_raises_on_every_peer_and_names_both_sides(swarm: Swarm) -> None:
+    peers = swarm.start_all(3, DISAGREEMENT)
+    assert [peer.end() for peer in peers] == [0, 0, 0], "\n".join(peer.report() for peer in peers)
+    for peer in peers:
+        errors = [line for line in peer.stdout if line.startswith("mismatch")]
+        assert [line.split()[1] for line in errors] == [str(turn) for turn in range(6)]
+        for turn, line in enumerate(errors):
+            sides = ("min of float32", "mean of float32") if turn % 2 else ("sum of bfloat16", "sum of float16")
+            assert all(f"all_reduce {side} [9]" in line for side in sides), line
+        assert peer.stdout[-1] == "steps 6"
