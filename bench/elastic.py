@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default="3,4", help="sizes of the swarms, with commas; at least 3 each")
+    parser.add_argument("--peers", default="2,3,4", help="sizes of the swarms, with commas; at least 2 each")
     parser.add_argument("--kills", type=int, default=30, help="for each size")
     parser.add_argument("--seed", type=int, default=0, help="of victims and moments")
     parser.add_argument("--json", type=Path, help="also write the results here")
@@ -72,8 +72,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
         peers = tuple(int(number) for number in given.peers.split(","))
     except ValueError:
         parser.error(f"--peers is a list of numbers with commas, got {given.peers!r}")
-    if min(peers) < 3 or given.kills < 1:
-        parser.error("--peers must be at least 3, as one of 2 may not go on alone, and --kills at least 1")
+    if min(peers) < 2 or given.kills < 1:
+        parser.error("--peers must be at least 2, and --kills at least 1")
     if given.json is not None and not given.json.absolute().parent.is_dir():
         parser.error(f"--json is a file in a folder that is there, got {given.json}")
     return Options(peers=peers, kills=given.kills, seed=given.seed, json=given.json)
