@@ -1,0 +1,155 @@
+"""What the ranks of a view lend each other for one operation, found through their boards and looked at with suspicion.
+
+A reference (board.py, `Lent`) names the operation by its fingerprint, and the regions of input and result. It is read
+after its lender's progress, and before its tag: while the tag is that of the view, it was written for this operation.
+Behind the result, on the next cache line, lie the digests of its chunks, as far as their owner has added them up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives import even_chunks, split_by_weight
+from collectives.program import Program
+
+from .arena import Array, Memory, Region, align
+from .board import Lent
+from .errors import RemoteProtocolError
+
+DIGEST_BYTES: Final = 16
+
+
+class Interrupted(Exception):
+    """The operation cannot be completed in this view: a view is installed, here or at a rank that was read."""
+
+
+class Differs(Exception):
+    """A rank calls another operation. Nothing of it was read.
+
+    Attributes:
+        rank: which one.
+        fingerprint: of what it calls.
+    """
+
+    def __init__(self, rank: int, fingerprint: bytes) -> None:
+        super().__init__(f"rank {rank} calls another operation, {fingerprint.hex()}")
+        self.rank, self.fingerprint = rank, fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Which group of which view, and who we are in it."""
+
+    rank: int
+    view_number: int
+    tag: int
+    group: int = 0
+
+
+class Call(NamedTuple):
+    """One operation as this rank calls it; `lent_result`, `result` or both say where its result goes.
+
+    Attributes:
+        fingerprint: 16 bytes; the same on all ranks if they call the same.
+        input: in the own arena; only read.
+        lent_result: in the own arena, of `result_bytes`: where others copy from. For programs that lend a result.
+        result: one-dimensional, anywhere; None: the result is what is lent.
+    """
+
+    fingerprint: bytes
+    input: Region
+    dtype: npt.DTypeLike
+    lent_result: Region | None = None
+    result: Array | None = None
+
+
+class Operands:
+    """The inputs and results of all ranks in one operation.
+
+    Attributes:
+        result: of this rank.
+        lent: the own result as others see it; None if the program lends none.
+        bounds: of the chunks in a result.
+        input_bounds: of the chunks in an input.
+    """
+
+    def __init__(self, program: Program, call: Call, memories: Sequence[Memory], seat: Seat, turn: int) -> None:
+        """Say on the own board what is lent."""
+        self._memories, self._seat, self._turn, self._call = memories, seat, turn, call
+        own, region = memories[seat.rank], call.lent_result
+        self._inputs = {seat.rank: own.array(call.input, call.dtype)}
+        self._found: dict[int, Lent] = {}
+        self.lent = own.array(Region(region.offset, call.input.length), call.dtype) if region is not None else None
+        result = self.lent if call.result is None else call.result
+        assert result is not None, "the result has to go somewhere"
+        assert self.lent is not None or not program.lends_result, "others copy from the result: lend it"
+        self.result: Array = result
+        self.bounds = chunk_bounds(result.size, program.num_chunks)
+        whole = slice(0, self._inputs[seat.rank].size)
+        is_part = whole.stop < result.size
+        self.input_bounds = (whole,) * program.num_chunks if is_part else self.bounds
+        self._digests_bytes = program.num_chunks * DIGEST_BYTES
+        own.board.lend(seat.group, turn, Lent(call.fingerprint, *call.input, *(region or (0, 0))))
+
+    def input(self, rank: int) -> Array:
+        """The whole input of `rank`, which has published that it lends it."""
+        found = self._inputs.get(rank)
+        if found is None:
+            lent = self._lent_by(rank)
+            found = self._inputs[rank] = self._array(
+                rank, Region(lent.input_offset, lent.input_bytes), self._call.dtype
+            )
+            if found.size != self._inputs[self._seat.rank].size:
+                raise RemoteProtocolError(f"rank {rank} lends {lent.input_bytes} bytes for the same operation")
+        return found
+
+    def lent_result(self, rank: int) -> Array:
+        """The whole result of `rank`, as far as it has published it."""
+        return self._array(rank, Region(self._lent_by(rank).result_offset, self._call.input.length), self._call.dtype)
+
+    def digests(self, rank: int) -> memoryview:
+        """The digests of all chunks of the result of `rank`, as far as it has published them."""
+        lent, own_bytes = self._lent_by(rank), align(self._call.input.length)
+        region = Region(lent.result_offset + own_bytes, self._digests_bytes)
+        return self._array(rank, region, np.uint8).data
+
+    def check_tags(self, ranks: Sequence[int]) -> None:
+        """After a read of the memory of `ranks`: whether it was still lent.
+
+        Raises:
+            Interrupted: it may have been written meanwhile.
+        """
+        for rank in ranks:
+            if self._memories[rank].board.tag[0] != self._seat.tag:
+                raise Interrupted(f"rank {rank} has left the view: what was read of it is void")
+
+    def _lent_by(self, rank: int) -> Lent:
+        if (known := self._found.get(rank)) is not None:
+            return known
+        lent = self._memories[rank].board.lent(self._seat.group, self._turn)
+        self.check_tags((rank,))
+        if lent.fingerprint != self._call.fingerprint:
+            raise Differs(rank, lent.fingerprint)
+        self._found[rank] = lent
+        return lent
+
+    def _array(self, rank: int, region: Region, dtype: npt.DTypeLike) -> Array:
+        try:
+            return self._memories[rank].array(region, dtype)
+        except ValueError as error:
+            raise RemoteProtocolError(f"rank {rank} lends what it does not have: {error}") from None
+
+
+def result_bytes(length: int, program: Program) -> int:
+    """What a result of `length` bytes takes where it is lent: behind it are the digests of its chunks."""
+    return align(length) + program.num_chunks * DIGEST_BYTES
+
+
+@lru_cache(maxsize=1024)
+def chunk_bounds(size: int, num_chunks: int) -> tuple[slice, ...]:
+    """Where each chunk lies in an array of `size` elements."""
+    return tuple(split_by_weight(size, even_chunks(num_chunks)))
