@@ -405,6 +405,15 @@ def test_r13_under_live_a_death_without_a_record_pauses_and_a_record_that_comes_
     assert only(Installed, peer.tick(0.5)) == [Installed(after(view, A))]
 
 
+def test_r13_a_record_of_a_fork_says_nothing_so_its_writer_is_no_witness() -> None:
+    peer = seated(B, C, policy=Policy.LIVE)
+    view = view_of(peer)
+    peer.bury(0.0, B, "SIGKILL", fresh(view))
+    effects = peer.bury(0.0, C, "SIGKILL", fresh(replace(view, parent=b"fork")))
+    assert [paused.alive for paused in only(Paused, effects)] == [1]
+    assert only(Installed, run(peer, 0.0, 1.0)) == []
+
+
 def test_r13_what_was_read_before_a_view_was_known_counts_in_it() -> None:
     peer = founder(policy=Policy.LIVE)
     view = view_with(A, B, C, policy=Policy.LIVE)
