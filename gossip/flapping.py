@@ -1,4 +1,4 @@
-"""Members that are lost, or nearly, again and again (research/anchors-gossip.md, R10).
+"""Members that are lost, or nearly, again and again (PROTOCOL.md, G10).
 
 A member whose link loses most frames is suspected all the time, and hears of it often enough to deny in time. So each
 loss costs it a penalty, and so does having to deny `flap_refutations` times within `flap_window_s` against three or

@@ -15,7 +15,7 @@ overtake an earlier store. So data before progress, and data before another look
 a store has to be seen before the next load is made (progress, then sleeping; sleeping, then progress) there is a
 `fence`. Other processors promise less: `IS_ORDERED` says whether the board may be used.
 
-Finishing and installing take one lock (step-commit.md, R4 and C9): a member never looks finished to others and not to
+Finishing and installing take one lock (PROTOCOL.md, R4 and C9): a member never looks finished to others and not to
 what its own READY says.
 """
 

@@ -171,11 +171,6 @@ class Registry:
                     self._write(own)
         return Standing(own, living)
 
-    def others(self) -> tuple[Entry, ...]:
-        """The entries of the other living peers. Takes no lock."""
-        living, _ = self._read(apart_from=self._entered().peer_id)
-        return living
-
     def mark_member(self) -> None:
         """Say that this peer is in an agreed view, so that its death is known to cost state."""
         own = self._entered()

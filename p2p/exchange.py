@@ -4,7 +4,7 @@ No message is needed: what a rank lends and how far it is stand in its arena. Wa
 each turn, of 200 us at most; then the rank says on its board what it waits for, looks once more, and sleeps until its
 doorbell rings. Whoever publishes rings only for those who say that they sleep.
 
-What is read of another rank counts only if its tag is right *after* the read (step-commit.md, R10). Whatever goes
+What is read of another rank counts only if its tag is right *after* the read (PROTOCOL.md, R10). Whatever goes
 wrong, inputs are untouched, and what is half written lies in the result: the operation can be done again.
 
 Left out: who allocates regions and when they are free again; members on other hosts; what a doorbell is.

@@ -93,8 +93,13 @@ class Neighbours:
 
     def record_of(self, member: Member) -> AcceptorRecord | None:
         """What `member`, whose process has ended, promised and accepted; None if it cannot be read."""
-        record = self._records.get(member)
-        return None if record is None else record.read()
+        reader = self._records.get(member)
+        if reader is None:
+            return None
+        record = reader.read()
+        if record is None:
+            logger.warning("the acceptor record of peer %s cannot be read: %s", member, reader.why)
+        return record
 
     def unlink(self, member: Member) -> None:
         """Close everything that belongs to `member`."""

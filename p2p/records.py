@@ -1,6 +1,6 @@
 """Acceptor records: the page on which a peer keeps what it has promised and accepted, and which outlives its process.
 
-With the policy `live` a dead member still answers phase 1 of the agreement, through this page (DESIGN.md, section 3).
+With the policy `live` a dead member still answers phase 1 of the agreement, through this page (PROTOCOL.md, R13).
 Each member keeps one file beside its entry in the registry's folder, `<peer_id>-<incarnation, 16 hex digits>.record`.
 
 It has two slots of 64 KiB. Record n, counted from 1, goes into slot n % 2, so a death in the middle of a write leaves

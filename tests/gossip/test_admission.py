@@ -1,4 +1,4 @@
-"""Who asks for a seat and who may have one: R9 of research/step-commit.md, G10 (hold-down) of anchors-gossip.md."""
+"""Who asks for a seat and who may have one: R9 and G10 of PROTOCOL.md."""
 
 import math
 from typing import Any

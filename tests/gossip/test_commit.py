@@ -1,4 +1,4 @@
-"""The step machine alone: rules R1 to R7 of research/step-commit.md."""
+"""The step machine alone: rules R1 to R7 of PROTOCOL.md."""
 
 from dataclasses import dataclass, field
 

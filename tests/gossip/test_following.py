@@ -1,4 +1,4 @@
-"""What an observer applies, and when it needs the state: R9 of research/step-commit.md."""
+"""What an observer applies, and when it needs the state: R9 of PROTOCOL.md."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""On the way to the first seat: what is asked, followed, founded and loaded. R6, R9 of research/step-commit.md."""
+"""On the way to the first seat: what is asked, followed, founded and loaded. R6, R9 of PROTOCOL.md."""
 
 from random import Random
 

@@ -240,7 +240,7 @@ def test_r12_under_majority_nothing_is_written_or_read() -> None:
     assert c.records == {}
 
 
-# Named counterexamples of research/step-commit.md, executed step by step. Each is safe with all rules in, and ends in
+# Named counterexamples of PROTOCOL.md, executed step by step. Each is safe with all rules in, and ends in
 # two views of one number where the rule that excludes it is taken out.
 
 

@@ -1,4 +1,4 @@
-"""Whom reports cut out of the next view: rules G1 and G2 of research/anchors-gossip.md."""
+"""Whom reports cut out of the next view: rules G1 and G2 of PROTOCOL.md."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Who may decide, who comes and who goes: R8, R12, R13 of research/step-commit.md; G2, G9 of anchors-gossip.md."""
+"""Who may decide, who comes and who goes: R8, R12, R13, G2 and G9 of PROTOCOL.md."""
 
 from collections.abc import Collection
 from dataclasses import replace

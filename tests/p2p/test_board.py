@@ -123,7 +123,7 @@ def test_the_last_finished_step_is_the_one_that_ready_repeats(are_views: list[bo
 
 
 def test_finishing_and_installing_never_interleave() -> None:
-    """What `install` returns is what others can have seen, whenever it comes (step-commit.md, C9)."""
+    """What `install` returns is what others can have seen, whenever it comes (PROTOCOL.md, C9)."""
     owner, reader = new_board()
     for tag in range(1, 400):
         owner.install(tag)

@@ -1,4 +1,4 @@
-"""What must hold of steps after every event: the invariants of research/step-commit.md, section 3, by their names."""
+"""What must hold of steps after every event: the invariants of PROTOCOL.md, by their names."""
 
 import math
 from collections import Counter
@@ -151,7 +151,7 @@ class Invariants:
                 raise Violation("S8", f"{what}, {brief(member)} has not finished it")
 
     def _close_together(self, who: Member, step: int, installed: View) -> None:
-        """Active members of one view are never more than a step apart (9 of anchors-gossip.md)."""
+        """Active members of one view are never more than a step apart (I9)."""
         for member in self._active_in.get(installed.stamp, ()):
             if self.done.get(member, NOTHING_DONE) < step - 1:
                 raise Violation("I9", f"{brief(who)} commits {step}, {brief(member)} is at {self.done.get(member)}")

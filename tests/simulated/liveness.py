@@ -1,4 +1,4 @@
-"""Whether a run could go on, and whether it did (L1 of research/step-commit.md, 13 to 15 and 17 of anchors-gossip.md).
+"""Whether a run could go on, and whether it did (PROTOCOL.md: L1, I13 to I15 and I17).
 
 A lineage is *lost* where the protocol promises nothing any more. With the last view that was decided, and each one
 before it that none of its living members has installed: those must be able to decide, by a majority, or under `live`

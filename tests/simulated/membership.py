@@ -1,6 +1,6 @@
 """What must hold of views, ballots and claims after every event.
 
-I1 to I17 are the invariants of research/anchors-gossip.md, section 5, S1 and S11 those of research/step-commit.md.
+PROTOCOL.md says what I1 to I17, S1 and S11 mean.
 """
 
 from collections import Counter

@@ -2,7 +2,7 @@
 
 A *token* stands for the numbers that one member adds to one operation; whoever reads a region gets the tokens that are
 in it at that moment. The mapping outlives the process. The first page carries the tag of the view in which the process
-takes part (R10 of research/step-commit.md).
+takes part (R10 of PROTOCOL.md).
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """The protocol with one rule removed at a time: proof that the simulation can fail.
 
-The mutants of research/step-commit.md, section 4, those that anchors-gossip.md, section 5, asks for, and bugs that were
-found while this was built, put back. `python -m tests.simulated.mutants` hunts them all.
+Rules by their names in PROTOCOL.md, and bugs that were found while this was built, put back.
+`python -m tests.simulated.mutants` hunts them all.
 
 A name with two rules stands for rules of which either alone is enough. Not here, since nothing needs them for more than
 time: the digests in FINISHED, that READY is believed once, that who has accepted a view completes it, that a joiner who

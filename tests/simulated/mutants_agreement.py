@@ -1,4 +1,4 @@
-"""Which view is next, with one rule removed: R12 and R13 of research/step-commit.md."""
+"""Which view is next, with one rule removed: R12 and R13 of PROTOCOL.md."""
 
 import math
 from collections.abc import Callable, Collection, Sequence

@@ -1,6 +1,6 @@
 """Stories that random faults hardly ever tell: several faults, in one order, at the right moments.
 
-C1 and C2 are the counterexamples of research/step-commit.md, section 2.
+C1 and C2 are the counterexamples of PROTOCOL.md.
 """
 
 from random import Random

@@ -1,4 +1,4 @@
-"""The counterexamples of research/step-commit.md, section 2, played by real cores, by the names of what is at stake."""
+"""The counterexamples of PROTOCOL.md, played by real cores, by the names of what is at stake."""
 
 from collections.abc import Callable
 
