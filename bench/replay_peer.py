@@ -68,7 +68,7 @@ def main(num_steps: int, victim: int, kill_step: int) -> None:
         path = Path(os.environ["SHOAL_RECEIPTS"]) / f"{peer.peer_id}.losses.jsonl"
         with path.open("w", buffering=1, encoding="utf-8") as lines:
             for batch in peer.batches(windows, global_batch=GLOBAL_BATCH, seed=SEED):
-                first_sample, num_samples = peer.share.slice
+                first_sample, num_samples = peer.session.share.slice
                 loss = train_step(parallel, optimizer, batch)
                 line = {"step": peer.done, "loss": loss, "first_sample": first_sample, "num_samples": num_samples}
                 lines.write(json.dumps({"peer_id": peer.peer_id, **line}) + "\n")

@@ -20,18 +20,18 @@ from gossip import Core, Envelope, Member, View
 from gossip import effects as fx
 from gossip import messages as m
 
-from .arrivals import Admitted, Arrival, Commit, StateOffer
+from .arrivals import Arrival, StateOffer
 from .baton import Baton
 from .config import LoopConfig
 from .discovery import Registry, Role
 from .errors import OperationMismatch, RegistryError, RemoteProtocolError, ShoalError, error_of
 from .frames import Frames
 from .handover import Handover, Packer, StateSegment, cut
-from .mismatch import Mismatches
 from .neighbours import Neighbours, claim_of
-from .operations import Array, Operation, Operations, Segment
-from .receipts import Moment, write_receipt
+from .operations import Operation, Segment
+from .receipts import Moment
 from .records import RecordPage
+from .steps import Steps
 from .transport import Transport
 
 logger = logging.getLogger("p2p")
@@ -56,16 +56,20 @@ class Loop:
         self._transport = Transport(own.control_address, own.data_address)
         self._frames = Frames(self.core.me, self._transport)
         self._neighbours = Neighbours(self._transport, registry.folder)
-        self._operations = Operations(self._frames.send_segment, self._object, segment_bytes=config.segment_bytes)
+        self._steps = Steps(
+            self.core,
+            self._frames,
+            segment_bytes=config.segment_bytes,
+            now=self.now,
+            carry_out=self._carry_out,
+            tell=self._tell,
+            note=self._note,
+        )
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._role = own.role
         self._layout: tuple[str, bytes] | None = None
-        self._counts: Array | None = None
         self._handover = Handover()
-        self._mismatches = Mismatches(self.core.me, self._operations.operation)
         self._next_link_check = 0.0
-        self._attempt, self._void_attempt = 0, -1
-        self._aborted: tuple[int, str] | None = None
         self.baton = Baton()
         self._failure: ShoalError | None = None
         self._next_look = 0.0
@@ -131,22 +135,14 @@ class Loop:
             self._carry_out(self.core.found(now, os.urandom(16), self._founding_size, layout, self._config.policy))
 
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
-        """Add `operation` to `step`, which the training thread tries for the `attempt`-th time in all."""
-        if self._failure is not None or attempt == self._void_attempt:
-            return
-        self._attempt = attempt
-        if self._aborted is not None and self._aborted[0] == step:
-            self._give_up(*self._aborted)  # before anything of it is sent: the others are at their next call
-            return
-        self._operations.submit(step, operation)
-        self._compare()
-        self._try_finish()
+        """As `Steps.submit`, unless this peer cannot go on."""
+        if self._failure is None:
+            self._steps.submit(step, attempt, operation)
 
     def close(self, step: int, attempt: int, state_digest: bytes) -> None:
-        """Nothing more is submitted for `step`."""
-        if self._failure is None and attempt != self._void_attempt:
-            self._operations.close(step, state_digest)
-            self._try_finish()
+        """As `Steps.close`, unless this peer cannot go on."""
+        if self._failure is None:
+            self._steps.close(step, attempt, state_digest)
 
     def state_complete(self, step: int, packer: Packer) -> None:
         """The state after `step` may be copied with `packer`, until the next commit."""
@@ -160,7 +156,7 @@ class Loop:
 
     def loaded(self, step: int, chain: bytes, contributors: tuple[str, ...]) -> None:
         """The state that was offered is loaded; its step's receipt names `contributors`."""
-        self._mismatches.commit(contributors)
+        self._steps.loaded(contributors)
         self._carry_out(self.core.loaded(time.monotonic(), step, chain))
 
     def leave(self) -> None:
@@ -194,7 +190,7 @@ class Loop:
 
     def _crash(self, error: BaseException) -> None:
         logger.error("the loop of peer %s failed", self.core.me, exc_info=error)
-        self._fail(ShoalError(f"the loop of this peer failed: {error!r}; see the log"))
+        self._tell(ShoalError(f"the loop of this peer failed: {error!r}; see the log"))
         self._stopping.set()
 
     def _turn(self, limit: float = math.inf) -> None:
@@ -211,7 +207,7 @@ class Loop:
         if ready.data:
             for header, payload in self._transport.receive_data():
                 self._take_data(header, payload)
-            self._try_finish()
+            self._steps.try_finish()
         if ready.control:
             for frame in self._transport.receive_control():
                 self._take_control(frame)
@@ -235,7 +231,7 @@ class Loop:
         try:
             match self._frames.read_data(frame, payload):
                 case Segment() as segment:
-                    self._operations.receive(segment)
+                    self._steps.receive(segment)
                 case Envelope() as envelope:
                     self._carry_out(self.core.receive(time.monotonic(), envelope))
                 case (step, part):
@@ -264,87 +260,30 @@ class Loop:
                 case fx.Installed(view):
                     self._install(view)
                 case fx.Activated(view, done):
-                    self._activate(view, done)
+                    self._steps.activate(view, done)
                 case fx.Committed(finish, view):
-                    self._commit(finish, view)
+                    self._steps.commit(finish, view)
                 case fx.Aborted(step, reason):
-                    self._give_up(step, reason)
+                    self._steps.give_up(step, reason)
                 case fx.Provide(member, step):
                     self._handover.ask(member, step)
                     self._serve_state()
                 case fx.Overheard(source, abort):
-                    self._carry_out([*self._mismatches.hear(self.core.done + 1, source, abort)])
-                    self._compare()
+                    self._steps.overhear(source, abort)
                 case fx.Left(reason):
                     logger.info("left: %s", reason)
                     self.ended.set()
                 case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
-                    self._fail(error_of(effect))
+                    self._tell(error_of(effect))
 
     def _install(self, view: View) -> None:
         logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
         self._note("installed", view.number)
         self._frames.install(view)
-        self._operations.install()
+        self._steps.install()
         self._handover.install()
-        self._mismatches.begin()
         self._registry.mark_member()
         self._neighbours.open_records(view.members)
-
-    def _activate(self, view: View, done: int) -> None:
-        self._note("active", view.number)
-        self._mismatches.begin()
-        self.inbox.put(Admitted(view, done))
-        self._operations.activate(view.members.index(self.core.me), len(view.members))
-        self._try_finish()
-
-    def _try_finish(self) -> None:
-        finished = self._operations.finished()
-        if finished is not None and finished[0] == self.core.done + 1 and not self.core.has_finished:
-            self._counts = self._operations.counts
-            self._note("finished", finished[0])
-            self._carry_out(self.core.finished(time.monotonic(), *finished))
-
-    def _commit(self, finish: m.Finish, view: View) -> None:
-        self._note("committed", finish.step)
-        operations = self._operations.end()
-        algorithm = operations[-1].ran if operations else ""
-        self._mismatches.commit(member.peer_id for member in view.members)
-        self.inbox.put(Commit(write_receipt(finish, view, self._counts, algorithm), view, operations))
-        self._counts = None
-
-    # Operations that do not match.
-
-    def _object(self, index: int, rank: int) -> None:
-        assert self.core.view is not None  # a segment came in it
-        source = self.core.view.members[rank]
-        self._carry_out([*self._mismatches.see(self.core.view, self.core.done + 1, index, source)])
-
-    def _compare(self) -> None:
-        """Give the step up if somebody calls one of its operations differently."""
-        step = self.core.done + 1
-        if (found := self._mismatches.find(step)) is None:
-            return
-        ours, reason = found
-        if self._mismatches.is_fresh(self.core.me):
-            self._fail(OperationMismatch(reason, is_alone=True))
-            self._carry_out(self.core.leave(time.monotonic()))
-            return
-        effects = [*self.core.broadcast(ours), *self.core.abort(time.monotonic(), step, reason)]
-        self._give_up(step, reason)
-        self._carry_out(effects)
-
-    def _give_up(self, step: int, reason: str) -> None:
-        """Raise in the training thread, once, what it submits for `step`, or has submitted."""
-        if self._operations.operation(step, 0) is not None:
-            self._operations.end()
-            self._operations.pause()
-        elif self._aborted != (step, reason):
-            self._aborted = step, reason
-            return
-        self._mismatches.settle()
-        self._aborted, self._void_attempt = None, self._attempt
-        self.inbox.put(OperationMismatch(reason))
 
     # State for joiners.
 
@@ -376,24 +315,26 @@ class Loop:
         try:
             self._role = self._registry.take_over().own.role
         except RegistryError as error:
-            self._fail(error)
+            self._tell(error)
         if self._role is Role.FOUNDER:
             self._take_part(self._layout)
 
     def explain(self) -> str:
         """What the open step waits for; a snapshot, from any thread."""
-        view, phase = self.core.view, self.core.phase.name
-        missing = self._operations.explain_missing(view.members if view is not None else ())
-        return f"{phase}, {missing or self.core.reason + '; others have not submitted or finished it'}"
+        return f"{self.core.phase.name}, {self._steps.explain()}"
 
     @property
     def dropped_frames(self) -> dict[str, int]:
-        return dict(self._transport.dropped + Counter(invalid=self._operations.num_refused))
+        return dict(self._transport.dropped + Counter(invalid=self._steps.num_refused))
 
-    def _fail(self, error: ShoalError) -> None:
-        if self._failure is None:
-            self._failure = error
-            self.inbox.put(error)
+    def _tell(self, arrival: Arrival) -> None:
+        """Let the training thread know. After an error that ends this peer there is no further one."""
+        goes_on = isinstance(arrival, OperationMismatch) and not arrival.is_alone
+        if isinstance(arrival, ShoalError) and not goes_on:
+            if self._failure is not None:
+                return
+            self._failure = arrival
+        self.inbox.put(arrival)
 
     def _note(self, event: str, detail: str | int) -> None:
         if self._config.keep_moments:

@@ -83,7 +83,7 @@ class DataParallel(torch.nn.Module):
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         self.module = module
-        self._peer = peer
+        self._session = peer.session
         self._parts = (optimizer, *extra)
         self._state_digest = state_digest
         self._summed = _summable(module)
@@ -96,36 +96,36 @@ class DataParallel(torch.nn.Module):
         if len(layout[1]) > MAX_BYTES_LEN:
             raise ValueError(f"{len(tensors)} tensors cannot be described to a joiner in {MAX_BYTES_LEN} bytes")
         self._pack()  # raises here, not in a member that a joiner asks
-        peer.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
+        self._session.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
         for parameter in self._summed:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass."""
         if self._in_backward:
-            self._peer.leave()
+            self._session.leave()
             raise ShoalError("the last backward pass did not end, so this peer has left the swarm: join again")
-        self._peer.state_is_complete()
+        self._session.state_is_complete()
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
         """This peer adds `number` samples to each further step; for scripts that do not use `peer.batches`."""
-        self._peer.share.set_number(number)
+        self._session.share.set_number(number)
 
     # State.
 
     def _pack(self) -> PackedState:
-        return pack(dict(self.module.state_dict()), self._parts, self._peer.share.state)
+        return pack(dict(self.module.state_dict()), self._parts, self._session.share.state)
 
     def _load(self, state: PackedState) -> None:
         tensors = dict(self.module.state_dict())
-        self._peer.share.state = unpack_into(state, tensors, self._parts)
+        self._session.share.state = unpack_into(state, tensors, self._parts)
 
     def _digest_state(self) -> bytes:
         """Of the parameters that this step was computed with."""
         chosen = self._summed
         if self._state_digest == "part":
-            chosen = chosen[(self._peer.done + 1) % 16 :: 16]
+            chosen = chosen[(self._session.done + 1) % 16 :: 16]
         digest = xxhash.xxh3_128()
         for parameter in chosen:
             digest.update(parameter.detach().contiguous().numpy().data)
@@ -147,12 +147,12 @@ class DataParallel(torch.nn.Module):
 
     def _submit_counts(self) -> None:
         """Operation 0 of every step: who adds which samples, and how many."""
-        counts = np.array(self._peer.share.slice, np.int64)
-        self._peer.submit(Operation("all_gather", counts, counts, counts.shape, "one-shot", Use.COUNTS))
+        counts = np.array(self._session.share.slice, np.int64)
+        self._session.submit(Operation("all_gather", counts, counts, counts.shape, "one-shot", Use.COUNTS))
 
     def _submit_full_buckets(self) -> None:
         while self._num_submitted < len(self._buckets) and not self._buckets[self._num_submitted].missing:
-            self._peer.submit(self._buckets[self._num_submitted].operation)
+            self._session.submit(self._buckets[self._num_submitted].operation)
             self._num_submitted += 1
 
     def _finish_backward(self) -> None:
@@ -163,7 +163,7 @@ class DataParallel(torch.nn.Module):
                     bucket.inputs[index].zero_()
                 bucket.missing.clear()
             self._submit_full_buckets()
-            self._peer.commit(self._digest_state())
+            self._session.commit(self._digest_state())
             for bucket in self._buckets:
                 for parameter, result in zip(bucket.parameters, bucket.results, strict=True):
                     parameter.grad = result

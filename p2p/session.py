@@ -1,0 +1,270 @@
+"""The training thread's side of a peer: its seat, its open step, and what it takes in of what the loop says.
+
+What is seen here of views and steps changes only when a step commits. Made and used by one thread.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from queue import Empty
+
+from gossip import Policy, View
+
+from .arrivals import Admitted, Arrival, Commit, StateOffer
+from .config import PeerConfig
+from .discovery import Registry
+from .errors import JoinRefused, OperationMismatch, ShoalError, StepTimeout
+from .handover import Replica, compare_with_nothing
+from .loop import Loop
+from .operations import Operation
+from .receipts import Ledger, Receipt
+from .share import Share
+
+logger = logging.getLogger("p2p")
+
+REMIND_S = 10.0
+"""Who waits for a seat is told this often what for."""
+
+INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
+
+
+class Session:
+    """What `Peer` and `DataParallel` do their work with.
+
+    Attributes:
+        view: of the last committed step; None until this peer has a seat.
+        done: the last committed step; -1 before step 0.
+        receipt: of the last step that was committed while this peer took part.
+        share: of the samples.
+        listeners: called with each new view, after the commit that shows it.
+    """
+
+    def __init__(self, config: PeerConfig) -> None:
+        self._config = config
+        loop_config = replace(
+            config.loop, policy=Policy[config.policy.upper()], keep_moments=config.receipts is not None
+        )
+        self.loop = Loop(Registry(config.home, config.swarm), loop_config)
+        self._ledger = self._open_ledger()
+        self.view: View | None = None
+        self.done = -1
+        self.receipt: Receipt | None = None
+        self.share = Share(self.loop.peer_id)
+        self.listeners: list[Callable[[View], None]] = []
+        self._replica = Replica(("", b""), self.share.pack, self.share.load, compare_with_nothing)
+        self._announced: View | None = None
+        self._has_asked = False
+        self._complete = -2
+        self._attempt = 0
+        self._is_open = False
+        self._unusable: ShoalError | None = None
+        self._left = False
+        self.loop.start()
+
+    def _open_ledger(self) -> Ledger | None:
+        if self._config.receipts is None:
+            return None
+        try:
+            return Ledger(self._config.receipts, self.loop.peer_id)
+        except OSError as error:
+            self.loop.start()
+            self.loop.stop()
+            raise ShoalError(f"receipts cannot be written to {self._config.receipts}: {error}") from error
+
+    # A seat, and no seat any more.
+
+    def take_seat(self, replica: Replica | None = None, timeout_s: float | None = None) -> View:
+        """Wait until this peer has a seat and step 0 is committed; the state of `replica` may be replaced.
+
+        Raises:
+            JoinRefused: the swarm trains something else.
+            StepTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
+        """
+        replica = replica or self._replica
+        if self._has_asked and replica is not self._replica:
+            raise ShoalError(
+                "this peer asked for its seat without this model: construct one p2p.DataParallel, before anything else"
+            )
+        if self.view is not None:
+            return self.view
+        self._check_usable()
+        self._replica, self._has_asked = replica, True
+        limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
+        deadline = self.loop.now() + limit_s
+        self.loop.post(partial(self.loop.ask_for_seat, self._config.min_peers, replica.layout))
+        self.state_is_complete()
+        while self.view is None:
+            left_s = max(0.0, deadline - self.loop.now())
+            try:
+                arrival = self.loop.inbox.get(timeout=min(left_s, REMIND_S))
+                self._take_in(arrival)
+            except Empty:
+                if left_s <= REMIND_S:
+                    raise StepTimeout(self._why_no_seat(limit_s)) from None
+                logger.info("%s", self._why_no_seat(limit_s - left_s + REMIND_S))
+                continue
+            except ShoalError as error:
+                is_refusal = isinstance(error, JoinRefused)
+                self._unusable = JoinRefused(replica.compare(error.args[0])) if is_refusal else error
+                raise self._unusable from None
+            match arrival:
+                case StateOffer(step, chain, state):
+                    replica.load(state)
+                    self.done = step
+                    self.state_is_complete()
+                    contributors = self.share.state.contributors
+                    self.loop.post(partial(self.loop.loaded, step, chain, contributors))
+                case Admitted(view, done) if done >= 0:
+                    self.done, self.view = done, view
+        self._announced = self.view
+        return self.view
+
+    def leave(self) -> None:
+        """Tell the others, wait until they can do without this peer, and close. Idempotent."""
+        if self._left:
+            return
+        self._left = True
+        self.loop.post(self.loop.leave)
+        try:
+            self.loop.ended.wait(self._config.leave_timeout_s)
+        finally:
+            self.loop.stop()
+            self._write_moments()
+            if self._ledger is not None:
+                self._ledger.close()
+
+    def defer(self, interruption: BaseException) -> bool:
+        """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
+        return self._left or self.loop.baton.defer(interruption)
+
+    # Steps.
+
+    def state_is_complete(self) -> None:
+        """The state after step `done` may be copied from now on, until the next commit."""
+        if self._complete != self.done:
+            self._complete = self.done
+            self.loop.post(self._completion())
+
+    def submit(self, operation: Operation) -> None:
+        """Add an operation to the step that is open, or open one with it; the loop's thread runs it."""
+        self._check_usable()
+        self._is_open = True
+        self.loop.post(self._submission(operation))
+
+    def commit(self, state_digest: bytes = b"") -> list[Operation]:
+        """Nothing more belongs to the open step: wait until all have finished it.
+
+        Returns:
+            Its operations, whose results are now the caller's.
+        """
+        self.loop.post(self._closing(state_digest))
+        operations = self._await_commit(self.loop.inbox.get)
+        self.announce()
+        return operations
+
+    def run_alone(self, operation: Operation) -> None:
+        """A step of one operation, run by the calling thread."""
+        self.take_seat()
+        self._check_usable()
+        if self._is_open:
+            raise ShoalError("a step is open: call no operation between the first gradient and the end of backward")
+        commands = [self._standing_of_state(), self._submission(operation), self._closing(b"")]
+
+        def take(timeout: float) -> Arrival:
+            arrival = self.loop.call(*commands, timeout_s=timeout)
+            commands.clear()
+            return arrival
+
+        self._await_commit(take)
+
+    def begin_batch(self) -> int:
+        """The script asks for its next batch, so its state is complete. Returns the last committed step."""
+        self.state_is_complete()
+        return self.done
+
+    def _completion(self) -> Callable[[], None]:
+        return partial(self.loop.state_complete, self.done, self._replica.pack)
+
+    def _standing_of_state(self) -> Callable[[], None]:
+        """Who trains a model may call an operation between backward and `optimizer.step`."""
+        is_certain = not self._replica.layout[0] or self._complete == self.done
+        return self._completion() if is_certain else partial(self.loop.state_withheld, self.done)
+
+    def _submission(self, operation: Operation) -> Callable[[], None]:
+        return partial(self.loop.submit, self.done + 1, self._attempt, operation)
+
+    def _closing(self, state_digest: bytes) -> Callable[[], None]:
+        return partial(self.loop.close, self.done + 1, self._attempt, state_digest)
+
+    def _check_usable(self) -> None:
+        if self._unusable is not None:
+            raise self._unusable
+
+    def _await_commit(self, take: Callable[..., Arrival]) -> list[Operation]:
+        """Take what the loop says until step done + 1 is committed, or is given up."""
+        step = self.done + 1
+        self._attempt += 1
+        self._is_open = False
+        deadline = self.loop.now() + self._config.step_timeout_s
+        try:
+            while self.done < step:
+                arrival = take(timeout=max(0.0, deadline - self.loop.now()))
+                self._take_in(arrival)
+        except OperationMismatch as error:
+            self._unusable = error if error.is_alone else None
+            raise
+        except ShoalError as error:
+            self._unusable = error
+            raise
+        except BaseException as error:  # nobody may write what was submitted while it may still be sent
+            why = self._why_no_commit(step)
+            self._unusable = ShoalError(INTERRUPTED)
+            self.loop.post(self.loop.leave)
+            if isinstance(error, Empty):
+                raise StepTimeout(why) from None
+            raise
+        assert isinstance(arrival, Commit)
+        return arrival.operations
+
+    def _take_in(self, arrival: Arrival) -> None:
+        """What the loop says of steps and views becomes what the script sees; an error is raised."""
+        self._write_moments()
+        if isinstance(arrival, ShoalError):
+            raise arrival
+        if isinstance(arrival, Commit):
+            self._take(arrival)
+
+    def _take(self, commit: Commit) -> None:
+        receipt = commit.receipt
+        self.done, self.view, self.receipt = receipt.step, commit.view, receipt
+        self.share.count(receipt)
+        if self._ledger is not None:
+            self._ledger.record(receipt)
+
+    def announce(self) -> None:
+        """Tell the listeners of a view that they have not heard of. Results have been handed out before."""
+        view, before = self.view, self._announced
+        self._announced = view
+        if view is not None and before is not None and view != before:
+            for listener in self.listeners:
+                listener(view)
+
+    def _write_moments(self) -> None:
+        moments = self.loop.moments
+        while not moments.empty():
+            moment = moments.get_nowait()
+            if self._ledger is not None:
+                self._ledger.note(moment)
+
+    def _why_no_seat(self, waited_s: float) -> str:
+        view, core = self.loop.core.view, self.loop.core
+        if view is None:
+            return (
+                f"no seat after {waited_s:g} s: {core.reason}; is another peer of swarm {self._config.swarm!r} stuck?"
+            )
+        here = f"{len(view.members)} of {view.founding_size} peers are here"
+        return f"no start after {waited_s:g} s: {here} ({', '.join(map(str, view.members))}); start the others"
+
+    def _why_no_commit(self, step: int) -> str:
+        return f"step {step} did not commit in {self._config.step_timeout_s:g} s: {self.loop.explain()}"

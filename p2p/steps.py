@@ -1,0 +1,170 @@
+"""The open step of this peer: what was submitted for it, and when it is finished, committed or given up.
+
+Belongs to the loop. The training thread numbers its attempts at a step: what it submitted for one that was given up
+meanwhile, and is still in the queue, is void.
+"""
+
+from collections.abc import Callable
+
+from gossip import Core, Member, View
+from gossip import effects as fx
+from gossip import messages as m
+
+from .arrivals import Admitted, Arrival, Commit
+from .errors import OperationMismatch
+from .frames import Frames
+from .mismatch import Mismatches
+from .operations import Array, Operation, Operations, Segment
+from .receipts import write_receipt
+
+
+class Steps:
+    """The steps of one peer, one after the other."""
+
+    def __init__(
+        self,
+        core: Core,
+        frames: Frames,
+        *,
+        segment_bytes: int,
+        now: Callable[[], float],
+        carry_out: Callable[[list[fx.Effect]], None],
+        tell: Callable[[Arrival], None],
+        note: Callable[[str, int], None],
+    ) -> None:
+        """Nothing is open.
+
+        Args:
+            core: of this peer.
+            frames: through which segments go out.
+            segment_bytes: what one frame carries, at most.
+            now: the time.
+            carry_out: does what the core asks for.
+            tell: what the training thread should hear.
+            note: remembers when something happened.
+        """
+        self._core = core
+        self._now = now
+        self._carry_out = carry_out
+        self._tell = tell
+        self._note = note
+        self._operations = Operations(frames.send_segment, self._object, segment_bytes=segment_bytes)
+        self._mismatches = Mismatches(core.me, self._operations.operation)
+        self._counts: Array | None = None
+        self._attempt, self._void_attempt = 0, -1
+        self._aborted: tuple[int, str] | None = None
+
+    @property
+    def num_refused(self) -> int:
+        """Early segments that fit nothing when their turn came."""
+        return self._operations.num_refused
+
+    # What the training thread wants.
+
+    def submit(self, step: int, attempt: int, operation: Operation) -> None:
+        """Add `operation` to `step`, which the training thread tries for the `attempt`-th time in all."""
+        if attempt == self._void_attempt:
+            return
+        self._attempt = attempt
+        if self._aborted is not None and self._aborted[0] == step:
+            self.give_up(*self._aborted)  # before anything of it is sent: the others are at their next call
+            return
+        self._operations.submit(step, operation)
+        self._compare()
+        self.try_finish()
+
+    def close(self, step: int, attempt: int, state_digest: bytes) -> None:
+        """Nothing more is submitted for `step`."""
+        if attempt != self._void_attempt:
+            self._operations.close(step, state_digest)
+            self.try_finish()
+
+    # What comes from others.
+
+    def receive(self, segment: Segment) -> None:
+        """A segment of the installed view. `try_finish` follows when all that have come were received.
+
+        Raises:
+            RemoteProtocolError: it fits nothing; nothing changed.
+        """
+        self._operations.receive(segment)
+
+    def overhear(self, source: Member, abort: m.Abort) -> None:
+        """`source` says what it has called."""
+        self._carry_out([*self._mismatches.hear(self._core.done + 1, source, abort)])
+        self._compare()
+
+    # Views and commits.
+
+    def install(self) -> None:
+        """A view replaces the one before."""
+        self._operations.install()
+        self._mismatches.begin()
+
+    def activate(self, view: View, done: int) -> None:
+        """Run what was submitted in `view`, from step `done` + 1 on."""
+        self._note("active", view.number)
+        self._mismatches.begin()
+        self._tell(Admitted(view, done))
+        self._operations.activate(view.members.index(self._core.me), len(view.members))
+        self.try_finish()
+
+    def loaded(self, contributors: tuple[str, ...]) -> None:
+        """The state after a step is loaded whose receipt names `contributors`."""
+        self._mismatches.commit(contributors)
+
+    def try_finish(self) -> None:
+        """Say that the open step is finished, if it is."""
+        finished = self._operations.finished()
+        if finished is not None and finished[0] == self._core.done + 1 and not self._core.has_finished:
+            self._counts = self._operations.counts
+            self._note("finished", finished[0])
+            self._carry_out(self._core.finished(self._now(), *finished))
+
+    def commit(self, finish: m.Finish, view: View) -> None:
+        """All have finished the step, in `view`."""
+        self._note("committed", finish.step)
+        operations = self._operations.end()
+        algorithm = operations[-1].ran if operations else ""
+        self._mismatches.commit(member.peer_id for member in view.members)
+        self._tell(Commit(write_receipt(finish, view, self._counts, algorithm), view, operations))
+        self._counts = None
+
+    # Operations that do not match.
+
+    def _object(self, index: int, rank: int) -> None:
+        view = self._core.view
+        assert view is not None  # a segment came in it
+        self._carry_out([*self._mismatches.see(view, self._core.done + 1, index, view.members[rank])])
+
+    def _compare(self) -> None:
+        """Give the step up if somebody calls one of its operations differently."""
+        step = self._core.done + 1
+        if (found := self._mismatches.find(step)) is None:
+            return
+        ours, reason = found
+        if self._mismatches.is_fresh(self._core.me):
+            self._tell(OperationMismatch(reason, is_alone=True))
+            self._carry_out(self._core.leave(self._now()))
+            return
+        effects = [*self._core.broadcast(ours), *self._core.abort(self._now(), step, reason)]
+        self.give_up(step, reason)
+        self._carry_out(effects)
+
+    def give_up(self, step: int, reason: str) -> None:
+        """Raise in the training thread, once, what it submits for `step`, or has submitted."""
+        if self._operations.operation(step, 0) is not None:
+            self._operations.end()
+            self._operations.pause()
+        elif self._aborted != (step, reason):
+            self._aborted = step, reason
+            return
+        self._mismatches.settle()
+        self._aborted, self._void_attempt = None, self._attempt
+        self._tell(OperationMismatch(reason))
+
+    def explain(self) -> str:
+        """What the open step waits for; a snapshot, from any thread."""
+        view = self._core.view
+        missing = self._operations.explain_missing(view.members if view is not None else ())
+        return missing or f"{self._core.reason}; others have not submitted or finished it"
