@@ -12,7 +12,7 @@ from collectives.ring import ring_all_reduce
 from collectives.schedule import Kind, Schedule, Transfer, even_chunks
 from collectives.tree import tree_all_reduce
 from collectives.verification import verify, verify_all_gather
-from collectives.widening import scale
+from collectives.widening import reducer, scale
 
 __all__ = [
     "ALGORITHMS",
@@ -36,6 +36,7 @@ __all__ = [
     "is_half",
     "one_shot_all_gather",
     "one_shot_all_reduce",
+    "reducer",
     "ring_all_reduce",
     "scale",
     "split_by_weight",

@@ -5,7 +5,7 @@ who needs it, since that takes seconds. Blocks are small enough to stay in a cor
 threads of its own: this runs beside a backward pass.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -73,6 +73,34 @@ class Widening:
         nans = np.isnan(self._sum[: bits.size])
         if nans.any():
             bits[nans] = self._nan
+
+
+def reducer(reduction: Reduction, dtype: DType) -> Callable[[Sequence[Array], Array], None]:
+    """What writes the complete reduction of its first argument, one array per rank, into its second.
+
+    With the bits that `Execution` leaves. Arrays of a half type are given as `carried` has them. For one thread at a
+    time.
+
+    Args:
+        reduction: allowed by `check_reduction`.
+        dtype: of the arrays.
+    """
+    if is_half(dtype):
+        widening = Widening(dtype, BLOCK)
+        return lambda arrays, out: widening.reduce(reduction, arrays, out, completes=True)
+    combine = reduction.combine(dtype)
+
+    @np.errstate(over="ignore", invalid="ignore")  # infinities are for the caller to find, as in torch
+    def reduce(arrays: Sequence[Array], out: Array) -> None:
+        first, *others = arrays
+        if not others:
+            out[:] = first
+        for array in others:
+            combine(first, array, out=out)
+            first = out
+        reduction.complete(out)
+
+    return reduce
 
 
 def scale(array: Array, factor: float, out: Array) -> None:

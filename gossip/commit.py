@@ -57,6 +57,8 @@ class StepMachine:
         self._ready: dict[Member, Ready] = {}
         self._progress: dict[Member, Progress] = {}
         self._target: tuple[int, bytes] | None = None
+        self.reads: set[Member] = set()
+        self._shares = False
 
     # Views and their barrier.
 
@@ -70,7 +72,8 @@ class StepMachine:
         """End the view before and say READY for this one."""
         self.view, self.phase = view, Phase.INSTALLING
         self._ready, self._progress, self._target, self.submitted = {}, {}, None, 0
-        mine = Ready(self.seated, self.done, self.digest, self.finish, *self._aborted)
+        self._shares = all(member in self.reads for member in view.members if member != self._me)
+        mine = Ready(self.seated, self.done, self.digest, self.finish, *self._aborted, self._shares)
         effects: list[Effect] = [Installed(view), *self._tell_all(mine)]
         return [*effects, *self.receive(self._me, mine)]
 
@@ -88,7 +91,7 @@ class StepMachine:
         self.done, self.digest = step, digest
         if self.phase is Phase.JOINING:
             return []
-        mine = Ready(False, step, digest, None)
+        mine = Ready(False, step, digest, None, shares=self._shares)
         return [*self._tell_all(mine), *self.receive(self._me, mine)]
 
     def wanted_state(self) -> tuple[int, bytes, Member] | None:
@@ -134,7 +137,8 @@ class StepMachine:
         joiners = [ready for ready in self._ready.values() if not ready.seated]
         if all((ready.done, ready.digest) == self._target for ready in joiners):
             self.phase, self.seated = Phase.ACTIVE, True
-            effects.append(Activated(self.view, self.done))
+            shares = all(ready.shares for ready in self._ready.values())
+            effects.append(Activated(self.view, self.done, shares))
         return effects
 
     def _settle(self, done: int, digest: bytes, seated: dict[Member, Ready]) -> list[Effect]:
@@ -157,12 +161,18 @@ class StepMachine:
 
     # Finish and commit within a view.
 
-    def finished(self, step: int, digest: bytes, state_digest: bytes) -> list[Effect]:
+    def finished(self, step: int, digest: bytes, state_digest: bytes, *, is_shown: bool = False) -> list[Effect]:
         """All operations of `step` are complete here, in the installed view."""
         assert self.view is not None and self.phase is Phase.ACTIVE, f"step {step} finished in {self.phase.name}"
         assert step == self.done + 1 and self.finish is None, f"step {step} finished after {self.done}, {self.finish}"
         self.finish, self._finish_view = Finish(step, digest, state_digest, self.view.number), self.view
-        return [*self._tell_all(Progress(self.done, self.digest, self.finish)), *self._try_commit()]
+        told = [] if is_shown else self._tell_all(Progress(self.done, self.digest, self.finish))
+        return [*told, *self._try_commit()]
+
+    def all_finished(self) -> list[Effect]:
+        """Commit: every other member has finished, in this view, what this one has, with the same bits."""
+        assert self.phase is Phase.ACTIVE and self.finish is not None
+        return self._commit(self.finish)
 
     def has_heard(self, member: Member) -> bool:
         """Whether `member` has said READY in this view."""

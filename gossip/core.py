@@ -154,9 +154,35 @@ class Core:
             self._steps.submitted = num_operations
             self._membership.watch_anew()
 
-    def finished(self, now: float, step: int, digest: bytes, state_digest: bytes) -> list[Effect]:
-        """All operations of `step` are complete here, in the installed view, which is active."""
-        return self._done_with(now, self._steps.finished(step, digest, state_digest))
+    def finished(
+        self, now: float, step: int, digest: bytes, state_digest: bytes, *, is_shown: bool = False
+    ) -> list[Effect]:
+        """All operations of `step` are complete here, in the installed view, which is active.
+
+        Args:
+            now: the time.
+            step: done + 1.
+            digest: of its results.
+            state_digest: of the parameters that it was computed with.
+            is_shown: all members read it in the memory of this peer, so it is not said (but still in beats).
+        """
+        effects = self._steps.finished(step, digest, state_digest, is_shown=is_shown)
+        return [*self._notice_pause(now), *self._membership.note(now, effects)]
+
+    def saw(self, now: float, shown: Sequence[tuple[Member, m.Progress]]) -> list[Effect]:
+        """What members of the installed view show in their memory."""
+        effects: list[Effect] = []
+        for member, progress in shown:
+            effects += self._steps.receive(member, progress)
+        return self._done_with(now, effects)
+
+    def all_finished(self, now: float) -> list[Effect]:
+        """All other members show in their memory what this one has finished, with the same bits, in this view."""
+        return [*self._notice_pause(now), *self._membership.note(now, self._steps.all_finished())]
+
+    def can_read(self, member: Member, *, is_so: bool) -> None:
+        """Whether the host can read the memory of `member`; counts from the next view on."""
+        (self._steps.reads.add if is_so else self._steps.reads.discard)(member)
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run with what was fed."""

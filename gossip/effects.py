@@ -55,10 +55,14 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Activated:
-    """Every member of the view is at step `done`: run step done + 1, from its first operation, in this view."""
+    """Every member of the view is at step `done`: run step done + 1, from its first operation, in this view.
+
+    `shares`: every member can read the memory of all others.
+    """
 
     view: View
     done: int
+    shares: bool = False
 
 
 @dataclass(frozen=True, slots=True)

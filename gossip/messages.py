@@ -280,6 +280,7 @@ class Ready:
         finish: what it had finished when it installed this view.
         aborted_in: the view in which step done + 1 was given up; 0 if it was not.
         aborted: why.
+        shares: it can read the memory of every other member of this view.
     """
 
     seated: bool
@@ -288,6 +289,7 @@ class Ready:
     finish: Finish | None
     aborted_in: int = 0
     aborted: str = ""
+    shares: bool = False
 
 
 @dataclass(frozen=True, slots=True)

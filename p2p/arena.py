@@ -1,11 +1,13 @@
 """The arena: one piece of memory per peer, which all peers of this host can read.
 
-A memfd: it has no name, so nothing is left behind whoever is killed. It is allocated in full at the start and sealed
-against shrinking, so no reader is ever hit by SIGBUS, and against growing: running out is back-pressure, not
-allocation. Its first page is the board (board.py), the rest is given out in regions.
+A memfd: nothing is left behind whoever is killed. Its first page is the board (board.py), then two tables of digests
+(lending.py); the rest is given out in regions. Its size is a limit: the kernel is asked for the pages of a region
+before it is given out, so nobody who writes or reads it is ever hit by SIGBUS, and what is not given out costs nothing,
+neither at the start nor when the kernel takes it back from the dead. It is sealed against shrinking and growing.
 
-Another peer maps it read-only through `/proc/PID/fd/N` and proves by the nonce that it is the right one: neither a
-process id nor a host's name is taken for granted (containers share neither, and both are used again).
+Another peer finds it among the descriptors of its process by the name, maps it read-only, and is sure by the nonce that
+it is the right one: neither a process id nor a host's name is taken for granted (containers share neither, and both are
+used again).
 
 Left out: page-locking for CUDA; huge pages; the memory limit of a cgroup, which is told from the machine's only by
 being killed.
@@ -14,23 +16,31 @@ being killed.
 import fcntl
 import mmap
 import os
-import secrets
 import stat
+import weakref
 from bisect import bisect
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from .board import BOARD_BYTES, LINE_BYTES, NONCE_BYTES, Board
+from .board import BOARD_BYTES, LINE_BYTES, Board
 from .errors import ShoalError
 
 Array = npt.NDArray[Any]
 
+TABLE_BYTES: Final = 4096
+"""Digests of the chunks of one result."""
+DIGESTS_OFFSET: Final = BOARD_BYTES
+REGIONS_OFFSET: Final = DIGESTS_OFFSET + 2 * TABLE_BYTES
+"""The first region begins here."""
+
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MAX_KEPT_ARRAYS: Final = 1024  # making one anew costs a microsecond; the same regions are lent again and again
-_MAX_PID: Final = 1 << 22  # of Linux
+_NAME: Final = "shoal-{}"
 
 
 class ArenaError(ShoalError):
@@ -84,48 +94,56 @@ class Memory:
 
 
 class Arena(Memory):
-    """The memory of this peer. Regions are given out and taken back by one thread.
+    """The memory of this peer. Regions are given out and taken back by one thread."""
 
-    Attributes:
-        nonce: what proves to others that they have mapped this arena.
-        fd: under which they find it, in this process.
-    """
+    def __init__(self, size: int, peer_id: str) -> None:
+        """Take the board.
 
-    def __init__(self, size: int) -> None:
-        """Allocate `size` bytes, a multiple of the page size, the board included.
+        Args:
+            size: limit in bytes, a multiple of the page size, with room for board, tables and something else.
+            peer_id: 16 hex digits, drawn at random by this process: under this name others find the arena.
 
         Raises:
             ArenaError: there is no such memory.
         """
-        if size < 2 * BOARD_BYTES or size % mmap.PAGESIZE:
-            raise ValueError(f"an arena has whole pages, two at least, got {size} bytes")
-        available = available_bytes()
-        if size > available:  # asking the kernel instead would have it kill somebody to make room
-            raise ArenaError(f"no arena of {size} bytes can be had: {available} are available; make it smaller")
-        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        if size <= REGIONS_OFFSET or size % mmap.PAGESIZE:
+            raise ValueError(f"an arena has whole pages, {REGIONS_OFFSET} bytes and more, got {size}")
         try:
-            self.fd = os.memfd_create("shoal-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            self._fd = os.memfd_create(_NAME.format(peer_id), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
             raise _no_memory(size, error) from error
         try:
-            os.posix_fallocate(self.fd, 0, size)
-            super().__init__(mmap.mmap(self.fd, size))
-            self.board.sign(self.nonce)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
+            os.ftruncate(self._fd, size)
+            os.posix_fallocate(self._fd, 0, REGIONS_OFFSET)
+            mapped = mmap.mmap(self._fd, size)
+            mapped.madvise(mmap.MADV_DONTFORK)  # a forked child must not keep it, nor write to it
+            super().__init__(mapped)
+            self.board.sign(peer_id.encode())
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
-            os.close(self.fd)
+            os.close(self._fd)
             raise _no_memory(size, error) from error
-        self._free = [Region(BOARD_BYTES, size - BOARD_BYTES)]
+        self._start = np.frombuffer(mapped, np.uint8).ctypes.data
+        self._free = [Region(REGIONS_OFFSET, size - REGIONS_OFFSET)]
 
     @property
     def free_bytes(self) -> int:
         return sum(region.length for region in self._free)
 
     def allocate(self, length: int) -> Region | None:
-        """The first place where `length` bytes fit, on a cache line of its own; None: wait until some are freed."""
+        """The first place where `length` bytes fit, on a cache line of its own.
+
+        None: there is no such place, or this machine has no memory to fill it.
+        """
         rounded = align(length)
+        if rounded > available_bytes():  # asking the kernel instead would have it kill somebody to make room
+            return None
         for index, (offset, free) in enumerate(self._free):
             if rounded <= free:
+                try:
+                    os.posix_fallocate(self._fd, offset, rounded)
+                except OSError:
+                    return None
                 rest = Region(offset + rounded, free - rounded)
                 self._free[index : index + 1] = [rest] if rest.length else []
                 return Region(offset, length)
@@ -144,10 +162,29 @@ class Arena(Memory):
             offset = self._free.pop(index).offset
         self._free.insert(index, Region(offset, end - offset))
 
+    def lend(self, region: Region, dtype: npt.DTypeLike, ended: Callable[[Region], None]) -> Array:
+        """As `array`; `ended` is called, by any thread, when neither it nor a view of it is left."""
+        span = _Span(self.array(region, dtype))
+        weakref.finalize(span, ended, region)
+        return np.asarray(span)
+
+    def region_of(self, array: Array) -> Region | None:
+        """Where a contiguous `array` lies, if it lies in this arena."""
+        offset = array.__array_interface__["data"][0] - self._start
+        return Region(offset, array.nbytes) if REGIONS_OFFSET <= offset < self.size else None
+
     def close(self) -> None:
         """Give up the own mapping and the descriptor; peers keep what they have mapped."""
-        os.close(self.fd)
+        os.close(self._fd)
         super().close()
+
+
+class _Span:
+    """What all views of an array have as their base, and nobody else."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.__array_interface__ = array.__array_interface__
 
 
 class Slots:
@@ -180,28 +217,30 @@ class Mapping(Memory):
     """The memory of another peer of this host, read-only."""
 
     @classmethod
-    def open(cls, pid: int, fd: int, size: int, nonce: bytes) -> Self:
-        """Map what the peer says of its arena: its process, descriptor, size and nonce. Nothing of it is trusted.
+    def open(cls, pid: int, peer_id: str) -> Self:
+        """Map the arena of a peer that says it is process `pid`. Nothing of that is trusted.
 
         Raises:
-            MappingRefused: it is not what the peer said, or not ours to read. The reason is a sentence.
+            MappingRefused: there is none, or it is not ours to read. The reason is a sentence.
         """
-        if not (0 < pid <= _MAX_PID and 0 <= fd < 1 << 31 and size >= BOARD_BYTES and len(nonce) == NONCE_BYTES):
-            raise MappingRefused(f"no arena is descriptor {fd} of process {pid} with {size} bytes")
-        name = f"descriptor {fd} of process {pid}"
-        opened = _open_readable(f"/proc/{pid}/fd/{fd}", name)
+        name = f"the arena of peer {peer_id} in process {pid}"
         try:
-            _check_sealed(opened, size, name)
-            mapped = mmap.mmap(opened, size, access=mmap.ACCESS_READ)
+            opened = _find(f"/proc/{pid:d}/fd", f"/memfd:{_NAME.format(peer_id)} (deleted)")
+        except FileNotFoundError:
+            raise MappingRefused(f"there is no process {pid}: it is gone, or lives in another container") from None
+        except OSError as error:
+            raise MappingRefused(f"{name} cannot be opened: {error.strerror}; it may be of another user") from error
+        if opened is None:
+            raise MappingRefused(f"there is no {name.removeprefix('the ')}: it has none, or is not that process")
+        try:
+            mapped = mmap.mmap(opened, _checked_size(opened, name), access=mmap.ACCESS_READ)
         except OSError as error:
             raise MappingRefused(f"{name} cannot be mapped: {error.strerror}") from error
         finally:
             os.close(opened)
         mapping = cls(mapped)
-        if not mapping.board.is_signed(nonce):
-            raise MappingRefused(
-                f"{name} is the arena of another peer, or of another version: its nonce is not the one"
-            )
+        if not mapping.board.is_signed(peer_id.encode()):
+            raise MappingRefused(f"{name} is laid out by another version of shoal")
         return mapping
 
 
@@ -224,31 +263,23 @@ def _no_memory(size: int, error: OSError) -> ArenaError:
     return ArenaError(f"no arena of {size} bytes can be had: {error.strerror}; make it smaller")
 
 
-def _open_readable(path: str, name: str) -> int:
-    try:
-        if not _is_private_file(os.stat(path)):  # before it is opened: that would wait for the writer of a pipe
-            raise MappingRefused(f"{name} is no memory of this user")
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise MappingRefused(f"there is no {name}: it is gone, or lives on another host or in a container") from None
-    except OSError as error:
-        reason = f"{error.strerror}; it may be of another user"
-        raise MappingRefused(f"{name} cannot be opened: {reason}") from error
+def _find(folder: str, link: str) -> int | None:
+    """Open the descriptor in `folder` that is a link to `link`; the last one, if there are several."""
+    for name in sorted(os.listdir(folder), key=int, reverse=True):
+        with suppress(FileNotFoundError):
+            if os.readlink(f"{folder}/{name}") == link:
+                return os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    return None
 
 
-def _check_sealed(fd: int, size: int, name: str) -> None:
+def _checked_size(fd: int, name: str) -> int:
     status = os.fstat(fd)
-    if not _is_private_file(status):  # another one by now
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         raise MappingRefused(f"{name} is no memory of this user")
-    if status.st_size != size:
-        raise MappingRefused(f"{name} has {status.st_size} bytes, its owner said {size}")
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:  # no memfd
         seals = 0
-    if seals & _SEALS != _SEALS:
-        raise MappingRefused(f"{name} is not sealed: it could shrink while it is read")
-
-
-def _is_private_file(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    if seals & _SEALS != _SEALS or status.st_size < REGIONS_OFFSET:
+        raise MappingRefused(f"{name} is not sealed, or too short: it could shrink while it is read")
+    return status.st_size

@@ -30,6 +30,11 @@ class Baton:
         return self._is_wanted
 
     @property
+    def is_wanted_back(self) -> bool:
+        """The training thread waits for it."""
+        return self._is_wanted and not self._is_lent
+
+    @property
     def is_busy(self) -> bool:
         """The training thread is in the middle of a turn of the loop."""
         return self._is_busy

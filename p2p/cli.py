@@ -63,7 +63,10 @@ def run(
 def bench_all_reduce(
     num_peers: Annotated[int, typer.Option("-n", help="Number of peers.")] = 2,
     algos: Annotated[
-        str, typer.Option(help="Of one-shot, direct, ring, tree and auto, with commas.")
+        str,
+        typer.Option(
+            help="Of one-shot, direct, ring, tree and auto, with commas; @arena: in shared memory, @sockets: without."
+        ),
     ] = "one-shot,direct,ring,tree",
     baseline: Annotated[str | None, typer.Option(help="Whom to compare with: gloo.", show_default=False)] = None,
     first: Annotated[str, typer.Option("-b", help="Size of the first arrays; K, M and G are powers of 1024.")] = "4K",

@@ -19,6 +19,8 @@ class LoopConfig:
     """What one data frame carries at most."""
     policy: Policy = Policy.LIVE
     """Who may decide the next view, if this peer founds the swarm."""
+    arena_bytes: int = 0
+    """As in `PeerConfig`."""
     keep_moments: bool = False
     """Remember when things happened; for whoever writes receipts."""
     link_check_s: float = 0.05
@@ -41,6 +43,8 @@ class PeerConfig:
         join_timeout_s: for a seat, and for the first `min_peers` peers.
         step_timeout_s: for a step to commit; longer than the slowest member's backward pass.
         leave_timeout_s: for the others to agree on a view without this peer.
+        arena_bytes: at most so much memory of this peer is read in place by the others of its host; 0: none, everything
+            between them goes through sockets.
     """
 
     swarm: str = "default"
@@ -51,6 +55,7 @@ class PeerConfig:
     join_timeout_s: float = 600.0
     step_timeout_s: float = 600.0
     leave_timeout_s: float = 5.0
+    arena_bytes: int = 1 << 30
     loop: LoopConfig = field(default_factory=LoopConfig)
 
     def __post_init__(self) -> None:
@@ -58,6 +63,8 @@ class PeerConfig:
             raise ValueError(f"min_peers must be at least 1, is {self.min_peers}")
         if self.policy.upper() not in Policy.__members__:
             raise ValueError(f"policy must be {' or '.join(Policy.__members__).lower()}, is {self.policy!r}")
+        if self.arena_bytes < 0:
+            raise ValueError(f"arena_bytes must be at least 0, is {self.arena_bytes}")
         for name in ("join_timeout_s", "step_timeout_s", "leave_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
@@ -72,6 +79,8 @@ class PeerConfig:
             found["min_peers"] = int(min_peers)
         if policy := environ.get("SHOAL_POLICY"):
             found["policy"] = policy
+        if arena := environ.get("SHOAL_ARENA"):
+            found["arena_bytes"] = int(arena)
         if receipts := environ.get("SHOAL_RECEIPTS"):
             found["receipts"] = Path(receipts)
         return cls(**(found | given))

@@ -1,8 +1,9 @@
-"""Runs programs (collectives/program.py) over the memory of those members of a view that share a host.
+"""Runs programs (collectives/program.py) over the memory of the members of a view, who all share one host.
 
-No message is needed: what a rank lends and how far it is stand in its arena. Waiting is a spin that yields the core at
-each turn, of 200 us at most; then the rank says on its board what it waits for, looks once more, and sleeps until its
-doorbell rings. Whoever publishes rings only for those who say that they sleep.
+No message is needed: what a rank lends and how far it is stand in its arena. Nothing here waits: `advance` goes on
+until somebody else has to do something first. Whoever drives it looks again for a while; then it says on its board
+what it waits for (`doze`), looks once more, and sleeps until its doorbell rings. Whoever publishes rings for those who
+sleep.
 
 What is read of another rank counts only if its tag is right *after* the read (PROTOCOL.md, R10). Whatever goes
 wrong, inputs are untouched, and what is half written lies in the result: the operation can be done again.
@@ -10,144 +11,160 @@ wrong, inputs are untouched, and what is half written lies in the result: the op
 Left out: who allocates regions and when they are free again; members on other hosts; what a doorbell is.
 """
 
-import os
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from collectives.program import Copy, Program, Publish, Reduce, Wait
+from collectives.program import Copy, Instruction, Program, Publish, Reduce, Wait
 
 from .arena import Array, Memory
-from .board import fence
-from .lending import DIGEST_BYTES, Call, Interrupted, Operands, Seat
-
-SPIN_S: Final = 200e-6
-NET_S: Final = 20e-3
-"""Who sleeps looks again after this long, rung for or not."""
+from .board import Finished, fence
+from .lending import Call, Operands, Seat
 
 _VIEW_SHIFT: Final = 40
 _SPINS_GIVEN_UP: Final = 4
 
-Reduction = Callable[[Sequence[Array], Array], None]
-"""Writes the sum of the first, in their order, into the second."""
+Reducer = Callable[[Sequence[Array], Array], None]
+"""Writes what becomes of the first, in their order, into the second."""
 
 DigestFunction = Callable[[memoryview], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """How a rank hears of others, and they of it, other than through memory.
-
-    Attributes:
-        ring: rings the doorbell of a rank. Never blocks.
-        wait_doorbell: waits for the own one, so many seconds; whether it rang. What rings between two waits is kept.
-        is_interrupted: whether to give up. Whoever makes it true rings the own doorbell afterwards.
-    """
-
-    ring: Callable[[int], None]
-    wait_doorbell: Callable[[float], bool]
-    is_interrupted: Callable[[], bool]
-
-
 class Exchange:
-    """The operations of one group in one view, one after the other. One thread at a time; after an error no more.
-
-    Attributes:
-        num_sleeps: waits that were too long for a spin.
-        num_caught: sleepers that no doorbell woke, though one should have. Must stay 0.
-    """
+    """The operations of one group in one view, one after the other. After an error no more."""
 
     def __init__(
-        self,
-        memories: Sequence[Memory],
-        seat: Seat,
-        signals: Signals,
-        *,
-        reduction: Reduction | None = None,
-        digest: DigestFunction | None = None,
-        spin_s: float = SPIN_S,
+        self, memories: Sequence[Memory], seat: Seat, ring: Callable[[int], None], *, digest: DigestFunction
     ) -> None:
         """Nothing is written before the first operation.
 
         Args:
             memories: of all ranks; the own arena among them, whose board has the tag of the view.
             seat: in the view.
-            signals: to and from outside.
-            reduction: None: `add_in_order`.
-            digest: of a chunk, 16 bytes; called by whoever adds it up, while it is in the cache.
-            spin_s: how long to look before sleeping.
+            ring: rings the doorbell of a rank. Never blocks.
+            digest: of a chunk, 16 bytes; called by whoever reduces it, while it is in the cache.
         """
-        self._memories, self._seat, self._signals = memories, seat, signals
-        self._reduction, self._digest = reduction or add_in_order, digest
+        self._memories, self._seat, self._ring, self._digest = memories, seat, ring, digest
         boards = [memory.board for memory in memories]
+        self._boards = boards
         self._progress = [board.progress(seat.group) for board in boards]
         self._sleeping = boards[seat.rank].sleeping(seat.group)
         self._others = [(rank, board.sleeping(seat.group)) for rank, board in enumerate(boards) if rank != seat.rank]
-        self._published = seat.view_number << _VIEW_SHIFT
+        self._peers = tuple(rank for rank, _ in self._others)
+        self._published = self._base = seat.view_number << _VIEW_SHIFT
         self._turn = 0
-        self._spin_s, self._num_long_waits = spin_s, 0
-        self._deadline = 0.0
-        self.num_sleeps = self.num_caught = 0
+        self._instructions: Sequence[Instruction] = ()
+        self._next = 0
+        self._awaited: tuple[tuple[int, ...], int] = ((), 0)
+        self._num_long_waits = 0
+        self.digests: list[bytes] = []
+        """Of all chunks of the last result."""
 
-    @property
-    def spins(self) -> bool:
-        """Whether the next wait begins with a spin: not after several that would all have been in vain."""
-        return self._num_long_waits < _SPINS_GIVEN_UP
+    # Operations.
 
-    def run(self, program: Program, call: Call, timeout_s: float) -> bytes:
-        """Carry out one operation; the digests of all chunks of its result, if there is a digest function.
+    def begin(self, program: Program, call: Call, reduce: Reducer, *, checked: int = 0) -> None:
+        """Say what is lent for the next operation, which `advance` carries out.
+
+        Args:
+            program: of this rank.
+            call: the operation as this rank calls it.
+            reduce: what a REDUCE does.
+            checked: of the chunks, in turns, which one this rank digests as it holds it, if another one reduced it.
+        """
+        self._operands = Operands(program, call, self._memories, self._seat, self._turn)
+        self._instructions, self._next, self._base = program.instructions, 0, self._published
+        self._reducer, self._checked = reduce, checked % program.num_chunks
+        self.digests = [b""] * program.num_chunks
+        self._copied: set[int] = set()
+        self._turn ^= 1
+
+    def advance(self) -> bool:
+        """Go on as far as possible. Whether the operation is complete; if not, `late` says who is waited for.
 
         Raises:
-            Interrupted: this view ends.
+            Interrupted: a rank has left this view.
             Differs: a rank calls something else.
             RemoteProtocolError: a rank lends what it does not have.
-            TimeoutError: others do not come, and nobody said why.
         """
-        self._deadline = time.monotonic() + timeout_s
-        operands = Operands(program, call, self._memories, self._seat, self._turn)
-        digests = [b""] * program.num_chunks
-        self._turn ^= 1
-        base = self._published
-        for instruction in program.instructions:
-            match instruction:
+        while self._next < len(self._instructions):
+            match self._instructions[self._next]:
                 case Publish():
                     self._publish()
                 case Wait(peers, progress):
-                    self._wait(peers, base + progress)
+                    self._awaited = peers, self._base + progress
+                    if self.late():
+                        return False
                 case Reduce(chunk, peers):
-                    self._reduce(operands, chunk, peers, digests)
+                    self._reduce(chunk, peers)
                 case Copy(chunk, peer):
-                    self._copy(operands, chunk, peer, digests)
-        return b"".join(digests)
+                    self._copy(chunk, peer)
+            self._next += 1
+        if self._instructions:
+            self._instructions, self._next = (), 0
+            if self._checked in self._copied:
+                held = self._operands.result[self._operands.bounds[self._checked]]
+                self.digests[self._checked] = self._digest(held.view(np.uint8).data)
+        return True
 
-    # Data.
-
-    def _reduce(self, operands: Operands, chunk: int, peers: Sequence[int], digests: list[bytes]) -> None:
+    def _reduce(self, chunk: int, peers: Sequence[int]) -> None:
+        operands = self._operands
         where, bounds = operands.bounds[chunk], operands.input_bounds[chunk]
         result = (operands.result if operands.lent is None else operands.lent)[where]
-        self._reduction([operands.input(peer)[bounds] for peer in peers], result)
+        self._reducer([operands.input(peer)[bounds] for peer in peers], result)
         operands.check_tags(peers)
-        if self._digest is not None:
-            digests[chunk] = self._digest(result.view(np.uint8).data)
+        self.digests[chunk] = digest = self._digest(result.view(np.uint8).data)
         if operands.lent is not None:
             if operands.lent is not operands.result:
                 operands.result[where] = result
-            if digests[chunk]:
-                place = chunk * DIGEST_BYTES
-                operands.digests(self._seat.rank)[place : place + DIGEST_BYTES] = digests[chunk]
+            operands.write_digest(chunk, digest)
 
-    def _copy(self, operands: Operands, chunk: int, peer: int, digests: list[bytes]) -> None:
+    def _copy(self, chunk: int, peer: int) -> None:
+        operands = self._operands
         where = operands.bounds[chunk]
         operands.result[where] = operands.lent_result(peer)[where]
-        if self._digest is not None:
-            place = chunk * DIGEST_BYTES
-            digests[chunk] = bytes(operands.digests(peer)[place : place + DIGEST_BYTES])
+        self.digests[chunk] = operands.read_digest(peer, chunk)
+        self._copied.add(chunk)
         operands.check_tags((peer,))
 
-    # Progress.
+    # Steps.
+
+    def announce(self, finished: Finished) -> None:
+        """Show all that a step is finished here; `late` says who has not done so yet."""
+        self._boards[self._seat.rank].finish(finished)
+        self._publish()
+        self._awaited = self._peers, self._published
+
+    def finished(self, step: int) -> list[tuple[int, bytes]]:
+        """The other ranks that show `step` as finished in this view, with the digests that they show."""
+        shown = ((rank, self._boards[rank].finished(step, self._seat.tag)) for rank in self._peers)
+        return [(rank, digests) for rank, digests in shown if digests is not None]
+
+    # Waiting.
+
+    def late(self) -> list[int]:
+        """The ranks that have not come as far as what goes on next needs."""
+        ranks, target = self._awaited
+        return [rank for rank in ranks if self._progress[rank][0] < target]
+
+    @property
+    def spins(self) -> bool:
+        """Whether to look again before sleeping: not after several waits in which that was all in vain."""
+        return self._num_long_waits < _SPINS_GIVEN_UP
+
+    def waited(self, *, is_long: bool) -> None:
+        """A wait is over, or longer than a spin."""
+        self._num_long_waits = self._num_long_waits + 1 if is_long else 0
+
+    def doze(self) -> bool:
+        """Say that this rank sleeps until nobody is late. Whether it has to: somebody still is."""
+        self._sleeping[0] = self._awaited[1]
+        fence()
+        return bool(self.late())
+
+    def wake(self) -> None:
+        """This rank is awake: nobody needs to ring."""
+        self._sleeping[0] = 0
 
     def _publish(self) -> None:
         fence()  # a large copy may have been made with stores that the processor does not keep in order
@@ -156,59 +173,4 @@ class Exchange:
         fence()
         for rank, sleeping in self._others:
             if 0 < sleeping[0] <= self._published:
-                self._signals.ring(rank)
-
-    def _wait(self, ranks: Sequence[int], target: int) -> None:
-        late = self._late(ranks, target)
-        if not late:
-            return
-        began = time.monotonic()
-        if self.spins:
-            late = self._spin(late, target)
-        if late:
-            self._sleep(late, target)
-        is_long = time.monotonic() - began > self._spin_s
-        self._num_long_waits = self._num_long_waits + 1 if is_long else 0
-
-    def _late(self, ranks: Sequence[int], target: int) -> list[int]:
-        return [rank for rank in ranks if self._progress[rank][0] < target]
-
-    def _spin(self, late: list[int], target: int) -> list[int]:
-        """Look again and again, for a while; who is still late."""
-        limit = time.monotonic() + self._spin_s
-        while late and time.monotonic() < limit:
-            self._check_interrupt()
-            os.sched_yield()  # there may be more peers than cores
-            late = self._late(late, target)
-        return late
-
-    def _sleep(self, late: list[int], target: int) -> None:
-        """Until nobody is late any more."""
-        self.num_sleeps += 1
-        self._sleeping[0] = target
-        fence()
-        try:
-            while late := self._late(late, target):
-                self._check_interrupt()
-                if (left_s := self._deadline - time.monotonic()) <= 0:
-                    raise TimeoutError(f"ranks {', '.join(map(str, late))} do not come")
-                if not self._signals.wait_doorbell(min(NET_S, left_s)) and not self._late(late, target):
-                    # Either the bell is about to ring, or nobody had seen that we sleep.
-                    self.num_caught += not self._signals.wait_doorbell(NET_S)
-        finally:
-            self._sleeping[0] = 0
-
-    def _check_interrupt(self) -> None:
-        if self._signals.is_interrupted():
-            raise Interrupted("another view is installed")
-
-
-@np.errstate(over="ignore", invalid="ignore")  # infinities are for the caller to find, as in torch
-def add_in_order(sources: Sequence[Array], result: Array) -> None:
-    """Add up in the given order, as `collectives.Execution` does: the bits are the same."""
-    if len(sources) == 1:
-        result[:] = sources[0]
-        return
-    np.add(sources[0], sources[1], out=result)
-    for source in sources[2:]:
-        np.add(result, source, out=result)
+                self._ring(rank)

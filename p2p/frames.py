@@ -15,7 +15,7 @@ from .errors import RemoteProtocolError
 from .handover import StateSegment
 from .operations import Segment
 from .transport import Transport
-from .wire import FLAG_FINAL, FLAG_FINISHED, FLAG_LAST, FLAG_STATE, Codec, DataHeader, DType
+from .wire import FLAG_BELL, FLAG_FINAL, FLAG_FINISHED, FLAG_LAST, FLAG_STATE, Codec, DataHeader, DType
 
 NO_DIGEST = bytes(16)
 """Of a step without operations."""
@@ -56,6 +56,11 @@ class Frames:
         header = self._header(sequence, outgoing.transfer, outgoing.segment, fingerprint)
         self._transport.send_data(self._members[outgoing.peer].peer_id, header.pack(), outgoing.payload)
 
+    def ring(self, rank: int) -> None:
+        """Wake a rank that sleeps: what it waits for stands in our memory."""
+        header = self._header(0, 0, 0, NO_DIGEST, FLAG_BELL)
+        self._transport.send_data(self._members[rank].peer_id, header.pack(), b"")
+
     def send_state(self, target: Member, step: int, segments: Iterable[StateSegment]) -> None:
         """Send the state after `step`."""
         for segment in segments:
@@ -92,7 +97,7 @@ class Frames:
         return envelope
 
     def read_data(self, frame: memoryview, payload: memoryview) -> Envelope | Segment | tuple[int, StateSegment] | None:
-        """FINISHED, a segment, or a step and a segment of the state after it; None if it is of another view.
+        """FINISHED, a segment, or a step and a segment of the state after it; None if it is of another view, or a bell.
 
         Raises:
             RemoteProtocolError: it is none of these.
@@ -104,6 +109,8 @@ class Frames:
             self._stamp.lineage,
         ):
             return None
+        if header.flags & FLAG_BELL:
+            return None  # whoever is woken by it looks for itself
         if header.source >= len(self._members):
             raise RemoteProtocolError(f"data frame of rank {header.source} in a view of {len(self._members)}")
         if header.flags & FLAG_FINISHED:

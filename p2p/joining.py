@@ -25,6 +25,7 @@ def join(
     join_timeout_s: float | None = None,
     step_timeout_s: float | None = None,
     leave_timeout_s: float | None = None,
+    arena_bytes: int | None = None,
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `wait_view` gives it a seat.
 
@@ -44,6 +45,7 @@ def join(
         "join_timeout_s": join_timeout_s,
         "step_timeout_s": step_timeout_s,
         "leave_timeout_s": leave_timeout_s,
+        "arena_bytes": arena_bytes,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if sys.excepthook is sys.__excepthook__:

@@ -2,7 +2,7 @@
 
 A reference (board.py, `Lent`) names the operation by its fingerprint, and the regions of input and result. It is read
 after its lender's progress, and before its tag: while the tag is that of the view, it was written for this operation.
-Behind the result, on the next cache line, lie the digests of its chunks, as far as their owner has added them up.
+Behind the board lie the digests of the chunks of each result that is lent, as far as their owner has reduced them.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,12 @@ import numpy.typing as npt
 from collectives import even_chunks, split_by_weight
 from collectives.program import Program
 
-from .arena import Array, Memory, Region, align
+from .arena import DIGESTS_OFFSET, TABLE_BYTES, Array, Memory, Region
 from .board import Lent
 from .errors import RemoteProtocolError
 
 DIGEST_BYTES: Final = 16
+MOST_CHUNKS: Final = TABLE_BYTES // DIGEST_BYTES
 
 
 class Interrupted(Exception):
@@ -56,7 +57,7 @@ class Call(NamedTuple):
     Attributes:
         fingerprint: 16 bytes; the same on all ranks if they call the same.
         input: in the own arena; only read.
-        lent_result: in the own arena, of `result_bytes`: where others copy from. For programs that lend a result.
+        lent_result: in the own arena: where others copy from. For programs that lend a result.
         result: one-dimensional, anywhere; None: the result is what is lent.
     """
 
@@ -92,7 +93,8 @@ class Operands:
         whole = slice(0, self._inputs[seat.rank].size)
         is_part = whole.stop < result.size
         self.input_bounds = (whole,) * program.num_chunks if is_part else self.bounds
-        self._digests_bytes = program.num_chunks * DIGEST_BYTES
+        assert program.num_chunks <= MOST_CHUNKS, f"{program.num_chunks} chunks"
+        self._table = Region(DIGESTS_OFFSET + turn * TABLE_BYTES, TABLE_BYTES)
         own.board.lend(seat.group, turn, Lent(call.fingerprint, *call.input, *(region or (0, 0))))
 
     def input(self, rank: int) -> Array:
@@ -111,11 +113,14 @@ class Operands:
         """The whole result of `rank`, as far as it has published it."""
         return self._array(rank, Region(self._lent_by(rank).result_offset, self._call.input.length), self._call.dtype)
 
-    def digests(self, rank: int) -> memoryview:
-        """The digests of all chunks of the result of `rank`, as far as it has published them."""
-        lent, own_bytes = self._lent_by(rank), align(self._call.input.length)
-        region = Region(lent.result_offset + own_bytes, self._digests_bytes)
-        return self._array(rank, region, np.uint8).data
+    def read_digest(self, rank: int, chunk: int) -> bytes:
+        """Of a chunk of the result of `rank`, which it has published."""
+        return bytes(self._memories[rank].array(self._table, np.uint8)[_digest_place(chunk)].data)
+
+    def write_digest(self, chunk: int, digest: bytes) -> None:
+        """Of a chunk of the own result, before it is published."""
+        table = self._memories[self._seat.rank].array(self._table, np.uint8)
+        table[_digest_place(chunk)] = np.frombuffer(digest, np.uint8)
 
     def check_tags(self, ranks: Sequence[int]) -> None:
         """After a read of the memory of `ranks`: whether it was still lent.
@@ -144,9 +149,8 @@ class Operands:
             raise RemoteProtocolError(f"rank {rank} lends what it does not have: {error}") from None
 
 
-def result_bytes(length: int, program: Program) -> int:
-    """What a result of `length` bytes takes where it is lent: behind it are the digests of its chunks."""
-    return align(length) + program.num_chunks * DIGEST_BYTES
+def _digest_place(chunk: int) -> slice:
+    return slice(chunk * DIGEST_BYTES, (chunk + 1) * DIGEST_BYTES)
 
 
 @lru_cache(maxsize=1024)

@@ -15,13 +15,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Final
 
-from gossip import Core, Envelope, Member, View
+from gossip import Claim, Core, Envelope, Member, View
 from gossip import effects as fx
 from gossip import messages as m
 
 from .arrivals import Arrival, StateOffer
 from .baton import Baton
+from .commons import Commons
 from .config import LoopConfig
 from .discovery import Registry, Role
 from .errors import OperationMismatch, RegistryError, RemoteProtocolError, ShoalError, error_of
@@ -31,10 +33,18 @@ from .neighbours import Neighbours, claim_of
 from .operations import Operation, Segment
 from .receipts import Moment
 from .records import RecordPage
+from .sharing import Standing
 from .steps import Steps
 from .transport import Transport
 
 logger = logging.getLogger("p2p")
+
+SPIN_S: Final = 200e-6
+"""So long a peer looks again and again at the memory of others before it sleeps."""
+NET_S: Final = 20e-3
+"""Who sleeps looks again after this long, rung for or not."""
+LOOK_OUT_S: Final = 1e-3
+"""So long the sockets may be left alone while there is other work."""
 
 
 class Loop:
@@ -42,7 +52,9 @@ class Loop:
 
     def __init__(self, registry: Registry, config: LoopConfig) -> None:
         """Enter the registry and bind the sockets; `start` begins to use them."""
-        standing = registry.enter(secrets.token_hex(8), time.time_ns())
+        peer_id = secrets.token_hex(8)
+        self.commons = Commons(peer_id, config.arena_bytes)  # others may look for it as soon as they see the entry
+        standing = registry.enter(peer_id, time.time_ns())
         own, self._acquaintances = standing.own, standing.others
         self.peer_id = own.peer_id
         self.now = time.monotonic
@@ -64,12 +76,13 @@ class Loop:
             carry_out=self._carry_out,
             tell=self._tell,
             note=self._note,
+            share=lambda view: self.commons.share(view, self.core.me, self._frames.ring),
         )
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._role = own.role
         self._layout: tuple[str, bytes] | None = None
         self._handover = Handover()
-        self._next_link_check = 0.0
+        self._next_link_check = self._next_look_out = 0.0
         self.baton = Baton()
         self._failure: ShoalError | None = None
         self._next_look = 0.0
@@ -105,12 +118,16 @@ class Loop:
         with self.baton.borrowed(interrupt=self._transport.wake):
             try:
                 deadline = time.monotonic() + timeout_s
+                standing = Standing.IDLE
                 if not self._stopping.is_set():
                     for command in commands:
                         command()
-                    self._turn(deadline if self.inbox.empty() else 0.0)  # others must be heard even if it is done
+                    standing = self._go_on()
                 while self.inbox.empty() and time.monotonic() < deadline and not self._stopping.is_set():
-                    self._turn(deadline)
+                    self._look(standing, deadline)
+                    standing = self._go_on()
+                if time.monotonic() >= self._next_look_out and not self._stopping.is_set():
+                    self._look(Standing.BUSY)  # others must be heard even if it is done
             except BaseException as error:
                 is_signal = not isinstance(error, Exception)
                 if self.baton.is_busy or not is_signal:  # a handler that does not defer leaves things half done
@@ -179,12 +196,13 @@ class Loop:
                 self._transport.close()
                 self._registry.leave()
                 self._page.remove()
+                self.commons.close()
                 self.ended.set()
 
     def _drive(self) -> None:
         try:
             while not (self._stopping.is_set() or self.baton.is_wanted):
-                self._turn()
+                self._look(self._go_on())
         except Exception as error:
             self._crash(error)
 
@@ -193,13 +211,50 @@ class Loop:
         self._tell(ShoalError(f"the loop of this peer failed: {error!r}; see the log"))
         self._stopping.set()
 
-    def _turn(self, limit: float = math.inf) -> None:
-        """Wait until something happens, `limit` at the latest, and deal with it."""
+    def _go_on(self) -> Standing:
+        """Go on with what runs over shared memory, for a moment."""
+        until = time.monotonic() + LOOK_OUT_S
+        standing = Standing.BUSY
+        while standing is Standing.BUSY and time.monotonic() < until:
+            try:
+                standing = self._steps.advance()
+            except RemoteProtocolError as error:
+                self._transport.count_invalid(str(error))
+                return Standing.IDLE
+            if standing is Standing.WAITING and self._spin():
+                standing = Standing.BUSY
+        return standing
+
+    def _spin(self) -> bool:
+        """Look again and again whether the others have come, for a while, unless that was in vain lately."""
+        sharing = self._steps.sharing
+        assert sharing is not None
+        if not sharing.spins:
+            return sharing.is_over()
+        limit = time.monotonic() + SPIN_S
+        while not (is_over := sharing.is_over()):
+            if time.monotonic() >= limit or not self._commands.empty() or self.baton.is_wanted_back:
+                break
+            os.sched_yield()  # there may be more peers than cores
+        sharing.waited(is_long=not is_over)
+        return is_over
+
+    def _look(self, standing: Standing, limit: float = math.inf) -> None:
+        """Wait until something happens, `limit` at the latest, and deal with it; do not wait if there is more to do."""
+        began = time.monotonic()
         deadline = min(self.core.next_deadline(), self._next_link_check, limit)
+        sharing = self._steps.sharing if standing is Standing.WAITING else None
+        if sharing is not None:
+            deadline = min(deadline, began + NET_S) if sharing.doze() else began
         self.baton.begin_wait()
-        ready = self._transport.poll(max(0.0, deadline - time.monotonic()))
+        ready = self._transport.poll(0.0 if standing is Standing.BUSY else max(0.0, deadline - began))
         self.baton.end_wait()
         self.baton.seen()
+        if sharing is not None:
+            sharing.wake()
+            if not sharing.spins:
+                sharing.waited(is_long=time.monotonic() - began > SPIN_S)
+        self._next_look_out = time.monotonic() + LOOK_OUT_S
         for member in self._neighbours.ended(ready.fds):
             self._bury(member, "its process has ended", self._neighbours.record_of(member))
         while not self._commands.empty():
@@ -253,14 +308,15 @@ class Loop:
                 case fx.Strangers(reason) | fx.Paused(reason=reason, is_final=False):
                     logger.warning("%s", reason)
                 case fx.Discovered(claim):
-                    if reason := self._neighbours.link(claim):
-                        self._bury(claim.member, reason)
+                    self._link(claim)
                 case fx.Forget(member):
                     self._neighbours.unlink(member)
+                    self.commons.forget(member)
+                    self.core.can_read(member, is_so=False)
                 case fx.Installed(view):
                     self._install(view)
-                case fx.Activated(view, done):
-                    self._steps.activate(view, done)
+                case fx.Activated(view, done, shares):
+                    self._steps.activate(view, done, shares=shares)
                 case fx.Committed(finish, view):
                     self._steps.commit(finish, view)
                 case fx.Aborted(step, reason):
@@ -272,11 +328,20 @@ class Loop:
                     self._steps.overhear(source, abort)
                 case fx.Left(reason):
                     logger.info("left: %s", reason)
+                    self.commons.install(None)
                     self.ended.set()
                 case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
+                    self.commons.install(None)
                     self._tell(error_of(effect))
 
+    def _link(self, claim: Claim) -> None:
+        if reason := self._neighbours.link(claim):
+            self._bury(claim.member, reason)
+        elif self._neighbours.is_watched(claim.member):
+            self.core.can_read(claim.member, is_so=self.commons.map(claim.member, claim.contact.pid))
+
     def _install(self, view: View) -> None:
+        self.commons.install(view)  # before anything is said in it
         logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
         self._note("installed", view.number)
         self._frames.install(view)

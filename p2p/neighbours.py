@@ -77,6 +77,10 @@ class Neighbours:
         self._transport.watch(fd)
         return ""
 
+    def is_watched(self, member: Member) -> bool:
+        """Whether the process of `member` was found on this host, and lives."""
+        return member in self._processes.values()
+
     def open_records(self, members: Sequence[Member]) -> None:
         """Try again where a member had no record yet; not where its process may have ended meanwhile."""
         watched = {member: fd for fd, member in self._processes.items()}

@@ -6,7 +6,7 @@ before that runs them again from the first. Every frame names its operation by a
 from ours is never summed.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import xxhash
 
 from collectives import (
+    Awaited,
     Execution,
     Outgoing,
     Reduction,
@@ -28,6 +29,8 @@ from collectives import (
 )
 
 from .errors import RemoteProtocolError
+from .lending import Differs, Interrupted
+from .sharing import SharedRun, Sharing, Standing
 
 Array = npt.NDArray[Any]
 
@@ -128,15 +131,18 @@ class Operations:
     def install(self) -> None:
         """A view replaces the one before: nothing of that one completes any more, its frames are dropped."""
         self._active = False
-        self._running: list[Execution | None] = []
+        self.sharing: Sharing | None = None
+        self._shared: deque[int] = deque()
+        self._running: list[Execution | SharedRun | None] = []
         self._early: defaultdict[int, list[Segment]] = defaultdict(list)
         self._first_sequence = 0
         self._num_complete = 0
         self.counts: Array | None = None
 
-    def activate(self, rank: int, world_size: int) -> None:
-        """Run what was submitted, from the first operation, as `rank` of `world_size`."""
+    def activate(self, rank: int, world_size: int, sharing: Sharing | None = None) -> None:
+        """Run what was submitted, from the first operation, as `rank` of `world_size`; by `sharing` if there is one."""
         self._active = True
+        self.sharing = sharing
         self._rank, self._world_size = rank, world_size
         if self._step is not None:
             for index in range(len(self._step.operations)):
@@ -145,6 +151,7 @@ class Operations:
     def pause(self) -> None:
         """Run nothing more before `activate`: the members have called different operations in this view."""
         self._active = False
+        self.sharing = None
 
     # Steps.
 
@@ -180,6 +187,7 @@ class Operations:
         if self._active:  # in a barrier the count of the view has not begun
             self._first_sequence += len(operations)
         self._running, self._num_complete, self.counts = [], 0, None
+        self._shared.clear()
         return operations
 
     def operation(self, step: int, index: int) -> Operation | None:
@@ -191,7 +199,12 @@ class Operations:
     def missing(self) -> list[tuple[int, int, int, int, int]]:
         """(operation, peer, transfer, segment, number of segments) still waited for, of what runs."""
         runs = [(index, run) for index, run in enumerate(self._running) if run is not None and not run.done]
-        return [(index, *entry) for index, run in runs for entry in run.missing()]
+        return [(index, *entry) for index, run in runs for entry in self._missing(run)]
+
+    def _missing(self, run: Execution | SharedRun) -> Sequence[Awaited]:
+        if isinstance(run, Execution):
+            return run.missing()
+        return () if self.sharing is None else self.sharing.missing(run)
 
     def explain_missing(self, members: Sequence[object]) -> str:
         """The first segment that is waited for, in words; `members` in rank order."""
@@ -202,6 +215,27 @@ class Operations:
         where = f"segment {segment} of {num_segments} of operation {operation}"
         peer = members[rank] if rank < len(members) else f"of rank {rank}"
         return f"waits for {where} from peer {peer} (and {len(missing) - 1} more)"
+
+    # Shared memory.
+
+    def advance(self) -> Standing:
+        """Go on with what runs over shared memory, by one piece.
+
+        Raises:
+            RemoteProtocolError: a member lends what it does not have; nothing more runs in this view.
+        """
+        if self.sharing is None:
+            return Standing.IDLE
+        try:
+            standing = self.sharing.advance()
+        except Interrupted:
+            return Standing.IDLE  # the next view is on its way
+        except Differs as error:
+            self._mismatched(self._shared[0], error.rank)
+            return Standing.IDLE
+        while self._shared and (run := self._running[self._shared[0]]) is not None and run.done:
+            self._after(self._shared.popleft(), run)
+        return standing
 
     # Frames.
 
@@ -226,25 +260,19 @@ class Operations:
         operation = step.operations[index]
         while len(self._running) <= index:
             self._running.append(None)
-        weighted, gathers = operation.use is Use.WEIGHTED, operation.kind == "all_gather"
+        weighted = operation.use is Use.WEIGHTED
         if self._running[index] is not None or (weighted and self.counts is None):
             return  # the turn of what is weighted comes when the counts are known
-        if gathers:
-            schedule, operation.ran = one_shot_all_gather(self._rank, self._world_size), "one-shot"
+        if operation.kind == "all_gather":
+            operation.ran = "one-shot"
             operation.result = np.empty(operation.input.size * self._world_size, operation.input.dtype)
         else:
             operation.ran = operation.algorithm or choose_algorithm(operation.input.nbytes, self._world_size)
-            schedule = all_reduce_schedule(operation.ran, self._rank, self._world_size)
-        run = Execution(
-            schedule,
-            self._rank,
-            self._weigh(operation) if weighted else operation.input,
-            operation.result,
-            segment_bytes=self._segment_bytes,
-            reduction=Reduction("sum" if weighted else operation.op, self._world_size),
-            own_chunk=self._rank if gathers else None,
-            digest=xxhash.xxh3_128_digest,
-        )
+        if (shared := self._share(index, operation)) is not None:
+            self._running[index] = shared
+            self._shared.append(index)
+            return
+        run = self._execute(operation)
         self._running[index] = run
         self._send_all(index, run.start())
         run.digest_chunks()
@@ -255,11 +283,55 @@ class Operations:
             except RemoteProtocolError:
                 self.num_refused += 1
 
-    def _feed(self, index: int, run: Execution, segment: Segment) -> None:
+    def _execute(self, operation: Operation) -> Execution:
+        """Carry it out by messages."""
+        gathers, weighted = operation.kind == "all_gather", operation.use is Use.WEIGHTED
+        if gathers:
+            schedule = one_shot_all_gather(self._rank, self._world_size)
+        else:
+            schedule = all_reduce_schedule(operation.ran, self._rank, self._world_size)
+        return Execution(
+            schedule,
+            self._rank,
+            self._weigh(operation) if weighted else operation.input,
+            operation.result,
+            segment_bytes=self._segment_bytes,
+            reduction=Reduction("sum" if weighted else operation.op, self._world_size),
+            own_chunk=self._rank if gathers else None,
+            digest=xxhash.xxh3_128_digest,
+        )
+
+    def _share(self, index: int, operation: Operation) -> SharedRun | None:
+        """Carry it out over shared memory, if all members do so; all of them decide alike."""
+        step = self._step
+        if self.sharing is None or step is None:
+            return None
+        if operation.kind == "all_gather":
+            program_of = self.sharing.all_gather(operation.input.nbytes)
+        else:
+            program_of = self.sharing.all_reduce(operation.ran)
+        if program_of is None:
+            return None
+        weighted = operation.use is Use.WEIGHTED
+        run = SharedRun(
+            program_of,
+            step.fingerprints[index],
+            operation.input,
+            operation.result,
+            Reduction("sum" if weighted or operation.kind == "all_gather" else operation.op, self._world_size),
+            weight=self._weight() if weighted else None,
+            checked=step.number,
+        )
+        self.sharing.enqueue(run)
+        return run
+
+    def _feed(self, index: int, run: Execution | SharedRun, segment: Segment) -> None:
         assert self._step is not None
         if segment.fingerprint != self._step.fingerprints[index]:
             self._mismatched(index, segment.source)
             return
+        if isinstance(run, SharedRun):
+            raise RemoteProtocolError(f"operation {segment.sequence} came as a frame, and is one of shared memory")
         was_done = run.done
         try:
             outgoing = run.receive(segment.source, segment.transfer, segment.segment, segment.payload)
@@ -276,7 +348,7 @@ class Operations:
         for segment in outgoing:
             self._send(sequence, fingerprint, segment)
 
-    def _after(self, index: int, run: Execution) -> None:
+    def _after(self, index: int, run: Execution | SharedRun) -> None:
         """If `run` is complete, count it, and start what waited for it."""
         assert self._step is not None
         if not run.done:
@@ -288,12 +360,16 @@ class Operations:
             for later in range(index + 1, len(self._step.operations)):
                 self._run(later)
 
+    def _weight(self) -> float:
+        """This rank's share of the samples."""
+        assert self.counts is not None
+        return int(self.counts[self._rank, 1]) / max(int(self.counts[:, 1].sum()), 1)
+
     def _weigh(self, operation: Operation) -> Array:
         """The input times this rank's share of the samples; zeros, not 0 x input, where the share is 0."""
-        assert self.counts is not None and operation.scratch is not None
-        number, total = int(self.counts[self._rank, 1]), int(self.counts[:, 1].sum())
-        if number == 0:
+        assert operation.scratch is not None
+        if (weight := self._weight()) == 0:
             operation.scratch.fill(0)
         else:
-            scale(operation.input, number / total, operation.scratch)
+            scale(operation.input, weight, operation.scratch)
         return operation.scratch

@@ -24,7 +24,7 @@ from .operations import Operation
 from .receipts import Receipt
 from .sampler import ElasticSampler, length
 from .session import Session
-from .tensors import Buffers, as_array
+from .tensors import Buffers, as_array, as_result, empty_tensor
 
 
 class Peer:
@@ -33,7 +33,7 @@ class Peer:
     def __init__(self, config: PeerConfig) -> None:
         self.session = Session(config)
         self._config = config
-        self._buffers = Buffers()
+        self._buffers = Buffers(self.session.loop.commons.empty)
 
     # What a script may look at.
 
@@ -103,7 +103,19 @@ class Peer:
         self.session.run_alone(Operation("barrier", one, np.empty_like(one), (), "one-shot"))
         self.session.announce()
 
-    def all_reduce(self, tensor: Any, *, op: str = "sum", algorithm: str | None = None) -> None:
+    def empty(self, *shape: int, dtype: Any = None) -> Any:
+        """A torch tensor of undefined elements which other peers of this host read in place.
+
+        An `all_reduce` of such a tensor, into another one, copies nothing. Where no memory can be shared, or the
+        arena is full, it is a tensor like any other. For the training thread, like everything here.
+
+        Args:
+            shape: of the tensor.
+            dtype: of torch; None: float32.
+        """
+        return empty_tensor(shape, dtype, self.session.loop.commons.empty)
+
+    def all_reduce(self, tensor: Any, *, op: str = "sum", algorithm: str | None = None, out: Any = None) -> None:
         """Replace `tensor` by what `op` makes of all members' tensors, when all have it. A step of its own.
 
         All members get the same bits. A NaN makes the element NaN; integers wrap around; the sum of bools is `or`.
@@ -114,6 +126,8 @@ class Peer:
                 Written only after the step is committed.
             op: sum, mean, min or max, the same on every peer. A mean is over the members, of floating-point types.
             algorithm: of `collectives.ALGORITHMS`, the same on every peer; None: by size.
+            out: takes the result instead, and `tensor` is not written. Contiguous, of the same shape and type, memory
+                of its own; undefined until this returns.
 
         Raises:
             TypeError, ValueError: no such tensor, `op` or algorithm; nobody else hears of it.
@@ -126,9 +140,10 @@ class Peer:
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         self.wait_view()
         flat = np.ascontiguousarray(array).reshape(-1)  # a copy, where the strides ask for one
-        result = self._buffers.like(flat)
+        result = self._buffers.like(flat) if out is None else as_result(out, array)
         self.session.run_alone(Operation("all_reduce", flat, result, array.shape, algorithm, op=op))
-        carried(array)[...] = carried(result).reshape(array.shape)
+        if out is None:
+            carried(array)[...] = carried(result).reshape(array.shape)
         self.session.announce()
 
     def batches(self, dataset: Any, *, global_batch: int, epochs: int = 1, seed: int = 0) -> Iterator[Any]:

@@ -43,7 +43,10 @@ class Session:
     def __init__(self, config: PeerConfig) -> None:
         self._config = config
         loop_config = replace(
-            config.loop, policy=Policy[config.policy.upper()], keep_moments=config.receipts is not None
+            config.loop,
+            policy=Policy[config.policy.upper()],
+            keep_moments=config.receipts is not None,
+            arena_bytes=config.arena_bytes,
         )
         self.loop = Loop(Registry(config.home, config.swarm), loop_config)
         self._ledger = self._open_ledger()

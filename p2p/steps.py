@@ -12,10 +12,11 @@ from gossip import messages as m
 
 from .arrivals import Admitted, Arrival, Commit
 from .errors import OperationMismatch
-from .frames import Frames
+from .frames import NO_DIGEST, Frames
 from .mismatch import Mismatches
 from .operations import Array, Operation, Operations, Segment
 from .receipts import write_receipt
+from .sharing import Sharing, Standing
 
 
 class Steps:
@@ -31,6 +32,7 @@ class Steps:
         carry_out: Callable[[list[fx.Effect]], None],
         tell: Callable[[Arrival], None],
         note: Callable[[str, int], None],
+        share: Callable[[View], Sharing],
     ) -> None:
         """Nothing is open.
 
@@ -42,15 +44,18 @@ class Steps:
             carry_out: does what the core asks for.
             tell: what the training thread should hear.
             note: remembers when something happened.
+            share: runs the operations of a view over shared memory.
         """
         self._core = core
         self._now = now
         self._carry_out = carry_out
         self._tell = tell
         self._note = note
+        self._share = share
         self._operations = Operations(frames.send_segment, self._object, segment_bytes=segment_bytes)
         self._mismatches = Mismatches(core.me, self._operations.operation)
         self._counts: Array | None = None
+        self._shown = b""
         self._attempt, self._void_attempt = 0, -1
         self._aborted: tuple[int, str] | None = None
 
@@ -79,6 +84,39 @@ class Steps:
             self._operations.close(step, state_digest)
             self.try_finish()
 
+    # What runs over shared memory.
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """Where the members of the active view share memory."""
+        return self._operations.sharing
+
+    def advance(self) -> Standing:
+        """Go on with what runs over shared memory, by one piece.
+
+        Raises:
+            RemoteProtocolError: a member lends what it does not have; nothing more runs in this view.
+        """
+        standing = self._operations.advance()
+        self.try_finish()
+        if (sharing := self.sharing) is not None and (shown := sharing.all_finished()):
+            self._see(shown)
+        return standing
+
+    def _see(self, shown: list[tuple[int, bytes]]) -> None:
+        """These ranks show the open step as finished, with these digests."""
+        view, step = self._core.view, self._core.done + 1
+        assert view is not None
+        if len(shown) == len(view.members) - 1 and all(digests == self._shown for _, digests in shown):
+            self._carry_out(self._core.all_finished(self._now()))
+            return
+        told = []
+        for rank, digests in shown:
+            digest, state_digest, chain = digests[:16], digests[16:32], digests[32:]
+            finish = m.Finish(step, _or_none(digest), _or_none(state_digest), view.number)
+            told.append((view.members[rank], m.Progress(step - 1, chain, finish)))
+        self._carry_out(self._core.saw(self._now(), told))
+
     # What comes from others.
 
     def receive(self, segment: Segment) -> None:
@@ -101,12 +139,13 @@ class Steps:
         self._operations.install()
         self._mismatches.begin()
 
-    def activate(self, view: View, done: int) -> None:
-        """Run what was submitted in `view`, from step `done` + 1 on."""
+    def activate(self, view: View, done: int, *, shares: bool) -> None:
+        """Run what was submitted in `view`, from step `done` + 1 on; over shared memory if its members share it."""
         self._note("active", view.number)
         self._mismatches.begin()
         self._tell(Admitted(view, done))
-        self._operations.activate(view.members.index(self._core.me), len(view.members))
+        sharing = self._share(view) if shares and len(view.members) > 1 else None
+        self._operations.activate(view.members.index(self._core.me), len(view.members), sharing)
         self.try_finish()
 
     def loaded(self, contributors: tuple[str, ...]) -> None:
@@ -115,15 +154,24 @@ class Steps:
 
     def try_finish(self) -> None:
         """Say that the open step is finished, if it is."""
+        if self._core.has_finished:
+            return
         finished = self._operations.finished()
-        if finished is not None and finished[0] == self._core.done + 1 and not self._core.has_finished:
+        if finished is not None and finished[0] == self._core.done + 1:
             self._counts = self._operations.counts
             self._note("finished", finished[0])
-            self._carry_out(self._core.finished(self._now(), *finished))
+            step, digest, state_digest = finished
+            if (sharing := self.sharing) is not None:
+                digests = digest, state_digest, self._core.digest
+                self._shown = b"".join(each or NO_DIGEST for each in digests)
+                sharing.announce(step, self._shown)
+            self._carry_out(self._core.finished(self._now(), *finished, is_shown=sharing is not None))
 
     def commit(self, finish: m.Finish, view: View) -> None:
         """All have finished the step, in `view`."""
         self._note("committed", finish.step)
+        if self.sharing is not None:
+            self.sharing.end_step()
         operations = self._operations.end()
         algorithm = operations[-1].ran if operations else ""
         self._mismatches.commit(member.peer_id for member in view.members)
@@ -168,3 +216,7 @@ class Steps:
         view = self._core.view
         missing = self._operations.explain_missing(view.members if view is not None else ())
         return missing or f"{self._core.reason}; others have not submitted or finished it"
+
+
+def _or_none(digest: bytes) -> bytes:
+    return b"" if digest == NO_DIGEST else digest

@@ -1,7 +1,9 @@
 """A script's tensors as arrays. Knows torch's tensors without importing torch."""
 
 import importlib
+import math
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +36,37 @@ def as_array(tensor: Any) -> Array:
     return array
 
 
+def as_result(tensor: Any, input: Array) -> Array:
+    """`tensor`, in one dimension, as what takes the result of an operation on `input`.
+
+    Raises:
+        TypeError: as `as_array`.
+        ValueError: of another shape or type, not contiguous, or in the same memory.
+    """
+    array = as_array(tensor)
+    if (array.shape, array.dtype) != (input.shape, input.dtype) or not array.flags.c_contiguous:
+        raise ValueError(
+            f"out must be contiguous, {type_name(input.dtype)} {list(input.shape)}, "
+            f"is {type_name(array.dtype)} {list(array.shape)}, strides {array.strides}"
+        )
+    if np.may_share_memory(array, input):
+        raise ValueError("out shares memory with the tensor: leave it away to have the tensor itself replaced")
+    return array.reshape(-1)
+
+
+def empty_tensor(shape: tuple[int, ...], dtype: Any, empty: Callable[[int, np.dtype[Any]], Array]) -> Any:
+    """A torch tensor in memory that `empty` makes: so many elements of a type.
+
+    Raises:
+        TypeError: a type that torch has, and that cannot be reduced.
+    """
+    torch = importlib.import_module("torch")
+    wanted = torch.empty(0, dtype=dtype or torch.float32)
+    as_array(wanted)
+    array = empty(math.prod(shape), np.dtype(f"u{wanted.itemsize}"))
+    return torch.from_numpy(array.view(f"i{wanted.itemsize}")).view(wanted.dtype).view(shape)
+
+
 def _of_tensor(torch: Any, tensor: Any) -> Array:
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         raise TypeError(f"need a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
@@ -53,7 +86,9 @@ def _of_tensor(torch: Any, tensor: Any) -> Array:
 class Buffers:
     """Memory for results, kept from one operation to the next: the last sizes and types."""
 
-    def __init__(self) -> None:
+    def __init__(self, empty: Callable[[int, np.dtype[Any]], Array]) -> None:
+        """`empty` makes an array of so many elements."""
+        self._empty = empty
         self._arrays: dict[tuple[int, np.dtype[Any]], Array] = {}
 
     def like(self, array: Array) -> Array:
@@ -62,5 +97,5 @@ class Buffers:
         if key not in self._arrays:
             if len(self._arrays) == NUM_BUFFERS:
                 del self._arrays[next(iter(self._arrays))]
-            self._arrays[key] = np.empty_like(array)
+            self._arrays[key] = self._empty(*key)
         return self._arrays[key]

@@ -45,6 +45,7 @@ FLAG_STATE: Final = 1  # part of a state on its way to a joiner, not of an opera
 FLAG_LAST: Final = 2  # the last segment of its chunk, or of its part of a state
 FLAG_FINAL: Final = 4  # the last segment of everything
 FLAG_FINISHED: Final = 8  # says FINISHED: the digest is the step's, the payload the chain's and the parameters'
+FLAG_BELL: Final = 16  # says nothing: what its receiver waits for stands in the sender's memory
 
 _MAGIC = b"SHOL"
 _HEADER = struct.Struct("<4sI16sQ16sQIIHHHH16s")
@@ -68,7 +69,7 @@ class DataHeader(NamedTuple):
     | 64 | 2 | group | |
     | 66 | 2 | source | rank of the sender |
     | 68 | 2 | dtype | a `DType` |
-    | 70 | 2 | flags | `FLAG_STATE`, `FLAG_LAST`, `FLAG_FINAL`, `FLAG_FINISHED` |
+    | 70 | 2 | flags | `FLAG_STATE`, `FLAG_LAST`, `FLAG_FINAL`, `FLAG_FINISHED`, `FLAG_BELL` |
     | 72 | 16 | digest | |
     """
 
@@ -112,7 +113,7 @@ class DataHeader(NamedTuple):
         if magic != _MAGIC or version != VERSION:
             raise RemoteProtocolError(f"data header: magic {magic!r}, version {version}; we speak version {VERSION}")
         dtype = _DTYPES.get(code)
-        if dtype is None or flags & ~(FLAG_STATE | FLAG_LAST | FLAG_FINAL | FLAG_FINISHED):
+        if dtype is None or flags & ~(FLAG_STATE | FLAG_LAST | FLAG_FINAL | FLAG_FINISHED | FLAG_BELL):
             raise RemoteProtocolError(f"data header: dtype {code} or flags {flags:#x} unknown")
         return cls(lineage, view_number, view_hash, sequence, transfer, segment, group, source, dtype, flags, digest)
 

@@ -22,7 +22,7 @@ from p2p.errors import LaunchError, ShoalError
 from p2p.launch import LaunchConfig, Launcher
 
 from .machine import machine
-from .plan import Plan
+from .plan import SOCKETS, Plan
 from .report import print_table, write_json
 from .result import AllReduceResult, Measurement, combine
 
@@ -72,7 +72,8 @@ def run_workers(plan: Plan, folder: Path, environ: Mapping[str, str]) -> int:
         with shown_progress() as stdout:
             return Launcher(config, environ=environ, stdout=stdout, stderr=sys.stderr.fileno()).run()
     finally:
-        shutil.rmtree(default_home(environ) / swarm, ignore_errors=True)
+        for name in (swarm, f"{swarm}-{SOCKETS}"):
+            shutil.rmtree(default_home(environ) / name, ignore_errors=True)
 
 
 @contextmanager

@@ -32,16 +32,23 @@ class Contender(Protocol):
     def barrier(self) -> None:
         """Return when every rank has called it."""
 
-    def all_reduce(self, array: Array) -> None:
-        """Replace `array` by the sum over all ranks."""
+    def begin(self, array: Array) -> None:
+        """Take `array`, which is no longer the caller's; not timed."""
+
+    def all_reduce(self) -> None:
+        """Sum over all ranks what was taken."""
+
+    def result(self) -> Array:
+        """The sum; not timed."""
 
 
 class Shoal:
-    """An algorithm of ours, each operation committed."""
+    """An algorithm of ours, each operation committed; the array is replaced by the sum."""
 
-    def __init__(self, peer: Peer, algorithm: str, world_size: int) -> None:
-        self.name = algorithm
+    def __init__(self, peer: Peer, name: str, world_size: int) -> None:
+        self.name = name
         self._peer = peer
+        algorithm = name.partition("@")[0]
         self._algorithm = None if algorithm == BY_SIZE else algorithm
         self._world_size = world_size
 
@@ -59,8 +66,33 @@ class Shoal:
                 f"{self._peer.world_size} of {self._world_size} peers are left, so nothing can be measured"
             )
 
-    def all_reduce(self, array: Array) -> None:
-        self._peer.all_reduce(array, algorithm=self._algorithm)
+    def begin(self, array: Array) -> None:
+        self._array = array
+
+    def all_reduce(self) -> None:
+        self._peer.all_reduce(self._array, algorithm=self._algorithm)
+
+    def result(self) -> Array:
+        return self._array
+
+
+class ShoalInArena(Shoal):
+    """The same with arrays in the arena; the sum goes into another one."""
+
+    def __init__(self, peer: Peer, name: str, world_size: int) -> None:
+        super().__init__(peer, name, world_size)
+        self._input = self._output = np.empty(0, np.float32)
+
+    def begin(self, array: Array) -> None:
+        if self._input.size != array.size:
+            self._input, self._output = (self._peer.empty(array.size).numpy() for _ in range(2))
+        self._input[:] = array
+
+    def all_reduce(self) -> None:
+        self._peer.all_reduce(self._input, out=self._output, algorithm=self._algorithm)
+
+    def result(self) -> Array:
+        return self._output
 
 
 class Gloo:
@@ -89,8 +121,14 @@ class Gloo:
     def barrier(self) -> None:
         self._distributed.barrier()
 
-    def all_reduce(self, array: Array) -> None:
-        self._distributed.all_reduce(self._from_numpy(array))
+    def begin(self, array: Array) -> None:
+        self._array = array
+
+    def all_reduce(self) -> None:
+        self._distributed.all_reduce(self._from_numpy(self._array))
+
+    def result(self) -> Array:
+        return self._array
 
     def __enter__(self) -> Self:
         return self

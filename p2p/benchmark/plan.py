@@ -12,6 +12,12 @@ BY_SIZE: Final = "auto"
 """Let shoal choose the algorithm."""
 
 CHOICES: Final = (*ALGORITHMS, BY_SIZE)
+IN_ARENA: Final = "arena"
+"""The arrays lie in memory that all peers of the host read, and the result goes into another one."""
+SOCKETS: Final = "sockets"
+"""No memory is shared."""
+WAYS: Final = ("", IN_ARENA, SOCKETS)
+"""How the bytes travel; without a word, arrays lie anywhere and are replaced by the result."""
 BASELINES: Final = ("gloo",)
 ITEM_BYTES: Final = 4
 """Of a float32."""
@@ -27,7 +33,7 @@ class Plan:
     """Every contender sums arrays of every size, `num_warmup` + `num_iters` times, on every peer.
 
     Attributes:
-        algorithms: of `CHOICES`, each once.
+        algorithms: of `CHOICES`, alone or with `@` and one of `WAYS`; each once.
         baseline: of `BASELINES`; None: nobody else takes part.
         sizes_bytes: of the float32 arrays, in rising order.
     """
@@ -43,8 +49,10 @@ class Plan:
         if not 1 <= self.num_peers <= PEERS_MAX:
             raise LaunchError(f"-n is the number of peers and must be 1 to {PEERS_MAX}, got {self.num_peers}")
         for name in self.algorithms:
-            if name not in CHOICES:
-                raise LaunchError(f"--algos names algorithms of {', '.join(CHOICES)}, got {name!r}")
+            algorithm, _, way = name.partition("@")
+            if algorithm not in CHOICES or way not in WAYS:
+                choices = f"{', '.join(CHOICES)}, each alone or with @{' or @'.join(WAYS[1:])}"
+                raise LaunchError(f"--algos names algorithms of {choices}, got {name!r}")
         if len(set(self.algorithms)) < len(self.algorithms):
             raise LaunchError(f"--algos names each algorithm once, got {', '.join(self.algorithms)}")
         if self.baseline is not None and self.baseline not in BASELINES:

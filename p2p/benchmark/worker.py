@@ -19,11 +19,12 @@ from typing import Final
 
 import numpy as np
 
-from p2p.benchmark.contenders import TIMEOUT, Array, Contender, Gloo, Shoal
-from p2p.benchmark.plan import ITEM_BYTES, Plan
+from p2p.benchmark.contenders import TIMEOUT, Array, Contender, Gloo, Shoal, ShoalInArena
+from p2p.benchmark.plan import IN_ARENA, ITEM_BYTES, SOCKETS, Plan
 from p2p.benchmark.result import Measurement
 from p2p.errors import ShoalError
 from p2p.joining import join
+from p2p.peer import Peer
 
 REPORT_S: Final = 0.25
 """Progress is reported this often: reports must not be what is measured."""
@@ -36,15 +37,29 @@ SHIFTS: Final = 61
 def main(folder: Path, plan: Plan, index: int) -> None:
     """Measure as number `index` of the peers."""
     with ExitStack() as stack:
-        timeout_s = TIMEOUT.total_seconds()
-        peer = stack.enter_context(join(join_timeout_s=timeout_s, step_timeout_s=timeout_s))
-        peer.wait_view()
-        contenders: list[Contender] = [Shoal(peer, name, plan.num_peers) for name in plan.algorithms]
+        peers: dict[bool, Peer] = {}
+        contenders: list[Contender] = []
+        for name in plan.algorithms:
+            way = name.partition("@")[2]
+            if (by_sockets := way == SOCKETS) not in peers:
+                peers[by_sockets] = enter(stack, by_sockets=by_sockets)
+            contenders.append((ShoalInArena if way == IN_ARENA else Shoal)(peers[by_sockets], name, plan.num_peers))
         if plan.baseline == Gloo.name:
             contenders.append(stack.enter_context(Gloo(folder / "gloo", index, plan.num_peers)))
         progress = Progress(len(plan.sizes_bytes) * plan.num_rounds, is_shown=index == 0)
         found = [m for size in plan.sizes_bytes for m in measure(plan, contenders, size, index, progress)]
         (folder / f"{index}.json").write_text(json.dumps([asdict(measurement) for measurement in found]))
+
+
+def enter(stack: ExitStack, *, by_sockets: bool) -> Peer:
+    """Take a seat among peers that share memory, or in a swarm of its own where none do."""
+    swarm, arena_bytes = (os.environ["SHOAL_SWARM"] + f"-{SOCKETS}", 0) if by_sockets else (None, None)
+    timeout_s = TIMEOUT.total_seconds()
+    peer = stack.enter_context(
+        join(swarm=swarm, arena_bytes=arena_bytes, join_timeout_s=timeout_s, step_timeout_s=timeout_s)
+    )
+    peer.wait_view()
+    return peer
 
 
 def measure(
@@ -61,13 +76,14 @@ def measure(
     for turn, (is_timed, contender) in enumerate(turns(plan, contenders)):
         shift = turn % SHIFTS  # what an earlier turn left in a buffer is wrong in this one
         np.add(own, np.float32(shift), out=array)
+        contender.begin(array)
         contender.barrier()
         start = time.perf_counter()
-        contender.all_reduce(array)
+        contender.all_reduce()
         time_s = time.perf_counter() - start
         if is_timed:
             times_s[contender.name].append(time_s)
-        array -= np.float32(shift * plan.num_peers)
+        np.subtract(contender.result(), np.float32(shift * plan.num_peers), out=array)
         wrong[contender.name] += int(np.count_nonzero(array != expected))
         ran[contender.name] = contender.ran
         progress.advance(1 / len(contenders))

@@ -1,0 +1,99 @@
+"""What the peers of one host have in common: the arena of each, which all others read. Belongs to the loop."""
+
+import logging
+import mmap
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final
+
+import numpy as np
+
+from gossip import Member, View
+
+from .arena import REGIONS_OFFSET, Arena, ArenaError, Array, Mapping, MappingRefused, Memory, Region, Slots
+from .board import IS_ORDERED, tag_of
+from .lending import Seat
+from .sharing import PIECE_BYTES, Sharing
+
+logger = logging.getLogger("p2p")
+
+LEAST_BYTES: Final = REGIONS_OFFSET + 4 * PIECE_BYTES
+"""Of an arena: board, tables and slots."""
+
+
+class Commons:
+    """Without an arena of its own, this peer and all that talk to it use sockets."""
+
+    def __init__(self, peer_id: str, size: int) -> None:
+        """Make the arena.
+
+        Args:
+            peer_id: under which others find it.
+            size: limit of the arena in bytes; 0: none is wanted.
+        """
+        self._mappings: dict[Member, Mapping] = {}
+        self._arena: Arena | None = None
+        self._freed: SimpleQueue[Region] = SimpleQueue()
+        self._installed: dict[Member, Mapping] = {}
+        if size == 0 or not IS_ORDERED:
+            return
+        size -= size % mmap.PAGESIZE
+        if size < LEAST_BYTES:
+            logger.warning("arena_bytes must be %d at least, or 0; this peer exchanges through sockets", LEAST_BYTES)
+            return
+        try:
+            arena = Arena(size, peer_id)
+        except ArenaError as error:
+            logger.warning("%s; this peer exchanges through sockets", error)
+            return
+        inputs, results = Slots.of(arena, PIECE_BYTES), Slots.of(arena, PIECE_BYTES)
+        if inputs is None or results is None:
+            logger.warning("%d bytes for an arena are not to be had; this peer exchanges through sockets", LEAST_BYTES)
+            arena.close()
+            return
+        self._arena, self._slots = arena, (inputs, results)
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """A one-dimensional array of undefined elements, in the arena if there is room. For the training thread."""
+        if self._arena is None:
+            return np.empty(count, dtype)
+        while not self._freed.empty():
+            self._arena.free(self._freed.get_nowait())
+        region = self._arena.allocate(count * dtype.itemsize)
+        if region is None:
+            return np.empty(count, dtype)
+        return self._arena.lend(region, dtype, self._freed.put)
+
+    def map(self, member: Member, pid: int) -> bool:
+        """Map the arena of a peer whose process was seen to be alive; whether it can be read."""
+        if self._arena is None:
+            return False
+        try:
+            self._mappings[member] = Mapping.open(pid, member.peer_id)
+        except MappingRefused as error:
+            logger.info("peer %s is reached through sockets only: %s", member, error)
+        return member in self._mappings
+
+    def forget(self, member: Member) -> None:
+        """Read the memory of `member` no more, apart from the installed view."""
+        self._mappings.pop(member, None)
+
+    def install(self, view: View | None) -> None:
+        """Enter `view`, or leave all: what others read here in an older view is void from now on."""
+        self._installed = dict(self._mappings)
+        if self._arena is not None:
+            self._arena.board.install(0 if view is None else tag_of(view.hash))
+
+    def share(self, view: View, me: Member, ring: Callable[[int], None]) -> Sharing:
+        """Run the operations of `view`, the installed one, whose members can all read each other."""
+        assert self._arena is not None
+        memories: list[Memory] = [self._arena if member == me else self._installed[member] for member in view.members]
+        seat = Seat(view.members.index(me), view.number, tag_of(view.hash))
+        return Sharing(self._arena, self._slots, memories, seat, ring)
+
+    def close(self) -> None:
+        """Let go of all memory."""
+        if self._arena is not None:
+            self._arena.board.install(0)
+            self._arena.close()
+        self._mappings, self._installed = {}, {}

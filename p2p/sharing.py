@@ -1,0 +1,261 @@
+"""The operations of a view whose members all read each other's memory. Belongs to the loop.
+
+They run one after the other, in the order in which they were submitted, each in *pieces* of `PIECE_BYTES`, cut alike on
+all ranks. What does not lie in the arena of this peer is copied there, piece by piece, into *slots* that take turns: a
+slot is written again only after all ranks have begun the piece after the one that it was for, and nobody reads it any
+more. So operations of any length need little of the arena.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from functools import cache
+from typing import Final
+
+import xxhash
+
+from collectives import Reduction, carried, reducer, scale
+from collectives.execution import Awaited
+from collectives.program import Program, all_gather_program, all_reduce_program
+
+from .arena import Arena, Array, Memory, Region, Slots
+from .board import Finished
+from .exchange import Exchange
+from .lending import Call, Seat
+
+PIECE_BYTES: Final = 4 << 20
+
+
+class Standing(Enum):
+    """What is to be done next."""
+
+    IDLE = auto()
+    BUSY = auto()
+    """Go on at once, as soon as others were heard."""
+    WAITING = auto()
+    """Others have to do something first."""
+
+
+class SharedRun:
+    """One operation over shared memory.
+
+    Attributes:
+        done: the result is complete.
+        algorithm: which is carried out.
+        fingerprint: what all ranks must have in common; 16 bytes.
+    """
+
+    def __init__(
+        self,
+        program_of: Callable[[int], Program],
+        fingerprint: bytes,
+        input: Array,
+        result: Array,
+        reduction: Reduction,
+        *,
+        weight: float | None = None,
+        checked: int = 0,
+    ) -> None:
+        """Nothing is read or written before the first piece.
+
+        Args:
+            program_of: a program of this rank for so many bytes.
+            fingerprint: as above.
+            input: one-dimensional, contiguous; only read.
+            result: likewise, memory of its own; for a gather longer than `input`.
+            reduction: what becomes of the inputs.
+            weight: the input is multiplied by it first; 0 makes zeros of anything.
+            checked: of the chunks, in turns, which one this rank digests as it holds it.
+        """
+        self.fingerprint = fingerprint
+        self.done = False
+        self.checked = checked
+        self._program_of, self._weight = program_of, weight
+        self.reduction, self.dtype = reduction, input.dtype
+        self._raw, self.input, self.result = input, carried(input), carried(result)
+        self._num_pieces = 1 if input.size != result.size else max(1, -(-input.nbytes // PIECE_BYTES))
+        self._piece = 0
+        self._digests: list[bytes] = []
+
+    def piece(self) -> tuple[Program, slice, slice]:
+        """Program of the next piece, and where it lies in input and result."""
+        length = PIECE_BYTES // self.input.itemsize
+        start = self._piece * length
+        of_input = slice(start, min(start + length, self.input.size))
+        of_result = of_input if self.input.size == self.result.size else slice(0, self.result.size)
+        return self._program_of((of_input.stop - of_input.start) * self.input.itemsize), of_input, of_result
+
+    def fill(self, of_input: slice, slot: Array) -> None:
+        """Write a piece of what this rank adds into `slot`."""
+        if self._weight is None:
+            slot[:] = self.input[of_input]
+        elif self._weight == 0:
+            slot.fill(0)  # not 0 x input, which may be NaN
+        else:
+            scale(self._raw[of_input], self._weight, slot.view(self._raw.dtype))
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether what this rank adds is its input as it is."""
+        return self._weight is None
+
+    def end_piece(self, digests: Sequence[bytes]) -> None:
+        """The piece is complete, with these digests of its chunks."""
+        self._digests += digests
+        self._piece += 1
+        self.done = self._piece == self._num_pieces
+
+    def digest(self) -> bytes:
+        """The digests of all chunks of the result."""
+        return b"".join(self._digests)
+
+    def missing(self, late: Sequence[int]) -> tuple[Awaited, ...]:
+        """Who is waited for, with which piece."""
+        return tuple(Awaited(rank, 0, self._piece, self._num_pieces) for rank in late)
+
+
+class Sharing:
+    """The operations of one view."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        slots: tuple[Slots, Slots],
+        memories: Sequence[Memory],
+        seat: Seat,
+        ring: Callable[[int], None],
+    ) -> None:
+        """Nothing runs.
+
+        Args:
+            arena: of this peer.
+            slots: for inputs and for results, of `PIECE_BYTES` each.
+            memories: of all ranks, `arena` among them.
+            seat: in the view, whose tag is on the board of `arena`.
+            ring: rings the doorbell of a rank.
+        """
+        self._arena, (self._inputs, self._results), self._seat = arena, slots, seat
+        self._world_size = len(memories)
+        self._exchange = Exchange(memories, seat, ring, digest=xxhash.xxh3_128_digest)
+        self._reducer = cache(reducer)
+        self._queue: deque[SharedRun] = deque()
+        self._is_open = False
+        self._announced: Finished | None = None
+        self.is_broken = False
+
+    # What runs.
+
+    def all_reduce(self, algorithm: str) -> Callable[[int], Program] | None:
+        """The programs of this rank for an algorithm, if there are any."""
+        rank, world_size = self._seat.rank, self._world_size
+        if all_reduce_program(algorithm, rank, world_size, 0) is None:
+            return None
+
+        def program_of(num_bytes: int) -> Program:
+            program = all_reduce_program(algorithm, rank, world_size, num_bytes)
+            assert program is not None
+            return program
+
+        return program_of
+
+    def all_gather(self, num_bytes: int) -> Callable[[int], Program] | None:
+        """The program of this rank that gathers so many bytes of each rank, if they fit."""
+        if num_bytes > PIECE_BYTES:
+            return None
+        return lambda _: all_gather_program(self._seat.rank, self._world_size)
+
+    def enqueue(self, run: SharedRun) -> None:
+        """Carry `run` out after those before it."""
+        self._queue.append(run)
+
+    def advance(self) -> Standing:
+        """Go on with the first operation, by one piece at most.
+
+        Raises:
+            Interrupted: a rank has left this view; nothing more runs.
+            Differs: a rank calls something else; nothing more runs.
+            RemoteProtocolError: a rank lends what it does not have; nothing more runs.
+        """
+        if self.is_broken:
+            return Standing.IDLE
+        if not self._queue:
+            return Standing.WAITING if self._announced is not None and self._exchange.late() else Standing.IDLE
+        try:
+            return self._advance(self._queue[0])
+        except BaseException:
+            self.is_broken = True
+            raise
+
+    def _advance(self, run: SharedRun) -> Standing:
+        if not self._is_open:
+            self._begin(run)
+        if not self._exchange.advance():
+            return Standing.WAITING
+        self._is_open = False
+        run.end_piece(self._exchange.digests)
+        if run.done:
+            self._queue.popleft()
+        return Standing.BUSY
+
+    def _begin(self, run: SharedRun) -> None:
+        program, of_input, of_result = run.piece()
+        input, result = run.input[of_input], run.result[of_result]
+        lent_input = self._arena.region_of(input) if run.is_raw else None
+        if lent_input is None:
+            lent_input = self._inputs.take(input.nbytes)
+            run.fill(of_input, self._arena.array(lent_input, input.dtype))
+        lent_result: Region | None = None
+        into: Array | None = result
+        if program.lends_result:
+            lent_result = self._arena.region_of(result)
+            into = None if lent_result is not None else result
+            lent_result = lent_result or self._results.take(result.nbytes)
+        call = Call(run.fingerprint, lent_input, input.dtype, lent_result, into)
+        self._exchange.begin(program, call, self._reducer(run.reduction, run.dtype), checked=run.checked)
+        self._is_open = True
+
+    def missing(self, run: SharedRun) -> tuple[Awaited, ...]:
+        """Who is waited for in `run`; nobody before its turn."""
+        is_first = bool(self._queue) and self._queue[0] is run and self._is_open
+        return run.missing(self._exchange.late()) if is_first else ()
+
+    # What is finished.
+
+    def announce(self, step: int, digests: bytes) -> None:
+        """Show all that `step` is finished here, with these digests, as `Finished` has them."""
+        self._announced = Finished(step, self._seat.tag, digests)
+        self._exchange.announce(self._announced)
+
+    def all_finished(self) -> list[tuple[int, bytes]]:
+        """What the others show of the announced step, once, when all do; without those that are in another view."""
+        if self._announced is None or self._exchange.late():
+            return []
+        step, self._announced = self._announced.step, None
+        return self._exchange.finished(step)
+
+    def end_step(self) -> None:
+        """The announced step is committed, maybe because the others said so."""
+        self._announced = None
+
+    # Waiting.
+
+    @property
+    def spins(self) -> bool:
+        """Whether to look again before sleeping."""
+        return self._exchange.spins
+
+    def is_over(self) -> bool:
+        """Whether what is waited for has come."""
+        return not self._exchange.late()
+
+    def waited(self, *, is_long: bool) -> None:
+        """A wait is over, or longer than a spin."""
+        self._exchange.waited(is_long=is_long)
+
+    def doze(self) -> bool:
+        """Have the others ring; False if there is nothing to wait for any more."""
+        return self._exchange.doze()
+
+    def wake(self) -> None:
+        """Nobody needs to ring."""
+        self._exchange.wake()
