@@ -76,7 +76,7 @@ def barrier(machine: StepMachine, said: Ready, view: View = PAIR) -> list[Effect
 
 def test_a_founder_is_seated_and_active_at_once() -> None:
     machine = StepMachine(A)
-    assert machine.found(FOUNDING) == [Installed(FOUNDING), Activated(FOUNDING, -1)]
+    assert machine.found(FOUNDING) == [Installed(FOUNDING), Activated(FOUNDING, -1, shares=True)]
     assert machine.seated
     assert (machine.done, machine.phase) == (-1, Phase.ACTIVE)
 

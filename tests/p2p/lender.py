@@ -1,11 +1,12 @@
 """A process with an arena of its own that maps those of all others, says so, and waits to be killed."""
 
+import secrets
 import sys
 
 import numpy as np
 
-from bench.doorbell import Doorbell
 from p2p.arena import Arena
+from tests.p2p.doorbell import Doorbell
 from tests.p2p.processes import hear, meet, say
 
 SIZE_BYTES = 4 << 20
@@ -13,11 +14,12 @@ LENGTH = 1 << 20
 
 
 def main(number: int) -> None:
-    arena = Arena(SIZE_BYTES)
+    peer_id = secrets.token_hex(8)
+    arena = Arena(SIZE_BYTES, peer_id)
     region = arena.allocate(LENGTH)
     assert region is not None
     arena.array(region, np.int64)[:] = number + 1
-    memories = meet(number, arena, Doorbell())
+    memories = meet(number, arena, peer_id, Doorbell())
     say([int(memory.array(region, np.int64).sum()) for memory in memories])
     hear()
 

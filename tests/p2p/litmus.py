@@ -7,33 +7,42 @@ Every sum is checked. `tags`: process 0 writes its memory again and again, as if
 process 1 reads it without any wait. What it read under one tag must be what was written under it.
 """
 
+import os
+import secrets
 import sys
 import time
 from random import Random
 
 import numpy as np
+import xxhash
 
-from bench.doorbell import Doorbell
-from collectives.program import one_shot_program
-from p2p.arena import Arena, Memory, Region, Slots
-from p2p.exchange import Exchange, Signals
+from collectives import Reduction, reducer
+from collectives.program import Program, one_shot_program
+from p2p.arena import REGIONS_OFFSET, Arena, Memory, Region, Slots
+from p2p.exchange import Exchange
 from p2p.lending import Call, Seat
+from tests.p2p.doorbell import Doorbell
 from tests.p2p.processes import meet, say
 
 COUNT = 1024
-WHOLE = Region(4096, 8 * COUNT)
+WHOLE = Region(REGIONS_OFFSET, 8 * COUNT)
 BOTH_HALVES = (1 << 32) + 1
 """A torn word has halves that differ. No value comes twice: who is stopped for a while could not tell it has."""
 
 SPIN_S = 20e-6
+NET_S = 20e-3
+BELL_S = 5.0
+"""Who has made progress and is stopped before it rings, rings later."""
+HANG_S = 30.0
 DELAY_MAX_S = 60e-6
 TAG = 1
 
 
 def main(number: int, what: str, limit_s: float) -> None:
-    arena, bell = Arena(1 << 20), Doorbell()
+    peer_id = secrets.token_hex(8)
+    arena, bell = Arena(1 << 20, peer_id), Doorbell()
     arena.board.install(TAG)
-    memories = meet(number, arena, bell)
+    memories = meet(number, arena, peer_id, bell)
     if what == "sums":
         sums(number, arena, memories, bell, limit_s)
     elif number == 0:
@@ -50,13 +59,49 @@ def delay(rng: Random) -> None:
             pass
 
 
+class Driver:
+    """Waits for the other as the loop of a peer does, now and then without a spin.
+
+    Attributes:
+        num_sleeps: waits that were too long for a spin.
+        num_caught: sleeps that no bell ended, though one should have. Must stay 0.
+    """
+
+    def __init__(self, exchange: Exchange, bell: Doorbell, rng: Random) -> None:
+        self._exchange, self._bell, self._rng = exchange, bell, rng
+        self._reduce = reducer(Reduction(), np.dtype(np.int64), COUNT)
+        self.num_sleeps = self.num_caught = 0
+
+    def run(self, program: Program, call: Call) -> None:
+        self._exchange.begin(program, call, self._reduce)
+        deadline = time.perf_counter() + HANG_S
+        while not self._exchange.advance():
+            assert time.perf_counter() < deadline, f"ranks {self._exchange.late()} do not come"
+            self._wait()
+
+    def _wait(self) -> None:
+        limit = time.perf_counter() + self._rng.choice((0.0, SPIN_S, SPIN_S))
+        while self._exchange.late():
+            if time.perf_counter() > limit:
+                self._sleep()
+                return
+            os.sched_yield()
+
+    def _sleep(self) -> None:
+        self.num_sleeps += 1
+        if self._exchange.doze() and not self._bell.wait(NET_S) and not self._exchange.late():
+            # Either the bell is about to ring, or nobody had seen that we sleep.
+            self.num_caught += not self._bell.wait(BELL_S)
+        self._exchange.wake()
+
+
 def sums(rank: int, arena: Arena, memories: list[Memory], bell: Doorbell, limit_s: float) -> None:
     """Rank 0 says by a negative input that this is the last operation."""
-    signals = Signals(bell.ring, bell.wait, lambda: False)
-    exchange = Exchange(memories, Seat(rank, 1, TAG), signals, spin_s=SPIN_S)
     slots = Slots.of(arena, 8 * COUNT)
     assert slots is not None
     program, rng, result = one_shot_program(rank, 2), Random(rank), np.empty(COUNT, np.int64)
+    exchange = Exchange(memories, Seat(rank, 1, TAG), bell.ring, digest=xxhash.xxh3_128_digest)
+    driver = Driver(exchange, bell, rng)
     fingerprint, end, number, is_last = bytes(16), time.perf_counter() + limit_s, 0, False
     while not is_last:
         number += 1
@@ -65,11 +110,11 @@ def sums(rank: int, arena: Arena, memories: list[Memory], bell: Doorbell, limit_
         is_over = rank == 0 and time.perf_counter() > end
         arena.array(region, np.int64)[:] = -(1 << 40) if is_over else number * (rank + 1)
         delay(rng)
-        exchange.run(program, Call(fingerprint, region, np.int64, result=result), 30.0)
+        driver.run(program, Call(fingerprint, region, np.int64, result=result))
         is_last = int(result[0]) < 0
         expected = 2 * number - (1 << 40) if is_last else 3 * number
         assert (result == expected).all(), f"operation {number}: {set(result.tolist())} instead of {expected}"
-    say([number, exchange.num_sleeps, exchange.num_caught, bell.num_rung])
+    say([number, driver.num_sleeps, driver.num_caught, bell.num_rung])
 
 
 def write_tags(arena: Arena, reader: Memory, limit_s: float) -> None:

@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.doorbell import Doorbell
 from p2p.arena import Arena, Mapping, Memory
+from tests.p2p.doorbell import Doorbell
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,13 +21,21 @@ class Introduction(NamedTuple):
     """What a process says of its arena."""
 
     pid: int
-    fd: int
-    size: int
-    nonce: str
+    peer_id: str
     bell: str = ""
 
     def open(self) -> Mapping:
-        return Mapping.open(self.pid, self.fd, self.size, bytes.fromhex(self.nonce))
+        return Mapping.open(self.pid, self.peer_id)
+
+
+def arenas_in(pid: int, peer_id: str) -> list[Path]:
+    """The descriptors of a process that are of this peer's arena: its own one, and one per mapping."""
+    found = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # what lists them
+            if os.readlink(path) == f"/memfd:shoal-{peer_id} (deleted)":
+                found.append(path)
+    return found
 
 
 @contextmanager
@@ -86,9 +94,9 @@ def hear() -> Any:
     return json.loads(sys.stdin.readline())
 
 
-def meet(number: int, arena: Arena, bell: Doorbell) -> list[Memory]:
+def meet(number: int, arena: Arena, peer_id: str, bell: Doorbell) -> list[Memory]:
     """Introduce this process to all; their memory, in the order of their numbers."""
-    say(Introduction(os.getpid(), arena.fd, arena.size, arena.nonce.hex(), bell.address))
+    say(Introduction(os.getpid(), peer_id, bell.address))
     others = [Introduction(*each) for each in hear()]
     bell.connect([each.bell for each in others])
     return [arena if peer == number else each.open() for peer, each in enumerate(others)]

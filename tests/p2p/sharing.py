@@ -1,51 +1,72 @@
-"""All ranks of a view in one process, each with an arena of its own, mapped by the others through /proc as usual."""
+"""All ranks of a view in one process and one thread, each with an arena of its own, mapped by the others as usual."""
 
 import os
-import threading
+import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from random import Random
 from typing import Any
 
 import numpy as np
+import xxhash
 
+from collectives import Reduction, reducer
 from collectives.program import Program
 from p2p.arena import Arena, Array, Mapping, Memory, Region
-from p2p.exchange import Exchange, Signals
-from p2p.lending import Call, Seat, result_bytes
+from p2p.exchange import DigestFunction, Exchange, Reducer
+from p2p.lending import Call, Seat
 
-TAG = 77
-LIMIT_S = 20.0
 SAME = bytes(16)
+MOST_TURNS = 10_000
+"""More than any test needs: ranks that need more wait for each other in vain."""
+
+
+class Host:
+    """The arenas of several peers.
+
+    Attributes:
+        arenas: of all peers.
+        memories: for each peer, what it can read: its own arena, and the mappings of the others.
+    """
+
+    def __init__(self, num_peers: int, size: int = 1 << 20) -> None:
+        peer_ids = [secrets.token_hex(8) for _ in range(num_peers)]
+        self.arenas = [Arena(size, peer_id) for peer_id in peer_ids]
+        self.memories: list[list[Memory]] = [
+            [
+                arena if arena is own else Mapping.open(os.getpid(), peer_id)
+                for arena, peer_id in zip(self.arenas, peer_ids, strict=True)
+            ]
+            for own in self.arenas
+        ]
+        self._view_number = 2
+
+    def enter_view(self, *peers: int) -> list[Seat]:
+        """Another view, of these peers in rank order. The others are in none."""
+        self._view_number += 1
+        tag = 100 + self._view_number
+        for peer, arena in enumerate(self.arenas):
+            arena.board.install(tag if peer in peers else 0)
+        return [Seat(rank, self._view_number, tag) for rank in range(len(peers))]
+
+    def memories_of(self, *peers: int) -> list[list[Memory]]:
+        """For each rank of a view of these peers, what it can read, in rank order."""
+        return [[self.memories[me][peer] for peer in peers] for me in peers]
+
+    def close(self) -> None:
+        for own, memories in zip(self.arenas, self.memories, strict=True):
+            for memory in memories:
+                if memory is not own:
+                    memory.close()
+            own.close()
 
 
 class Rank:
-    """One rank, in a thread of its own: an arena, what it has mapped of others, and a doorbell."""
+    """One rank: its arena, its exchange, and whom it has rung for."""
 
-    def __init__(self, rank: int, arenas: list[Arena], bells: list[threading.Event], **options: Any) -> None:
-        self.rank, self.arena, self._bell = rank, arenas[rank], bells[rank]
-        self.interrupt = threading.Event()
-        self.num_rung = 0
-        memories = [
-            arena if peer == rank else Mapping.open(os.getpid(), arena.fd, arena.size, arena.nonce)
-            for peer, arena in enumerate(arenas)
-        ]
-        self.memories: Sequence[Memory] = memories
-        self._bells = bells
-        signals = Signals(self.ring, self.wait_doorbell, self.interrupt.is_set)
-        self.exchange = Exchange(memories, Seat(rank, 3, TAG), signals, **options)
-
-    def ring(self, rank: int) -> None:
-        self.num_rung += 1
-        self._bells[rank].set()
-
-    def wait_doorbell(self, timeout_s: float) -> bool:
-        has_rung = self._bell.wait(timeout_s)
-        self._bell.clear()
-        return has_rung
-
-    def stop(self) -> None:
-        self.interrupt.set()
-        self._bell.set()
+    def __init__(self, arena: Arena, memories: Sequence[Memory], seat: Seat, digest: DigestFunction) -> None:
+        self.rank, self.arena, self.seat = seat.rank, arena, seat
+        self.rung: list[int] = []
+        self.exchange = Exchange(memories, seat, self.rung.append, digest=digest)
 
     def lend(self, values: Array) -> Region:
         region = self.arena.allocate(values.nbytes)
@@ -53,36 +74,44 @@ class Rank:
         self.arena.array(region, values.dtype)[:] = values
         return region
 
-    def all_reduce(self, program: Program, values: Array, *, is_heap: bool = False, fingerprint: bytes = SAME) -> Array:
-        """The sum, and the digests of its chunks behind it, if there are any."""
+    def begin(
+        self,
+        program: Program,
+        values: Array,
+        *,
+        reduce: Reducer | None = None,
+        is_heap: bool = False,
+        fingerprint: bytes = SAME,
+        checked: int = 0,
+    ) -> Array:
+        """Begin to add up; where the result will be: outside the arena, if `is_heap`."""
         region, lent = self.lend(values), None
-        result = np.full_like(values, 99)
+        self.result = np.full_like(values, 99)
         if program.lends_result:
-            lent = self.arena.allocate(result_bytes(values.nbytes, program))
+            lent = self.arena.allocate(values.nbytes)
             assert lent is not None
             if not is_heap:
-                result = self.arena.array(Region(lent.offset, values.nbytes), values.dtype)
-        call = Call(fingerprint, region, values.dtype, lent, result if is_heap or lent is None else None)
-        self.digests = self.exchange.run(program, call, LIMIT_S)
-        return result
+                self.result = self.arena.array(lent, values.dtype)
+        call = Call(fingerprint, region, values.dtype, lent, self.result if is_heap or lent is None else None)
+        reduce = reduce or reducer(Reduction(), values.dtype, values.size)
+        self.exchange.begin(program, call, reduce, checked=checked)
+        return self.result
 
 
-class Host:
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(8)
+def ranks_of(host: Host, world_size: int, *, digest: DigestFunction = xxhash.xxh3_128_digest) -> list[Rank]:
+    """The first peers of `host`, in a new view."""
+    peers = range(world_size)
+    seats, memories = host.enter_view(*peers), host.memories_of(*peers)
+    return [Rank(host.arenas[rank], memories[rank], seats[rank], digest) for rank in peers]
 
-    def ranks(self, world_size: int, **options: Any) -> list[Rank]:
-        self._arenas = [Arena(1 << 20) for _ in range(world_size)]
-        for arena in self._arenas:
-            arena.board.install(TAG)
-        bells = [threading.Event() for _ in range(world_size)]
-        self._ranks = [Rank(rank, self._arenas, bells, **options) for rank in range(world_size)]
-        return self._ranks
 
-    def run(self, *calls: Callable[[], Any]) -> list[Future[Any]]:
-        return [self._pool.submit(call) for call in calls]
-
-    def close(self) -> None:
-        for rank in self._ranks:
-            rank.stop()
-        self._pool.shutdown()
+def finish(rng: Random, *steps: Callable[[], Any]) -> None:
+    """Take turns in any order until each has returned something true."""
+    left = list(steps)
+    for _ in range(MOST_TURNS):
+        if not left:
+            return
+        chosen = rng.randrange(len(left))
+        if left[chosen]():
+            del left[chosen]
+    raise AssertionError(f"{len(left)} of {len(steps)} wait in vain")

@@ -1,5 +1,3 @@
-import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
@@ -9,20 +7,21 @@ import numpy.typing as npt
 import pytest
 import xxhash
 
-from collectives import Execution, all_reduce_schedule
+from collectives import Execution, Reduction, all_reduce_schedule, reducer
 from collectives.program import Program, all_gather_program, direct_program, one_shot_program
-from p2p.arena import Array
-from p2p.board import Lent
+from p2p.arena import Array, Region
+from p2p.board import DIGESTS_BYTES, Finished, Lent
 from p2p.errors import RemoteProtocolError
-from p2p.exchange import add_in_order
 from p2p.lending import Call, Differs, Interrupted
 from tests.collectives.delivery import deliver
-from tests.p2p.sharing import LIMIT_S, SAME, TAG, Host, Rank
+from tests.p2p.sharing import SAME, Host, Rank, finish, ranks_of
+
+ADD = reducer(Reduction(), np.dtype(np.float32), 1000)
 
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    host = Host()
+    host = Host(5)
     yield host
     host.close()
 
@@ -51,205 +50,278 @@ PROGRAMS: dict[str, Callable[[int, int], Program]] = {
 }
 
 
-@pytest.mark.parametrize("spin_s", [0.0, 1e-3])
+def program_of(name: str, rank: Rank, world_size: int) -> Program:
+    return PROGRAMS[name](rank.rank, world_size)
+
+
+def add_up(name: str, ranks: Sequence[Rank], values: Sequence[Array], *, seed: int = 0, is_heap: bool = False) -> None:
+    """One operation, to its end."""
+    for rank, value in zip(ranks, values, strict=True):
+        rank.begin(program_of(name, rank, len(ranks)), value, is_heap=is_heap)
+    finish(Random(seed), *(rank.exchange.advance for rank in ranks))
+
+
+def published(rank: Rank, count: int) -> None:
+    """As if `rank` had published so often."""
+    rank.arena.board.progress(0)[0] = (rank.seat.view_number << 40) + count
+
+
+# Results.
+
+
+@pytest.mark.parametrize("is_heap", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-def test_sums_have_the_bits_of_the_message_path(host: Host, world_size: int, name: str, spin_s: float) -> None:
-    ranks = host.ranks(world_size, spin_s=spin_s)
-    programs = [PROGRAMS[name](rank, world_size) for rank in range(world_size)]
-    for size in (1, 2, 1000):
+def test_sums_have_the_bits_of_the_message_path(host: Host, world_size: int, name: str, is_heap: bool) -> None:
+    ranks = ranks_of(host, world_size)
+    for seed, size in enumerate((1, 2, 0, 1000, 4099)):
         values = inputs(world_size, size)
-        expected = by_messages("one-shot", values)
-        jobs = host.run(*(partial(r.all_reduce, p, v) for r, p, v in zip(ranks, programs, values, strict=True)))
-        assert all(np.array_equal(job.result(), expected) for job in jobs)
-    assert all(rank.exchange.num_caught == 0 for rank in ranks)
+        add_up(name, ranks, values, seed=seed, is_heap=is_heap)
+        expected = by_messages("one-shot", values).tobytes()
+        assert [rank.result.tobytes() for rank in ranks] == [expected] * world_size
 
 
 def test_whole_numbers_are_summed_as_such(host: Host) -> None:
     values = [np.full(10, 2**62 + rank, np.int64) for rank in range(2)]
-    jobs = host.run(*(partial(r.all_reduce, direct_program(r.rank, 2), values[r.rank]) for r in host.ranks(2)))
-    assert all((job.result() == values[0] + values[1]).all() for job in jobs)
+    ranks = ranks_of(host, 2)
+    add_up("direct", ranks, values)
+    assert all((rank.result == values[0] + values[1]).all() for rank in ranks)
 
 
-def test_infinities_are_summed_without_a_word() -> None:
-    huge, result = np.full(4, 3e38, np.float32), np.empty(4, np.float32)
-    add_in_order([huge, huge, -np.inf * huge], result)
-    assert np.isnan(result).all()
+def test_inputs_are_only_read(host: Host) -> None:
+    ranks, values = ranks_of(host, 3), inputs(3, 600)
+    regions = [(rank, rank.lend(value)) for rank, value in zip(ranks, values, strict=True)]
+    for rank, region in regions:
+        call = Call(SAME, region, np.float32, rank.lend(values[0]))
+        rank.exchange.begin(direct_program(rank.rank, 3, 2), call, ADD)
+    finish(Random(0), *(rank.exchange.advance for rank in ranks))
+    assert all((rank.arena.array(region, np.float32) == values[rank.rank]).all() for rank, region in regions)
 
 
-@pytest.mark.parametrize("is_heap", [False, True])
-def test_all_ranks_have_the_digests_of_all_chunks(host: Host, is_heap: bool) -> None:
-    ranks, values = host.ranks(3, digest=xxhash.xxh3_128_digest), inputs(3, 600)
-    programs = [direct_program(rank, 3, 2) for rank in range(3)]
-    calls = [partial(r.all_reduce, programs[r.rank], values[r.rank], is_heap=is_heap) for r in ranks]
-    results = [job.result() for job in host.run(*calls)]
-    chunks = results[0].reshape(6, 100)
-    expected = b"".join(xxhash.xxh3_128_digest(chunk.tobytes()) for chunk in chunks)
-    assert [rank.digests for rank in ranks] == [expected] * 3
-    assert all(np.array_equal(result, by_messages("direct", values)) for result in results)
+def test_what_is_complete_stays_so(host: Host) -> None:
+    ranks = ranks_of(host, 2)
+    add_up("direct", ranks, inputs(2, 10))
+    before = [rank.result.tobytes() for rank in ranks]
+    assert all(rank.exchange.advance() for rank in ranks)
+    assert not any(rank.exchange.late() for rank in ranks)
+    assert [rank.result.tobytes() for rank in ranks] == before
 
 
 def test_another_way_to_reduce_is_used_for_every_chunk(host: Host) -> None:
-    def largest(sources: Sequence[Array], result: Array) -> None:
-        result[:] = np.max(sources, axis=0)
-
-    ranks, values = host.ranks(2, reduction=largest), inputs(2, 10)
-    jobs = host.run(*(partial(r.all_reduce, direct_program(r.rank, 2), values[r.rank]) for r in ranks))
-    assert all(np.array_equal(job.result(), np.maximum(*values)) for job in jobs)
+    ranks, values = ranks_of(host, 2), inputs(2, 10)
+    for rank, value in zip(ranks, values, strict=True):
+        rank.begin(direct_program(rank.rank, 2), value, reduce=reducer(Reduction("max"), value.dtype, 10))
+    finish(Random(1), *(rank.exchange.advance for rank in ranks))
+    assert all(np.array_equal(rank.result, np.maximum(*values)) for rank in ranks)
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_a_gather_copies_every_input(host: Host, world_size: int) -> None:
-    ranks, values = host.ranks(world_size), inputs(world_size, 7, np.int64)
+    ranks, values = ranks_of(host, world_size), inputs(world_size, 7, np.int64)
+    results = [np.empty(7 * world_size, np.int64) for _ in ranks]
+    for rank, value, result in zip(ranks, values, results, strict=True):
+        call = Call(SAME, rank.lend(value), np.int64, result=result)
+        rank.exchange.begin(all_gather_program(rank.rank, world_size), call, ADD)
+    finish(Random(2), *(rank.exchange.advance for rank in ranks))
+    assert all(np.array_equal(result, np.concatenate(values)) for result in results)
 
-    def gather(rank: Rank) -> Array:
-        result = np.empty(7 * world_size, np.int64)
-        call = Call(SAME, rank.lend(values[rank.rank]), np.int64, result=result)
-        rank.exchange.run(all_gather_program(rank.rank, world_size), call, LIMIT_S)
-        return result
 
-    assert all(
-        np.array_equal(job.result(), np.concatenate(values)) for job in host.run(*(partial(gather, r) for r in ranks))
-    )
+# Digests.
+
+
+@pytest.mark.parametrize("is_heap", [False, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_all_ranks_have_the_digests_of_all_chunks(host: Host, name: str, is_heap: bool) -> None:
+    ranks, values = ranks_of(host, 3), inputs(3, 630)
+    for turn in range(3):  # each of the two tables of digests, and again
+        add_up(name, ranks, values, seed=turn, is_heap=is_heap)
+        chunks = np.split(ranks[0].result, {"one-shot": 1, "direct": 3, "blocks": 9}[name])
+        expected = [xxhash.xxh3_128_digest(chunk.tobytes()) for chunk in chunks]
+        assert [rank.exchange.digests for rank in ranks] == [expected] * 3
+
+
+@pytest.mark.parametrize("checked", range(6))
+def test_a_chunk_that_was_read_with_other_bits_is_noticed_when_its_turn_comes(host: Host, checked: int) -> None:
+    """Rank 1 has digested chunk 1; then its memory changes, and rank 0 copies it."""
+    ranks, values = ranks_of(host, 2), inputs(2, 40)
+    for rank, value in zip(ranks, values, strict=True):
+        rank.begin(direct_program(rank.rank, 2), value, is_heap=True, checked=checked)
+    assert not ranks[0].exchange.advance()
+    assert not ranks[1].exchange.advance()
+    lent = ranks[1].arena.board.lent(0, 0)
+    ranks[1].arena.array(Region(lent.result_offset, 160), np.float32)[-1] += 1
+    finish(Random(0), *(rank.exchange.advance for rank in ranks))
+    assert ranks[0].result[-1] != ranks[1].result[-1]
+    digests = [rank.exchange.digests for rank in ranks]
+    assert digests[0][0] == digests[1][0]
+    assert (digests[0][1] != digests[1][1]) is (checked % 2 == 1)
 
 
 # Who waits.
 
 
-def test_who_sleeps_is_rung_for_and_who_spins_is_not(host: Host) -> None:
-    early, late = host.ranks(2, spin_s=0.0)
-    (job,) = host.run(partial(early.all_reduce, one_shot_program(0, 2), inputs(2, 4)[0]))
-    sleeping = early.arena.board.sleeping(0)
-    while not sleeping[0]:
-        os.sched_yield()
-    assert sleeping[0] == (3 << 40) + 1
-    late.all_reduce(one_shot_program(1, 2), inputs(2, 4)[1])
-    job.result()
-    assert (late.num_rung, early.num_rung, early.exchange.num_sleeps, late.exchange.num_sleeps) == (1, 0, 1, 0)
+def test_who_sleeps_is_rung_for_and_who_is_awake_is_not(host: Host) -> None:
+    early, late = ranks_of(host, 2)
+    sleeping, value = early.arena.board.sleeping(0), inputs(1, 4)[0]
+    early.begin(one_shot_program(0, 2), value)
+    assert not early.exchange.advance()
+    assert early.exchange.late() == [1]
+    assert early.exchange.doze()
+    assert sleeping[0] == (early.seat.view_number << 40) + 1
+    late.begin(one_shot_program(1, 2), value)
+    assert late.exchange.advance()
+    assert (late.rung, early.rung) == ([0], [])
+    early.exchange.wake()
     assert sleeping[0] == 0
+    assert early.exchange.advance()
+    early.begin(one_shot_program(0, 2), value)
+    late.begin(one_shot_program(1, 2), value)
+    finish(Random(0), early.exchange.advance, late.exchange.advance)
+    assert (late.rung, early.rung) == ([0], [])
 
 
-def test_a_wake_up_that_is_lost_is_caught_and_counted(host: Host) -> None:
-    early, late = host.ranks(2, spin_s=0.0)
-    (job,) = host.run(partial(early.all_reduce, one_shot_program(0, 2), inputs(2, 4)[0]))
-    while not early.arena.board.sleeping(0)[0]:
-        os.sched_yield()
-    late._bells = [threading.Event(), threading.Event()]  # nobody hears these
-    late.all_reduce(one_shot_program(1, 2), inputs(2, 4)[1])
-    job.result()
-    assert early.exchange.num_caught == 1
+def test_who_is_not_late_any_more_is_not_slept_for(host: Host) -> None:
+    early, late = ranks_of(host, 2)
+    early.begin(one_shot_program(0, 2), inputs(1, 4)[0])
+    assert not early.exchange.advance()
+    late.begin(one_shot_program(1, 2), inputs(1, 4)[0])
+    late.exchange.advance()
+    assert not early.exchange.doze()
+
+
+def test_all_who_have_not_come_are_named(host: Host) -> None:
+    ranks, value = ranks_of(host, 4), inputs(1, 4)[0]
+    assert ranks[0].exchange.late() == []
+    for rank, others in ((0, [1, 2, 3]), (2, [3, 1]), (3, [1])):
+        ranks[rank].begin(one_shot_program(rank, 4), value)
+        assert not ranks[rank].exchange.advance()
+        assert ranks[rank].exchange.late() == others
+    assert ranks[0].exchange.late() == [1]
 
 
 def test_who_spins_in_vain_stops_and_begins_again_after_a_short_wait(host: Host) -> None:
-    early, late = host.ranks(2, spin_s=2e-3)
-    programs, value = [one_shot_program(rank, 2) for rank in range(2)], inputs(1, 4)[0]
-    sleeping = early.arena.board.sleeping(0)
-    number = 0
-    while early.exchange.spins:
-        number += 1
-        (job,) = host.run(partial(early.all_reduce, programs[0], value))
-        while sleeping[0] != (3 << 40) + number:
-            os.sched_yield()
-        late.all_reduce(programs[1], value)
-        job.result()
-    assert number == early.exchange.num_sleeps == 4
-    while not early.exchange.spins:  # until one was short
-        for job in host.run(*(partial(r.all_reduce, programs[r.rank], value) for r in (early, late))):
-            job.result()
+    exchange = ranks_of(host, 2)[0].exchange
+    for _ in range(3):
+        exchange.waited(is_long=True)
+    assert exchange.spins
+    exchange.waited(is_long=True)
+    assert not exchange.spins
+    exchange.waited(is_long=False)
+    assert exchange.spins
 
 
-def test_who_waits_for_nobody_knows_what_gives_up_in_the_end(host: Host) -> None:
-    (rank, _) = host.ranks(2)
-    call = Call(SAME, rank.lend(inputs(1, 4)[0]), np.float32, result=np.empty(4, np.float32))
-    with pytest.raises(TimeoutError, match="ranks 1 do not come"):
-        rank.exchange.run(one_shot_program(0, 2), call, 0.01)
-    assert rank.arena.board.sleeping(0)[0] == 0
+# Steps.
+
+
+def test_a_finished_step_is_shown_to_all_and_the_next_goes_on_from_there(host: Host) -> None:
+    ranks = ranks_of(host, 3)
+    for step in range(4):
+        add_up("blocks", ranks, inputs(3, 99), seed=step)
+        shown = [bytes([16 * step + rank.rank]) * DIGESTS_BYTES for rank in ranks]
+        for rank in ranks:
+            assert rank.exchange.finished(step) == [(other, shown[other]) for other in range(rank.rank)]
+            rank.exchange.announce(Finished(step, rank.seat.tag, shown[rank.rank]))
+            assert sorted(rank.exchange.late()) == list(range(rank.rank + 1, 3))
+        for rank in ranks:
+            assert not rank.exchange.late()
+            assert rank.exchange.finished(step) == [(o, shown[o]) for o in range(3) if o != rank.rank]
+            assert rank.exchange.finished(step + 1) == []
+
+
+def test_who_sleeps_until_all_have_finished_is_rung_for(host: Host) -> None:
+    early, late = ranks_of(host, 2)
+    early.exchange.announce(Finished(0, early.seat.tag, bytes(DIGESTS_BYTES)))
+    assert early.exchange.doze()
+    late.exchange.announce(Finished(0, late.seat.tag, bytes(DIGESTS_BYTES)))
+    assert (early.rung, late.rung) == ([], [0])
+
+
+def test_what_was_finished_by_who_has_left_the_view_is_not_seen(host: Host) -> None:
+    ranks = ranks_of(host, 3)
+    for rank in ranks:
+        rank.exchange.announce(Finished(0, rank.seat.tag, bytes(DIGESTS_BYTES)))
+    ranks[2].arena.board.install(0)
+    assert ranks[0].exchange.finished(0) == [(1, bytes(DIGESTS_BYTES))]
 
 
 # What ends an operation.
 
 
-@pytest.mark.parametrize("spin_s", [0.0, 60.0])
-def test_an_interrupt_ends_a_wait(host: Host, spin_s: float) -> None:
-    rank, _ = host.ranks(2, spin_s=spin_s)
-    (job,) = host.run(partial(rank.all_reduce, one_shot_program(0, 2), inputs(1, 4)[0]))
-    while not rank.arena.board.progress(0)[0]:
-        os.sched_yield()
-    rank.stop()
-    with pytest.raises(Interrupted, match="another view is installed"):
-        job.result()
-    assert rank.arena.board.sleeping(0)[0] == 0
-
-
-@pytest.mark.parametrize("tag", [0, TAG + 1])
+@pytest.mark.parametrize("tag", [0, 1])
 def test_what_was_read_of_a_rank_that_has_left_the_view_is_void(host: Host, tag: int) -> None:
-    rank, other = host.ranks(2)
-    other.arena.board.progress(0)[0] = 4 << 40  # of a later view
+    rank, other = ranks_of(host, 2)
+    other.arena.board.progress(0)[0] = (rank.seat.view_number + 1) << 40  # of a later view
     other.arena.board.install(tag)
+    rank.begin(one_shot_program(0, 2), inputs(1, 4)[0])
     with pytest.raises(Interrupted, match="rank 1 has left the view: what was read of it is void"):
-        rank.all_reduce(one_shot_program(0, 2), inputs(1, 4)[0])
+        rank.exchange.advance()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_rank_that_leaves_while_it_is_read_leaves_no_result(host: Host, name: str) -> None:
     """It leaves the view, and writes its memory, in the middle of the sum."""
-    ranks = host.ranks(2)
+    ranks, values = ranks_of(host, 2), inputs(2, 40)
 
     def leave(sources: Sequence[Array], result: Array) -> None:
         ranks[1].arena.board.install(0)
-        add_in_order(sources, result)
+        ADD(sources, result)
 
-    ranks[0].exchange._reduction = leave
-    jobs = host.run(*(partial(r.all_reduce, PROGRAMS[name](r.rank, 2), inputs(2, 40)[r.rank]) for r in ranks))
+    ranks[0].begin(program_of(name, ranks[0], 2), values[0], reduce=leave)
+    ranks[1].begin(program_of(name, ranks[1], 2), values[1])
+    ranks[1].exchange.advance()
     with pytest.raises(Interrupted, match="rank 1 has left the view"):
-        jobs[0].result()
-    host.close()
-    assert jobs[1].exception() is None or isinstance(jobs[1].exception(), Interrupted)
+        ranks[0].exchange.advance()
+    assert ranks[0].exchange.digests == [b""] * PROGRAMS[name](0, 2).num_chunks
 
 
 def test_a_rank_that_leaves_before_its_result_is_copied_leaves_no_result(host: Host) -> None:
-    rank, other = host.ranks(2)
-    values = inputs(2, 40)
-    region = other.lend(values[1])
-    other.arena.board.lend(0, 0, Lent(SAME, *region, *region))
-    other.arena.board.progress(0)[0] = (3 << 40) + 2
-
-    def leave(chunk: memoryview) -> bytes:
+    def leave(_: memoryview) -> bytes:
         other.arena.board.install(0)
         return bytes(16)
 
-    rank.exchange._digest = leave  # called between the sum of the own part and the copy of the other
+    rank, other = ranks_of(host, 2, digest=leave)  # called between the sum of the own part and the copy of the other
+    values = inputs(2, 40)
+    region = other.lend(values[1])
+    other.arena.board.lend(0, 0, Lent(SAME, *region, *region))
+    published(other, 2)
+    rank.begin(direct_program(0, 2), values[0])
     with pytest.raises(Interrupted, match="rank 1 has left the view"):
-        rank.all_reduce(direct_program(0, 2), values[0])
+        rank.exchange.advance()
 
 
 def test_a_rank_that_calls_another_operation_is_not_summed(host: Host) -> None:
-    ranks, values = host.ranks(2), inputs(2, 40)
+    ranks, values = ranks_of(host, 2), inputs(2, 40)
     names = [bytes([rank]) * 16 for rank in range(2)]
-    calls = [
-        partial(r.all_reduce, one_shot_program(r.rank, 2), values[r.rank], fingerprint=names[r.rank]) for r in ranks
-    ]
-    for rank, job in enumerate(host.run(*calls)):
-        error = job.exception()
-        assert isinstance(error, Differs)
-        assert (error.rank, error.fingerprint) == (1 - rank, names[1 - rank])
+    for rank in ranks:
+        rank.begin(one_shot_program(rank.rank, 2), values[rank.rank], fingerprint=names[rank.rank])
+    assert not ranks[0].exchange.advance()
+    for rank in reversed(ranks):
+        with pytest.raises(Differs) as caught:
+            rank.exchange.advance()
+        other = 1 - rank.rank
+        assert (caught.value.rank, caught.value.fingerprint) == (other, names[other])
+        assert (rank.result == 99).all()
 
 
 @pytest.mark.parametrize(
     "lent", [Lent(SAME, 1 << 40, 160), Lent(SAME, 4096, 164), Lent(SAME, 0, 160), Lent(SAME, 4096, 0)]
 )
 def test_a_rank_that_lends_what_it_does_not_have_is_not_summed(host: Host, lent: Lent) -> None:
-    rank, other = host.ranks(2)
+    rank, other = ranks_of(host, 2)
     other.arena.board.lend(0, 0, lent)
-    other.arena.board.progress(0)[0] = (3 << 40) + 1
+    published(other, 1)
+    rank.begin(one_shot_program(0, 2), inputs(1, 40)[0])
     with pytest.raises(RemoteProtocolError, match="rank 1 lends"):
-        rank.all_reduce(one_shot_program(0, 2), inputs(1, 40)[0])
+        rank.exchange.advance()
+    assert (rank.result == 99).all()
 
 
-def test_a_result_that_lies_nowhere_is_not_copied(host: Host) -> None:
-    rank, other = host.ranks(2)
+@pytest.mark.parametrize("offset", [0, 64, (1 << 20) - 159, 1 << 40])
+def test_a_result_that_lies_nowhere_is_not_copied(host: Host, offset: int) -> None:
+    rank, other = ranks_of(host, 2)
     region = other.lend(inputs(1, 40)[0])
-    other.arena.board.lend(0, 0, Lent(SAME, *region, 1 << 40, 160))
-    other.arena.board.progress(0)[0] = (3 << 40) + 2
+    other.arena.board.lend(0, 0, Lent(SAME, *region, offset, 160))
+    published(other, 2)
+    rank.begin(direct_program(0, 2), inputs(1, 40)[0])
     with pytest.raises(RemoteProtocolError, match="rank 1 lends what it does not have"):
-        rank.all_reduce(direct_program(0, 2), inputs(1, 40)[0])
+        rank.exchange.advance()
