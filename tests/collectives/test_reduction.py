@@ -3,6 +3,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from collectives import (
     check_reduction,
     is_half,
     one_shot_all_gather,
+    reducer,
     scale,
     type_name,
 )
@@ -240,6 +242,63 @@ def test_scaling_rounds_once(dtype: DType) -> None:
     scale(values, 1 / 3, out)
     wide = widened(values)
     assert out.tobytes() == rounded(wide * wide.dtype.type(1 / 3), dtype).tobytes()
+
+
+# All at once, as where the memory of all ranks can be read.
+
+
+def reduced(inputs: Sequence[Array], op: str, cuts: Sequence[int] = ()) -> Array:
+    """By `reducer`, cut there."""
+    out = np.empty_like(inputs[0])
+    reduce = reducer(Reduction(op, len(inputs)), out.dtype)
+    before = [each.tobytes() for each in inputs]
+    for start, stop in pairwise([0, *sorted(cuts), out.size]):
+        reduce([carried(each)[start:stop] for each in inputs], carried(out)[start:stop])
+    assert before == [each.tobytes() for each in inputs]
+    return out
+
+
+@given(types, world_sizes, lengths, st.data(), seeds)
+@settings(deadline=None, max_examples=200)
+def test_all_at_once_the_bits_are_those_of_an_execution_wherever_it_is_cut(
+    dtype: DType, world_size: int, length: int, data: st.DataObject, seed: int
+) -> None:
+    op = data.draw(st.sampled_from(ops_of(dtype)))
+    inputs = random_inputs(seed, world_size, length, dtype)
+    cuts = data.draw(st.lists(st.integers(0, length), max_size=3))
+    for build in IN_RANK_ORDER:
+        assert reduced(inputs, op, cuts).tobytes() == all_reduce(build, inputs, op, seed).tobytes()
+
+
+@given(floats, st.sampled_from(OPS), st.integers(1, 6), st.data(), seeds)
+@settings(deadline=None, max_examples=100)
+def test_all_at_once_special_values_become_what_they_do_in_an_execution(
+    dtype: DType, op: str, world_size: int, data: st.DataObject, seed: int
+) -> None:
+    rows = data.draw(st.lists(st.lists(st.sampled_from(SPECIAL), min_size=20, max_size=20), min_size=6, max_size=6))
+    inputs = [rounded(np.array(row), dtype) for row in rows[:world_size]]
+    expected = all_reduce(IN_RANK_ORDER[seed % 2], inputs, op, seed, 7)
+    if op in ("min", "max") or is_half(dtype) or world_size == 1:
+        assert reduced(inputs, op).tobytes() == expected.tobytes()
+    else:  # which NaN the sum of two is depends on the place
+        assert np.array_equal(reduced(inputs, op), expected, equal_nan=True)
+        is_number = ~np.isnan(expected)
+        assert (np.signbit(reduced(inputs, op)) == np.signbit(expected))[is_number].all()
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16)], ids=["bfloat16", "float16"])
+def test_half_types_are_reduced_all_at_once_block_by_block(dtype: DType) -> None:
+    inputs = random_inputs(9, 3, 70_001, dtype)
+    assert reduced(inputs, "sum", [1, 40_000]).tobytes() == in_rank_order(inputs, "sum").tobytes()
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=TYPES.values())
+def test_one_array_is_copied_bit_by_bit(dtype: DType) -> None:
+    """So a gather can use it, whatever the bits mean."""
+    bits = np.arange(2**16).astype(np.uint16)
+    array = bits.view(dtype) if dtype != np.bool_ else bits % 2 == 1
+    for op in ops_of(dtype):
+        assert reduced([array], op).tobytes() == array.tobytes()
 
 
 # What is refused.
