@@ -105,69 +105,6 @@ def reducer(reduction: Reduction, dtype: DType) -> Callable[[Sequence[Array], Ar
     return reduce
 
 
-def scale(self, array: Array, factor: float, out: Array) -> None:
-        """`array` times `factor`, which is rounded to float32 first, the products once more."""
-        for block in _blocks(out.size):
-            self._widen(array[block], 0)
-            total = self._sum[: block.stop - block.start]
-            np.multiply(total, np.float32(factor), out=total)
-            self._round(out[block])
-
-    def _widen(self, bits: Array, into: int) -> None:
-        self._half[: bits.size] = bits
-        self._wide_tensors[into][: bits.size].copy_(self._half_tensor[: bits.size])
-
-    def _round(self, bits: Array) -> None:
-        """The sum to the nearest, or of two as near to the even one; each NaN to the same one."""
-        self._half_tensor[: bits.size].copy_(self._wide_tensors[0][: bits.size])
-        bits[:] = self._half[: bits.size]
-        nans = np.isnan(self._sum[: bits.size])
-        if nans.any():
-            bits[nans] = self._nan
-
-
-def reducer(reduction: Reduction, dtype: DType) -> Callable[[Sequence[Array], Array], None]:
-    """What writes the complete reduction of its first argument, one array per rank, into its second.
-
-<<<<<<< HEAD
-    With the bits that `Execution` leaves. Arrays of a half type are given as `carried` has them. For one thread at a
-    time.
-=======
-    With the bits that `Execution` leaves; one array alone is copied. Those of a half type are given as `carried` has
-    them.
->>>>>>> 89836bb (fix: reducer copies one array alone bit by bit, and is silent about infinities of half types)
-
-    Args:
-        reduction: allowed by `check_reduction`.
-        dtype: of the arrays.
-    """
-<<<<<<< HEAD
-    if is_half(dtype):
-        widening = Widening(dtype, BLOCK)
-        return lambda arrays, out: widening.reduce(reduction, arrays, out, completes=True)
-    combine = reduction.combine(dtype)
-=======
-    widening = Widening(dtype, max_length) if is_half(dtype) else None
-    combine = reduction.combine(np.dtype(np.float32) if widening else dtype)
->>>>>>> 89836bb (fix: reducer copies one array alone bit by bit, and is silent about infinities of half types)
-
-    @np.errstate(over="ignore", invalid="ignore")  # infinities are for the caller to find, as in torch
-    def reduce(arrays: Sequence[Array], out: Array) -> None:
-        if len(arrays) == 1:
-            out[:] = arrays[0]
-            return
-        if widening is not None:
-            widening.reduce(reduction, arrays, out, completes=True)
-            return
-        total = arrays[0]
-        for array in arrays[1:]:
-            combine(total, array, out=out)
-            total = out
-        reduction.complete(out)
-
-    return reduce
-
-
 def scale(array: Array, factor: float, out: Array) -> None:
     """`array` times `factor` into `out`; both are of one floating-point type, which `factor` and the products round to.
 

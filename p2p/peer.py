@@ -33,7 +33,7 @@ class Peer:
     def __init__(self, config: PeerConfig) -> None:
         self.session = Session(config)
         self._config = config
-        self._buffers = Buffers(self.session.loop.commons.empty)
+        self._buffers = Buffers(lambda count, dtype: self.session.loop.commons.empty(count, dtype))
 
     # What a script may look at.
 

@@ -12,7 +12,7 @@ import p2p
 NAMES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool".split()
 CALLS = [("sum", None), ("mean", "direct"), ("mean", "ring"), ("min", "one-shot"), ("max", "tree")]
 
-with p2p.join() as peer:
+with p2p.join(arena_bytes=ARENA_BYTES) as peer:
     print("here", peer.peer_id)
     peer.wait_view()
     rank, n = peer.rank, peer.world_size
@@ -32,6 +32,12 @@ with p2p.join() as peer:
                 wanted = {"sum": wide.sum(0), "mean": wide.mean(0), "min": wide.amin(0), "max": wide.amax(0)}[op]
                 assert torch.equal(tensor, wanted.to(dtype)), (name, op, algorithm, shape)
                 assert (around[..., 1] == 1).all()
+        lent, out = peer.empty(40_000, dtype=dtype), peer.empty(200, 200, dtype=dtype)
+        lent.fill_(1 if rank else 0)
+        peer.all_reduce(lent.view(200, 200), op="max", out=out)
+        assert (out == (n > 1)).all() and (lent == (rank > 0)).all(), name
+        peer.all_reduce(lent[:7], op="max")
+        assert (lent[:7] == (n > 1)).all() and (lent[7:] == (rank > 0)).all(), name
     for name in ("float16", "float32", "uint8"):
         array = (np.arange(10) + rank).astype(name)
         peer.all_reduce(array, op="max")
@@ -52,11 +58,22 @@ with p2p.join() as peer:
 """
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_every_type_and_reduction_gives_all_peers_the_same_right_result(swarm: Swarm, count: int) -> None:
-    peers = swarm.start_all(count, REDUCTIONS)
+@pytest.mark.parametrize(("count", "arena_bytes"), [(1, 1 << 30), (3, 1 << 30), (3, 0)])
+def test_every_type_and_reduction_gives_all_peers_the_same_right_result(
+    swarm: Swarm, count: int, arena_bytes: int
+) -> None:
+    peers = swarm.start_all(count, REDUCTIONS.replace("ARENA_BYTES", str(arena_bytes)))
     assert [peer.end() for peer in peers] == [0] * count, "\n".join(peer.report() for peer in peers)
     assert len({tuple(line for line in peer.stdout if line.startswith("bits")) for peer in peers}) == 1
+
+
+def test_peers_that_share_no_memory_and_peers_that_do_meet(swarm: Swarm) -> None:
+    """Then nobody uses it."""
+    peers = [
+        swarm.start(REDUCTIONS.replace("ARENA_BYTES", str(arena_bytes)), min_peers=3)
+        for arena_bytes in (1 << 30, 0, 1 << 30)
+    ]
+    assert [peer.end() for peer in peers] == [0, 0, 0], "\n".join(peer.report() for peer in peers)
 
 
 DISAGREEMENT = """

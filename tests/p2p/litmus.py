@@ -69,7 +69,7 @@ class Driver:
 
     def __init__(self, exchange: Exchange, bell: Doorbell, rng: Random) -> None:
         self._exchange, self._bell, self._rng = exchange, bell, rng
-        self._reduce = reducer(Reduction(), np.dtype(np.int64), COUNT)
+        self._reduce = reducer(Reduction(), np.dtype(np.int64))
         self.num_sleeps = self.num_caught = 0
 
     def run(self, program: Program, call: Call) -> None:

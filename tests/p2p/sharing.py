@@ -93,7 +93,7 @@ class Rank:
             if not is_heap:
                 self.result = self.arena.array(lent, values.dtype)
         call = Call(fingerprint, region, values.dtype, lent, self.result if is_heap or lent is None else None)
-        reduce = reduce or reducer(Reduction(), values.dtype, values.size)
+        reduce = reduce or reducer(Reduction(), values.dtype)
         self.exchange.begin(program, call, reduce, checked=checked)
         return self.result
 

@@ -16,7 +16,7 @@ from p2p.lending import Call, Differs, Interrupted
 from tests.collectives.delivery import deliver
 from tests.p2p.sharing import SAME, Host, Rank, finish, ranks_of
 
-ADD = reducer(Reduction(), np.dtype(np.float32), 1000)
+ADD = reducer(Reduction(), np.dtype(np.float32))
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_what_is_complete_stays_so(host: Host) -> None:
 def test_another_way_to_reduce_is_used_for_every_chunk(host: Host) -> None:
     ranks, values = ranks_of(host, 2), inputs(2, 10)
     for rank, value in zip(ranks, values, strict=True):
-        rank.begin(direct_program(rank.rank, 2), value, reduce=reducer(Reduction("max"), value.dtype, 10))
+        rank.begin(direct_program(rank.rank, 2), value, reduce=reducer(Reduction("max"), value.dtype))
     finish(Random(1), *(rank.exchange.advance for rank in ranks))
     assert all(np.array_equal(rank.result, np.maximum(*values)) for rank in ranks)
 

@@ -63,7 +63,7 @@ def test_what_cannot_be_written_is_refused() -> None:
 
 
 def test_buffers_are_handed_out_again_and_there_are_few() -> None:
-    buffers = Buffers()
+    buffers = Buffers(np.empty)
     first = buffers.like(np.ones(3, np.uint8))
     assert buffers.like(np.zeros(3, np.uint8)) is first
     assert buffers.like(np.ones(3, np.int8)) is not first
