@@ -268,15 +268,15 @@ class Operations:
             operation.result = np.empty(operation.input.size * self._world_size, operation.input.dtype)
         else:
             operation.ran = operation.algorithm or choose_algorithm(operation.input.nbytes, self._world_size)
+        run: Execution | SharedRun
         if (shared := self._share(index, operation)) is not None:
-            self._running[index] = shared
+            self._running[index] = run = shared
             self._shared.append(index)
-            return
-        run = self._execute(operation)
-        self._running[index] = run
-        self._send_all(index, run.start())
-        run.digest_chunks()
-        self._after(index, run)
+        else:
+            self._running[index] = run = execution = self._execute(operation)
+            self._send_all(index, execution.start())
+            execution.digest_chunks()
+            self._after(index, run)
         for segment in self._early.pop(self._first_sequence + index, []):
             try:
                 self._feed(index, run, segment)

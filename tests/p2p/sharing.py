@@ -11,11 +11,14 @@ import xxhash
 
 from collectives import Reduction, reducer
 from collectives.program import Program
-from p2p.arena import Arena, Array, Mapping, Memory, Region
+from p2p.arena import Arena, Array, Mapping, Memory, Region, Slots
 from p2p.exchange import DigestFunction, Exchange, Reducer
 from p2p.lending import Call, Seat
+from p2p.sharing import PIECE_BYTES, Sharing
 
 SAME = bytes(16)
+SPACE = 3 * PIECE_BYTES
+"""For what lies in the arena and not in a slot."""
 MOST_TURNS = 10_000
 """More than any test needs: ranks that need more wait for each other in vain."""
 
@@ -103,6 +106,40 @@ def ranks_of(host: Host, world_size: int, *, digest: DigestFunction = xxhash.xxh
     peers = range(world_size)
     seats, memories = host.enter_view(*peers), host.memories_of(*peers)
     return [Rank(host.arenas[rank], memories[rank], seats[rank], digest) for rank in peers]
+
+
+class Machine:
+    """All peers, with slots; they enter one view after the other."""
+
+    def __init__(self, num_peers: int) -> None:
+        self.host = Host(num_peers, 8 * PIECE_BYTES)
+        self.slots: list[tuple[Slots, Slots]] = []
+        for arena in self.host.arenas:
+            inputs, results = Slots.of(arena, PIECE_BYTES), Slots.of(arena, PIECE_BYTES)
+            assert inputs is not None and results is not None
+            self.slots.append((inputs, results))
+        spaces = [arena.allocate(SPACE) for arena in self.host.arenas]
+        self.spaces = [space for space in spaces if space is not None]
+
+    def enter_view(self, *peers: int) -> list[Sharing]:
+        """In rank order."""
+        seats, memories = self.host.enter_view(*peers), self.host.memories_of(*peers)
+        self.rung: list[tuple[int, int]] = []
+
+        def ring_of(rank: int) -> Callable[[int], None]:
+            return lambda other: self.rung.append((rank, other))
+
+        return [
+            Sharing(self.host.arenas[peer], self.slots[peer], memories[rank], seats[rank], ring_of(rank))
+            for rank, peer in enumerate(peers)
+        ]
+
+    def place(self, peer: int, values: Array, offset: int = 0) -> Array:
+        """The same values in the arena of `peer`."""
+        space = self.spaces[peer]
+        copy = self.host.arenas[peer].array(space._replace(length=SPACE), np.uint8)[offset : offset + values.nbytes]
+        copy[:] = values.view(np.uint8)
+        return copy.view(values.dtype)
 
 
 def finish(rng: Random, *steps: Callable[[], Any]) -> None:

@@ -1,7 +1,4 @@
-import random
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,96 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, BFLOAT16, OPS, Outgoing
+from collectives import ALGORITHMS, BFLOAT16, OPS
 from p2p.errors import RemoteProtocolError
-from p2p.operations import Operation, Operations, Segment, Use
+from p2p.operations import Operation, Segment
+from tests.p2p.group import SEGMENT_BYTES, Group, all_reduce, counts, inputs_of, new_view, submit_weighted, weighted
 
 Array = npt.NDArray[Any]
 
-SEGMENT_BYTES = 64
-
 seeds = st.integers(0, 2**32 - 1)
 world_sizes = st.integers(1, 5)
-
-
-class Group:
-    """The operations of several members, and a network in memory that delivers in any order."""
-
-    def __init__(self, size: int, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.in_flight: list[tuple[int, Segment]] = []
-        self.mismatched: list[tuple[int, int]] = []
-        self.all = [
-            Operations(partial(self._send, me), partial(self._mismatch, me), segment_bytes=SEGMENT_BYTES)
-            for me in range(size)
-        ]
-        self.members: list[int] = []
-
-    def _send(self, me: int, sequence: int, fingerprint: bytes, outgoing: Outgoing) -> None:
-        payload = outgoing.payload.tobytes()
-        source = self.members.index(me)
-        segment = Segment(sequence, source, outgoing.transfer, outgoing.segment, fingerprint, payload)
-        self.in_flight.append((self.members[outgoing.peer], segment))
-
-    def _mismatch(self, me: int, index: int, source: int) -> None:
-        assert source != me
-        self.mismatched.append((me, index))
-
-    def install(self, *members: int) -> None:
-        """Another view, of which all have heard: what was under way in the last one is dropped."""
-        self.in_flight, self.members = [], list(members)
-        for me in members:
-            self.all[me].install()
-
-    def activate(self, *members: int) -> None:
-        """All of them, or those named."""
-        for me in members or self.members:
-            self.all[me].activate(self.members.index(me), len(self.members))
-
-    def deliver(self, num_segments: int | None = None) -> None:
-        """That many segments, or all there will be."""
-        while self.in_flight and num_segments != 0:
-            target, segment = self.in_flight.pop(self.rng.randrange(len(self.in_flight)))
-            self.all[target].receive(segment)
-            num_segments = None if num_segments is None else num_segments - 1
-
-    def finished(self) -> tuple[int, bytes, bytes]:
-        """What all members have finished: the same."""
-        (finished,) = {self.all[me].finished() for me in self.members}
-        assert finished is not None
-        return finished
-
-    def end(self) -> None:
-        for me in self.members:
-            self.all[me].end()
-
-
-def new_view(size: int, seed: int = 0) -> Group:
-    """A group in its first view, active."""
-    group = Group(size, seed)
-    group.install(*range(size))
-    group.activate()
-    return group
-
-
-def all_reduce(values: Array, algorithm: str | None = None, op: str = "sum") -> Operation:
-    return Operation("all_reduce", values, np.full_like(values, 77), values.shape, algorithm, op=op)
-
-
-def counts(number: int, first: int = 0) -> Operation:
-    values = np.array([first, number], np.int64)
-    return Operation("all_gather", values, values, values.shape, "one-shot", Use.COUNTS)
-
-
-def weighted(values: Array) -> Operation:
-    result, scratch = np.empty_like(values), values.copy()
-    return Operation("all_reduce", values, result, values.shape, None, Use.WEIGHTED, scratch, op="mean")
-
-
-def inputs_of(world_size: int, length: int, dtype: type = np.float32) -> list[Array]:
-    """Whole numbers, whose sums are exact in any order."""
-    rng = np.random.default_rng(length)
-    return [rng.integers(-99, 99, length).astype(dtype) for _ in range(world_size)]
 
 
 # Sums.
@@ -340,15 +256,6 @@ def test_what_a_former_step_left_in_flight_is_ignored() -> None:
 
 
 # Weights.
-
-
-def submit_weighted(group: Group, numbers: Sequence[int], gradients: Sequence[Array]) -> list[Operation]:
-    operations = [weighted(gradient) for gradient in gradients]
-    for me in group.members:
-        group.all[me].submit(0, counts(numbers[me], first=10 * me))
-        group.all[me].submit(0, operations[me])
-        group.all[me].close(0, b"")
-    return operations
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any), seeds)
