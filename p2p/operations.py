@@ -233,8 +233,12 @@ class Operations:
         except Differs as error:
             self._mismatched(self._shared[0], error.rank)
             return Standing.IDLE
-        while self._shared and (run := self._running[self._shared[0]]) is not None and run.done:
-            self._after(self._shared.popleft(), run)
+        while self._shared and isinstance(run := self._running[self._shared[0]], SharedRun) and run.done:
+            index = self._shared.popleft()
+            if run.is_greeting:
+                self._start(index)
+            else:
+                self._after(index, run)
         return standing
 
     # Frames.
@@ -252,7 +256,7 @@ class Operations:
         if run is None:
             self._early[segment.sequence].append(segment)
         else:
-            self._feed(index, run, segment)
+            self._feed(index, segment)
 
     def _run(self, index: int) -> None:
         step = self._step
@@ -268,23 +272,31 @@ class Operations:
             operation.result = np.empty(operation.input.size * self._world_size, operation.input.dtype)
         else:
             operation.ran = operation.algorithm or choose_algorithm(operation.input.nbytes, self._world_size)
-        run: Execution | SharedRun
-        if (shared := self._share(index, operation)) is not None:
-            self._running[index] = run = shared
-            self._shared.append(index)
+        if self.sharing is None:
+            self._start(index)
         else:
-            self._running[index] = run = execution = self._execute(operation)
-            self._send_all(index, execution.start())
-            execution.digest_chunks()
-            self._after(index, run)
+            self._running[index] = self._share(index, operation)
+            self._shared.append(index)
+            self._feed_early(index)
+
+    def _start(self, index: int) -> None:
+        """Carry an operation out by messages."""
+        assert self._step is not None
+        self._running[index] = run = self._execute(self._step.operations[index])
+        self._send_all(index, run.start())
+        run.digest_chunks()
+        self._after(index, run)
+        self._feed_early(index)
+
+    def _feed_early(self, index: int) -> None:
+        """What came before the operation was called here."""
         for segment in self._early.pop(self._first_sequence + index, []):
             try:
-                self._feed(index, run, segment)
+                self._feed(index, segment)
             except RemoteProtocolError:
                 self.num_refused += 1
 
     def _execute(self, operation: Operation) -> Execution:
-        """Carry it out by messages."""
         gathers, weighted = operation.kind == "all_gather", operation.use is Use.WEIGHTED
         if gathers:
             schedule = one_shot_all_gather(self._rank, self._world_size)
@@ -301,34 +313,38 @@ class Operations:
             digest=xxhash.xxh3_128_digest,
         )
 
-    def _share(self, index: int, operation: Operation) -> SharedRun | None:
-        """Carry it out over shared memory, if all members do so; all of them decide alike."""
-        step = self._step
-        if self.sharing is None or step is None:
-            return None
-        if operation.kind == "all_gather":
+    def _share(self, index: int, operation: Operation) -> SharedRun:
+        """Carry an operation out over shared memory, or only greet, if its algorithm has no program."""
+        assert self._step is not None and self.sharing is not None
+        gathers, weighted = operation.kind == "all_gather", operation.use is Use.WEIGHTED
+        if gathers:
             program_of = self.sharing.all_gather(operation.input.nbytes)
         else:
             program_of = self.sharing.all_reduce(operation.ran)
+        fingerprint = self._step.fingerprints[index]
         if program_of is None:
-            return None
-        weighted = operation.use is Use.WEIGHTED
-        run = SharedRun(
-            program_of,
-            step.fingerprints[index],
-            operation.input,
-            operation.result,
-            Reduction("sum" if weighted or operation.kind == "all_gather" else operation.op, self._world_size),
-            weight=self._weight() if weighted else None,
-            checked=step.number,
-        )
+            run = self.sharing.greeting(fingerprint)
+        else:
+            run = SharedRun(
+                program_of,
+                fingerprint,
+                operation.input,
+                operation.result,
+                Reduction("sum" if weighted or gathers else operation.op, self._world_size),
+                weight=self._weight() if weighted else None,
+                checked=self._step.number,
+            )
         self.sharing.enqueue(run)
         return run
 
-    def _feed(self, index: int, run: Execution | SharedRun, segment: Segment) -> None:
-        assert self._step is not None
+    def _feed(self, index: int, segment: Segment) -> None:
+        run = self._running[index]
+        assert self._step is not None and run is not None
         if segment.fingerprint != self._step.fingerprints[index]:
             self._mismatched(index, segment.source)
+            return
+        if isinstance(run, SharedRun) and run.is_greeting:
+            self._early[segment.sequence].append(segment)
             return
         if isinstance(run, SharedRun):
             raise RemoteProtocolError(f"operation {segment.sequence} came as a frame, and is one of shared memory")

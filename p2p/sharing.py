@@ -12,6 +12,7 @@ from enum import Enum, auto
 from functools import cache
 from typing import Final
 
+import numpy as np
 import xxhash
 
 from collectives import Reduction, carried, reducer, scale
@@ -41,8 +42,8 @@ class SharedRun:
 
     Attributes:
         done: the result is complete.
-        algorithm: which is carried out.
         fingerprint: what all ranks must have in common; 16 bytes.
+        is_greeting: it only shows all that all call the same, and then messages carry it out.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class SharedRun:
             checked: of the chunks, in turns, which one this rank digests as it holds it.
         """
         self.fingerprint = fingerprint
-        self.done = False
+        self.done = self.is_greeting = False
         self.checked = checked
         self._program_of, self._weight = program_of, weight
         self.reduction, self.dtype = reduction, input.dtype
@@ -163,6 +164,14 @@ class Sharing:
         if num_bytes > PIECE_BYTES:
             return None
         return lambda _: all_gather_program(self._seat.rank, self._world_size)
+
+    def greeting(self, fingerprint: bytes) -> SharedRun:
+        """For an operation without a program. Otherwise who waits here, and who waits for frames, would not meet."""
+        program_of = self.all_reduce("one-shot")
+        assert program_of is not None
+        run = SharedRun(program_of, fingerprint, np.empty(0, np.uint8), np.empty(0, np.uint8), Reduction())
+        run.is_greeting = True
+        return run
 
     def enqueue(self, run: SharedRun) -> None:
         """Carry `run` out after those before it."""

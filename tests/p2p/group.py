@@ -24,6 +24,7 @@ class Group:
     def __init__(self, size: int, seed: int) -> None:
         self.rng = random.Random(seed)
         self.in_flight: list[tuple[int, Segment]] = []
+        self.num_sent = 0
         self.mismatched: list[tuple[int, int]] = []
         self.all = [
             Operations(partial(self._send, me), partial(self._mismatch, me), segment_bytes=SEGMENT_BYTES)
@@ -35,6 +36,7 @@ class Group:
         payload = outgoing.payload.tobytes()
         source = self.members.index(me)
         segment = Segment(sequence, source, outgoing.transfer, outgoing.segment, fingerprint, payload)
+        self.num_sent += 1
         self.in_flight.append((self.members[outgoing.peer], segment))
 
     def _mismatch(self, me: int, index: int, source: int) -> None:
