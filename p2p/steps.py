@@ -99,7 +99,8 @@ class Steps:
         """
         standing = self._operations.advance()
         self.try_finish()
-        if (sharing := self.sharing) is not None and (shown := sharing.all_finished()):
+        is_open = self._core.has_finished  # it may have been heard to be committed meanwhile
+        if (sharing := self.sharing) is not None and is_open and (shown := sharing.all_finished()):
             self._see(shown)
         return standing
 

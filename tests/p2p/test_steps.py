@@ -1,0 +1,164 @@
+"""The steps of two peers of one host, which read each other's memory; what is said is handed over by the test."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+from gossip import Core, Envelope, Member, View
+from gossip.effects import Committed, Diverged, Effect, Send
+from gossip.messages import Abort, Body, Progress
+from p2p.arrivals import Admitted, Arrival, Commit
+from p2p.commons import Commons
+from p2p.frames import Frames
+from p2p.operations import Operation
+from p2p.sharing import PIECE_BYTES, Standing
+from p2p.steps import Steps
+from p2p.transport import Transport
+from tests.gossip.cores import after, first_view, member_of, only
+from tests.p2p.group import all_reduce
+
+STATE = b"of the parameters"[:16]
+
+
+class Peer:
+    """Core, memory and steps of one peer."""
+
+    def __init__(self, me: Member, view: View, folder: Path) -> None:
+        addresses = [f"ipc://{folder}/{me.peer_id}.{name}" for name in ("control", "data")]
+        self.transport = Transport(*addresses)
+        self.commons = Commons(me.peer_id, 8 * PIECE_BYTES)
+        self.core: Core = member_of(view, me)
+        self.frames = Frames(me, self.transport)
+        self.effects: list[Effect] = []
+        self.told: list[Arrival] = []
+        self.steps = Steps(
+            self.core,
+            self.frames,
+            segment_bytes=1 << 20,
+            now=lambda: 0.0,
+            carry_out=self.carry_out,
+            tell=self.told.append,
+            note=lambda event, detail: None,
+            share=lambda view: self.commons.share(view, me, self.frames.ring),
+        )
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        self.effects += effects
+        for effect in only(Committed, effects):
+            self.steps.commit(effect.finish, effect.view)
+
+    def enter(self, view: View) -> None:
+        """Install and activate the view, whose members share memory."""
+        (other,) = set(view.members) - {self.core.me}
+        assert self.commons.map(other, os.getpid())
+        self.commons.install(view)
+        self.frames.install(view)
+        self.steps.install()
+        self.steps.activate(view, -1, shares=True)
+        assert self.told == [Admitted(view, -1)] and self.steps.sharing is not None
+        self.told.clear()
+
+    def submit(self, step: int, *operations: Operation) -> None:
+        for operation in operations:
+            self.steps.submit(step, 0, operation)
+        self.steps.close(step, 0, STATE)
+
+    def hear(self, sender: "Peer", body: Progress) -> None:
+        self.carry_out(self.core.receive(0.0, Envelope(sender.core.me, self.core.stamp, body)))
+
+    def said(self) -> list[tuple[Member, Body]]:
+        """Since the last time."""
+        sent: list[tuple[Member, Body]] = [(effect.target, effect.body) for effect in only(Send, self.effects)]
+        self.effects.clear()
+        return sent
+
+    def close(self) -> None:
+        self.commons.close()
+        self.transport.close()
+
+
+@pytest.fixture
+def peers() -> Iterator[tuple[Peer, Peer]]:
+    """Both active in a view of two that shares memory."""
+    with ExitStack() as stack, TemporaryDirectory(prefix="shoal") as name:
+        view = after(first_view(), *(Member(secrets.token_hex(8), 1) for _ in range(2)))
+        one, other = (Peer(member, view, Path(name)) for member in view.members)
+        for peer in (one, other):
+            stack.callback(peer.close)
+        for peer in (one, other):
+            peer.enter(view)
+        yield one, other
+
+
+def run_step(one: Peer, other: Peer, step: int) -> None:
+    """Until both have finished it, and `other` has seen that `one` has."""
+    operations = [all_reduce(np.full(100, float(step + rank))) for rank in range(2)]
+    one.submit(step, operations[0])
+    assert one.steps.advance() is Standing.WAITING
+    other.submit(step, operations[1])
+    assert other.steps.advance() is Standing.BUSY
+    assert other.core.has_finished and other.core.done == step - 1
+    assert one.steps.advance() is Standing.BUSY
+    other.steps.advance()
+    assert all((operation.result == 2 * step + 1).all() for operation in operations)
+
+
+def test_a_step_commits_by_what_is_seen_without_a_word(peers: tuple[Peer, Peer]) -> None:
+    one, other = peers
+    for step in range(4):
+        run_step(one, other, step)
+        assert (one.core.done, other.core.done) == (step, step)
+        receipts = [arrival.receipt for peer in peers for arrival in peer.told if isinstance(arrival, Commit)]
+        assert len(receipts) == 2 and receipts[0] == receipts[1] and receipts[0].step == step
+        assert receipts[0].state_digest == STATE.hex()
+        assert one.said() == other.said() == []
+        one.told.clear()
+        other.told.clear()
+    assert one.core.digest == other.core.digest
+
+
+@pytest.mark.parametrize("value", [1.0, 2.0])
+def test_what_is_shown_of_a_step_that_was_heard_to_be_done_is_not_taken_for_the_next(
+    peers: tuple[Peer, Peer], value: float
+) -> None:
+    """A beat overtakes the look at the other's memory."""
+    one, other = peers
+    for step, values in enumerate((np.full(100, 1.0), np.full(100, value))):
+        other.submit(step, all_reduce(values))
+        other.steps.advance()
+        one.submit(step, all_reduce(values))
+        one.steps.advance()
+        assert one.core.has_finished and (one.core.done, other.core.done) == (step - 1, step - 1)
+        other.steps.advance()
+        assert other.core.done == step
+        one.hear(other, Progress(step, other.core.digest, None))
+        assert one.core.done == step
+        one.steps.advance()
+    assert not only(Diverged, [*one.effects, *other.effects])
+
+
+def test_what_was_called_differently_is_told_to_the_other(peers: tuple[Peer, Peer]) -> None:
+    one, other = peers
+    one.submit(0, all_reduce(np.arange(10)))
+    one.steps.advance()
+    other.submit(0, all_reduce(np.arange(11)))
+    other.steps.advance()
+    theirs = Abort(0, 0, "all_reduce sum of int64 [11] by size")
+    assert other.said() == [(one.core.me, theirs)]
+
+
+def test_another_digest_of_the_parameters_is_loud(peers: tuple[Peer, Peer]) -> None:
+    one, other = peers
+    for peer, state in ((one, STATE), (other, STATE[::-1])):
+        peer.steps.submit(0, 0, all_reduce(np.arange(10)))
+        peer.steps.close(0, 0, state)
+    for peer in (one, other, one, other):
+        peer.steps.advance()
+    assert [len(only(Diverged, peer.effects)) for peer in (one, other)] == [1, 1]
+    assert (one.core.done, other.core.done) == (-1, -1)
