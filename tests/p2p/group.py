@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from collectives import Outgoing
+from collectives import BFLOAT16, Outgoing
 from p2p.operations import Operation, Operations, Segment, Use
 from p2p.sharing import Sharing, Standing
 from tests.p2p.sharing import Machine
@@ -128,6 +128,20 @@ def counts(number: int, first: int = 0) -> Operation:
 def weighted(values: Array) -> Operation:
     result, scratch = np.empty_like(values), values.copy()
     return Operation("all_reduce", values, result, values.shape, None, Use.WEIGHTED, scratch, op="mean")
+
+
+def other_calls(algorithm: str) -> list[Operation]:
+    """What is not `all_reduce(np.arange(10))`, in one way each."""
+    return [
+        all_reduce(np.arange(11)),
+        all_reduce(np.arange(10, dtype=np.float32)),
+        all_reduce(np.arange(10), algorithm),
+        all_reduce(np.arange(10), op="max"),
+        all_reduce(np.arange(10).astype(BFLOAT16)),
+        Operation("all_reduce", np.arange(10), np.arange(10), (2, 5), None),
+        Operation("barrier", np.arange(10), np.arange(10), (10,), None),
+        counts(1),
+    ]
 
 
 def inputs_of(world_size: int, length: int, dtype: type = np.float32) -> list[Array]:

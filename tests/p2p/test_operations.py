@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from collectives import ALGORITHMS, BFLOAT16, OPS
 from p2p.errors import RemoteProtocolError
 from p2p.operations import Operation, Segment
-from tests.p2p.group import SEGMENT_BYTES, Group, all_reduce, counts, inputs_of, new_view, submit_weighted, weighted
+from tests.p2p.group import (
+    SEGMENT_BYTES,
+    Group,
+    all_reduce,
+    counts,
+    inputs_of,
+    new_view,
+    other_calls,
+    submit_weighted,
+    weighted,
+)
 
 Array = npt.NDArray[Any]
 
@@ -331,20 +341,7 @@ def test_nothing_that_is_weighted_is_sent_before_the_counts_are_known() -> None:
 # What does not match.
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        all_reduce(np.arange(11)),
-        all_reduce(np.arange(10, dtype=np.float32)),
-        all_reduce(np.arange(10), "ring"),
-        all_reduce(np.arange(10), op="max"),
-        all_reduce(np.arange(10).astype(BFLOAT16)),
-        Operation("all_reduce", np.arange(10), np.arange(10), (2, 5), None),
-        Operation("barrier", np.arange(10), np.arange(10), (10,), None),
-        counts(1),
-    ],
-    ids=Operation.describe,
-)
+@pytest.mark.parametrize("other", other_calls("ring"), ids=Operation.describe)
 @pytest.mark.parametrize("first", [0, 1])
 def test_an_operation_that_somebody_calls_differently_is_reported_and_not_summed(other: Operation, first: int) -> None:
     group = new_view(2)

@@ -8,12 +8,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, BFLOAT16, OPS
+from collectives import ALGORITHMS, OPS
 from p2p.board import Lent
 from p2p.errors import RemoteProtocolError
 from p2p.operations import Operation, Segment
 from p2p.sharing import PIECE_BYTES, Standing
-from tests.p2p.group import SharingGroup, all_reduce, counts, inputs_of, new_view, submit_weighted, weighted
+from tests.p2p.group import (
+    SharingGroup,
+    all_reduce,
+    counts,
+    inputs_of,
+    new_view,
+    other_calls,
+    submit_weighted,
+    weighted,
+)
 from tests.p2p.sharing import Machine
 
 SHARED = ["one-shot", "direct"]
@@ -231,20 +240,7 @@ def test_who_sees_that_another_has_left_waits_for_the_view_that_follows(machine:
 # What does not match.
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        all_reduce(np.arange(11)),
-        all_reduce(np.arange(10, dtype=np.float32)),
-        all_reduce(np.arange(10), "direct"),
-        all_reduce(np.arange(10), op="max"),
-        all_reduce(np.arange(10).astype(BFLOAT16)),
-        Operation("all_reduce", np.arange(10), np.arange(10), (2, 5), None),
-        Operation("barrier", np.arange(10), np.arange(10), (10,), None),
-        counts(1),
-    ],
-    ids=Operation.describe,
-)
+@pytest.mark.parametrize("other", other_calls("direct"), ids=Operation.describe)
 @pytest.mark.parametrize("first", [0, 1])
 def test_an_operation_that_somebody_calls_differently_is_reported_and_not_summed(
     machine: Machine, other: Operation, first: int

@@ -18,7 +18,7 @@ from collectives import (
     scale,
 )
 from collectives.elements import FLOATS, TYPES
-from p2p.arena import Array
+from p2p.arena import Array, Region
 from p2p.board import DIGESTS_BYTES, Lent
 from p2p.errors import RemoteProtocolError
 from p2p.lending import Differs, Interrupted
@@ -325,6 +325,25 @@ def test_who_is_waited_for_is_named_with_the_piece(machine: Machine) -> None:
     group[0].advance()
     group[0].advance()
     assert group[0].missing(runs[0]) == ((1, 0, 1, 2),)
+
+
+@pytest.mark.parametrize("checked", [0, 1, 6, 7])
+def test_every_rank_checks_one_chunk_of_each_piece_and_another_one_in_each_step(machine: Machine, checked: int) -> None:
+    """Rank 1 has digested chunk 1; then its memory changes, and rank 0 copies it."""
+    group, values = machine.enter_view(0, 1), values_of(2, 40, np.dtype(np.float32))
+    results = [np.empty_like(each) for each in values]
+    runs = [
+        run_of(s, "direct", v, r, world_size=2, checked=checked) for s, v, r in zip(group, values, results, strict=True)
+    ]
+    for sharing in group:
+        assert sharing.advance() is Standing.WAITING
+    arena = machine.host.arenas[1]
+    lent = Region(arena.board.lent(0, 0).result_offset, values[1].nbytes)
+    arena.array(lent, np.float32)[-1] += 1
+    for sharing in group:
+        assert sharing.advance() is Standing.BUSY
+    assert results[0].tobytes() != results[1].tobytes()
+    assert (runs[0].digest() != runs[1].digest()) is (checked % 2 == 1)
 
 
 # What is finished.
