@@ -1,6 +1,6 @@
 """The arena: one piece of memory per peer, which all peers of this host can read.
 
-A memfd: nothing is left behind whoever is killed. Its first page is the board (board.py), then two tables of digests
+A memfd: nothing is left behind whoever is killed. Its first page is the board (board.py), the second a table of digests
 (lending.py); the rest is given out in regions. Its size is a limit: the kernel is asked for the pages of a region
 before it is given out, so nobody who writes or reads it is ever hit by SIGBUS, and what is not given out costs nothing,
 neither at the start nor when the kernel takes it back from the dead. It is sealed against shrinking and growing.
@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 TABLE_BYTES: Final = 4096
 """Digests of the chunks of one result."""
 DIGESTS_OFFSET: Final = BOARD_BYTES
-REGIONS_OFFSET: Final = DIGESTS_OFFSET + 2 * TABLE_BYTES
+REGIONS_OFFSET: Final = DIGESTS_OFFSET + TABLE_BYTES
 """The first region begins here."""
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -100,7 +100,7 @@ class Arena(Memory):
         """Take the board.
 
         Args:
-            size: limit in bytes, a multiple of the page size, with room for board, tables and something else.
+            size: limit in bytes, a multiple of the page size, with room for board, table and something else.
             peer_id: 16 hex digits, drawn at random by this process: under this name others find the arena.
 
         Raises:
@@ -116,7 +116,7 @@ class Arena(Memory):
             os.ftruncate(self._fd, size)
             os.posix_fallocate(self._fd, 0, REGIONS_OFFSET)
             mapped = mmap.mmap(self._fd, size)
-            mapped.madvise(mmap.MADV_DONTFORK)  # a forked child must not keep it, nor write to it
+            mapped.madvise(mmap.MADV_DONTFORK)  # or a forked child would keep it
             super().__init__(mapped)
             self.board.sign(peer_id.encode())
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
@@ -234,6 +234,7 @@ class Mapping(Memory):
             raise MappingRefused(f"there is no {name.removeprefix('the ')}: it has none, or is not that process")
         try:
             mapped = mmap.mmap(opened, _checked_size(opened, name), access=mmap.ACCESS_READ)
+            mapped.madvise(mmap.MADV_DONTFORK)
         except OSError as error:
             raise MappingRefused(f"{name} cannot be mapped: {error.strerror}") from error
         finally:

@@ -17,7 +17,7 @@ from .sharing import PIECE_BYTES, Sharing
 
 logger = logging.getLogger("p2p")
 
-LEAST_BYTES: Final = REGIONS_OFFSET + 4 * PIECE_BYTES
+LEAST_BYTES: Final = REGIONS_OFFSET + 3 * PIECE_BYTES
 """Of an arena: board, tables and slots."""
 
 
@@ -46,12 +46,12 @@ class Commons:
         except ArenaError as error:
             logger.warning("%s; this peer exchanges through sockets", error)
             return
-        inputs, results = Slots.of(arena, PIECE_BYTES), Slots.of(arena, PIECE_BYTES)
-        if inputs is None or results is None:
+        inputs, result = Slots.of(arena, PIECE_BYTES), arena.allocate(PIECE_BYTES)
+        if inputs is None or result is None:
             logger.warning("%d bytes for an arena are not to be had; this peer exchanges through sockets", LEAST_BYTES)
             arena.close()
             return
-        self._arena, self._slots = arena, (inputs, results)
+        self._arena, self._slots = arena, (inputs, result)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
         """A one-dimensional array of undefined elements, in the arena if there is room. For the training thread."""

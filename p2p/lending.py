@@ -2,7 +2,7 @@
 
 A reference (board.py, `Lent`) names the operation by its fingerprint, and the regions of input and result. It is read
 after its lender's progress, and before its tag: while the tag is that of the view, it was written for this operation.
-Behind the board lie the digests of the chunks of each result that is lent, as far as their owner has reduced them.
+Behind the board lie the digests of the chunks of the result that is lent, as far as their owner has reduced them.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,8 @@ from .errors import RemoteProtocolError
 
 DIGEST_BYTES: Final = 16
 MOST_CHUNKS: Final = TABLE_BYTES // DIGEST_BYTES
+
+_TABLE: Final = Region(DIGESTS_OFFSET, TABLE_BYTES)
 
 
 class Interrupted(Exception):
@@ -94,7 +96,6 @@ class Operands:
         is_part = whole.stop < result.size
         self.input_bounds = (whole,) * program.num_chunks if is_part else self.bounds
         assert program.num_chunks <= MOST_CHUNKS, f"{program.num_chunks} chunks"
-        self._table = Region(DIGESTS_OFFSET + turn * TABLE_BYTES, TABLE_BYTES)
         own.board.lend(seat.group, turn, Lent(call.fingerprint, *call.input, *(region or (0, 0))))
 
     def input(self, rank: int) -> Array:
@@ -115,11 +116,11 @@ class Operands:
 
     def read_digest(self, rank: int, chunk: int) -> bytes:
         """Of a chunk of the result of `rank`, which it has published."""
-        return bytes(self._memories[rank].array(self._table, np.uint8)[_digest_place(chunk)].data)
+        return bytes(self._memories[rank].array(_TABLE, np.uint8)[_digest_place(chunk)].data)
 
     def write_digest(self, chunk: int, digest: bytes) -> None:
         """Of a chunk of the own result, before it is published."""
-        table = self._memories[self._seat.rank].array(self._table, np.uint8)
+        table = self._memories[self._seat.rank].array(_TABLE, np.uint8)
         table[_digest_place(chunk)] = np.frombuffer(digest, np.uint8)
 
     def check_tags(self, ranks: Sequence[int]) -> None:

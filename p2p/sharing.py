@@ -121,7 +121,7 @@ class Sharing:
     def __init__(
         self,
         arena: Arena,
-        slots: tuple[Slots, Slots],
+        slots: tuple[Slots, Region],
         memories: Sequence[Memory],
         seat: Seat,
         ring: Callable[[int], None],
@@ -130,12 +130,13 @@ class Sharing:
 
         Args:
             arena: of this peer.
-            slots: for inputs and for results, of `PIECE_BYTES` each.
+            slots: for inputs, and one for results, of `PIECE_BYTES` each. A result is only written when all have begun
+                the piece that it is of, so nobody reads the one before any more.
             memories: of all ranks, `arena` among them.
             seat: in the view, whose tag is on the board of `arena`.
             ring: rings the doorbell of a rank.
         """
-        self._arena, (self._inputs, self._results), self._seat = arena, slots, seat
+        self._arena, (self._inputs, self._result), self._seat = arena, slots, seat
         self._world_size = len(memories)
         self._exchange = Exchange(memories, seat, ring, digest=xxhash.xxh3_128_digest)
         self._reducer = cache(reducer)
@@ -218,7 +219,7 @@ class Sharing:
         if program.lends_result:
             lent_result = self._arena.region_of(result)
             into = None if lent_result is not None else result
-            lent_result = lent_result or self._results.take(result.nbytes)
+            lent_result = lent_result or Region(self._result.offset, result.nbytes)
         call = Call(run.fingerprint, lent_input, input.dtype, lent_result, into)
         self._exchange.begin(program, call, self._reducer(run.reduction, run.dtype), checked=run.checked)
         self._is_open = True
@@ -241,10 +242,6 @@ class Sharing:
             return []
         step, self._announced = self._announced.step, None
         return self._exchange.finished(step)
-
-    def end_step(self) -> None:
-        """The announced step is committed, maybe because the others said so."""
-        self._announced = None
 
     # Waiting.
 

@@ -171,8 +171,6 @@ class Steps:
     def commit(self, finish: m.Finish, view: View) -> None:
         """All have finished the step, in `view`."""
         self._note("committed", finish.step)
-        if self.sharing is not None:
-            self.sharing.end_step()
         operations = self._operations.end()
         algorithm = operations[-1].ran if operations else ""
         self._mismatches.commit(member.peer_id for member in view.members)

@@ -113,9 +113,9 @@ class Machine:
 
     def __init__(self, num_peers: int) -> None:
         self.host = Host(num_peers, 8 * PIECE_BYTES)
-        self.slots: list[tuple[Slots, Slots]] = []
+        self.slots: list[tuple[Slots, Region]] = []
         for arena in self.host.arenas:
-            inputs, results = Slots.of(arena, PIECE_BYTES), Slots.of(arena, PIECE_BYTES)
+            inputs, results = Slots.of(arena, PIECE_BYTES), arena.allocate(PIECE_BYTES)
             assert inputs is not None and results is not None
             self.slots.append((inputs, results))
         spaces = [arena.allocate(SPACE) for arena in self.host.arenas]

@@ -15,7 +15,7 @@ from collectives import Reduction
 from gossip import Member, View
 from p2p.arena import Mapping, MappingRefused, available_bytes
 from p2p.board import tag_of
-from p2p.commons import Commons
+from p2p.commons import LEAST_BYTES, Commons
 from p2p.sharing import PIECE_BYTES, SharedRun
 from tests.gossip.members import view_of
 from tests.p2p.processes import arenas_in
@@ -103,9 +103,9 @@ def test_who_is_refused_an_arena_says_so_and_goes_on_without(
 def test_who_has_no_room_for_the_slots_says_so_and_goes_on_without(
     opened: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    peers = peers_of(opened, 4 * PIECE_BYTES, SIZE)
+    peers = peers_of(opened, LEAST_BYTES - mmap.PAGESIZE, SIZE)
     (record,) = caplog.records
-    assert f"an arena of {4 * PIECE_BYTES} bytes has no room for 4 slots of {PIECE_BYTES} bytes" in record.getMessage()
+    assert f"arena_bytes must be {LEAST_BYTES} at least, or 0" in record.getMessage()
     assert arenas_in(ME, peers.members[0].peer_id) == []
     assert peers.map_all() == [[False], [False]]
 
@@ -113,7 +113,7 @@ def test_who_has_no_room_for_the_slots_says_so_and_goes_on_without(
 def test_an_arena_costs_no_more_than_its_slots(opened: ExitStack) -> None:
     peers = peers_of(opened, 1 << 40)
     (path, *_) = arenas_in(ME, peers.members[0].peer_id)
-    assert 4 * PIECE_BYTES < path.stat().st_blocks * 512 < 4 * PIECE_BYTES + 16 * mmap.PAGESIZE < available_bytes()
+    assert LEAST_BYTES <= path.stat().st_blocks * 512 < LEAST_BYTES + 16 * mmap.PAGESIZE < available_bytes()
 
 
 # Others.

@@ -398,9 +398,9 @@ def test_a_rank_that_leaves_in_the_middle_leaves_no_wrong_result_and_the_next_vi
     for _ in range(num_turns):
         group[rng.randrange(3)].advance()
     machine.host.arenas[2].board.install(0)
-    for slots in machine.slots[2]:  # its memory is its own again
-        for _ in range(2):
-            machine.host.arenas[2].array(slots.take(PIECE_BYTES), np.uint8).fill(255)
+    inputs_slots, result_slot = machine.slots[2]  # its memory is its own again
+    for slot in (inputs_slots.take(PIECE_BYTES), inputs_slots.take(PIECE_BYTES), result_slot):
+        machine.host.arenas[2].array(slot, np.uint8).fill(255)
     expected = by_messages(algorithm, values, "sum")
     for _ in range(30):
         rank = rng.randrange(2)
