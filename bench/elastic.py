@@ -1,19 +1,25 @@
 """What does a kill cost? SIGKILL to the survivors' next committed step, with detection and agreement apart.
 
-    python -m bench.elastic --peers 3,4 --kills 30 --json out.json
+    python -m bench.elastic --json out.json
+    python -m bench.elastic --peers 3 --kills 10 --resident 2G
+    python -m bench.elastic --peers 3,4 --stop 20
 
 Swarms train a small model as fast as it goes. A random member, rank 0 too, is killed at a random moment; when the
-others go on, a new peer joins, so that the next kill meets as many. All times are read from the peers' own files, on
-the host's monotonic clock. Ends with 1 if a step was lost or two peers have different receipts of one step.
+others go on, a new peer joins, so that the next kill meets as many. With --stop it is not killed but stopped for so
+many seconds (bench/pauses.py). All times are read from the peers' own files, on the host's monotonic clock. Ends with
+1 if a step was lost or two peers have different receipts of one step.
+
+Peers are forked from a process that has imported torch; with --exec each is a program of its own, and joins slower.
 """
 
 import argparse
 import json
+import os
 import random
 import sys
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,14 +27,23 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.swarm import ROOT, RunningPeer, Swarm, pause
-from bench.trace import Cost, Kill, Trace, costs, summary, to_rows
+from bench.nursery import ROOT, Nursery
+from bench.pauses import Pause, pause_one, summary_of_pauses, table_of_pauses
+from bench.swarm import RunningPeer, Swarm, pause
+from bench.trace import Cost, Kill, costs, summary
 from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.plan import parse_size
 from p2p.benchmark.report import FILE_WIDTH
-from p2p.receipts import read_moments, read_receipts
+from p2p.errors import LaunchError
 
 SCRIPT: Final = ROOT / "bench" / "small_training.py"
+KILLS: Final = 25
+"""For each size."""
+
 KILLS_PER_SWARM: Final = 15
+STOPS: Final = 3
+"""The same with --stop: each takes longer than the time for which a peer is stopped."""
+
 SETTLED: Final = 20
 """So many steps after a join or a kill count as a normal life."""
 
@@ -38,110 +53,158 @@ LIFE_S: Final = (0.1, 0.6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
+    """What to do; `stop_s` is 0 where peers are killed."""
+
     peers: tuple[int, ...]
     kills: int
+    stop_s: float
+    resident_bytes: int
+    is_forked: bool
     seed: int
     json: Path | None
 
 
+class Director:
+    """Starts the swarms, and decides who is killed, and when."""
+
+    def __init__(self, options: Options, nursery: Nursery | None, advance: Callable[[], None]) -> None:
+        self._options = options
+        self._nursery = nursery
+        self._advance = advance
+        self._rng = random.Random(options.seed)
+
+    def kills(self, num_peers: int) -> list[Cost]:
+        """Kill as many members as are asked for, in swarms of `num_peers`."""
+        found: list[Cost] = []
+        while len(found) < self._options.kills:
+            found += self._kill_in_one_swarm(num_peers, min(KILLS_PER_SWARM, self._options.kills - len(found)))
+        return found
+
+    def _kill_in_one_swarm(self, num_peers: int, num_kills: int) -> list[Cost]:
+        kills: list[Kill] = []
+        with self._swarm(num_peers) as swarm:
+            self._begin(swarm, num_peers)
+            for _ in range(num_kills):
+                kills.append(kill(swarm, self._choose(swarm)))
+                swarm.wait_for_steps(SETTLED, f"the survivors of kill {len(kills)} go on")
+                swarm.start()
+                swarm.wait_for_steps(SETTLED, f"a peer joins after kill {len(kills)}")
+                self._advance()
+            swarm.stop()
+            return costs(kills, swarm.traces())
+
+    def pauses(self, num_peers: int) -> list[Pause]:
+        """Stop members of one swarm of `num_peers`, one after the other."""
+        found: list[Pause] = []
+        with self._swarm(num_peers) as swarm:
+            self._begin(swarm, num_peers)
+            for _ in range(self._options.kills):
+                found.append(pause_one(swarm, self._choose(swarm), self._options.stop_s))
+                self._advance()
+            swarm.stop()
+        return found
+
+    def _swarm(self, num_peers: int) -> Swarm:
+        resident = (str(self._options.resident_bytes),)
+        return Swarm(SCRIPT, num_peers, arguments=resident, nursery=self._nursery)
+
+    def _begin(self, swarm: Swarm, num_peers: int) -> None:
+        swarm.start(num_peers)
+        swarm.wait_for_steps(SETTLED, "all peers train")
+
+    def _choose(self, swarm: Swarm) -> RunningPeer:
+        """A victim, at a random moment."""
+        pause(self._rng.uniform(*LIFE_S))
+        return self._rng.choice(swarm.peers)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Kill, print a table, and return the exit code."""
+    """Kill or stop peers, print a table, and return the exit code."""
     options = parse(arguments)
-    rng = random.Random(options.seed)
     described = machine()
-    found: dict[int, list[Cost]] = defaultdict(list)
-    total = options.kills * len(options.peers)
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("killing", total=total)
-        for num_peers in options.peers:
-            while len(found[num_peers]) < options.kills:
-                number = min(KILLS_PER_SWARM, options.kills - len(found[num_peers]))
-                found[num_peers] += run_swarm(num_peers, number, rng, lambda: progress.advance(task))
-    report(found, options, described)
-    return 1 if any(entry.steps_lost or not entry.digests_equal for group in found.values() for entry in group) else 0
+    console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+    with ExitStack() as stack:
+        nursery = stack.enter_context(Nursery(os.environ)) if options.is_forked else None
+        bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        task = stack.enter_context(bar).add_task("killing", total=options.kills * len(options.peers))
+        director = Director(options, nursery, lambda: bar.advance(task))
+        if options.stop_s:
+            paused = {num_peers: director.pauses(num_peers) for num_peers in options.peers}
+        else:
+            killed = {num_peers: director.kills(num_peers) for num_peers in options.peers}
+    report = report_pauses(paused, console) if options.stop_s else report_kills(killed, console)
+    console.print(f"{described['cpu']}, {described['cores']} cores, load {described['load_1_min']}")
+    if options.json is not None:
+        config = {**asdict(options), "json": None}
+        everything = {"version": 1, "commit": commit(), "machine": described, "config": config, **report}
+        options.json.write_text(json.dumps(everything, indent=1) + "\n")
+    return 0 if report["summary"]["is_good"] else 1
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default="2,3,4", help="sizes of the swarms, with commas; at least 2 each")
-    parser.add_argument("--kills", type=int, default=30, help="for each size")
+    parser.add_argument("--peers", help="sizes of the swarms, with commas; at least 2 each, 3 with --stop")
+    parser.add_argument("--kills", type=int, help=f"for each size; default {KILLS}, {STOPS} with --stop")
+    parser.add_argument("--stop", type=float, default=0.0, metavar="S", help="stop peers for S seconds, kill none")
+    parser.add_argument("--resident", default="4", help="memory that each peer keeps beside its model: 2G, say")
+    parser.add_argument("--exec", action="store_true", help="start each peer as a program of its own")
     parser.add_argument("--seed", type=int, default=0, help="of victims and moments")
     parser.add_argument("--json", type=Path, help="also write the results here")
     given = parser.parse_args(arguments)
+    default, least, number = ((3, 4), 3, STOPS) if given.stop else ((2, 3, 4, 6), 2, KILLS)
     try:
-        peers = tuple(int(number) for number in given.peers.split(","))
-    except ValueError:
-        parser.error(f"--peers is a list of numbers with commas, got {given.peers!r}")
-    if min(peers) < 2 or given.kills < 1:
-        parser.error("--peers must be at least 2, and --kills at least 1")
+        peers = default if given.peers is None else tuple(int(number) for number in given.peers.split(","))
+        resident_bytes = parse_size(given.resident)
+    except (ValueError, LaunchError):
+        parser.error(f"--peers is like 2,3 and --resident like 2G, got {given.peers!r} and {given.resident!r}")
+    kills = number if given.kills is None else given.kills
+    if min(peers) < least or kills < 1 or given.stop < 0:
+        parser.error(f"--peers must be at least {least}, --kills at least 1, and --stop no less than 0")
     if given.json is not None and not given.json.absolute().parent.is_dir():
         parser.error(f"--json is a file in a folder that is there, got {given.json}")
-    return Options(peers=peers, kills=given.kills, seed=given.seed, json=given.json)
-
-
-def run_swarm(num_peers: int, num_kills: int, rng: random.Random, advance: Any) -> list[Cost]:
-    """Kill `num_kills` members of one swarm, one after the other."""
-    kills: list[Kill] = []
-    with Swarm(SCRIPT, num_peers) as swarm:
-        swarm.start(num_peers)
-        wait_for_steps(swarm, "all peers train")
-        for _ in range(num_kills):
-            pause(rng.uniform(*LIFE_S))
-            victim = rng.choice(swarm.peers)
-            kills.append(kill(swarm, victim))
-            wait_for_steps(swarm, f"the survivors of kill {len(kills)} go on")
-            swarm.start()
-            wait_for_steps(swarm, f"a peer joins after kill {len(kills)}")
-            advance()
-        swarm.stop()
-        return costs(kills, read_traces(swarm.receipts))
+    return Options(
+        peers=peers,
+        kills=kills,
+        stop_s=given.stop,
+        resident_bytes=resident_bytes,
+        is_forked=not given.exec,
+        seed=given.seed,
+        json=given.json,
+    )
 
 
 def kill(swarm: Swarm, victim: RunningPeer) -> Kill:
     """Kill `victim`; its rank is the one on its last receipt."""
     time_s = swarm.kill(victim)
-    members = [entry.peer_id for entry in read_trace(swarm.receipts, victim.peer_id).receipts[-1].contributions]
+    last = swarm.last_receipt(victim)
+    assert last is not None, "it has committed steps"
+    members = [entry.peer_id for entry in last.contributions]
     survivors = tuple(peer.peer_id for peer in swarm.peers)
     return Kill(time_s=time_s, victim=victim.peer_id, rank=members.index(victim.peer_id), survivors=survivors)
 
 
-def wait_for_steps(swarm: Swarm, what: str) -> None:
-    """Until each peer has committed `SETTLED` more steps."""
-    enough = {peer.peer_id: swarm.num_receipts(peer) + SETTLED for peer in swarm.peers}
-    swarm.wait_until(lambda: all(swarm.num_receipts(peer) >= enough[peer.peer_id] for peer in swarm.peers), what)
-
-
-def read_traces(folder: Path) -> dict[str, Trace]:
-    peer_ids = [path.name.partition(".")[0] for path in folder.glob("*.receipts.jsonl")]
-    return {peer_id: read_trace(folder, peer_id) for peer_id in peer_ids}
-
-
-def read_trace(folder: Path, peer_id: str) -> Trace:
-    receipts = read_receipts(folder / f"{peer_id}.receipts.jsonl")
-    return Trace(receipts, read_moments(folder / f"{peer_id}.timings.jsonl"))
-
-
-def report(found: dict[int, list[Cost]], options: Options, described: dict[str, Any]) -> None:
-    """Print one row per kill and what they have in common; write JSON if asked to."""
-    console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+def report_kills(found: Mapping[int, Sequence[Cost]], console: Console) -> dict[str, Any]:
+    """Print one row per kill and what they have in common; returns it for JSON."""
     for num_peers, group in found.items():
-        console.print(make_table(num_peers, group))
+        console.print(table_of_kills(num_peers, group))
         console.print(in_words(num_peers, group))
-    console.print(f"{described['cpu']}, {described['cores']} cores, load {described['load_1_min']}")
-    if options.json is not None:
-        everything = {
-            "version": 1,
-            "commit": commit(),
-            "machine": described,
-            "config": {"peers": options.peers, "kills": options.kills, "seed": options.seed},
-            "kills": [row for group in found.values() for row in to_rows(group)],
-            "summary": summary([entry for group in found.values() for entry in group]),
-            "summary_by_peers": {str(num_peers): summary(group) for num_peers, group in found.items()},
-        }
-        options.json.write_text(json.dumps(everything, indent=1) + "\n")
+    everything = [entry for group in found.values() for entry in group]
+    return {
+        "kills": [asdict(entry) for entry in everything],
+        "summary": summary(everything),
+        "summary_by_peers": {str(num_peers): summary(group) for num_peers, group in found.items()},
+    }
 
 
-def make_table(num_peers: int, group: Sequence[Cost]) -> Table:
+def report_pauses(found: Mapping[int, Sequence[Pause]], console: Console) -> dict[str, Any]:
+    """The same for peers that were stopped."""
+    for num_peers, group in found.items():
+        console.print(table_of_pauses(num_peers, group))
+    everything = [entry for group in found.values() for entry in group]
+    return {"pauses": [asdict(entry) for entry in everything], "summary": summary_of_pauses(everything)}
+
+
+def table_of_kills(num_peers: int, group: Sequence[Cost]) -> Table:
     table = Table(title=f"{num_peers} peers, SIGKILL to ...", title_justify="left")
     for heading in ("kill", "rank", "detected ms", "agreed ms", "resumed ms", "steps lost", "digests equal"):
         table.add_column(heading, justify="right")

@@ -1,9 +1,13 @@
 """What bench/elastic.py kills: a model of a million parameters, trained as fast as it goes until SIGTERM.
 
-Says its peer_id on stdout, once it knows it.
+    python small_training.py [RESIDENT_BYTES]
+
+Says its peer_id on stdout, once it knows it. Keeps so much more memory resident, all of it its own: the kernel frees
+it before it closes the sockets of a process that is killed.
 """
 
 import logging
+import sys
 from typing import Any
 
 import torch
@@ -18,10 +22,11 @@ BUCKET_BYTES = 1 << 20
 """One per layer."""
 
 
-def main() -> None:
+def main(resident_bytes: int = 0) -> None:
     """Train."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(1)
+    ballast = torch.ones(resident_bytes, dtype=torch.uint8)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(0)
     inputs, targets = torch.randn(NUM_SAMPLES, WIDTH), torch.randn(NUM_SAMPLES, WIDTH)
     layers = [layer for _ in range(NUM_LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
@@ -35,7 +40,8 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+    assert len(ballast) == resident_bytes
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

@@ -1,7 +1,9 @@
 """Peers that a benchmark starts one by one, kills, and watches through the files they write."""
 
+import json
 import os
 import secrets
+import select
 import shutil
 import signal
 import subprocess
@@ -9,65 +11,126 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import IO, Final, Self
 
+from bench.nursery import ONE_THREAD, ROOT, Child, Nursery
+from bench.trace import Trace
 from p2p.launch import LaunchConfig, die_with_parent, kill_session, peer_environment
+from p2p.receipts import Receipt, parse_receipt, read_moments, read_receipts
 
-ROOT: Final = Path(__file__).parents[1]
 POLL_S: Final = 0.05
+START_S: Final = 60.0
 LEAVE_S: Final = 20.0
 NUM_LAST: Final = 8
 """Lines of each peer that are shown when something goes wrong."""
 
-ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+TAIL_BYTES: Final = 1 << 14
+"""More than a receipt has."""
 
 never = threading.Event()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunningPeer:
-    """A process that said its peer_id on stdout; its stderr goes to `log`."""
+    """A process that says its peer_id on `stdout`; its stderr goes to `log`."""
 
     peer_id: str
-    process: subprocess.Popen[str]
+    process: "subprocess.Popen[bytes] | Child"
+    stdout: IO[str]
     log: Path
 
 
 class Swarm:
     """Peers that run `script`, in a folder that is removed at the end. None outlives `with`, or this thread."""
 
-    def __init__(self, script: Path, num_peers: int) -> None:
+    def __init__(
+        self, script: Path, num_peers: int, *, arguments: tuple[str, ...] = (), nursery: Nursery | None = None
+    ) -> None:
+        """Nothing runs before `start`.
+
+        Args:
+            script: prints its peer_id when it knows it.
+            num_peers: step 0 waits for so many.
+            arguments: of the script.
+            nursery: forks the peers; None: each is a plain process, which imports torch for itself.
+        """
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))
         self.receipts = self.folder / "receipts"
-        self._config = LaunchConfig(
+        self.config = LaunchConfig(
             script=script,
+            args=arguments,
             num_peers=num_peers,
             swarm=f"bench-{secrets.token_hex(4)}",
             home=self.folder,
             receipts=self.receipts,
         )
+        self._nursery = nursery
         self._num_started = 0
         self._read: dict[str, tuple[int, int]] = {}
         self.peers: list[RunningPeer] = []
+        self.leaving: list[RunningPeer] = []
 
     def start(self, number: int = 1) -> list[RunningPeer]:
         """Start peers, and return them once each has said who it is."""
-        spawned = [self._spawn() for _ in range(number)]
-        started = [RunningPeer(first_line(process, log), process, log) for process, log in spawned]
+        started = [introduce(*self._spawn()) for _ in range(number)]
         self.peers += started
         return started
 
-    def kill(self, peer: RunningPeer) -> float:
-        """End `peer` with SIGKILL; returns the monotonic time right before."""
-        self.peers.remove(peer)
+    def kill(self, *peers: RunningPeer) -> float:
+        """End `peers` with SIGKILL, all at once; returns the monotonic time right before."""
+        self.peers = [peer for peer in self.peers if peer not in peers]
         before_s = time.monotonic()
-        peer.process.kill()
-        peer.process.wait()
+        for peer in peers:
+            peer.process.kill()
+        for peer in peers:
+            peer.process.wait(LEAVE_S)
+            peer.stdout.close()
         return before_s
+
+    def ask_to_leave(self, *peers: RunningPeer) -> None:
+        """SIGTERM; `wait_left` waits for their end."""
+        self.peers = [peer for peer in self.peers if peer not in peers]
+        self.leaving += peers
+        for peer in peers:
+            peer.process.send_signal(signal.SIGTERM)
+
+    def wait_left(self) -> None:
+        """Until all who were asked to leave have ended as a script does that SIGTERM ends.
+
+        Raises:
+            RuntimeError: one does not, or ended otherwise.
+        """
+        for peer in self.leaving:
+            try:
+                code = peer.process.wait(LEAVE_S)
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"peer {peer.peer_id} did not leave\n{self.last_words()}") from None
+            if code != 128 + signal.SIGTERM:
+                raise RuntimeError(f"peer {peer.peer_id} ended with {code} when asked to leave\n{self.last_words()}")
+            peer.stdout.close()
+        self.leaving = []
+
+    def suspend(self, peer: RunningPeer) -> float:
+        """Stop `peer` with SIGSTOP; returns the monotonic time right before."""
+        before_s = time.monotonic()
+        peer.process.send_signal(signal.SIGSTOP)
+        return before_s
+
+    def resume(self, peer: RunningPeer) -> float:
+        """Let `peer` go on with SIGCONT; returns the monotonic time right before."""
+        before_s = time.monotonic()
+        peer.process.send_signal(signal.SIGCONT)
+        return before_s
+
+    def now(self) -> float:
+        """The clock of all that peers note."""
+        return time.monotonic()
+
+    # What they wrote.
 
     def num_receipts(self, peer: RunningPeer) -> int:
         """Reads what was added since the last call: whoever watches should not be what is measured."""
@@ -80,6 +143,31 @@ class Swarm:
             offset, number = offset + len(added), number + added.count(b"\n")
             self._read[peer.peer_id] = offset, number
         return number
+
+    def wait_for_steps(self, number: int, what: str, peers: Sequence[RunningPeer] | None = None) -> None:
+        """Until each of `peers` (default: all) has committed `number` more steps."""
+        awaited = list(self.peers if peers is None else peers)
+        enough = {peer: self.num_receipts(peer) + number for peer in awaited}
+        self.wait_until(lambda: all(self.num_receipts(peer) >= enough[peer] for peer in awaited), what)
+
+    def last_receipt(self, peer: RunningPeer) -> Receipt | None:
+        """Of the last step that `peer` has committed."""
+        with (self.receipts / f"{peer.peer_id}.receipts.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().split(b"\n")
+        return parse_receipt(json.loads(lines[-2])) if len(lines) > 1 else None
+
+    def trace(self, peer_id: str) -> Trace:
+        """All that a peer wrote, dead or alive."""
+        receipts = read_receipts(self.receipts / f"{peer_id}.receipts.jsonl")
+        return Trace(receipts, read_moments(self.receipts / f"{peer_id}.timings.jsonl"))
+
+    def traces(self) -> dict[str, Trace]:
+        """Of all peers that ever wrote, by peer_id."""
+        peer_ids = [path.name.partition(".")[0] for path in self.receipts.glob("*.receipts.jsonl")]
+        return {peer_id: self.trace(peer_id) for peer_id in peer_ids}
+
+    # Waiting.
 
     def wait_until(self, is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
         """Ask `is_so` again and again.
@@ -98,41 +186,40 @@ class Swarm:
             pause(POLL_S)
 
     def last_words(self) -> str:
-        """What each living peer logged and noted last, to see why it does not go on."""
+        """What each peer that should live logged and noted last, to see why it does not go on."""
         texts = []
-        for peer in self.peers:
+        for peer in (*self.peers, *self.leaving):
             noted = (self.receipts / f"{peer.peer_id}.timings.jsonl").read_text(encoding="utf-8").splitlines()
             logged = peer.log.read_text(encoding="utf-8", errors="replace").splitlines()
-            texts += [f"peer {peer.peer_id}:", *logged[-NUM_LAST:], *noted[-NUM_LAST:]]
+            texts += [f"peer {peer.peer_id}, pid {peer.process.pid}:", *logged[-NUM_LAST:], *noted[-NUM_LAST:]]
         return "\n".join(texts)
 
     def stop(self) -> None:
         """Let all peers leave, and wait until they have."""
-        for peer in self.peers:
-            peer.process.send_signal(signal.SIGTERM)
-        for peer in self.peers:
-            try:
-                peer.process.communicate(timeout=LEAVE_S)
-            except subprocess.TimeoutExpired:
-                raise RuntimeError(f"peer {peer.peer_id} did not leave\n{self.last_words()}") from None
-        self.peers = []
+        self.ask_to_leave(*self.peers)
+        self.wait_left()
 
-    def _spawn(self) -> tuple[subprocess.Popen[str], Path]:
-        environ = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
+    def _spawn(self) -> tuple["subprocess.Popen[bytes] | Child", IO[str], Path]:
+        environ = peer_environment(
+            self.config, self._num_started, {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
+        )
         log = self.folder / f"{self._num_started}.log"
-        with log.open("wb") as stderr:
+        self._num_started += 1
+        source, sink = os.pipe()
+        with open(sink, "wb") as stdout, log.open("wb") as stderr:
+            if self._nursery is not None:
+                outputs = stdout.fileno(), stderr.fileno()
+                return self._nursery.start(self.config.script, self.config.args, environ, *outputs), open(source), log
             process = subprocess.Popen(
-                [sys.executable, str(self._config.script)],
-                env=peer_environment(self._config, self._num_started, environ),
+                [sys.executable, str(self.config.script), *self.config.args],
+                env=environ,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=stdout,
                 stderr=stderr,
-                text=True,
                 start_new_session=True,
                 preexec_fn=die_with_parent(),
             )
-        self._num_started += 1
-        return process, log
+        return process, open(source), log
 
     def __enter__(self) -> Self:
         return self
@@ -140,18 +227,23 @@ class Swarm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for peer in self.peers:
-            kill_session(peer.process.pid)
-            peer.process.communicate()
+        for peer in (*self.peers, *self.leaving):
+            if peer.process.poll() is None:
+                kill_session(peer.process.pid)
+                peer.process.kill()
+            peer.process.wait(LEAVE_S)
+            peer.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def first_line(process: subprocess.Popen[str], log: Path) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
+def introduce(process: "subprocess.Popen[bytes] | Child", stdout: IO[str], log: Path) -> RunningPeer:
+    """Wait until the peer has said its peer_id."""
+    line = stdout.readline().strip() if select.select([stdout], [], [], START_S)[0] else ""
     if not line:
-        raise RuntimeError(f"a peer ended with {process.wait()} before it joined\n{log.read_text(errors='replace')}")
-    return line
+        process.kill()
+        code = process.wait(LEAVE_S)
+        raise RuntimeError(f"a peer ended with {code} before it joined\n{log.read_text(errors='replace')}")
+    return RunningPeer(line, process, stdout, log)
 
 
 def pause(time_s: float) -> None:

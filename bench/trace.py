@@ -1,7 +1,7 @@
 """What a kill cost, from the receipts and moments that the peers wrote. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -45,7 +45,7 @@ class Cost:
         step_ms: the run's median step.
         steps_lost: steps that a survivor has no receipt of, though it has of earlier and later ones, or that only
             the victim has; from the last kill before to the next after.
-        digests_equal: whether all receipts of a step are the same bytes at all who have one, in that time.
+        digests_equal: whether all receipts of a step are the same bytes at every peer that has one, in that time.
     """
 
     peers: int
@@ -75,7 +75,6 @@ def cost(kill: Kill, traces: Mapping[str, Trace], resumed: int, window: range, s
     gone = [m.time_s for t in left for m in t.moments if m.event == "gone" and m.detail == kill.victim]
     installed = [moment.time_s for moment in (t.first("installed", kill.time_s) for t in left) if moment is not None]
     assert gone and len(installed) == len(left)
-    everyone = [traces[kill.victim], *left]
     return Cost(
         peers=len(left) + 1,
         rank=kill.rank,
@@ -84,7 +83,7 @@ def cost(kill: Kill, traces: Mapping[str, Trace], resumed: int, window: range, s
         resume_ms=in_ms(max(commit_s(t, resumed) for t in left) - kill.time_s - step_s),
         step_ms=in_ms(step_s),
         steps_lost=num_lost(traces[kill.victim], left, window),
-        digests_equal=are_equal(everyone, window),
+        digests_equal=are_equal(traces.values(), window),
     )
 
 
@@ -115,7 +114,7 @@ def num_lost(victim: Trace, survivors: Sequence[Trace], window: range) -> int:
     return len(lost)
 
 
-def are_equal(traces: Sequence[Trace], window: range) -> bool:
+def are_equal(traces: Iterable[Trace], window: range) -> bool:
     """Whether no two traces differ in a receipt that both have."""
     agreed: dict[int, Receipt] = {}
     receipts = (receipt for trace in traces for receipt in trace.receipts if receipt.step in window)
@@ -137,11 +136,10 @@ def summary(found: Sequence[Cost]) -> dict[str, Any]:
         "step_ms": median(entry.step_ms for entry in found),
         "steps_lost": sum(entry.steps_lost for entry in found),
         "digests_equal": all(entry.digests_equal for entry in found),
+        "is_good": all(entry.digests_equal and not entry.steps_lost for entry in found),
+        "kills": len(found),
+        "kills_of_rank_0": sum(entry.rank == 0 for entry in found),
     }
-
-
-def to_rows(found: Sequence[Cost]) -> list[dict[str, Any]]:
-    return [asdict(entry) for entry in found]
 
 
 def in_ms(time_s: float) -> float:

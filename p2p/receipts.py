@@ -110,7 +110,7 @@ def to_line(record: Receipt | Moment) -> str:
 
 def read_receipts(path: Path) -> list[Receipt]:
     """All receipts of one peer, in order. A line that a death cut short is left out."""
-    return [_parse_receipt(json.loads(line)) for line in _whole_lines(path)]
+    return [parse_receipt(json.loads(line)) for line in _whole_lines(path)]
 
 
 def read_moments(path: Path) -> list[Moment]:
@@ -118,7 +118,8 @@ def read_moments(path: Path) -> list[Moment]:
     return [Moment(**json.loads(line)) for line in _whole_lines(path)]
 
 
-def _parse_receipt(fields: dict[str, Any]) -> Receipt:
+def parse_receipt(fields: dict[str, Any]) -> Receipt:
+    """A receipt from the object on its line."""
     contributions = tuple(Contribution(**entry) for entry in fields.pop("contributions"))
     return Receipt(contributions=contributions, **fields)
 
