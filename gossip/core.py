@@ -236,8 +236,8 @@ class Core:
             self._next.admission.forget(member)
             effects.append(Explain(f"{member} is {state.name.lower()}: {reason}"))
             effects += self._swim.bury(now, member, state)
-            has_seat = self.view is not None and self.view.since(member) is not None
-            effects += [] if has_seat else [Forget(member)]
+        has_seat = self.view is not None and self.view.since(member) is not None
+        effects += [] if has_seat else [Forget(member)]  # also if others have said it first
         return self._follow_up(now, [*effects, *self._membership.take_proof(now, member, record)])
 
     def heard(self, now: float, member: Member) -> None:

@@ -372,6 +372,14 @@ def test_a_member_that_was_never_met_can_be_buried() -> None:
     assert Claim(C, State.DEAD, NOWHERE) in said.claims
 
 
+def test_who_was_buried_by_others_first_is_forgotten_when_the_kernel_says_so_here_too() -> None:
+    """Found by churn: a member had left, and its link, record and process handle were kept for two minutes."""
+    peer = seated(B, C)
+    assert only(Forget, say(peer, B, Decide(after(view_of(peer), A, B)))) == []
+    assert only(Forget, say(peer, B, Gossip((claim(C, State.LEFT),)))) == []  # our own handle of it may tell later
+    assert only(Forget, peer.bury(0.0, C, "its process has ended")) == [Forget(C)]
+
+
 def test_who_has_no_view_forgets_the_dead_at_once() -> None:
     assert joiner().bury(0.0, A, "SIGKILL") == [Explain("a is dead: SIGKILL"), Forget(A)]
 
