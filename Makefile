@@ -8,11 +8,13 @@ SEEDS ?= 200
 FIRST ?= 0
 MUTANTS ?=
 EXAMPLES ?= 10000
+EVENTS ?= 150
+SEED ?= 0
 
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test check simulate coverage figures fuzz mutants clean
+.PHONY: install demo test check simulate churn coverage figures fuzz mutants clean
 
 install: $(STAMP)
 
@@ -39,6 +41,10 @@ check: $(STAMP)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
+
+# The same with living processes: kills, joins and leaves in a row, as SEED draws them.
+churn: $(STAMP)
+	$(BIN)/python -m tests.churn --events $(EVENTS) --seed $(SEED)
 
 coverage: $(STAMP)
 	$(BIN)/python -m coverage run -m pytest tests/gossip tests/collectives

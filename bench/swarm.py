@@ -45,7 +45,13 @@ class RunningPeer:
 
 
 class Swarm:
-    """Peers that run `script`, in a folder that is removed at the end. None outlives `with`, or this thread."""
+    """Peers that run `script`, in a folder that is removed at the end. None outlives `with`, or this thread.
+
+    Attributes:
+        peers: who should be alive.
+        leaving: who was asked to leave.
+        pids: of all who ever ran.
+    """
 
     def __init__(
         self, script: Path, num_peers: int, *, arguments: tuple[str, ...] = (), nursery: Nursery | None = None
@@ -73,11 +79,13 @@ class Swarm:
         self._read: dict[str, tuple[int, int]] = {}
         self.peers: list[RunningPeer] = []
         self.leaving: list[RunningPeer] = []
+        self.pids: set[int] = set()
 
     def start(self, number: int = 1) -> list[RunningPeer]:
         """Start peers, and return them once each has said who it is."""
         started = [introduce(*self._spawn()) for _ in range(number)]
         self.peers += started
+        self.pids |= {peer.process.pid for peer in started}
         return started
 
     def kill(self, *peers: RunningPeer) -> float:

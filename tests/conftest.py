@@ -1,9 +1,11 @@
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from bench.nursery import Nursery
 from tests.live.swarm import Swarm
 
 
@@ -14,3 +16,10 @@ def swarm(tmp_path: Path) -> Iterator[Swarm]:
         private = Swarm(Path(home), tmp_path)
         yield private
         private.close()
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Forks processes that have torch."""
+    with Nursery(os.environ) as running:
+        yield running

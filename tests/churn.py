@@ -1,0 +1,36 @@
+"""Kills, joins and leaves in a row, with living processes, as seeds draw them.
+
+`python -m tests.churn --events 150 --seed 0 --seeds 3` runs as many schedules; tests/live/churn.py says what must hold.
+Ends with 1, the seed and what happened last, if something does not.
+"""
+
+import argparse
+import os
+import time
+
+from bench.nursery import Nursery
+from tests.live.churn import Churn
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=150, help="kills, joins and leaves of one run")
+    parser.add_argument("--seed", type=int, default=0, help="the first")
+    parser.add_argument("--seeds", type=int, default=1, help="number of runs")
+    options = parser.parse_args()
+    with Nursery(os.environ) as nursery:
+        for seed in range(options.seed, options.seed + options.seeds):
+            churn, start_s = Churn(nursery, seed), time.monotonic()
+            try:
+                receipts = churn.run(options.events)
+            except AssertionError as error:
+                print(error)
+                return 1
+            views = len({receipt.view_number for receipt in receipts})
+            time_s = time.monotonic() - start_s
+            print(f"seed {seed}: {churn.events}, {len(receipts)} steps in {views} views, {time_s:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,209 @@
+"""Living peers that train while others are killed, join and leave, in an order that a seed draws.
+
+What must hold, whatever the order: every step is committed once, along one chain of views; all who committed it have
+the same bytes on their receipts, digests of results and parameters among them; each sample counts at most once an
+epoch; and nothing is left behind, neither by the dead nor, in the living, by those who are gone.
+
+The seed draws who, and how many commits later; what a peer is doing at that moment is up to the machine.
+"""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from bench.nursery import Nursery
+from bench.swarm import RunningPeer, Swarm
+from p2p.receipts import Receipt, parse_receipt
+from p2p.sampler import SamplerState, fold
+
+SCRIPT: Final = Path(__file__).with_name("churn_peer.py")
+MOST: Final = 6
+FIRST: Final = 3
+SETTLED: Final = 5
+"""So many commits of everybody, and whatever was going on is over."""
+
+BETWEEN_CHECKS: Final = 10
+PAUSES: Final = (0, 0, 1, 2, 5, 20)
+"""Commits between two events; 0: the next comes while the members still deal with the one before."""
+
+
+@dataclass(slots=True)
+class Events:
+    """What happened so far."""
+
+    joins: int = 0
+    leaves: int = 0
+    kills: int = 0
+    kills_of_rank_0: int = 0
+    to_one: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.joins + self.leaves + self.kills
+
+
+class Churn:
+    """One swarm, and what is done to it."""
+
+    def __init__(self, nursery: Nursery, seed: int) -> None:
+        self.seed = seed
+        self.events = Events()
+        self._rng = Random(seed)
+        self._nursery = nursery
+        self._log: list[str] = []
+        self._num_handles: dict[int, int] = {}
+
+    def run(self, num_events: int) -> list[Receipt]:
+        """The agreed receipts of all steps.
+
+        Raises:
+            AssertionError: something does not hold; names the seed, and what was done last.
+        """
+        with Swarm(SCRIPT, FIRST, nursery=self._nursery) as swarm:
+            try:
+                swarm.start(FIRST)
+                self._settle(swarm)
+                while self.events.total < num_events:
+                    self._do_something(swarm, num_events - self.events.total)
+                    if len(self._log) % BETWEEN_CHECKS == 0:
+                        self._settle(swarm)
+                self._settle(swarm)
+                swarm.stop()
+                check_nothing_left(swarm)
+                return agreed(swarm)
+            except (AssertionError, RuntimeError) as error:
+                last = "\n".join(self._log[-2 * BETWEEN_CHECKS :])
+                raise AssertionError(f"seed={self.seed}\n{last}\n{error}\n{swarm.last_words()}") from error
+
+    def _do_something(self, swarm: Swarm, num_left: int) -> None:
+        """One event, or several at once, and then nothing for a few commits."""
+        living = swarm.peers
+        seated = [peer for peer in living if swarm.num_receipts(peer)]
+        choices = [("join", 3)] * (len(living) < MOST) + [("kill", 4), ("leave", 2)] * (len(living) > 1)
+        kinds, weights = zip(*choices, strict=True)
+        (kind,) = self._rng.choices(kinds, weights)
+        number = min(num_left, self._rng.choice((1, 1, 1, 2, MOST)))
+        if kind == "join":
+            number = min(number, MOST - len(living), 2)
+            self._note(f"join {[peer.peer_id for peer in swarm.start(number)]}")
+            self.events.joins += number
+        else:
+            keeper = self._rng.choice(seated)  # the state must not die with all who have it
+            others = [peer for peer in living if peer is not keeper]
+            chosen = self._rng.sample(others, min(number, len(others)))
+            self._end(swarm, kind, chosen)
+        survivor = self._rng.choice([peer for peer in seated if peer in swarm.peers])
+        wait = self._rng.choice(PAUSES)
+        swarm.wait_for_steps(wait, f"{survivor.peer_id} commits {wait} more steps", [survivor])
+
+    def _end(self, swarm: Swarm, kind: str, chosen: list[RunningPeer]) -> None:
+        self._note(f"{kind} {[peer.peer_id for peer in chosen]} of {[peer.peer_id for peer in swarm.peers]}")
+        if kind == "leave":
+            swarm.ask_to_leave(*chosen)
+            self.events.leaves += len(chosen)
+            return
+        self.events.to_one += len(chosen) == len(swarm.peers) - 1
+        swarm.kill(*chosen)
+        self.events.kills += len(chosen)
+        last = [swarm.last_receipt(peer) for peer in chosen if swarm.num_receipts(peer)]
+        firsts = {receipt.contributions[0].peer_id for receipt in last if receipt is not None}
+        self.events.kills_of_rank_0 += any(peer.peer_id in firsts for peer in chosen)
+
+    def _settle(self, swarm: Swarm) -> None:
+        """Let everybody train, and look whether the living hold on to anything of those who are gone."""
+        swarm.wait_left()
+        swarm.wait_for_steps(SETTLED, "everybody trains")
+        number = len(swarm.peers)
+        self._note(f"{number} train: {[peer.peer_id for peer in swarm.peers]}")
+        usual = self._num_handles
+        held: list[Counter[str]] = []
+
+        def is_usual() -> bool:
+            held[:] = [handles(peer.process.pid) for peer in swarm.peers]
+            numbers = {each.total() for each in held}
+            return len(numbers) == 1 and numbers <= {usual.setdefault(number, held[0].total())}
+
+        try:
+            swarm.wait_until(is_usual, f"{number} peers hold what {number} peers should")
+        except RuntimeError as error:
+            raise AssertionError(f"expected {usual} handles, by number of peers; held are {held}\n{error}") from error
+
+    def _note(self, text: str) -> None:
+        self._log.append(text)
+
+
+def handles(pid: int) -> Counter[str]:
+    """What process `pid` holds: descriptors and mappings of shared memory, by kind."""
+    folder = Path(f"/proc/{pid}/fd")
+    kinds: Counter[str] = Counter()
+    for name in os.listdir(folder):
+        try:
+            kinds[re.sub(r"[0-9]+|[0-9a-f]{16}", "N", os.readlink(folder / name))] += 1
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    kinds["mapped memfd"] = len({line.split()[4] for line in maps.splitlines() if "memfd:" in line})
+    return kinds
+
+
+def check_nothing_left(swarm: Swarm) -> None:
+    """No process of any session, no socket, no entry, no record."""
+    folder = swarm.folder / swarm.config.swarm
+    files = sorted(path.name for path in folder.iterdir())
+    assert files == ["lock"], f"left in the registry: {files}"
+    left = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if session_of(pid) in swarm.pids]
+    assert not left, f"still running: {left}"
+
+
+def session_of(pid: int) -> int:
+    """-1 if there is no such process any more."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def agreed(swarm: Swarm) -> list[Receipt]:
+    """The receipts of all steps, as everybody has them who has them; checks that they form one chain."""
+    lines: dict[int, bytes] = {}
+    for path in sorted(swarm.receipts.glob("*.receipts.jsonl")):
+        own = path.read_bytes().split(b"\n")[:-1]  # the last line may have been cut short by a death
+        first = parse_receipt(json.loads(own[0])).step if own else 0
+        for step, line in enumerate(own, start=first):
+            assert lines.setdefault(step, line) == line, f"{path.name}: {line!r} is not {lines[step]!r}"
+    receipts = [parse_receipt(json.loads(lines[step])) for step in sorted(lines)]
+    check_chain(receipts)
+    check_samples(receipts)
+    return receipts
+
+
+def check_chain(receipts: Sequence[Receipt]) -> None:
+    """Every step once, in views that follow each other."""
+    assert [receipt.step for receipt in receipts] == list(range(len(receipts)))
+    assert len({receipt.lineage for receipt in receipts}) == 1
+    members: dict[int, list[tuple[str, int]]] = {}
+    for before, receipt in zip([receipts[0], *receipts], receipts, strict=False):
+        here = [(entry.peer_id, entry.incarnation) for entry in receipt.contributions]
+        assert receipt.view_number >= before.view_number
+        assert members.setdefault(receipt.view_number, here) == here, f"two views {receipt.view_number}"
+        assert receipt.step == 0 or (receipt.state_digest and receipt.digest), f"step {receipt.step} has no digest"
+
+
+def check_samples(receipts: Sequence[Receipt]) -> None:
+    """Each position of the stream counts once, up to the last that was planned, but for those that came back."""
+    state = SamplerState()
+    used: set[int] = set()
+    for receipt in receipts:
+        state = fold(state, receipt)
+        for entry in receipt.contributions:
+            part = range(entry.first_sample, entry.first_sample + entry.num_samples)
+            assert used.isdisjoint(part), f"step {receipt.step} counts samples of {part} again"
+            used.update(part)
+    missing = {position for first, number in state.returned for position in range(first, first + number)}
+    assert used.isdisjoint(missing) and used | missing == set(range(state.position))
