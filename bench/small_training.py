@@ -6,7 +6,9 @@ Says its peer_id on stdout, once it knows it. Keeps so much more memory resident
 it before it closes the sockets of a process that is killed.
 """
 
+import faulthandler
 import logging
+import signal
 import sys
 from typing import Any
 
@@ -24,6 +26,7 @@ BUCKET_BYTES = 1 << 20
 
 def main(resident_bytes: int = 0) -> None:
     """Train."""
+    faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
     ballast = torch.ones(resident_bytes, dtype=torch.uint8)
     logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -28,6 +28,9 @@ LEAVE_S: Final = 20.0
 NUM_LAST: Final = 8
 """Lines of each peer that are shown when something goes wrong."""
 
+STACKS_S: Final = 0.5
+"""Long enough to write down the stacks of a process that hangs."""
+
 TAIL_BYTES: Final = 1 << 14
 """More than a receipt has."""
 
@@ -59,7 +62,7 @@ class Swarm:
         """Nothing runs before `start`.
 
         Args:
-            script: prints its peer_id when it knows it.
+            script: prints its peer_id when it knows it; on SIGUSR1 it writes its stacks to stderr (`faulthandler`).
             num_peers: step 0 waits for so many.
             arguments: of the script.
             nursery: forks the peers; None: each is a plain process, which imports torch for itself.
@@ -194,12 +197,18 @@ class Swarm:
             pause(POLL_S)
 
     def last_words(self) -> str:
-        """What each peer that should live logged and noted last, to see why it does not go on."""
+        """What each peer that should live logged and noted last, and what it does now, to see why it does not go on."""
+        peers = [peer for peer in (*self.peers, *self.leaving) if peer.process.poll() is None]
+        logged = {peer: peer.log.read_text(encoding="utf-8", errors="replace") for peer in peers}
+        for peer in peers:
+            peer.process.send_signal(signal.SIGUSR1)
+        pause(STACKS_S)
         texts = []
-        for peer in (*self.peers, *self.leaving):
+        for peer in peers:
             noted = (self.receipts / f"{peer.peer_id}.timings.jsonl").read_text(encoding="utf-8").splitlines()
-            logged = peer.log.read_text(encoding="utf-8", errors="replace").splitlines()
-            texts += [f"peer {peer.peer_id}, pid {peer.process.pid}:", *logged[-NUM_LAST:], *noted[-NUM_LAST:]]
+            stacks = peer.log.read_text(encoding="utf-8", errors="replace")[len(logged[peer]) :]
+            lines = [*logged[peer].splitlines()[-NUM_LAST:], *noted[-NUM_LAST:], stacks]
+            texts += [f"peer {peer.peer_id}, pid {peer.process.pid}:", *lines]
         return "\n".join(texts)
 
     def stop(self) -> None:
