@@ -45,8 +45,8 @@ _HANDSHAKE_MS: Final = 5000
 _RECONNECT_MS: Final = 10
 _RECONNECT_MAX_MS: Final = 500
 _LAST_WORDS_MS: Final = 100
-_HEARTBEAT_MS: Final = 500  # libzmq's own thread answers: without the interpreter, not in a stopped process
-_HEARTBEAT_TIMEOUT_MS: Final = 2000
+_HEARTBEAT_MS: Final = 250  # libzmq's own thread answers: without the interpreter, not in a stopped process
+_HEARTBEAT_TIMEOUT_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
