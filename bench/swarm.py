@@ -94,6 +94,7 @@ class Swarm:
     def kill(self, *peers: RunningPeer) -> float:
         """End `peers` with SIGKILL, all at once; returns the monotonic time right before."""
         self.peers = [peer for peer in self.peers if peer not in peers]
+        self.leaving = [peer for peer in self.leaving if peer not in peers]
         before_s = time.monotonic()
         for peer in peers:
             peer.process.kill()

@@ -90,12 +90,14 @@ class Churn:
         (kind,) = self._rng.choices(kinds, weights)
         number = min(num_left, self._rng.choice((1, 1, 1, 2, MOST)))
         if kind == "join":
-            number = min(number, MOST - len(living), 2)
+            number = min(number, MOST - len(living))
             self._note(f"join {[peer.peer_id for peer in swarm.start(number)]}")
             self.events.joins += number
         else:
             keeper = self._rng.choice(seated)  # the state must not die with all who have it
             others = [peer for peer in living if peer is not keeper]
+            if kind == "kill":
+                others += swarm.leaving
             chosen = self._rng.sample(others, min(number, len(others)))
             self._end(swarm, kind, chosen)
         survivor = self._rng.choice([peer for peer in seated if peer in swarm.peers])
@@ -108,8 +110,8 @@ class Churn:
             swarm.ask_to_leave(*chosen)
             self.events.leaves += len(chosen)
             return
-        self.events.to_one += len(chosen) == len(swarm.peers) - 1
         swarm.kill(*chosen)
+        self.events.to_one += len(swarm.peers) == 1
         self.events.kills += len(chosen)
         last = [swarm.last_receipt(peer) for peer in chosen if swarm.num_receipts(peer)]
         firsts = {receipt.contributions[0].peer_id for receipt in last if receipt is not None}
