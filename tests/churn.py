@@ -28,7 +28,8 @@ def main() -> int:
                 return 1
             views = len({receipt.view_number for receipt in receipts})
             time_s = time.monotonic() - start_s
-            print(f"seed {seed}: {churn.events}, {len(receipts)} steps in {views} views, {time_s:.0f} s", flush=True)
+            print(f"seed {seed}: {churn.events}, {len(receipts)} steps in {views} views, {time_s:.0f} s", end="")
+            print(f"; longest time without a commit {churn.longest_gap_s * 1e3:.0f} ms", flush=True)
     return 0
 
 

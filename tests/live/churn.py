@@ -19,7 +19,7 @@ from typing import Final
 
 from bench.nursery import Nursery
 from bench.swarm import RunningPeer, Swarm
-from p2p.receipts import Receipt, parse_receipt
+from p2p.receipts import Receipt, parse_receipt, read_moments
 from p2p.sampler import SamplerState, fold
 
 SCRIPT: Final = Path(__file__).with_name("churn_peer.py")
@@ -49,11 +49,16 @@ class Events:
 
 
 class Churn:
-    """One swarm, and what is done to it."""
+    """One swarm, and what is done to it.
+
+    Attributes:
+        longest_gap_s: the longest time in which nobody committed anything.
+    """
 
     def __init__(self, nursery: Nursery, seed: int) -> None:
         self.seed = seed
         self.events = Events()
+        self.longest_gap_s = 0.0
         self._rng = Random(seed)
         self._nursery = nursery
         self._log: list[str] = []
@@ -76,6 +81,7 @@ class Churn:
                 self._settle(swarm)
                 swarm.stop()
                 check_nothing_left(swarm)
+                self.longest_gap_s = longest_gap_s(swarm)
                 return agreed(swarm)
             except (AssertionError, RuntimeError) as error:
                 last = "\n".join(self._log[-2 * BETWEEN_CHECKS :])
@@ -169,6 +175,16 @@ def session_of(pid: int) -> int:
         return os.getsid(pid)
     except ProcessLookupError:
         return -1
+
+
+def longest_gap_s(swarm: Swarm) -> float:
+    first: dict[int, float] = {}
+    for path in swarm.receipts.glob("*.timings.jsonl"):
+        for moment in read_moments(path):
+            if moment.event == "committed":
+                step = int(moment.detail)
+                first[step] = min(moment.time_s, first.get(step, moment.time_s))
+    return max(first[step] - first[step - 1] for step in first if step - 1 in first)
 
 
 def agreed(swarm: Swarm) -> list[Receipt]:
