@@ -80,7 +80,8 @@ class Commons:
 
     def install(self, view: View | None) -> None:
         """Enter `view`, or leave all: what others read here in an older view is void from now on."""
-        self._installed = dict(self._mappings)
+        members = () if view is None else view.members
+        self._installed = {member: self._mappings[member] for member in members if member in self._mappings}
         if self._arena is not None:
             self._arena.board.install(0 if view is None else tag_of(view.hash))
 

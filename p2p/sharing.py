@@ -164,7 +164,8 @@ class Sharing:
         """The program of this rank that gathers so many bytes of each rank, if they fit."""
         if num_bytes > PIECE_BYTES:
             return None
-        return lambda _: all_gather_program(self._seat.rank, self._world_size)
+        rank, world_size = self._seat.rank, self._world_size  # with `self` a cycle would keep the memory of the dead
+        return lambda _: all_gather_program(rank, world_size)
 
     def greeting(self, fingerprint: bytes) -> SharedRun:
         """For an operation without a program. Otherwise who waits here, and who waits for frames, would not meet."""

@@ -152,7 +152,7 @@ def handles(pid: int) -> Counter[str]:
     kinds: Counter[str] = Counter()
     for name in os.listdir(folder):
         try:
-            kinds[re.sub(r"[0-9]+|[0-9a-f]{16}", "N", os.readlink(folder / name))] += 1
+            kinds[re.sub(r"[0-9a-f]{16}|[0-9]+", "N", os.readlink(folder / name))] += 1
         except FileNotFoundError:  # closed meanwhile
             continue
     maps = Path(f"/proc/{pid}/maps").read_text()

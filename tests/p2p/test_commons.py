@@ -148,6 +148,19 @@ def test_who_is_forgotten_is_held_no_longer_than_the_view_in_which_it_is(opened:
     assert arenas_in(ME, peers.members[1].peer_id) == []
 
 
+def test_who_is_not_in_the_installed_view_is_let_go_at_once(opened: ExitStack) -> None:
+    """Found by churn: who had died in the view before was held until the view after the next."""
+    peers = peers_of(opened, SIZE, SIZE)
+    peers.map_all()
+    (one, other), (me, dead) = peers.all, peers.members
+    one.install(view_of(2, me, dead))
+    other.close()
+    peers.all.remove(other)
+    one.install(view_of(3, me))
+    one.forget(dead)
+    assert arenas_in(ME, dead.peer_id) == []
+
+
 def test_others_see_which_view_is_installed(opened: ExitStack) -> None:
     peers, seen = peers_of(opened, SIZE), []
     mapping = Mapping.open(ME, peers.members[0].peer_id)

@@ -1,3 +1,5 @@
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
@@ -446,3 +448,21 @@ def test_after_a_rank_lends_what_it_does_not_have_nothing_runs_any_more(machine:
     with pytest.raises(RemoteProtocolError, match="rank 1 lends what it does not have"):
         group[0].advance()
     assert broken(group[0])
+
+
+def test_an_operation_that_was_cut_off_keeps_no_memory_of_others(machine: Machine) -> None:
+    """Found by churn: after a kill the arena of the dead stayed mapped until the garbage collector came."""
+    sharing, _ = machine.enter_view(0, 1)
+    own, gathered = np.zeros(2), np.zeros(4)
+    program_of = sharing.all_gather(own.nbytes)
+    assert program_of is not None
+    run = SharedRun(program_of, SAME, own, gathered, Reduction())
+    sharing.enqueue(run)
+    assert sharing.advance() is Standing.WAITING
+    left = weakref.ref(sharing)
+    gc.disable()
+    try:
+        del sharing, program_of, run
+        assert left() is None
+    finally:
+        gc.enable()
