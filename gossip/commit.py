@@ -84,7 +84,7 @@ class StepMachine:
             step: the step.
             digest: of the chain up to it, as the donor gave it.
         """
-        is_next = step > self.done and (self._target is None or step < self._target[0])
+        is_next = (step > self.done or not self.digest) and (self._target is None or step < self._target[0])
         is_wanted = (step, digest) == self._target and self._target != (self.done, self.digest)
         if self.seated or not (is_next or is_wanted):
             return []  # another view came meanwhile, and its barrier may ask for a later state

@@ -69,6 +69,11 @@ class Core:
         return self._steps.view
 
     @property
+    def seated(self) -> bool:
+        """Whether this peer has completed a barrier since it was admitted."""
+        return self._steps.seated
+
+    @property
     def done(self) -> int:
         """The last committed step."""
         return self._steps.done

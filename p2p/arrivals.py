@@ -12,19 +12,21 @@ from .receipts import Receipt
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A step is committed, with these results, in this view."""
+    """A step is committed, with these results, in this view. `fingerprints`: of its operations."""
 
     receipt: Receipt
     view: View
     operations: list[Operation]
+    fingerprints: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StateOffer:
-    """The state after `step`: load it, then post `Loop.loaded`."""
+    """The state after `step`: load it, then post `Loop.loaded`. `view`: that the donor had installed."""
 
     step: int
     chain: bytes
+    view: View
     state: PackedState
 
 

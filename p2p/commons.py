@@ -92,9 +92,13 @@ class Commons:
         seat = Seat(view.members.index(me), view.number, tag_of(view.hash))
         return Sharing(self._arena, self._slots, memories, seat, ring)
 
+    def vacate(self) -> None:
+        """Leave all views, and read nobody's memory any more; that of this peer stays."""
+        self._mappings = {}
+        self.install(None)
+
     def close(self) -> None:
         """Let go of all memory."""
+        self.vacate()
         if self._arena is not None:
-            self._arena.board.install(0)
             self._arena.close()
-        self._mappings, self._installed = {}, {}

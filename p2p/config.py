@@ -45,6 +45,7 @@ class PeerConfig:
         leave_timeout_s: for the others to agree on a view without this peer.
         arena_bytes: at most so much memory of this peer is read in place by the others of its host; 0: none, everything
             between them goes through sockets.
+        rejoin: who trains a model and was removed from the view, since it was stopped or cut off, comes back by itself.
     """
 
     swarm: str = "default"
@@ -56,6 +57,7 @@ class PeerConfig:
     step_timeout_s: float = 600.0
     leave_timeout_s: float = 5.0
     arena_bytes: int = 1 << 30
+    rejoin: bool = True
     loop: LoopConfig = field(default_factory=LoopConfig)
 
     def __post_init__(self) -> None:

@@ -72,12 +72,16 @@ class QuorumLost(ShoalError):
 
 
 class RemovedFromView(ShoalError):
-    """The others agreed on a view without this peer, and committed steps that it does not know."""
+    """The others agreed on a view without this peer, and committed steps that it does not know.
+
+    Who trains a model comes back by itself, unless it was told not to, or is removed all the time.
+    """
 
     exit_code = 3
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}; start this peer again to join as a new member")
+        self.reason = reason
 
 
 class StepTimeout(ShoalError):

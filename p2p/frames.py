@@ -1,24 +1,52 @@
 """What this peer says, as frames, and the frames of others as what they say. Belongs to the loop.
 
-Control frames carry envelopes. Data frames carry segments of operations and of states, and FINISHED: there is one in
-every step, it is as urgent as data, and a fixed layout makes it cheap. A data frame of another view than the installed
-one is dropped here.
+Control frames carry envelopes. Data frames carry segments of operations and FINISHED: there is one in every step, it
+is as urgent as data, and a fixed layout makes it cheap. A data frame of another view than the installed one is dropped
+here. Parcels go to who is in no view yet, and are acknowledged from there: instead of a view, their frames name the
+sender and its *stream*, all that it sends to one peer in a row.
 """
 
-from collections.abc import Iterable
+from typing import NamedTuple
 
 from collectives import Outgoing
 from gossip import NO_VIEW, Envelope, Member, Stamp, View
 from gossip import messages as m
 
 from .errors import RemoteProtocolError
-from .handover import StateSegment
+from .handover import ParcelSegment
 from .operations import Segment
 from .transport import Transport
-from .wire import FLAG_BELL, FLAG_FINAL, FLAG_FINISHED, FLAG_LAST, FLAG_STATE, Codec, DataHeader, DType
+from .wire import (
+    FLAG_BELL,
+    FLAG_FED,
+    FLAG_FINAL,
+    FLAG_FINISHED,
+    FLAG_LAST,
+    FLAG_STATE,
+    FLAG_TAKEN,
+    Codec,
+    DataHeader,
+    DType,
+)
 
 NO_DIGEST = bytes(16)
 """Of a step without operations."""
+
+
+class Delivery(NamedTuple):
+    """A segment of a parcel, and where it comes from."""
+
+    source: Member
+    stream: int
+    segment: ParcelSegment
+
+
+class Taken(NamedTuple):
+    """`source` has taken so many segments of our `stream` to it."""
+
+    source: Member
+    stream: int
+    num_segments: int
 
 
 class Frames:
@@ -61,12 +89,26 @@ class Frames:
         header = self._header(0, 0, 0, NO_DIGEST, FLAG_BELL)
         self._transport.send_data(self._members[rank].peer_id, header.pack(), b"")
 
-    def send_state(self, target: Member, step: int, segments: Iterable[StateSegment]) -> None:
-        """Send the state after `step`."""
-        for segment in segments:
-            flags = FLAG_STATE | (FLAG_LAST if segment.is_last else 0) | (FLAG_FINAL if segment.is_final else 0)
-            header = self._header(step + 1, segment.part, segment.index, segment.digest, flags)
-            self._transport.send_data(target.peer_id, header.pack(), segment.payload)
+    def send_parcel(self, target: Member, stream: int, segment: ParcelSegment) -> None:
+        """Send a segment of a parcel, in whatever view `target` is."""
+        flags = FLAG_STATE if segment.is_state else FLAG_FED
+        flags |= (FLAG_LAST if segment.is_last else 0) | (FLAG_FINAL if segment.is_final else 0)
+        place = segment.step + 1, segment.part, segment.index
+        self._transport.send_data(
+            target.peer_id, self._outside(stream, *place, segment.digest, flags).pack(), segment.payload
+        )
+
+    def send_taken(self, target: Member, stream: int, num_segments: int) -> None:
+        """Say how many segments of its `stream` have come."""
+        header = self._outside(stream, num_segments, 0, 0, NO_DIGEST, FLAG_TAKEN)
+        self._transport.send_data(target.peer_id, header.pack(), b"")
+
+    def _outside(
+        self, stream: int, sequence: int, transfer: int, segment: int, digest: bytes, flags: int
+    ) -> DataHeader:
+        """Of a frame that belongs to no view."""
+        me = bytes.fromhex(self._me.peer_id) + self._me.incarnation.to_bytes(8, "little")
+        return DataHeader(NO_DIGEST, stream, me, sequence, transfer, segment, 0, 0, DType.UINT8, flags, digest)
 
     def _header(self, sequence: int, transfer: int, segment: int, digest: bytes, flags: int = 0) -> DataHeader:
         stamp = self._stamp
@@ -96,13 +138,15 @@ class Frames:
         assert isinstance(envelope, Envelope)
         return envelope
 
-    def read_data(self, frame: memoryview, payload: memoryview) -> Envelope | Segment | tuple[int, StateSegment] | None:
-        """FINISHED, a segment, or a step and a segment of the state after it; None if it is of another view, or a bell.
+    def read_data(self, frame: memoryview, payload: memoryview) -> Envelope | Segment | Delivery | Taken | None:
+        """FINISHED, a segment of an operation or of a parcel, or that some have come; None: of another view, or a bell.
 
         Raises:
             RemoteProtocolError: it is none of these.
         """
         header = DataHeader.unpack(frame)
+        if header.flags & (FLAG_STATE | FLAG_FED | FLAG_TAKEN):
+            return _read_outside(header, payload)
         if (header.view_hash, header.view_number, header.lineage) != (
             self._stamp.hash,
             self._stamp.number,
@@ -115,10 +159,6 @@ class Frames:
             raise RemoteProtocolError(f"data frame of rank {header.source} in a view of {len(self._members)}")
         if header.flags & FLAG_FINISHED:
             return self._read_finished(header, bytes(payload))
-        if header.flags & FLAG_STATE:
-            is_last, is_final = bool(header.flags & FLAG_LAST), bool(header.flags & FLAG_FINAL)
-            segment = StateSegment(header.transfer, header.segment, is_last, is_final, header.digest, payload)
-            return header.sequence - 1, segment
         return Segment(header.sequence, header.source, header.transfer, header.segment, header.digest, payload)
 
     def _read_finished(self, header: DataHeader, payload: bytes) -> Envelope:
@@ -128,3 +168,22 @@ class Frames:
         finish = m.Finish(header.sequence, digest, payload[16:], header.view_number)
         stamp = Stamp(header.lineage, header.view_number, header.view_hash)
         return Envelope(self._members[header.source], stamp, m.Progress(header.sequence - 1, payload[:16], finish))
+
+
+def _read_outside(header: DataHeader, payload: memoryview) -> Delivery | Taken:
+    """A frame that names its sender instead of a view."""
+    source = Member(header.view_hash[:8].hex(), int.from_bytes(header.view_hash[8:], "little"))
+    if header.flags & FLAG_TAKEN:
+        return Taken(source, header.view_number, header.sequence)
+    flags = header.flags
+    segment = ParcelSegment(
+        header.sequence - 1,
+        bool(flags & FLAG_STATE),
+        header.transfer,
+        header.segment,
+        bool(flags & FLAG_LAST),
+        bool(flags & FLAG_FINAL),
+        header.digest,
+        payload,
+    )
+    return Delivery(source, header.view_number, segment)

@@ -1,8 +1,8 @@
-"""The state after a step on its way to a joiner: cut into segments, checked, put together again.
+"""What travels to a peer that has no seat yet: a state, or a committed step, cut into segments and put together again.
 
-A packed state is a tree of plain values (`wire.pack_tree`) and the raw bytes of its tensors. Part 0 is the tree, part
-i the (i-1)-th tensor. Every segment carries the xxh3-128 of its bytes, and the last of each part, and of all, says
-so; a link delivers in order. Leaves out: several donors, resuming, rate limits.
+A *parcel* has parts: part 0 is its record, which says what it is, the others are raw bytes. Every segment carries the
+xxh3-128 of its bytes, and the last of each part, and of all, says so; a link delivers in order. Who sends it when is in
+feeding.py, what becomes of it in following.py. Leaves out: several donors at once, resuming, rate limits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,130 +10,151 @@ from dataclasses import dataclass
 
 import xxhash
 
-from gossip import Member
+from gossip import View
+from gossip.messages import Finish
 
 from .errors import RemoteProtocolError
+from .wire import Codec
+
+Buffer = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
-    """What a joiner receives: `tree` tells what the bytes of `tensors` are."""
+    """What a replica consists of: `tree` tells what the bytes of `tensors` are."""
 
     tree: bytes
-    tensors: Sequence[bytes | memoryview]
+    tensors: Sequence[Buffer]
 
 
 @dataclass(frozen=True, slots=True)
-class StateSegment:
-    """One frame of a packed state: the `index`-th of its part, whether the last of it, and of everything."""
+class StateRecord:
+    """Record of a state: the digest of the chain of steps up to its own, and the view that the donor has installed.
 
+    Part 1 is the tree, part i the (i-2)-th tensor.
+    """
+
+    digest: bytes
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """Record of a committed step. Part i has the result of its (i-1)-th operation.
+
+    Attributes:
+        previous: digest of the chain before the step; `digest` is of the chain up to it.
+        finish: of any member; they are equal.
+        view: in which the step was finished.
+        counts: (first sample, number of samples) per member of `view`.
+        algorithm: of the last operation.
+        fingerprints: of the operations, in order.
+    """
+
+    previous: bytes
+    digest: bytes
+    finish: Finish
+    view: View
+    counts: tuple[tuple[int, int], ...]
+    algorithm: str
+    fingerprints: tuple[bytes, ...]
+
+
+Record = StateRecord | StepRecord
+_CODEC = Codec([StateRecord, StepRecord])
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A state after `step`, or that step; `parts` are what the record says."""
+
+    step: int
+    record: Record
+    parts: Sequence[Buffer]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(memoryview(part).nbytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ParcelSegment:
+    """One frame of a parcel: the `index`-th of its part, whether the last of it, and of everything."""
+
+    step: int
+    is_state: bool
     part: int
     index: int
     is_last: bool
     is_final: bool
     digest: bytes
-    payload: bytes | memoryview
+    payload: Buffer
 
 
-Packer = Callable[[], PackedState]
-
-
-def cut(state: PackedState, segment_bytes: int) -> Iterator[StateSegment]:
-    """All segments in order; every part has at least one, so that an empty tensor arrives too."""
-    for part, buffer in enumerate((state.tree, *state.tensors)):
-        is_final_part = part == len(state.tensors)
+def cut(parcel: Parcel, segment_bytes: int) -> Iterator[ParcelSegment]:
+    """All segments in order; every part has at least one, so that an empty one arrives too."""
+    is_state = isinstance(parcel.record, StateRecord)
+    for part, buffer in enumerate((_CODEC.encode(parcel.record), *parcel.parts)):
+        is_final_part = part == len(parcel.parts)
         view = memoryview(buffer).cast("B")
         starts = range(0, len(view), segment_bytes) or range(1)
         for index, start in enumerate(starts):
             payload = view[start : start + segment_bytes]
             is_last = start + segment_bytes >= len(view)
             digest = xxhash.xxh3_128_digest(payload)
-            yield StateSegment(part, index, is_last, is_last and is_final_part, digest, payload)
+            yield ParcelSegment(parcel.step, is_state, part, index, is_last, is_last and is_final_part, digest, payload)
 
 
 class Assembly:
-    """Puts the segments of one state together. A wrong one changes nothing."""
+    """Puts the segments of one parcel together. A wrong one changes nothing."""
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self, step: int, *, is_state: bool) -> None:
+        self.step, self.is_state = step, is_state
+        self.num_bytes = 0
         self._parts: list[bytes] = []
         self._open: list[bytes] = []
 
-    def add(self, segment: StateSegment) -> PackedState | None:
-        """The state, if `segment` was its last.
+    def add(self, segment: ParcelSegment) -> Parcel | None:
+        """The parcel, if `segment` was its last.
 
         Raises:
-            RemoteProtocolError: out of order, or not the bytes that were sent.
+            RemoteProtocolError: of another parcel, out of order, not the bytes that were sent, or a wrong record.
         """
-        if (segment.part, segment.index) != (len(self._parts), len(self._open)):
+        name = f"{'state of' if self.is_state else ''} step {self.step}".strip()
+        expected = self.step, self.is_state, len(self._parts), len(self._open)
+        if (segment.step, segment.is_state, segment.part, segment.index) != expected:
             raise RemoteProtocolError(
-                f"state of step {self.step}: part {segment.part}, segment {segment.index} came instead of "
-                f"{len(self._parts)}, {len(self._open)}"
+                f"{name}: step {segment.step}, part {segment.part}, segment {segment.index} came instead of "
+                f"part {len(self._parts)}, segment {len(self._open)}"
             )
         payload = bytes(memoryview(segment.payload))
         if xxhash.xxh3_128_digest(payload) != segment.digest:
-            raise RemoteProtocolError(f"state of step {self.step}: part {segment.part} was damaged on the way")
+            raise RemoteProtocolError(f"{name}: part {segment.part} was damaged on the way")
         self._open.append(payload)
+        self.num_bytes += len(payload)
         if not segment.is_last:
             return None
         self._parts.append(b"".join(self._open))
         self._open = []
-        return PackedState(self._parts[0], self._parts[1:]) if segment.is_final else None
+        return self._unpack() if segment.is_final else None
+
+    def _unpack(self) -> Parcel:
+        record, *parts = self._parts
+        decoded = _CODEC.decode(record)
+        fits = isinstance(decoded, StateRecord) and bool(parts) if self.is_state else _is_whole(decoded, parts)
+        if not fits or (isinstance(decoded, StepRecord) and decoded.finish.step != self.step):
+            raise RemoteProtocolError(f"step {self.step}: a record that does not fit the {len(parts)} parts beside it")
+        assert isinstance(decoded, StateRecord | StepRecord)
+        return Parcel(self.step, decoded, parts)
 
 
-class Handover:
-    """Who waits for this peer's state, when it may be copied, and the state that this peer receives."""
+def _is_whole(record: object, parts: Sequence[bytes]) -> bool:
+    if not isinstance(record, StepRecord):
+        return False
+    return len(record.fingerprints) == len(parts) and len(record.counts) == len(record.view.members)
 
-    def __init__(self) -> None:
-        self._assembly: Assembly | None = None
-        self._packer: tuple[int, Packer] | None = None
-        self._withheld: int | None = None
-        self._waiting: dict[Member, int | None] = {}
 
-    def install(self) -> None:
-        """Another view: whoever still needs a state asks again."""
-        self._waiting = {}
-        self._assembly = None
-
-    def take(self, step: int, segment: StateSegment) -> PackedState | None:
-        """The state after `step` that this peer asked for, if `segment` was the last of it."""
-        if self._assembly is None:
-            self._assembly = Assembly(step)
-        return self._assembly.add(segment)
-
-    def complete(self, step: int, packer: Packer) -> None:
-        """The state after `step` is complete, and `packer` copies it."""
-        self._packer = step, packer
-
-    def withhold(self, step: int) -> None:
-        """The state after `step` may be incomplete, and stays so until another step is committed."""
-        self._withheld = step
-
-    def ask(self, member: Member, step: int) -> None:
-        """`member` needs the state after `step`; it is given one once in a view."""
-        self._waiting.setdefault(member, step)
-
-    def serve(self, done: int, send: Callable[[Member, PackedState], None]) -> Iterator[tuple[Member, str]]:
-        """Send the state to whoever waits for it, if it may be copied now, with `done` the last committed step.
-
-        Yields:
-            Whom it cannot be sent to, and why.
-        """
-        is_complete = self._packer is not None and self._packer[0] == done
-        if not is_complete and self._withheld != done:
-            return
-        for member in [member for member, step in self._waiting.items() if step == done]:
-            self._waiting[member] = None
-            if not is_complete:
-                yield member, "it came between a backward pass and the next, where an operation waits for all members"
-                continue
-            assert self._packer is not None
-            try:
-                state = self._packer[1]()
-            except (TypeError, ValueError) as error:
-                yield member, f"the state cannot be sent to it: {error}"
-            else:
-                send(member, state)
+Packer = Callable[[], PackedState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +162,8 @@ class Replica:
     """What a peer trains, for those who give and receive it.
 
     Attributes:
-        layout: hash and description of the state; a swarm admits only who has the same hash.
-        pack: copies the state, in the loop thread, while nothing changes it.
+        layout: hash and description of the state; a swarm admits only who has the same hash. Empty: no model.
+        pack: lends the state, in the loop thread, while nothing changes it.
         load: takes over a member's state, in the training thread.
         compare: says in words how a swarm's description differs from this one.
     """

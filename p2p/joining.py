@@ -26,6 +26,7 @@ def join(
     step_timeout_s: float | None = None,
     leave_timeout_s: float | None = None,
     arena_bytes: int | None = None,
+    rejoin: bool = True,
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `wait_view` gives it a seat.
 
@@ -46,6 +47,7 @@ def join(
         "step_timeout_s": step_timeout_s,
         "leave_timeout_s": leave_timeout_s,
         "arena_bytes": arena_bytes,
+        "rejoin": rejoin,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if sys.excepthook is sys.__excepthook__:

@@ -27,8 +27,10 @@ from .commons import Commons
 from .config import LoopConfig
 from .discovery import Registry, Role
 from .errors import OperationMismatch, RegistryError, RemoteProtocolError, ShoalError, error_of
-from .frames import Frames
-from .handover import Handover, Packer, StateSegment, cut
+from .feeding import Feeding
+from .following import Following
+from .frames import Delivery, Frames, Taken
+from .handover import Packer, StateRecord
 from .neighbours import Neighbours, claim_of
 from .operations import Operation, Segment
 from .receipts import Moment
@@ -47,23 +49,41 @@ LOOK_OUT_S: Final = 1e-3
 """So long the sockets may be left alone while there is other work."""
 
 
+RUN_IS_OVER = (
+    "nobody of the swarm is left: its run has ended, and this peer, which has a state of it, had no seat; "
+    "start all peers again to go on from a checkpoint"
+)
+
+
 class Loop:
     """The running protocol of one peer. `explain`: any thread; the rest: the training thread."""
 
-    def __init__(self, registry: Registry, config: LoopConfig) -> None:
-        """Enter the registry and bind the sockets; `start` begins to use them."""
-        peer_id = secrets.token_hex(8)
-        self.commons = Commons(peer_id, config.arena_bytes)  # others may look for it as soon as they see the entry
+    def __init__(self, registry: Registry, config: LoopConfig, former: "Loop | None" = None) -> None:
+        """Enter the registry and bind the sockets; `start` begins to use them.
+
+        Args:
+            registry: of the swarm.
+            config: settings.
+            former: was removed, and has stopped: this one goes on as the same peer, in another incarnation.
+        """
+        peer_id = secrets.token_hex(8) if former is None else former.peer_id
+        # Others may look for it as soon as they see the entry. Tensors of the script may be in it.
+        self.commons = Commons(peer_id, config.arena_bytes) if former is None else former.commons
         standing = registry.enter(peer_id, time.time_ns())
-        own, self._acquaintances = standing.own, standing.others
-        self.peer_id = own.peer_id
+        own, self._acquaintances = standing.own, [claim_of(entry) for entry in standing.others]
+        if former is not None:
+            self._acquaintances += former.core.acquaintances()
+        self.peer_id: str = own.peer_id
+        self._is_back = former is not None
         self.now = time.monotonic
         self.inbox: SimpleQueue[Arrival] = SimpleQueue()
         self.moments: SimpleQueue[Moment] = SimpleQueue()
         self.ended = threading.Event()
         self._registry = registry
         self._config = config
-        self.core = Core(claim_of(own), rng=random.Random(own.incarnation), config=config.core, now=time.monotonic())
+        self.core: Core = Core(
+            claim_of(own), rng=random.Random(own.incarnation), config=config.core, now=time.monotonic()
+        )
         self._page = RecordPage(registry.folder, self.core.me)
         self._transport = Transport(own.control_address, own.data_address)
         self._frames = Frames(self.core.me, self._transport)
@@ -78,22 +98,33 @@ class Loop:
             note=self._note,
             share=lambda view: self.commons.share(view, self.core.me, self._frames.ring),
         )
+        self._feeding = Feeding(self._frames, config.segment_bytes)
+        self._following = Following(
+            self.core,
+            self._frames,
+            self._steps,
+            now=self.now,
+            carry_out=self._carry_out,
+            tell=self._tell,
+            note=self._note,
+        )
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._role = own.role
         self._layout: tuple[str, bytes] | None = None
-        self._handover = Handover()
         self._next_link_check = self._next_look_out = 0.0
         self.baton = Baton()
         self._failure: ShoalError | None = None
         self._next_look = 0.0
         self._stopping = threading.Event()
+        self._keeps_memory = False
         self._thread = threading.Thread(target=self._run, name="shoal-loop", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread, close the sockets, leave the registry."""
+    def stop(self, *, keeps_memory: bool = False) -> None:
+        """End the thread, close the sockets, leave the registry. `keeps_memory`: for the next incarnation."""
+        self._keeps_memory = keeps_memory
         self.post(self._stopping.set)
         self._thread.join(timeout=10.0)
 
@@ -147,7 +178,10 @@ class Loop:
     def _take_part(self, layout: tuple[str, bytes]) -> None:
         now = time.monotonic()
         if self._role is Role.JOINER:
-            self._carry_out(self.core.ask_for_seat(now, layout))
+            self._note("asked", self.core.done)
+            self._carry_out(self.core.ask_for_seat(now, layout, follows=bool(layout[0])))
+        elif self._is_back or self.core.digest:
+            self._tell(RegistryError(RUN_IS_OVER))
         else:
             self._carry_out(self.core.found(now, os.urandom(16), self._founding_size, layout, self._config.policy))
 
@@ -163,18 +197,18 @@ class Loop:
 
     def state_complete(self, step: int, packer: Packer) -> None:
         """The state after `step` may be copied with `packer`, until the next commit."""
-        self._handover.complete(step, packer)
+        self._feeding.complete(step, packer)
         self._serve_state()
 
     def state_withheld(self, step: int) -> None:
         """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state."""
-        self._handover.withhold(step)
+        self._feeding.withhold(step)
         self._serve_state()
 
-    def loaded(self, step: int, chain: bytes, contributors: tuple[str, ...]) -> None:
-        """The state that was offered is loaded; its step's receipt names `contributors`."""
-        self._steps.loaded(contributors)
-        self._carry_out(self.core.loaded(time.monotonic(), step, chain))
+    def loaded(self, offer: StateOffer, contributors: tuple[str, ...], state_digest: bytes | None) -> None:
+        """The state that was offered is loaded. Arguments as of `Steps.loaded`."""
+        self._steps.loaded(offer.step, contributors, state_digest)
+        self._following.loaded(offer.step, offer.chain)
 
     def leave(self) -> None:
         """Say so, and set `ended` when the others can do without this peer."""
@@ -184,8 +218,8 @@ class Loop:
 
     def _run(self) -> None:
         try:
-            for entry in self._acquaintances:
-                self._carry_out(self.core.meet(time.monotonic(), claim_of(entry)))
+            for claim in self._acquaintances:
+                self._carry_out(self.core.meet(time.monotonic(), claim))
             while not self._stopping.is_set():
                 with self.baton.hold():
                     self._drive()
@@ -195,8 +229,11 @@ class Loop:
                 self._neighbours.close()
                 self._transport.close()
                 self._registry.leave()
+                self._page.close()
                 self._page.remove()
-                self.commons.close()
+                self.commons.vacate()
+                if not self._keeps_memory:
+                    self.commons.close()
                 self.ended.set()
 
     def _drive(self) -> None:
@@ -270,9 +307,11 @@ class Loop:
         if now >= self._next_link_check:
             self._next_link_check = now + self._config.link_check_s
             self._carry_out(self._neighbours.check_links(now, self.core))
+            self._feeding.expire(now)
             self._try_take_over(now)
         if now >= self.core.next_deadline():
             self._carry_out(self.core.tick(now))
+        self._following.go_on()
 
     # Frames.
 
@@ -289,8 +328,10 @@ class Loop:
                     self._steps.receive(segment)
                 case Envelope() as envelope:
                     self._carry_out(self.core.receive(time.monotonic(), envelope))
-                case (step, part):
-                    self._take_state(step, part)
+                case Delivery() as delivery:
+                    self._following.receive(delivery)
+                case Taken() as taken:
+                    self._feeding.taken(time.monotonic(), taken)
         except RemoteProtocolError as error:
             self._transport.count_invalid(str(error))
 
@@ -300,7 +341,8 @@ class Loop:
         for effect in effects:
             match effect:
                 case fx.Send(target, body):
-                    self._frames.send(target, body)
+                    if not isinstance(body, m.StateQuery) or self._following.may_ask(target):
+                        self._frames.send(target, body)
                 case fx.WriteRecord(record):
                     self._page.write(record)
                 case fx.Explain(reason) | fx.Resumed(reason):
@@ -313,16 +355,25 @@ class Loop:
                     self._neighbours.unlink(member)
                     self.commons.forget(member)
                     self.core.can_read(member, is_so=False)
+                    self._feeding.forget(member)
+                    self._following.forget(member)
                 case fx.Installed(view):
                     self._install(view)
                 case fx.Activated(view, done, shares):
+                    self._feeding.seated(view)
                     self._steps.activate(view, done, shares=shares)
                 case fx.Committed(finish, view):
-                    self._steps.commit(finish, view)
+                    commit = self._steps.commit(finish, view)
+                    feeds = [effect for effect in effects if isinstance(effect, fx.Feed)]
+                    self._feeding.feed(time.monotonic(), feeds, finish, commit)
+                    self._tell(commit)
+                case fx.Apply(step, digest):
+                    self._following.apply(step, digest)
                 case fx.Aborted(step, reason):
                     self._steps.give_up(step, reason)
                 case fx.Provide(member, step):
-                    self._handover.ask(member, step)
+                    has_seat = self.core.view is not None and self.core.view.since(member) is not None
+                    self._feeding.ask(member, step, has_seat=has_seat)
                     self._serve_state()
                 case fx.Overheard(source, abort):
                     self._steps.overhear(source, abort)
@@ -346,7 +397,7 @@ class Loop:
         self._note("installed", view.number)
         self._frames.install(view)
         self._steps.install()
-        self._handover.install()
+        self._feeding.install(view)
         self._registry.mark_member()
         self._neighbours.open_records(view.members)
 
@@ -354,14 +405,10 @@ class Loop:
 
     def _serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
-        step, size, send = self.core.done, self._config.segment_bytes, self._frames.send_state
-        for member, reason in self._handover.serve(step, lambda to, state: send(to, step, cut(state, size))):
-            self._bury(member, reason)  # nobody else can send it either: go on without the joiner
-
-    def _take_state(self, step: int, segment: StateSegment) -> None:
-        wanted = self.core.wanted_state()
-        if wanted is not None and wanted[0] == step and (state := self._handover.take(step, segment)):
-            self.inbox.put(StateOffer(step, wanted[1], state))
+        if self.core.seated and (view := self.core.view) is not None:
+            record = StateRecord(self.core.digest, view)
+            for member, reason in self._feeding.serve(time.monotonic(), self.core.done, record):
+                self._bury(member, reason)  # nobody else can send it either: go on without the joiner
 
     # Life and death.
 

@@ -31,6 +31,7 @@ from collectives import (
 from .errors import RemoteProtocolError
 from .lending import Differs, Interrupted
 from .sharing import SharedRun, Sharing, Standing
+from .receipts import UNKNOWN_SAMPLE
 
 Array = npt.NDArray[Any]
 
@@ -161,11 +162,14 @@ class Operations:
             self._step = _Step(step)
         assert self._step.number == step and self._step.state_digest is None, f"step {step} into {self._step}"
         index = len(self._step.operations)
-        text = f"{operation.describe()}, {self._segment_bytes}, {index} of {step}"
         self._step.operations.append(operation)
-        self._step.fingerprints.append(xxhash.xxh3_128_digest(text.encode()))
+        self._step.fingerprints.append(self._fingerprint(operation, index, step))
         if self._active:
             self._run(index)
+
+    def _fingerprint(self, operation: Operation, index: int, step: int) -> bytes:
+        text = f"{operation.describe()}, {self._segment_bytes}, {index} of {step}"
+        return xxhash.xxh3_128_digest(text.encode())
 
     def close(self, step: int, state_digest: bytes) -> None:
         """Nothing more is submitted for `step`."""
@@ -189,6 +193,48 @@ class Operations:
         self._running, self._num_complete, self.counts = [], 0, None
         self._shared.clear()
         return operations
+
+    @property
+    def fingerprints(self) -> tuple[bytes, ...]:
+        """Of the operations of the open step."""
+        return () if self._step is None else tuple(self._step.fingerprints)
+
+    def take_over(
+        self, step: int, fingerprints: Sequence[bytes], results: Sequence[bytes | memoryview]
+    ) -> list[Operation] | None:
+        """End `step` with the results of those who took part; None if it is not all submitted here yet.
+
+        Raises:
+            ValueError: other operations were submitted here; says which.
+        """
+        assert not self._active, f"step {step} is run here"
+        opened = self._step
+        if not fingerprints and opened is None:
+            return []
+        if opened is None or opened.number != step or opened.state_digest is None:
+            return None
+        if tuple(fingerprints) != self.fingerprints:
+            ours = ", ".join(operation.describe() for operation in opened.operations)
+            raise ValueError(f"step {step} is {ours} here, and {len(fingerprints)} other operations at the members")
+        for operation, result in zip(opened.operations, results, strict=True):
+            theirs = np.frombuffer(result, np.uint8)
+            if operation.kind == "all_gather":
+                operation.result = theirs.copy().view(operation.input.dtype)
+            elif theirs.size != operation.result.nbytes:
+                raise ValueError(f"a result of {operation.describe()} has {theirs.size} bytes")
+            else:
+                operation.result.view(np.uint8)[...] = theirs
+        return self.end()
+
+    def renumber(self, step: int, state_digest: bytes) -> None:
+        """What was submitted is `step` now, and counts no samples: the state before that was loaded meanwhile."""
+        opened = self._step
+        assert opened is not None and not self._active
+        opened.number, opened.state_digest = step, state_digest
+        for index, operation in enumerate(opened.operations):
+            opened.fingerprints[index] = self._fingerprint(operation, index, step)
+            if operation.use is Use.COUNTS:
+                operation.input[...] = UNKNOWN_SAMPLE, 0
 
     def operation(self, step: int, index: int) -> Operation | None:
         """What was submitted here as operation `index` of `step`, if it was."""

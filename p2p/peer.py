@@ -3,8 +3,9 @@
     with p2p.join() as peer:
         peer.all_reduce(tensor)
 
-What a script sees of the view changes only when a step commits. Leaves out: asynchronous operations, rejoining after a
-removal.
+What a script sees of the view changes only when a step commits. A peer that trains a model and joins a run under way
+*observes* at first: it runs the same loop, is given the results of the members, and adds nothing to them. It gets its
+seat when it has caught up, and comes back in this way if it was removed. Leaves out: asynchronous operations.
 """
 
 import atexit
@@ -44,17 +45,18 @@ class Peer:
 
     @property
     def view(self) -> View | None:
-        """The view of the last committed step; None until this peer has a seat."""
+        """The view of the last committed step. An observer has no seat in it. None until `wait_view`, or a state."""
         return self.session.view
 
     @property
     def rank(self) -> int:
-        """Index of this peer in `view`."""
-        return self._view().members.index(self.session.loop.core.me)
+        """Index of this peer in `view`. An observer's is that of the next joiner: behind all members."""
+        members, me = self._view().members, self.session.loop.core.me
+        return members.index(me) if me in members else len(members)
 
     @property
     def world_size(self) -> int:
-        """Number of members of `view`."""
+        """Number of members of `view`: of those whose contributions count."""
         return len(self._view().members)
 
     @property
@@ -64,7 +66,7 @@ class Peer:
 
     @property
     def receipt(self) -> Receipt | None:
-        """Of the last step that was committed while this peer took part."""
+        """Of the last committed step, as its members have it; None where this peer has not seen it committed."""
         return self.session.receipt
 
     def status(self) -> dict[str, Any]:
@@ -89,7 +91,7 @@ class Peer:
     # Taking part.
 
     def wait_view(self, timeout_s: float | None = None) -> View:
-        """Ask for a seat and wait until this peer has it and step 0 is committed.
+        """Ask for a seat and wait until this peer has it and step 0 is committed. An observer does not wait.
 
         Raises:
             JoinRefused: the swarm trains something else.

@@ -14,7 +14,7 @@ from gossip import Policy, View
 from .arrivals import Admitted, Arrival, Commit, StateOffer
 from .config import PeerConfig
 from .discovery import Registry
-from .errors import JoinRefused, OperationMismatch, ShoalError, StepTimeout
+from .errors import JoinRefused, OperationMismatch, RemovedFromView, ShoalError, StepTimeout
 from .handover import Replica, compare_with_nothing
 from .loop import Loop
 from .operations import Operation
@@ -26,6 +26,12 @@ logger = logging.getLogger("p2p")
 REMIND_S = 10.0
 """Who waits for a seat is told this often what for."""
 
+RETURNS_S, MOST_RETURNS = 600.0, 5
+"""Who is removed more often than that within that time does not come back by itself."""
+
+StateDigest = Callable[[], bytes]
+"""Of the parameters that step done + 1 is computed with."""
+
 INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
 
 
@@ -33,22 +39,23 @@ class Session:
     """What `Peer` and `DataParallel` do their work with.
 
     Attributes:
-        view: of the last committed step; None until this peer has a seat.
+        view: of the last committed step; None until this peer has a seat or, if it observes, a state.
         done: the last committed step; -1 before step 0.
-        receipt: of the last step that was committed while this peer took part.
+        receipt: of the last committed step, if this peer has seen it committed.
         share: of the samples.
         listeners: called with each new view, after the commit that shows it.
     """
 
     def __init__(self, config: PeerConfig) -> None:
         self._config = config
-        loop_config = replace(
+        self._loop_config = replace(
             config.loop,
             policy=Policy[config.policy.upper()],
             keep_moments=config.receipts is not None,
             arena_bytes=config.arena_bytes,
         )
-        self.loop = Loop(Registry(config.home, config.swarm), loop_config)
+        self._registry = Registry(config.home, config.swarm)
+        self.loop = Loop(self._registry, self._loop_config)
         self._ledger = self._open_ledger()
         self.view: View | None = None
         self.done = -1
@@ -60,7 +67,8 @@ class Session:
         self._has_asked = False
         self._complete = -2
         self._attempt = 0
-        self._is_open = False
+        self._open: list[Operation] = []
+        self._returns: list[float] = []
         self._unusable: ShoalError | None = None
         self._left = False
         self.loop.start()
@@ -80,6 +88,8 @@ class Session:
     def take_seat(self, replica: Replica | None = None, timeout_s: float | None = None) -> View:
         """Wait until this peer has a seat and step 0 is committed; the state of `replica` may be replaced.
 
+        Who trains a model and joins a run under way only waits for the state: it gets its seat while it runs its loop.
+
         Raises:
             JoinRefused: the swarm trains something else.
             StepTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
@@ -95,7 +105,7 @@ class Session:
         self._replica, self._has_asked = replica, True
         limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
         deadline = self.loop.now() + limit_s
-        self.loop.post(partial(self.loop.ask_for_seat, self._config.min_peers, replica.layout))
+        self._ask()
         self.state_is_complete()
         while self.view is None:
             left_s = max(0.0, deadline - self.loop.now())
@@ -107,21 +117,55 @@ class Session:
                     raise StepTimeout(self._why_no_seat(limit_s)) from None
                 logger.info("%s", self._why_no_seat(limit_s - left_s + REMIND_S))
                 continue
+            except RemovedFromView as error:
+                self._return(error)
+                continue
             except ShoalError as error:
                 is_refusal = isinstance(error, JoinRefused)
                 self._unusable = JoinRefused(replica.compare(error.args[0])) if is_refusal else error
                 raise self._unusable from None
             match arrival:
-                case StateOffer(step, chain, state):
-                    replica.load(state)
-                    self.done = step
+                case StateOffer():
+                    self._load(arrival, None)
                     self.state_is_complete()
-                    contributors = self.share.state.contributors
-                    self.loop.post(partial(self.loop.loaded, step, chain, contributors))
                 case Admitted(view, done) if done >= 0:
                     self.done, self.view = done, view
         self._announced = self.view
         return self.view
+
+    def _ask(self) -> None:
+        self.loop.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._replica.layout))
+
+    def _load(self, offer: StateOffer, state_digest: StateDigest | None) -> None:
+        """Take over a member's state. `state_digest`: in the middle of a step, which then counts for nothing."""
+        self._replica.load(offer.state)
+        self.done = offer.step
+        if self._replica.layout[0] and offer.step >= 0:
+            self.view = offer.view
+        digest = None if state_digest is None else state_digest()
+        self.loop.post(partial(self.loop.loaded, offer, self.share.state.contributors, digest))
+
+    def _return(self, removed: RemovedFromView) -> None:
+        """Come back as another incarnation, with the model as it is, and ask for a seat again.
+
+        Raises:
+            RemovedFromView: `removed`, if this peer has no model to come back with, returned too often, or must not.
+        """
+        former, now = self.loop, self.loop.now()
+        self._returns = [*(at for at in self._returns if at > now - RETURNS_S), now]
+        if not self._config.rejoin or not self._replica.layout[0] or len(self._returns) > MOST_RETURNS:
+            raise removed
+        logger.warning("%s; this peer, %s, comes back by itself", removed.reason, former.peer_id)
+        former.stop()
+        self._write_moments()
+        former.baton.shield(True)
+        try:
+            self.loop = Loop(self._registry, self._loop_config, former)
+            self.loop.start()
+        finally:
+            former.baton.shield(False)
+        self._complete = -2
+        self._ask()
 
     def leave(self) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent."""
@@ -152,17 +196,20 @@ class Session:
     def submit(self, operation: Operation) -> None:
         """Add an operation to the step that is open, or open one with it; the loop's thread runs it."""
         self._check_usable()
-        self._is_open = True
+        self._open.append(operation)
         self.loop.post(self._submission(operation))
 
-    def commit(self, state_digest: bytes = b"") -> list[Operation]:
+    def commit(self, state_digest: StateDigest) -> list[Operation]:
         """Nothing more belongs to the open step: wait until all have finished it.
+
+        Args:
+            state_digest: of the parameters for step done + 1; asked again if a member's state was loaded meanwhile.
 
         Returns:
             Its operations, whose results are now the caller's.
         """
-        self.loop.post(self._closing(state_digest))
-        operations = self._await_commit(self.loop.inbox.get)
+        self.loop.post(self._closing(state_digest()))
+        operations = self._await_commit(lambda timeout: self.loop.inbox.get(timeout=timeout), state_digest)
         self.announce()
         return operations
 
@@ -170,7 +217,7 @@ class Session:
         """A step of one operation, run by the calling thread."""
         self.take_seat()
         self._check_usable()
-        if self._is_open:
+        if self._open:
             raise ShoalError("a step is open: call no operation between the first gradient and the end of backward")
         commands = [self._standing_of_state(), self._submission(operation), self._closing(b"")]
 
@@ -179,7 +226,7 @@ class Session:
             commands.clear()
             return arrival
 
-        self._await_commit(take)
+        self._await_commit(take, None)
 
     def begin_batch(self) -> int:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
@@ -204,16 +251,27 @@ class Session:
         if self._unusable is not None:
             raise self._unusable
 
-    def _await_commit(self, take: Callable[..., Arrival]) -> list[Operation]:
+    def _await_commit(self, take: Callable[..., Arrival], state_digest: StateDigest | None) -> list[Operation]:
         """Take what the loop says until step done + 1 is committed, or is given up."""
         step = self.done + 1
+        opened, self._open = self._open, []
         self._attempt += 1
-        self._is_open = False
         deadline = self.loop.now() + self._config.step_timeout_s
         try:
             while self.done < step:
                 arrival = take(timeout=max(0.0, deadline - self.loop.now()))
+                if isinstance(arrival, RemovedFromView) and state_digest is not None:
+                    self._return(arrival)
+                    self._submit_again(opened, state_digest)
+                    continue
                 self._take_in(arrival)
+                if isinstance(arrival, StateOffer):
+                    if state_digest is None:
+                        raise RemovedFromView(
+                            f"operation {step} was committed without this peer, its result is unknown"
+                        )
+                    self._load(arrival, state_digest)
+                    step = self.done + 1
         except OperationMismatch as error:
             self._unusable = error if error.is_alone else None
             raise
@@ -230,6 +288,13 @@ class Session:
         assert isinstance(arrival, Commit)
         return arrival.operations
 
+    def _submit_again(self, operations: list[Operation], state_digest: StateDigest) -> None:
+        """To the loop of this incarnation, which knows of no step."""
+        for operation in operations:
+            self.loop.post(self._submission(operation))
+        self.loop.post(self._closing(state_digest()))
+        self._attempt += 1
+
     def _take_in(self, arrival: Arrival) -> None:
         """What the loop says of steps and views becomes what the script sees; an error is raised."""
         self._write_moments()
@@ -242,7 +307,7 @@ class Session:
         receipt = commit.receipt
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
         self.share.count(receipt)
-        if self._ledger is not None:
+        if self._ledger is not None and commit.view.since(self.loop.core.me) is not None:  # not if it was only fed
             self._ledger.record(receipt)
 
     def announce(self) -> None:

@@ -4,7 +4,9 @@ Belongs to the loop. The training thread numbers its attempts at a step: what it
 meanwhile, and is still in the queue, is void.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from gossip import Core, Member, View
 from gossip import effects as fx
@@ -13,6 +15,7 @@ from gossip import messages as m
 from .arrivals import Admitted, Arrival, Commit
 from .errors import OperationMismatch
 from .frames import NO_DIGEST, Frames
+from .handover import Buffer, StepRecord
 from .mismatch import Mismatches
 from .operations import Array, Operation, Operations, Segment
 from .receipts import write_receipt
@@ -149,9 +152,32 @@ class Steps:
         self._operations.activate(view.members.index(self._core.me), len(view.members), sharing)
         self.try_finish()
 
-    def loaded(self, contributors: tuple[str, ...]) -> None:
-        """The state after a step is loaded whose receipt names `contributors`."""
+    def loaded(self, step: int, contributors: tuple[str, ...], state_digest: bytes | None) -> None:
+        """The state after `step` is loaded, whose receipt names `contributors`.
+
+        If the training thread waits for a step, that is the one after it; `state_digest` is of the parameters now.
+        """
         self._mismatches.commit(contributors)
+        if state_digest is not None:
+            self._operations.renumber(step + 1, state_digest)
+
+    def take_over(self, record: StepRecord, results: Sequence[Buffer]) -> Commit | None:
+        """The members have committed a step with these results; None if it is not all submitted here yet.
+
+        Raises:
+            OperationMismatch: other operations were submitted here.
+        """
+        finish, view = record.finish, record.view
+        try:
+            operations = self._operations.take_over(finish.step, record.fingerprints, results)
+        except ValueError as error:
+            raise OperationMismatch(str(error), is_alone=True) from None
+        if operations is None:
+            return None
+        self._note("followed", finish.step)
+        self._mismatches.commit(member.peer_id for member in view.members)
+        receipt = write_receipt(finish, view, np.array(record.counts, np.int64), record.algorithm)
+        return Commit(receipt, view, operations, record.fingerprints)
 
     def try_finish(self) -> None:
         """Say that the open step is finished, if it is."""
@@ -168,14 +194,15 @@ class Steps:
                 sharing.announce(step, self._shown)
             self._carry_out(self._core.finished(self._now(), *finished, is_shown=sharing is not None))
 
-    def commit(self, finish: m.Finish, view: View) -> None:
-        """All have finished the step, in `view`."""
+    def commit(self, finish: m.Finish, view: View) -> Commit:
+        """All have finished the step, in `view`: what the training thread is to hear."""
         self._note("committed", finish.step)
+        fingerprints = self._operations.fingerprints
         operations = self._operations.end()
         algorithm = operations[-1].ran if operations else ""
         self._mismatches.commit(member.peer_id for member in view.members)
-        self._tell(Commit(write_receipt(finish, view, self._counts, algorithm), view, operations))
-        self._counts = None
+        counts, self._counts = self._counts, None
+        return Commit(write_receipt(finish, view, counts, algorithm), view, operations, fingerprints)
 
     # Operations that do not match.
 

@@ -163,7 +163,7 @@ class DataParallel(torch.nn.Module):
                     bucket.inputs[index].zero_()
                 bucket.missing.clear()
             self._submit_full_buckets()
-            self._session.commit(self._digest_state())
+            self._session.commit(self._digest_state)
             for bucket in self._buckets:
                 for parameter, result in zip(bucket.parameters, bucket.results, strict=True):
                     parameter.grad = result
