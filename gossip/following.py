@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from .effects import Apply
 
-MOST_WAITING = 64
-"""Fed steps that are kept while an older one, or the state, is on its way."""
+MOST_WAITING = 1024
+"""Fed steps that are kept while an older one, or the state, is on its way. The host bounds their bytes."""
 
 
 @dataclass(frozen=True, slots=True)

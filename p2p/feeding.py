@@ -9,7 +9,7 @@ how many it has taken. Who does not take what it is sent is not waited for.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from gossip.effects import Feed
 from gossip.messages import Finish
 
 from .arrivals import Commit
-from .frames import Frames, Taken
+from .frames import Taken
 from .handover import Buffer, Packer, Parcel, ParcelSegment, StateRecord, StepRecord, cut
 
 WINDOW = 8
@@ -56,8 +56,9 @@ class _Stream:
 class Feeding:
     """Streams to observers and joiners, and who waits for a state."""
 
-    def __init__(self, frames: Frames, segment_bytes: int) -> None:
-        self._frames = frames
+    def __init__(self, send: Callable[[Member, int, ParcelSegment], None], *, segment_bytes: int) -> None:
+        """Nobody asks yet. `send` takes target, stream and segment; a segment has at most `segment_bytes`."""
+        self._send = send
         self._segment_bytes = segment_bytes
         self._packer: tuple[int, Packer] | None = None
         self._withheld: int | None = None
@@ -171,7 +172,7 @@ class Feeding:
         while stream.num_sent - stream.num_taken < WINDOW and stream.parcels:
             stream.sending = stream.sending or cut(stream.parcels[0], self._segment_bytes)
             segment = next(stream.sending)
-            self._frames.send_parcel(member, stream.number, segment)
+            self._send(member, stream.number, segment)
             stream.num_sent += 1
             if segment.is_final:
                 stream.parcels.popleft()

@@ -6,6 +6,7 @@ optimizer happen to it as to all. A state is offered to the training thread, whi
 has submitted counts for nothing, so it does not matter which parameters that was computed with.
 """
 
+import logging
 from collections.abc import Callable
 
 from gossip import Core, Member
@@ -13,9 +14,11 @@ from gossip import effects as fx
 
 from .arrivals import Arrival, StateOffer
 from .errors import OperationMismatch, RemoteProtocolError
-from .frames import Delivery, Frames
+from .frames import Delivery
 from .handover import Assembly, PackedState, Parcel, StateRecord, StepRecord
 from .steps import Steps
+
+logger = logging.getLogger("p2p")
 
 MOST_KEPT_BYTES = 1 << 30
 """Committed steps that wait for their turn; further ones are left out, and the state is asked for again."""
@@ -36,7 +39,7 @@ class Following:
     def __init__(
         self,
         core: Core,
-        frames: Frames,
+        send_taken: Callable[[Member, int, int], None],
         steps: Steps,
         *,
         now: Callable[[], float],
@@ -44,9 +47,9 @@ class Following:
         tell: Callable[[Arrival], None],
         note: Callable[[str, int], None],
     ) -> None:
-        """Nothing has come. Arguments as of `Steps`."""
+        """Nothing has come. `send_taken` takes a source, its stream and a number of segments; the rest as `Steps`."""
         self._core = core
-        self._frames = frames
+        self._send_taken = send_taken
         self._steps = steps
         self._now = now
         self._carry_out = carry_out
@@ -85,15 +88,16 @@ class Following:
         self._streams[source] = stream, count + 1 if stream == number else 1
         if len(self._streams) > MOST_SOURCES:
             del self._streams[next(iter(self._streams))]
-        self._frames.send_taken(source, *self._streams[source])
+        self._send_taken(source, *self._streams[source])
         if is_first:
             self._assemblies[source] = Assembly(segment.step, is_state=segment.is_state)
-            if segment.is_state:
-                self._note("state", segment.step)
         if source not in self._assemblies or (segment.is_state and source not in self._asked):
             return
         if segment.is_state:
             self._state_came = self._now()
+            if is_first:
+                logger.info("the state after step %d comes from %s", segment.step, source)
+                self._note("state", segment.step)
         try:
             parcel = self._assemblies[source].add(segment)
         except RemoteProtocolError:

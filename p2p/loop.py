@@ -98,10 +98,10 @@ class Loop:
             note=self._note,
             share=lambda view: self.commons.share(view, self.core.me, self._frames.ring),
         )
-        self._feeding = Feeding(self._frames, config.segment_bytes)
+        self._feeding = Feeding(self._frames.send_parcel, segment_bytes=config.segment_bytes)
         self._following = Following(
             self.core,
-            self._frames,
+            self._frames.send_taken,
             self._steps,
             now=self.now,
             carry_out=self._carry_out,

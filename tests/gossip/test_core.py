@@ -230,6 +230,15 @@ def test_r9_an_observer_asks_for_the_state_and_runs_the_steps_that_it_is_fed() -
     assert bodies(Join, peer.tick(0.5)) == [(A, Join("hash", True, 4, b"four"))]
 
 
+def test_r9_an_observer_asks_for_its_seat_as_soon_as_it_has_the_state() -> None:
+    peer = observer()
+    assert peer.next_deadline() <= 0.1
+    assert bodies(Join, peer.tick(0.1)) == [(A, Join("hash", True, 3, b"three"))]
+    peer.fed(4, b"three", b"four")
+    peer.loaded(0.2, 4, b"four")
+    assert bodies(Join, peer.tick(0.2)) == []
+
+
 def test_r9_a_step_on_another_chain_is_not_run() -> None:
     assert observer().fed(4, b"another three", b"four") == []
 

@@ -312,6 +312,14 @@ def test_r9_an_observer_takes_later_and_later_steps_and_tells_nobody() -> None:
     assert machine.done == 4
 
 
+def test_r9_an_observer_has_the_state_before_the_first_step_before_it_has_a_seat() -> None:
+    machine, genesis = StepMachine(C), b"digest of nothing"
+    assert machine.loaded(NOTHING_DONE, genesis) == []
+    assert (machine.done, machine.digest) == (NOTHING_DONE, genesis)
+    assert machine.loaded(NOTHING_DONE, b"another") == []
+    assert machine.digest == genesis
+
+
 def test_r9_an_observer_that_is_current_brings_its_step_along_and_needs_no_state() -> None:
     machine = StepMachine(C)
     machine.loaded(0, DIGEST_0)

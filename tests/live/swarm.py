@@ -1,6 +1,7 @@
 """Starts peers as processes of a private swarm, listens to what they print, and looks at what they leave behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,6 +93,20 @@ class Process:
             self._news.wait_for(lambda: found() is not None or not self._num_open, timeout=HANG_S)
             line = found()
         assert line is not None, f"no line {start!r} came\n{self.report()}"
+        return line
+
+    def expect_line(self, pattern: str, after: str = "") -> str:
+        """Block until a whole line of stdout matches, behind the first line `after`; the first one that does."""
+
+        def found() -> str | None:
+            start = self.stdout.index(after) + 1 if after in self.stdout else 0
+            lines = self.stdout[start:] if start or not after else []
+            return next((line for line in lines if re.fullmatch(pattern, line)), None)
+
+        with self._news:
+            self._news.wait_for(lambda: found() is not None or not self._num_open, timeout=HANG_S)
+            line = found()
+        assert line is not None, f"no line like {pattern!r} came\n{self.report()}"
         return line
 
     def expect_step(self, step: int) -> None:

@@ -2,144 +2,121 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip import Member
 from p2p.errors import RemoteProtocolError
-from p2p.handover import Assembly, Handover, PackedState, StateSegment, cut
+from p2p.handover import Assembly, Parcel, ParcelSegment, StateRecord, StepRecord, cut
+from tests.p2p.parcels import B, fed, state, view_of
 
-states = st.builds(PackedState, st.binary(max_size=200), st.lists(st.binary(max_size=200), max_size=5))
-segment_sizes = st.integers(1, 100)
+contents = st.lists(st.binary(max_size=200), min_size=1, max_size=5)
+parcels = st.one_of(
+    contents.map(lambda parts: state(7, *parts)),
+    contents.map(lambda parts: fed(7, *parts)),
+)
+segment_sizes = st.integers(20, 100)
 
 
-def segments_of(state: PackedState, segment_bytes: int) -> list[StateSegment]:
-    return [replace(segment, payload=bytes(segment.payload)) for segment in cut(state, segment_bytes)]
+def segments_of(parcel: Parcel, segment_bytes: int) -> list[ParcelSegment]:
+    return [replace(segment, payload=bytes(segment.payload)) for segment in cut(parcel, segment_bytes)]
 
 
-def assemble(segments: list[StateSegment], assembly: Assembly) -> PackedState | None:
+def assembly_of(parcel: Parcel) -> Assembly:
+    return Assembly(parcel.step, is_state=isinstance(parcel.record, StateRecord))
+
+
+def assemble(segments: list[ParcelSegment], assembly: Assembly) -> Parcel | None:
     """What the last segment completes; the ones before complete nothing."""
     *first, last = segments
     assert [assembly.add(segment) for segment in first] == [None] * len(first)
     return assembly.add(last)
 
 
-def same(left: PackedState | None, right: PackedState) -> bool:
-    return left is not None and (left.tree, [*left.tensors]) == (right.tree, [*right.tensors])
+def same(left: Parcel | None, right: Parcel) -> bool:
+    return left is not None and (left.step, left.record, [*left.parts]) == (right.step, right.record, [*right.parts])
 
 
-@given(states, segment_sizes)
-def test_what_is_cut_is_put_together_again(state: PackedState, segment_bytes: int) -> None:
-    segments = segments_of(state, segment_bytes)
+@given(parcels, segment_sizes)
+@settings(deadline=None)
+def test_what_is_cut_is_put_together_again(parcel: Parcel, segment_bytes: int) -> None:
+    segments = segments_of(parcel, segment_bytes)
     assert all(len(segment.payload) <= segment_bytes for segment in segments)
     assert [segment.is_final for segment in segments] == [False] * (len(segments) - 1) + [True]
-    assert same(assemble(segments, Assembly(7)), state)
+    assert same(assemble(segments, assembly_of(parcel)), parcel)
 
 
 def test_a_tensor_in_memory_of_any_type_is_sent_as_its_bytes() -> None:
     words = memoryview(bytes(range(16))).cast("I")
-    assert same(assemble(list(cut(PackedState(b"", [words]), 5)), Assembly(0)), PackedState(b"", [bytes(range(16))]))
+    parcel = Parcel(0, state(0).record, [b"", words])
+    assert same(assemble(list(cut(parcel, 5)), assembly_of(parcel)), state(0, b"", bytes(range(16))))
+    assert parcel.num_bytes == 16
 
 
-@given(states, segment_sizes, st.data())
+def test_a_step_without_operations_has_a_record_only() -> None:
+    assert same(assemble(segments_of(fed(0), 1000), Assembly(0, is_state=False)), fed(0))
+
+
+@given(parcels, segment_sizes, st.data())
+@settings(deadline=None)
 def test_a_damaged_segment_is_refused_and_the_right_one_still_taken(
-    state: PackedState, segment_bytes: int, data: st.DataObject
+    parcel: Parcel, segment_bytes: int, data: st.DataObject
 ) -> None:
-    segments = segments_of(state, segment_bytes)
+    segments = segments_of(parcel, segment_bytes)
     position = data.draw(st.integers(0, len(segments) - 1))
     good = segments[position]
     other = data.draw(st.binary(max_size=segment_bytes).filter(lambda payload: payload != good.payload))
-    assembly = Assembly(7)
+    assembly = assembly_of(parcel)
     for segment in segments[:position]:
         assembly.add(segment)
-    with pytest.raises(RemoteProtocolError, match=f"state of step 7: part {good.part} was damaged"):
+    with pytest.raises(RemoteProtocolError, match=f"step 7: part {good.part} was damaged"):
         assembly.add(replace(good, payload=other))
-    assert same(assemble(segments[position:], assembly), state)
+    assert same(assemble(segments[position:], assembly), parcel)
 
 
-@given(states, segment_sizes, st.data())
-def test_only_the_next_segment_is_taken(state: PackedState, segment_bytes: int, data: st.DataObject) -> None:
-    segments = segments_of(state, segment_bytes)
+@given(parcels, segment_sizes, st.data())
+@settings(deadline=None)
+def test_only_the_next_segment_is_taken(parcel: Parcel, segment_bytes: int, data: st.DataObject) -> None:
+    segments = segments_of(parcel, segment_bytes)
     position = data.draw(st.integers(0, len(segments) - 1))
-    assembly = Assembly(7)
+    assembly = assembly_of(parcel)
     for segment in segments[:position]:
         assembly.add(segment)
     others = [segment for segment in segments if segment is not segments[position]]
+    others += [replace(segments[position], step=8), replace(segments[position], is_state=not assembly.is_state)]
     random.Random(position).shuffle(others)
     for segment in others:
         with pytest.raises(RemoteProtocolError, match=f"part {segment.part}, segment {segment.index} came instead of"):
             assembly.add(segment)
-    assert same(assemble(segments[position:], assembly), state)
+    assert same(assemble(segments[position:], assembly), parcel)
 
 
-# Who is given a state.
+def misnamed(parcel: Parcel) -> Parcel:
+    """The same parts with the record of the other kind of parcel."""
+    return replace(parcel, record=fed(7, b"").record if isinstance(parcel.record, StateRecord) else state(7).record)
 
 
-def packed(text: bytes) -> PackedState:
-    return PackedState(text, ())
+def with_a_view_too_large() -> Parcel:
+    record = fed(7, b"").record
+    assert isinstance(record, StepRecord)
+    return Parcel(7, replace(record, view=view_of(B, replace(B, peer_id="c" * 16))), [b""])
 
 
-A, B, C = (Member(name, 1) for name in "abc")
-
-
-def given_to(donor: Handover, done: int) -> list[tuple[Member, PackedState]]:
-    """Whom the state is sent to, and what."""
-    sent: list[tuple[Member, PackedState]] = []
-    assert list(donor.serve(done, lambda member, state: sent.append((member, state)))) == []
-    return sent
-
-
-def test_a_state_is_given_when_it_is_asked_for_and_complete() -> None:
-    donor = Handover()
-    donor.ask(A, 3)
-    assert given_to(donor, 3) == []
-    donor.complete(3, lambda: packed(b"3"))
-    donor.ask(B, 3)
-    donor.ask(C, 4)
-    assert given_to(donor, 3) == [(A, packed(b"3")), (B, packed(b"3"))]
-
-
-def test_a_state_that_a_later_step_has_changed_is_not_given() -> None:
-    donor = Handover()
-    donor.complete(3, lambda: packed(b"3"))
-    donor.ask(A, 3)
-    donor.ask(B, 4)
-    assert given_to(donor, 4) == []
-    donor.complete(4, lambda: packed(b"4"))
-    assert given_to(donor, 4) == [(B, packed(b"4"))]
-
-
-def test_a_state_is_given_once_in_a_view() -> None:
-    donor = Handover()
-    donor.complete(3, lambda: packed(b"3"))
-    donor.ask(A, 3)
-    assert len(given_to(donor, 3)) == 1
-    donor.ask(A, 3)
-    assert given_to(donor, 3) == []
-    donor.install()
-    assert given_to(donor, 3) == []
-    donor.ask(A, 3)
-    assert given_to(donor, 3) == [(A, packed(b"3"))]
-
-
-def test_a_state_that_cannot_be_packed_is_named_with_the_reason() -> None:
-    def pack() -> PackedState:
-        raise TypeError("parts[0].when: datetime is not allowed")
-
-    donor = Handover()
-    donor.complete(3, pack)
-    donor.ask(A, 3)
-    reason = "the state cannot be sent to it: parts[0].when: datetime is not allowed"
-    assert list(donor.serve(3, lambda member, state: None)) == [(A, reason)]
-
-
-def test_nobody_waits_for_a_state_that_may_stay_incomplete() -> None:
-    donor = Handover()
-    donor.complete(2, lambda: packed(b"2"))
-    donor.withhold(3)
-    donor.ask(A, 3)
-    ((member, reason),) = donor.serve(3, lambda member, state: None)
-    assert (member, "between a backward pass and the next" in reason) == (A, True)
-    donor.ask(B, 4)
-    donor.complete(4, lambda: packed(b"4"))
-    assert given_to(donor, 4) == [(B, packed(b"4"))]
+@pytest.mark.parametrize(
+    ("parcel", "is_state"),
+    [
+        (misnamed(state(7)), True),
+        (misnamed(fed(7, b"")), False),
+        (Parcel(7, state(7).record, ()), True),
+        (Parcel(7, fed(7, b"", b"").record, [b""]), False),
+        (replace(fed(6, b""), step=7), False),
+        (with_a_view_too_large(), False),
+    ],
+    ids=["no state", "no step", "no tree", "too few results", "another step", "too few counts"],
+)
+def test_a_record_that_does_not_fit_its_parts_is_refused(parcel: Parcel, is_state: bool) -> None:
+    segments = [replace(segment, is_state=is_state) for segment in cut(parcel, 1000)]
+    assembly = Assembly(7, is_state=is_state)
+    for segment in segments[:-1]:
+        assembly.add(segment)
+    with pytest.raises(RemoteProtocolError, match=f"a record that does not fit the {len(parcel.parts)} parts"):
+        assembly.add(segments[-1])

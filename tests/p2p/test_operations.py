@@ -424,3 +424,26 @@ def test_an_early_segment_that_fits_nothing_harms_nobody() -> None:
     group.deliver()
     group.finished()
     assert (mine.result == 2 * np.arange(10)).all()
+
+
+# Of who has no seat.
+
+
+def test_results_of_another_size_are_not_taken_over() -> None:
+    observer = Operations(lambda *_: None, lambda *_: None, segment_bytes=SEGMENT_BYTES)
+    observer.submit(3, all_reduce(np.zeros(4)))
+    observer.close(3, b"")
+    with pytest.raises(ValueError, match=r"a result of all_reduce sum of float64 .4. by size has 31 bytes"):
+        observer.take_over(3, observer.fingerprints, [bytes(31)])
+    (operation,) = observer.take_over(3, observer.fingerprints, [np.ones(4).tobytes()]) or []
+    assert (operation.result == 1).all() and observer.fingerprints == ()
+
+
+def test_results_are_taken_over_when_the_step_is_closed() -> None:
+    observer = Operations(lambda *_: None, lambda *_: None, segment_bytes=SEGMENT_BYTES)
+    assert observer.take_over(3, [b"f"], [b""]) is None
+    observer.submit(3, all_reduce(np.zeros(0)))
+    assert observer.take_over(3, observer.fingerprints, [b""]) is None
+    observer.close(3, b"")
+    assert observer.take_over(2, observer.fingerprints, [b""]) is None
+    assert len(observer.take_over(3, observer.fingerprints, [b""]) or []) == 1

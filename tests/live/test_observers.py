@@ -1,0 +1,217 @@
+"""Joiners that train a model: they observe while the others go on, and come back when they were removed."""
+
+import re
+import signal
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from p2p.receipts import Moment, Receipt, read_moments, read_receipts
+from tests.live.swarm import Process, Swarm, name
+
+WIDTH = 32
+
+
+def make(num_bytes: int) -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """A small model with a large table beside it, which nobody trains."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    model.register_buffer("table", torch.arange(num_bytes // 4, dtype=torch.float32))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 20, gamma=0.9)
+
+
+TRAIN = """
+import logging, select, sys
+import numpy as np
+import torch
+import xxhash
+import p2p
+from torch.nn import functional
+from tests.live.test_observers import WIDTH, make
+
+def command():
+    ready, _, _ = select.select([sys.stdin], [], [], 0)
+    return sys.stdin.readline().strip() if ready else ""
+
+def say(*words):
+    "In one go, since the log goes the same way."
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+
+def summary():
+    "Of everything that the next step depends on."
+    tensors = [*model.state_dict().values(), *(t for s in optimizer.state.values() for t in s.values())]
+    digest = xxhash.xxh3_128(repr(schedule.state_dict()).encode())
+    for tensor in tensors:
+        digest.update(tensor.detach().numpy().tobytes())
+    return digest.hexdigest()
+
+torch.set_num_threads(1)
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+model, optimizer, schedule = make(int(sys.argv[1]))
+if "joins" in sys.argv:
+    with torch.no_grad():
+        model.table.zero_()
+data = torch.randn(600, WIDTH, generator=torch.Generator().manual_seed(1))
+with p2p.join(rejoin="stays" not in sys.argv) as peer:
+    say("here", peer.peer_id)
+    peer.on_view_change(lambda view: say("view of", len(view.members)))
+    parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule], bucket_bytes=3000, state_digest="all")
+    say("from", peer.done, peer.rank, peer.world_size)
+    wish, word = np.zeros(1, np.int64), ""
+    for x in peer.batches(data, global_batch=12, epochs=10**6, seed=3):
+        loss = functional.mse_loss(parallel(x), x)
+        optimizer.zero_grad()
+        loss.backward()
+        if peer.done % 7 == 5:
+            if peer.done == 12 and "waits" in sys.argv:
+                say("waits")
+                sys.stdin.readline()
+            wish[0] = word == "stop"
+            peer.all_reduce(wish)
+        optimizer.step()
+        schedule.step()
+        say("step", peer.done, peer.rank, peer.world_size)
+        if wish[0]:
+            break
+        word = word or command()
+    say("end", summary())
+"""
+"""Adam and a schedule; after every fifth step of seven an operation, before `optimizer.step`, asks whether to stop."""
+
+LARGE = 100 << 20
+
+
+def start_all(swarm: Swarm, count: int, num_bytes: int, *arguments: str) -> list[Process]:
+    return swarm.start_all(count, TRAIN, str(num_bytes), *arguments)
+
+
+def stop(peers: Sequence[Process]) -> None:
+    """All end after the same step, with the same bits in the model, the optimizer and the schedule."""
+    peers[0].tell("stop")
+    assert [peer.end() for peer in peers] == [0] * len(peers), "\n".join(peer.report() for peer in peers)
+    assert len({peer.expect("end ") for peer in peers}) == 1
+
+
+def seen_by(peer: Process, size: int) -> None:
+    """Block until `peer` has committed a step in a view of `size` members, itself one of them."""
+    peer.expect_line(rf"step \d+ (?!{size} )\d+ {size}")
+
+
+def check_receipts(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
+    """Whoever has a receipt has the same as the others; each sample is counted once. Those of the first peer."""
+    known: dict[int, Receipt] = {}
+    for peer in peers:
+        receipts = read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl")
+        assert all(name(peer) in {entry.peer_id for entry in receipt.contributions} for receipt in receipts)
+        for receipt in receipts:
+            assert known.setdefault(receipt.step, receipt) == receipt
+    steps = sorted(known)
+    assert steps == list(range(len(steps)))
+    parts = [(e.first_sample, e.num_samples) for s in steps for e in known[s].contributions if e.first_sample >= 0]
+    counted = sorted(p for first, number in parts for p in range(first, first + number))
+    assert len(set(counted)) == len(counted) and counted[-1] - len(counted) < 12 * 4, "but for what the last step lost"
+    return [known[step] for step in steps]
+
+
+def moments(swarm: Swarm, peer: Process, event: str) -> list[Moment]:
+    found = read_moments(swarm.receipts / f"{name(peer)}.timings.jsonl")
+    return [moment for moment in found if moment.event == event]
+
+
+def test_a_large_state_is_handed_over_while_the_others_train(swarm: Swarm) -> None:
+    peers = start_all(swarm, 2, LARGE)
+    peers[0].expect_step(20)
+    joiner = swarm.start(TRAIN, str(LARGE), "joins")
+    seen_by(joiner, 3)
+    stop([*peers, joiner])
+    check_receipts(swarm, [*peers, joiner])
+    began, loaded = (moments(swarm, joiner, event)[0] for event in ("state", "loaded"))
+    for peer in peers:
+        times = [moment.time_s for moment in moments(swarm, peer, "committed")]
+        assert sum(began.time_s <= time_s <= loaded.time_s for time_s in times) >= 5
+    words = joiner.expect("from").split()
+    assert words[2] == words[3] == "2", "an observer's rank is that of the next joiner"
+
+
+def test_the_donor_dies_while_it_sends_the_state(swarm: Swarm) -> None:
+    peers = start_all(swarm, 3, LARGE)
+    peers[0].expect_step(10)
+    joiner = swarm.start(TRAIN, str(LARGE), "joins")
+    donor = joiner.expect("the state after step").split()[-1]
+    victim = next(peer for peer in peers if name(peer) == donor)
+    victim.kill()
+    assert victim.end() == -signal.SIGKILL
+    peers.remove(victim)
+    seen_by(joiner, 3)
+    stop([*peers, joiner])
+    check_receipts(swarm, [*peers, joiner, victim])
+
+
+def test_the_joiner_dies_while_it_is_sent_the_state(swarm: Swarm) -> None:
+    peers = start_all(swarm, 2, LARGE)
+    peers[0].expect_step(10)
+    joiner = swarm.start(TRAIN, str(LARGE), "joins")
+    joiner.expect("the state after step")
+    joiner.kill()
+    assert joiner.end() == -signal.SIGKILL
+    last = int(next(line for line in reversed(peers[0].stdout) if line.startswith("step ")).split()[1])
+    peers[0].expect_step(last + 20)
+    stop(peers)
+    check_receipts(swarm, peers)
+
+
+def test_the_feeder_dies_while_the_joiner_follows(swarm: Swarm) -> None:
+    peers = start_all(swarm, 3, 1 << 20)
+    peers[0].expect_step(10)
+    joiner = swarm.start(TRAIN, str(1 << 20), "joins")
+    joiner.expect("from")
+    feeder = joiner.expect("the state after step").split()[-1]
+    victim = next(peer for peer in peers if name(peer) == feeder)
+    victim.kill()
+    assert victim.end() == -signal.SIGKILL
+    peers.remove(victim)
+    seen_by(joiner, 3)
+    stop([*peers, joiner])
+    check_receipts(swarm, [*peers, joiner, victim])
+
+
+def test_a_joiner_that_comes_during_an_operation_before_the_optimizer_step_waits_and_takes_part(swarm: Swarm) -> None:
+    peers = start_all(swarm, 2, 1000, "waits")
+    for peer in peers:
+        peer.expect("waits")
+    peers[1].tell("go on")  # and sits in an operation
+    joiner = swarm.start(TRAIN, "1000", "joins")
+    joiner.expect("here")
+    peers[0].tell("go on")
+    seen_by(joiner, 3)
+    stop([*peers, joiner])
+    check_receipts(swarm, [*peers, joiner])
+
+
+def test_a_stopped_peer_comes_back_by_itself(swarm: Swarm) -> None:
+    stopped, *peers = everybody = start_all(swarm, 3, 1000)
+    stopped.expect_step(10)
+    stopped.send_signal(signal.SIGSTOP)
+    for peer in peers:
+        peer.expect("view of 2")
+    stopped.send_signal(signal.SIGCONT)
+    back = stopped.expect_line(r"view \d+ was agreed without this peer.*; this peer, .*, comes back by itself")
+    for peer in peers:
+        peer.expect_line("view of 3", after="view of 2")
+    stopped.expect_line(r"step \d+ 2 3", after=back)
+    stop([*peers, stopped])
+    check_receipts(swarm, everybody)
+
+
+def test_a_stopped_peer_that_must_not_come_back_ends(swarm: Swarm) -> None:
+    stopped, *peers = start_all(swarm, 3, 1000, "stays")
+    stopped.expect_step(10)
+    stopped.send_signal(signal.SIGSTOP)
+    for peer in peers:
+        peer.expect("view of 2")
+    stopped.send_signal(signal.SIGCONT)
+    assert stopped.end() == 3, stopped.report()
+    assert re.search(r"was agreed without this peer.*start this peer again", stopped.stderr[-1]), stopped.report()
+    stop(peers)
