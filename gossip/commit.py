@@ -12,11 +12,13 @@ Knows names and step numbers, not tensors. Leaves out: what makes the members st
 observer gets its steps (following.py).
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from enum import Enum, auto
 from hashlib import blake2b
 
-from .effects import Aborted, Activated, Committed, Diverged, Effect, Installed, Removed, Send
-from .messages import NOTHING_DONE, Beat, Finish, Progress, Ready, StateQuery
+from .effects import Aborted, Activated, Committed, Diverged, Effect, Explain, Installed, Removed, Send
+from .messages import NOTHING_DONE, Beat, Finish, Leave, Progress, Ready, StateQuery
 from .view import Member, View
 
 LAST_STEP = 2**62
@@ -52,6 +54,7 @@ class StepMachine:
         self.submitted = 0
         self.finish: Finish | None = None
         self._finish_view: View | None = None
+        self._is_void = False
         self._aborted = (0, "")
         self._heard_abort_of = 0
         self._ready: dict[Member, Ready] = {}
@@ -71,6 +74,7 @@ class StepMachine:
     def install(self, view: View) -> list[Effect]:
         """End the view before and say READY for this one."""
         self.view, self.phase = view, Phase.INSTALLING
+        self.finish, self._is_void = None if self._is_void else self.finish, False
         self._ready, self._progress, self._target, self.submitted = {}, {}, None, 0
         self._shares = all(member in self.reads for member in view.members if member != self._me)
         mine = Ready(self.seated, self.done, self.digest, self.finish, *self._aborted, self._shares)
@@ -225,17 +229,34 @@ class StepMachine:
 
     def _try_commit(self) -> list[Effect]:
         assert self.view is not None
-        if self.phase is not Phase.ACTIVE or self.finish is None:
+        if self.phase is not Phase.ACTIVE or self.finish is None or self._is_void:
             return []
+        others: dict[Member, Progress] = {}
         for member in self.view.members:
             progress = self._progress.get(member)
             if member == self._me:
                 continue
             if progress is None or not _has_finished(progress, self.finish):
                 return []
+            others[member] = progress
+        if outvoted := _outvoted(self._me, self.finish, others):
+            return self._part(self.finish.step, outvoted)
+        for member, progress in others.items():
             if reason := _difference(self._me, self.finish, member, progress, chain(self.digest, self.finish)):
                 return [Diverged(self.finish.step, reason)]
         return self._commit(self.finish)
+
+    def _part(self, step: int, outvoted: list[Member]) -> list[Effect]:
+        """Who has other parameters than most leaves, and may come back for theirs; the others do the step over."""
+        assert self.view is not None
+        self._is_void = True
+        size = len(self.view.members)
+        count = f"those of {size - len(outvoted)} of {size} members of view {self.view.number}"
+        if self._me in outvoted:
+            reason = f"the parameters of step {step} at {self._me} differ from {count}"
+            return [*self._tell_all(Leave()), Removed(reason)]
+        names = ", ".join(map(str, outvoted))
+        return [Explain(f"the parameters of step {step} at {names} differ from {count}, which go on without it")]
 
     def _commit(self, finish: Finish) -> list[Effect]:
         assert self._finish_view is not None
@@ -244,7 +265,7 @@ class StepMachine:
         self._aborted = (0, "")
         return [Committed(finish, self._finish_view)]
 
-    def _tell_all(self, body: Ready | Progress | Beat) -> list[Effect]:
+    def _tell_all(self, body: Ready | Progress | Beat | Leave) -> list[Effect]:
         assert self.view is not None
         return [Send(member, body) for member in self.view.members if member != self._me]
 
@@ -274,8 +295,9 @@ def _common_level(seated: dict[Member, Ready]) -> tuple[int, bytes, list[Effect]
     base = next(ready.digest for ready in seated.values() if ready.done == done - 1)
     if len(set(finishes)) == 1:
         return done, chain(base, finishes[0]), []
-    if len({(finish.digest, finish.state_digest) for finish in finishes}) == 1:
-        return done - 1, base, []
+    states = Counter(finish.state_digest for finish in finishes)
+    if len({(finish.digest, finish.state_digest) for finish in finishes}) == 1 or _is_settled_by_vote(states):
+        return done - 1, base, []  # where most have the same parameters, the step shows again who has not
     names = ", ".join(f"{m}: {r.finish.digest.hex()}" for m, r in seated.items() if r.finish is not None)
     return done - 1, base, [Diverged(done, f"step {done} was finished with different bits: {names}")]
 
@@ -286,6 +308,22 @@ def _has_finished(progress: Progress, mine: Finish) -> bool:
     if theirs is not None and (theirs.step, theirs.view_number) == (mine.step, mine.view_number):
         return True
     return progress.done >= mine.step
+
+
+def _is_settled_by_vote(digests: Counter[bytes]) -> bool:
+    """Whether parameters differ, and more than half of them do not."""
+    return len(digests) > 1 and 2 * digests.most_common(1)[0][1] > digests.total()
+
+
+def _outvoted(me: Member, mine: Finish, others: Mapping[Member, Progress]) -> list[Member]:
+    """Who computed this step with other parameters than more than half of the members."""
+    finishes = {member: progress.finish for member, progress in others.items()}
+    digests = {member: said.state_digest for member, said in finishes.items() if said and said.step == mine.step}
+    digests[me] = mine.state_digest
+    digest, count = Counter(digests.values()).most_common(1)[0]
+    if 2 * count <= len(others) + 1:
+        return []
+    return [member for member, theirs in digests.items() if theirs != digest]
 
 
 def _difference(me: Member, mine: Finish, other: Member, progress: Progress, committed: bytes) -> str:

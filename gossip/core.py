@@ -191,8 +191,6 @@ class Core:
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run with what was fed."""
-        if self.view is None and step != self.done + 1:
-            self._next_beat = now  # a state: it may be current at once, so it asks at once
         effects = [*self._steps.loaded(step, digest), *self._joining.loaded()]
         self._shown = self._shown[0], self.done  # steps that others have made
         return self._follow_up(now, effects)

@@ -204,7 +204,9 @@ def test_r6_a_joiner_asks_for_the_state_at_once_and_again_until_it_is_loaded() -
     assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"digest", None))) == [(A, StateQuery(4))]
     assert peer.wanted_state() == (4, b"digest", A)
     assert bodies(StateQuery, peer.tick(0.5)) == [(A, StateQuery(4))]
+    assert not peer.seated
     assert only(Activated, peer.loaded(1.1, 4, b"digest")) == [Activated(view, 4)]
+    assert peer.seated
     assert (peer.done, peer.phase, peer.wanted_state()) == (4, Phase.ACTIVE, None)
     assert bodies(StateQuery, peer.tick(2.0)) == []
 
@@ -228,15 +230,6 @@ def test_r9_an_observer_asks_for_the_state_and_runs_the_steps_that_it_is_fed() -
     assert peer.fed(5, b"four", b"five") == []  # one at a time
     assert peer.loaded(0.2, 4, b"four") == [Apply(5, b"five")]
     assert bodies(Join, peer.tick(0.5)) == [(A, Join("hash", True, 4, b"four"))]
-
-
-def test_r9_an_observer_asks_for_its_seat_as_soon_as_it_has_the_state() -> None:
-    peer = observer()
-    assert peer.next_deadline() <= 0.1
-    assert bodies(Join, peer.tick(0.1)) == [(A, Join("hash", True, 3, b"three"))]
-    peer.fed(4, b"three", b"four")
-    peer.loaded(0.2, 4, b"four")
-    assert bodies(Join, peer.tick(0.2)) == []
 
 
 def test_r9_a_step_on_another_chain_is_not_run() -> None:

@@ -79,10 +79,11 @@ def test_the_queue_is_bounded_and_has_room_again_when_its_steps_are_done() -> No
 
 
 def test_what_a_loaded_state_has_overtaken_is_dropped() -> None:
+    done = MOST_WAITING + 35
     new = fed(*range(1, MOST_WAITING + 1))
-    assert new.next_step(99, digest(99)) is None
-    new.fed(100, digest(99), digest(100), done=99)
-    assert new.next_step(99, digest(99)) == Apply(100, digest(100))
+    assert new.next_step(done, digest(done)) is None
+    new.fed(done + 1, digest(done), digest(done + 1), done=done)
+    assert new.next_step(done, digest(done)) == Apply(done + 1, digest(done + 1))
 
 
 # What is missing.

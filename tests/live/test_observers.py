@@ -73,6 +73,9 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
         optimizer.step()
         schedule.step()
         say("step", peer.done, peer.rank, peer.world_size)
+        if peer.done == 15 and "damaged" in sys.argv:
+            with torch.no_grad():
+                model[0].weight[0, 0] += 1
         if wish[0]:
             break
         word = word or command()
@@ -83,8 +86,13 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
 LARGE = 100 << 20
 
 
-def start_all(swarm: Swarm, count: int, num_bytes: int, *arguments: str) -> list[Process]:
-    return swarm.start_all(count, TRAIN, str(num_bytes), *arguments)
+def start_all(swarm: Swarm, count: int, num_bytes: int, *arguments: str, min_peers: int = 0) -> list[Process]:
+    """The first founds the swarm; step 0 waits for all, or for `min_peers`."""
+    first = swarm.start(TRAIN, str(num_bytes), *arguments, min_peers=min_peers or count)
+    first.expect("here")
+    return [first] + [
+        swarm.start(TRAIN, str(num_bytes), *arguments, min_peers=min_peers or count) for _ in range(count - 1)
+    ]
 
 
 def stop(peers: Sequence[Process]) -> None:
@@ -203,6 +211,23 @@ def test_a_stopped_peer_comes_back_by_itself(swarm: Swarm) -> None:
     stopped.expect_line(r"step \d+ 2 3", after=back)
     stop([*peers, stopped])
     check_receipts(swarm, everybody)
+
+
+def test_a_peer_whose_parameters_change_in_its_memory_is_named_and_comes_back_with_those_of_the_others(
+    swarm: Swarm,
+) -> None:
+    peers = start_all(swarm, 2, 1000, min_peers=3)
+    damaged = swarm.start(TRAIN, "1000", "damaged", min_peers=3)
+    back = damaged.expect_line(
+        rf"the parameters of step 16 at {name(damaged)} differ from those of 2 of 3 members of view \d+; "
+        rf"this peer, {name(damaged)}, comes back by itself"
+    )
+    for peer in peers:
+        peer.expect(f"the parameters of step 16 at {name(damaged)} differ from those of 2 of 3 members of view")
+    damaged.expect_line(r"step \d+ 2 3", after=back)
+    stop([*peers, damaged])
+    receipts = check_receipts(swarm, [*peers, damaged])
+    assert [len(receipt.contributions) for receipt in receipts[15:17]] == [3, 2], "the step is done over without it"
 
 
 def test_a_stopped_peer_that_must_not_come_back_ends(swarm: Swarm) -> None:

@@ -48,6 +48,7 @@ class Invariants:
         self.seen: Counter[str] = Counter()
         self.lineages: dict[bytes, Lineage] = {}
         self.done: dict[Member, int] = {}
+        self.damaged: set[Member] = set()
         self._first_active: dict[tuple[bytes, Member], int] = {}
         self._active_in: dict[Stamp, set[Member]] = {}
         self._ready: dict[tuple[Member, Stamp], Ready] = {}
@@ -101,6 +102,8 @@ class Invariants:
         self._contributed.setdefault((stamp, step, operation), {})[who] = token
 
     def finished(self, who: Member, view: View, step: int, digests: tuple[bytes, bytes]) -> None:
+        if who in self.damaged:
+            return  # its memory was changed from outside: what it says must not count
         others = self._finished.setdefault((view.lineage, view.number, step), {})
         for other, theirs in others.items():
             if theirs != digests:

@@ -225,6 +225,11 @@ STEPS: dict[str, Mutant] = {
     "R3: the result is the user's before commit": mutant(
         (Training, "_try_finish", _clip_at_finish(Training._try_finish)), breaks="S2 S7 S9", seed=5
     ),
+    "R2: nobody is outvoted": mutant(
+        (gossip.commit, "_outvoted", lambda me, mine, others: []),
+        breaks="never",
+        scenario="DIVERGED: the parameters of one of three change in its memory",
+    ),
     "no STALLED": mutant(
         (Membership, "_watch_operations", lambda self, now: None),
         breaks="L1",

@@ -286,3 +286,18 @@ def _what_was_lost_is_sent_again_in_a_view_of_the_same_members() -> None:
     stage.until(lambda: stage.table.on_table)
     stage.table.on_table.clear()
     stage.until_trained(2)
+
+
+@scenario("DIVERGED: the parameters of one of three change in its memory")
+def _who_has_other_parameters_than_most_loads_theirs() -> None:
+    stage = Stage(num_peers=3, follows=1.0)
+    stage.until_trained(3)
+    odd = stage.peer("p2")
+    odd.training.state = b"other"
+    stage.invariants.damaged.add(odd.member)
+    stage.until(lambda: not odd.alive and stage.excluded(odd.member, "p1", "p3"))
+    stage.until_trained(3, "p1", "p2", "p3")
+    stage.until(lambda: stage.peer("p1").done == stage.peer("p2").done)
+    if stage.peer("p2").training.state != stage.peer("p1").training.state:
+        raise Failure("S12", "it has come back with other parameters")
+    stage.end_well()
