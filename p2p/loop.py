@@ -122,6 +122,11 @@ class Loop:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else was in the registry when this peer entered."""
+        return self._role is Role.FOUNDER
+
     def stop(self, *, keeps_memory: bool = False) -> None:
         """End the thread, close the sockets, leave the registry. `keeps_memory`: for the next incarnation."""
         self._keeps_memory = keeps_memory

@@ -149,14 +149,15 @@ class Session:
         """Come back as another incarnation, with the model as it is, and ask for a seat again.
 
         Raises:
-            RemovedFromView: `removed`, if this peer has no model to come back with, returned too often, or must not.
+            RemovedFromView: `removed`, if this peer has no model to come back with, returned too often, or must not;
+                or if nobody is left.
         """
         former, now = self.loop, self.loop.now()
         self._returns = [*(at for at in self._returns if at > now - RETURNS_S), now]
         if not self._config.rejoin or not self._replica.layout[0] or len(self._returns) > MOST_RETURNS:
             raise removed
         logger.warning("%s; this peer, %s, comes back by itself", removed.reason, former.peer_id)
-        former.stop()
+        former.stop(keeps_memory=True)
         self._write_moments()
         former.baton.shield(True)
         try:
@@ -164,6 +165,8 @@ class Session:
             self.loop.start()
         finally:
             former.baton.shield(False)
+        if self.loop.is_alone:
+            raise removed
         self._complete = -2
         self._ask()
 
