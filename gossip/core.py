@@ -172,6 +172,9 @@ class Core:
             is_shown: all members read it in the memory of this peer, so it is not said (but still in beats).
         """
         effects = self._steps.finished(step, digest, state_digest, is_shown=is_shown)
+        self.ended = self.ended or any(
+            isinstance(effect, Removed) for effect in effects
+        )  # it has other parameters than most
         return [*self._notice_pause(now), *self._membership.note(now, effects)]
 
     def saw(self, now: float, shown: Sequence[tuple[Member, m.Progress]]) -> list[Effect]:

@@ -68,7 +68,7 @@ class Loop:
         """
         peer_id = secrets.token_hex(8) if former is None else former.peer_id
         # Others may look for it as soon as they see the entry. Tensors of the script may be in it.
-        self.commons = Commons(peer_id, config.arena_bytes) if former is None else former.commons
+        self.commons: Commons = Commons(peer_id, config.arena_bytes) if former is None else former.commons
         standing = registry.enter(peer_id, time.time_ns())
         own, self._acquaintances = standing.own, [claim_of(entry) for entry in standing.others]
         if former is not None:

@@ -8,8 +8,6 @@ from ours is never summed.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,61 +23,16 @@ from collectives import (
     choose_algorithm,
     one_shot_all_gather,
     scale,
-    type_name,
 )
 
 from .errors import RemoteProtocolError
 from .lending import Differs, Interrupted
+from .operation import OpenStep
+from .operation import Operation as Operation
+from .operation import Use as Use
 from .sharing import SharedRun, Sharing, Standing
-from .receipts import UNKNOWN_SAMPLE
 
 Array = npt.NDArray[Any]
-
-
-class Use(Enum):
-    """What an operation is to its step."""
-
-    PLAIN = auto()
-    COUNTS = auto()
-    """All-gathers (first sample, number of samples) per rank; comes before any weighted operation."""
-    WEIGHTED = auto()
-    """A mean, in which each input is multiplied by its rank's share of the samples."""
-
-
-@dataclass(slots=True, eq=False)
-class Operation:
-    """One collective as this peer calls it.
-
-    Attributes:
-        kind: `all_reduce`, `all_gather` or `barrier`.
-        input: 1-D, contiguous; not written, and not to be written before the step commits.
-        result: 1-D, contiguous, separate memory; written here, the caller's after the commit. An all_gather's
-            is made anew for each view, since its size depends on it.
-        shape: of the caller's tensor; part of the fingerprint.
-        algorithm: of `collectives.ALGORITHMS`; None: by size, and by the number of members of each view.
-        scratch: like `input`; holds the weighted input where `use` is WEIGHTED.
-        op: of `collectives.OPS`, for an all_reduce. A mean is over members, or over samples where `use` is WEIGHTED.
-        ran: the algorithm that was taken in the last view.
-    """
-
-    kind: str
-    input: Array
-    result: Array
-    shape: tuple[int, ...]
-    algorithm: str | None
-    use: Use = Use.PLAIN
-    scratch: Array | None = None
-    op: str = "sum"
-    ran: str = ""
-
-    def __post_init__(self) -> None:
-        assert self.use is not Use.WEIGHTED or self.op == "mean", f"a weighted {self.op}"
-
-    def describe(self) -> str:
-        """What all ranks must have in common, in words."""
-        weighted = " weighted" if self.use is Use.WEIGHTED else ""
-        name = f"{self.kind}{weighted} {self.op}" if self.kind == "all_reduce" else self.kind
-        return f"{name} of {type_name(self.input.dtype)} {list(self.shape)} by {self.algorithm or 'size'}"
 
 
 class Segment(NamedTuple):
@@ -91,15 +44,6 @@ class Segment(NamedTuple):
     segment: int
     fingerprint: bytes
     payload: bytes | memoryview
-
-
-@dataclass(slots=True)
-class _Step:
-    number: int
-    operations: list[Operation] = field(default_factory=list)
-    fingerprints: list[bytes] = field(default_factory=list)
-    state_digest: bytes | None = None
-    """Of the parameters that the step is computed with; None until the last operation was submitted."""
 
 
 class Operations:
@@ -122,7 +66,7 @@ class Operations:
         self._send = send
         self._mismatched = mismatched
         self._segment_bytes = segment_bytes
-        self._step: _Step | None = None
+        self._step: OpenStep | None = None
         self.num_refused = 0
         """Early segments that fit no transfer when their turn came."""
         self.install()
@@ -159,17 +103,12 @@ class Operations:
     def submit(self, step: int, operation: Operation) -> None:
         """Add an operation to `step`, which is opened by its first one."""
         if self._step is None:
-            self._step = _Step(step)
+            self._step = OpenStep(step)
         assert self._step.number == step and self._step.state_digest is None, f"step {step} into {self._step}"
         index = len(self._step.operations)
-        self._step.operations.append(operation)
-        self._step.fingerprints.append(self._fingerprint(operation, index, step))
+        self._step.add(operation, self._segment_bytes)
         if self._active:
             self._run(index)
-
-    def _fingerprint(self, operation: Operation, index: int, step: int) -> bytes:
-        text = f"{operation.describe()}, {self._segment_bytes}, {index} of {step}"
-        return xxhash.xxh3_128_digest(text.encode())
 
     def close(self, step: int, state_digest: bytes) -> None:
         """Nothing more is submitted for `step`."""
@@ -197,44 +136,16 @@ class Operations:
     @property
     def fingerprints(self) -> tuple[bytes, ...]:
         """Of the operations of the open step."""
-        return () if self._step is None else tuple(self._step.fingerprints)
+        return tuple(self._step.fingerprints) if self._step is not None else ()
 
-    def take_over(
-        self, step: int, fingerprints: Sequence[bytes], results: Sequence[bytes | memoryview]
-    ) -> list[Operation] | None:
-        """End `step` with the results of those who took part; None if it is not all submitted here yet.
-
-        Raises:
-            ValueError: other operations were submitted here; says which.
-        """
-        assert not self._active, f"step {step} is run here"
-        opened = self._step
-        if not fingerprints and opened is None:
-            return []
-        if opened is None or opened.number != step or opened.state_digest is None:
-            return None
-        if tuple(fingerprints) != self.fingerprints:
-            ours = ", ".join(operation.describe() for operation in opened.operations)
-            raise ValueError(f"step {step} is {ours} here, and {len(fingerprints)} other operations at the members")
-        for operation, result in zip(opened.operations, results, strict=True):
-            theirs = np.frombuffer(result, np.uint8)
-            if operation.kind == "all_gather":
-                operation.result = theirs.copy().view(operation.input.dtype)
-            elif theirs.size != operation.result.nbytes:
-                raise ValueError(f"a result of {operation.describe()} has {theirs.size} bytes")
-            else:
-                operation.result.view(np.uint8)[...] = theirs
-        return self.end()
+    def is_submitted(self, step: int) -> bool:
+        """Whether all operations of `step` were submitted here."""
+        return self._step is not None and self._step.number == step and self._step.state_digest is not None
 
     def renumber(self, step: int, state_digest: bytes) -> None:
         """What was submitted is `step` now, and counts no samples: the state before that was loaded meanwhile."""
-        opened = self._step
-        assert opened is not None and not self._active
-        opened.number, opened.state_digest = step, state_digest
-        for index, operation in enumerate(opened.operations):
-            opened.fingerprints[index] = self._fingerprint(operation, index, step)
-            if operation.use is Use.COUNTS:
-                operation.input[...] = UNKNOWN_SAMPLE, 0
+        assert self._step is not None and not self._active
+        self._step.renumber(step, state_digest, self._segment_bytes)
 
     def operation(self, step: int, index: int) -> Operation | None:
         """What was submitted here as operation `index` of `step`, if it was."""

@@ -17,6 +17,7 @@ from .errors import OperationMismatch
 from .frames import NO_DIGEST, Frames
 from .handover import Buffer, StepRecord
 from .mismatch import Mismatches
+from .operation import overwrite
 from .operations import Array, Operation, Operations, Segment
 from .receipts import write_receipt
 from .sharing import Sharing, Standing
@@ -168,12 +169,17 @@ class Steps:
             OperationMismatch: other operations were submitted here.
         """
         finish, view = record.finish, record.view
+        if record.fingerprints and not self._operations.is_submitted(finish.step):
+            return None
+        is_same = self._operations.fingerprints == record.fingerprints
+        operations = self._operations.end()
         try:
-            operations = self._operations.take_over(finish.step, record.fingerprints, results)
+            if not is_same:
+                ours = ", ".join(operation.describe() for operation in operations)
+                raise ValueError(f"step {finish.step} is {ours} here, and another one at the members")
+            overwrite(operations, results)
         except ValueError as error:
             raise OperationMismatch(str(error), is_alone=True) from None
-        if operations is None:
-            return None
         self._note("followed", finish.step)
         self._mismatches.commit(member.peer_id for member in view.members)
         receipt = write_receipt(finish, view, np.array(record.counts, np.int64), record.algorithm)

@@ -16,8 +16,9 @@ from p2p.errors import OperationMismatch, RemoteProtocolError
 from p2p.following import FEWEST_KEPT, MOST_KEPT_BYTES, PATIENCE_S, Following
 from p2p.frames import Delivery, Frames
 from p2p.handover import Parcel, cut
-from p2p.operations import Operation, Use
+from p2p.operation import OpenStep, Operation, Use
 from p2p.receipts import Contribution
+from p2p.sharing import Sharing
 from p2p.steps import Steps
 from p2p.transport import Transport
 from tests.p2p.parcels import A, B, digest, fed, state, view_of
@@ -50,6 +51,7 @@ class Observer:
             carry_out=self.carry_out,
             tell=self.told.append,
             note=lambda event, detail: None,
+            share=self.share,
         )
         self.following = Following(
             self.core,
@@ -62,6 +64,9 @@ class Observer:
         )
         self.carry_out(self.core.meet(0.0, claim(A)))
         self.carry_out(self.core.ask_for_seat(0.0, LAYOUT, follows=True))
+
+    def share(self, view: View) -> Sharing:
+        raise AssertionError("nobody has lent any memory")
 
     def carry_out(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
@@ -121,13 +126,16 @@ def counts() -> Operation:
     return Operation("all_gather", values, values, values.shape, "one-shot", Use.COUNTS)
 
 
-def fingerprints(observer: Observer, step: int, *operations: Operation) -> list[bytes]:
-    return [observer.steps._operations._fingerprint(each, index, step) for index, each in enumerate(operations)]
+def fingerprints(step: int, *operations: Operation) -> list[bytes]:
+    opened = OpenStep(step)
+    for operation in operations:
+        opened.add(operation, SEGMENT_BYTES)
+    return opened.fingerprints
 
 
 def sums(step: int, observer: Observer, value: float = 5.0) -> Parcel:
     """That step, of one sum, as A has committed it."""
-    return fed(step, np.full(4, value, np.float32).tobytes(), fingerprints=fingerprints(observer, step, total()))
+    return fed(step, np.full(4, value, np.float32).tobytes(), fingerprints=fingerprints(step, total()))
 
 
 # States.
@@ -254,7 +262,7 @@ def test_a_step_that_was_submitted_before_it_came_is_handed_out_then(observer: O
     gathered = counts()
     observer.submit(6, gathered, total())
     result = np.arange(6, dtype=np.int64)
-    names = fingerprints(observer, 6, counts(), total())
+    names = fingerprints(6, counts(), total())
     observer.deliver(fed(6, result.tobytes(), np.full(4, 2.0, np.float32).tobytes(), fingerprints=names))
     assert observer.core.done == 6 and gathered.result.tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -287,7 +295,7 @@ def test_a_state_that_comes_in_the_middle_of_a_step_makes_it_the_next_step_which
         observer.now += 1.5
         observer.hear_head(8)
     assert observer.asked[-1] == (A, 8)
-    names = fingerprints(observer, 9, counts(), total())
+    names = fingerprints(9, counts(), total())
     step_9 = fed(9, bytes(16), np.full(4, 9.0, np.float32).tobytes(), fingerprints=names)
     observer.deliver(state(8), step_9)
     assert observer.load(b"q" * 16).step == 8

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, BFLOAT16, OPS
 from p2p.errors import RemoteProtocolError
+from p2p.operation import overwrite
 from p2p.operations import Operation, Segment
 from tests.p2p.group import (
     SEGMENT_BYTES,
@@ -429,21 +430,14 @@ def test_an_early_segment_that_fits_nothing_harms_nobody() -> None:
 # Of who has no seat.
 
 
-def test_results_of_another_size_are_not_taken_over() -> None:
-    observer = Operations(lambda *_: None, lambda *_: None, segment_bytes=SEGMENT_BYTES)
-    observer.submit(3, all_reduce(np.zeros(4)))
-    observer.close(3, b"")
+def test_results_of_others_take_the_place_of_those_here() -> None:
+    operations = [all_reduce(np.zeros(2)), all_reduce(np.zeros(0)), counts(3)]
+    gathered = np.arange(6, dtype=np.int64)
+    overwrite(operations, [np.ones(2).tobytes(), b"", gathered.tobytes()])
+    assert operations[0].result.tolist() == [1, 1]
+    assert operations[2].result.tolist() == gathered.tolist()
+
+
+def test_a_result_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a result of all_reduce sum of float64 .4. by size has 31 bytes"):
-        observer.take_over(3, observer.fingerprints, [bytes(31)])
-    (operation,) = observer.take_over(3, observer.fingerprints, [np.ones(4).tobytes()]) or []
-    assert (operation.result == 1).all() and observer.fingerprints == ()
-
-
-def test_results_are_taken_over_when_the_step_is_closed() -> None:
-    observer = Operations(lambda *_: None, lambda *_: None, segment_bytes=SEGMENT_BYTES)
-    assert observer.take_over(3, [b"f"], [b""]) is None
-    observer.submit(3, all_reduce(np.zeros(0)))
-    assert observer.take_over(3, observer.fingerprints, [b""]) is None
-    observer.close(3, b"")
-    assert observer.take_over(2, observer.fingerprints, [b""]) is None
-    assert len(observer.take_over(3, observer.fingerprints, [b""]) or []) == 1
+        overwrite([all_reduce(np.zeros(4))], [bytes(31)])
