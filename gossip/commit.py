@@ -254,7 +254,8 @@ class StepMachine:
         count = f"those of {size - len(outvoted)} of {size} members of view {self.view.number}"
         if self._me in outvoted:
             reason = f"the parameters of step {step} at {self._me} differ from {count}"
-            return [*self._tell_all(Leave()), Removed(reason)]
+            said = Progress(self.done, self.digest, self.finish)  # which may have been shown in memory only
+            return [*self._tell_all(said), *self._tell_all(Leave()), Removed(reason)]
         names = ", ".join(map(str, outvoted))
         return [Explain(f"the parameters of step {step} at {names} differ from {count}, which go on without it")]
 
