@@ -23,7 +23,7 @@ def make(num_bytes: int) -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.
 
 
 TRAIN = """
-import logging, select, sys
+import logging, os, select, signal, sys
 import numpy as np
 import torch
 import xxhash
@@ -60,12 +60,13 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
     parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule], bucket_bytes=3000, state_digest="all")
     say("from", peer.done, peer.rank, peer.world_size)
     wish, word = np.zeros(1, np.int64), ""
+    every = 7 if "often" in sys.argv else 100
     for x in peer.batches(data, global_batch=12, epochs=10**6, seed=3):
         loss = functional.mse_loss(parallel(x), x)
         optimizer.zero_grad()
         loss.backward()
-        if peer.done % 7 == 5:
-            if peer.done == 12 and "waits" in sys.argv:
+        if peer.done % every == every - 1:
+            if peer.done == 13 and "often" in sys.argv:
                 say("waits")
                 sys.stdin.readline()
             wish[0] = word == "stop"
@@ -73,6 +74,11 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
         optimizer.step()
         schedule.step()
         say("step", peer.done, peer.rank, peer.world_size)
+        if peer.done == 10 and "waits" in sys.argv:
+            say("waits")
+            sys.stdin.readline()
+        if peer.done == 10 and "stops" in sys.argv:
+            os.kill(os.getpid(), signal.SIGSTOP)
         if peer.done == 15 and "damaged" in sys.argv:
             with torch.no_grad():
                 model[0].weight[0, 0] += 1
@@ -81,18 +87,29 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
         word = word or command()
     say("end", summary())
 """
-"""Adam and a schedule; after every fifth step of seven an operation, before `optimizer.step`, asks whether to stop."""
+"""Adam and a schedule; now and then an operation, before `optimizer.step`, asks whether to stop.
+
+An observer that misses the result of such an operation cannot go on, so `waits` holds everybody up near the beginning.
+"""
 
 LARGE = 100 << 20
 
 
 def start_all(swarm: Swarm, count: int, num_bytes: int, *arguments: str, min_peers: int = 0) -> list[Process]:
-    """The first founds the swarm; step 0 waits for all, or for `min_peers`."""
+    """The first founds the swarm, and heeds `arguments`; step 0 waits for all, or for `min_peers`."""
     first = swarm.start(TRAIN, str(num_bytes), *arguments, min_peers=min_peers or count)
     first.expect("here")
-    return [first] + [
-        swarm.start(TRAIN, str(num_bytes), *arguments, min_peers=min_peers or count) for _ in range(count - 1)
-    ]
+    others = [swarm.start(TRAIN, str(num_bytes), min_peers=min_peers or count) for _ in range(count - 1)]
+    return [first, *others]
+
+
+def join(swarm: Swarm, first: Process, num_bytes: int) -> Process:
+    """A joiner that is there when `first`, which waits at step 10, goes on."""
+    joiner = swarm.start(TRAIN, str(num_bytes), "joins")
+    joiner.expect("here")
+    first.expect("waits")
+    first.tell("go on")
+    return joiner
 
 
 def stop(peers: Sequence[Process]) -> None:
@@ -129,9 +146,8 @@ def moments(swarm: Swarm, peer: Process, event: str) -> list[Moment]:
 
 
 def test_a_large_state_is_handed_over_while_the_others_train(swarm: Swarm) -> None:
-    peers = start_all(swarm, 2, LARGE)
-    peers[0].expect_step(20)
-    joiner = swarm.start(TRAIN, str(LARGE), "joins")
+    peers = start_all(swarm, 2, LARGE, "waits")
+    joiner = join(swarm, peers[0], LARGE)
     seen_by(joiner, 3)
     stop([*peers, joiner])
     check_receipts(swarm, [*peers, joiner])
@@ -144,9 +160,8 @@ def test_a_large_state_is_handed_over_while_the_others_train(swarm: Swarm) -> No
 
 
 def test_the_donor_dies_while_it_sends_the_state(swarm: Swarm) -> None:
-    peers = start_all(swarm, 3, LARGE)
-    peers[0].expect_step(10)
-    joiner = swarm.start(TRAIN, str(LARGE), "joins")
+    peers = start_all(swarm, 3, LARGE, "waits")
+    joiner = join(swarm, peers[0], LARGE)
     donor = joiner.expect("the state after step").split()[-1]
     victim = next(peer for peer in peers if name(peer) == donor)
     victim.kill()
@@ -158,9 +173,8 @@ def test_the_donor_dies_while_it_sends_the_state(swarm: Swarm) -> None:
 
 
 def test_the_joiner_dies_while_it_is_sent_the_state(swarm: Swarm) -> None:
-    peers = start_all(swarm, 2, LARGE)
-    peers[0].expect_step(10)
-    joiner = swarm.start(TRAIN, str(LARGE), "joins")
+    peers = start_all(swarm, 2, LARGE, "waits")
+    joiner = join(swarm, peers[0], LARGE)
     joiner.expect("the state after step")
     joiner.kill()
     assert joiner.end() == -signal.SIGKILL
@@ -171,9 +185,8 @@ def test_the_joiner_dies_while_it_is_sent_the_state(swarm: Swarm) -> None:
 
 
 def test_the_feeder_dies_while_the_joiner_follows(swarm: Swarm) -> None:
-    peers = start_all(swarm, 3, 1 << 20)
-    peers[0].expect_step(10)
-    joiner = swarm.start(TRAIN, str(1 << 20), "joins")
+    peers = start_all(swarm, 3, 1 << 20, "waits")
+    joiner = join(swarm, peers[0], 1 << 20)
     joiner.expect("from")
     feeder = joiner.expect("the state after step").split()[-1]
     victim = next(peer for peer in peers if name(peer) == feeder)
@@ -186,11 +199,11 @@ def test_the_feeder_dies_while_the_joiner_follows(swarm: Swarm) -> None:
 
 
 def test_a_joiner_that_comes_during_an_operation_before_the_optimizer_step_waits_and_takes_part(swarm: Swarm) -> None:
-    peers = start_all(swarm, 2, 1000, "waits")
+    peers = [swarm.start(TRAIN, "1000", "often", min_peers=2) for _ in range(2)]
     for peer in peers:
         peer.expect("waits")
     peers[1].tell("go on")  # and sits in an operation
-    joiner = swarm.start(TRAIN, "1000", "joins")
+    joiner = swarm.start(TRAIN, "1000", "joins", "often")
     joiner.expect("here")
     peers[0].tell("go on")
     seen_by(joiner, 3)
@@ -199,9 +212,7 @@ def test_a_joiner_that_comes_during_an_operation_before_the_optimizer_step_waits
 
 
 def test_a_stopped_peer_comes_back_by_itself(swarm: Swarm) -> None:
-    stopped, *peers = everybody = start_all(swarm, 3, 1000)
-    stopped.expect_step(10)
-    stopped.send_signal(signal.SIGSTOP)
+    stopped, *peers = everybody = start_all(swarm, 3, 1000, "stops")
     for peer in peers:
         peer.expect("view of 2")
     stopped.send_signal(signal.SIGCONT)
@@ -231,9 +242,7 @@ def test_a_peer_whose_parameters_change_in_its_memory_is_named_and_comes_back_wi
 
 
 def test_a_stopped_peer_that_must_not_come_back_ends(swarm: Swarm) -> None:
-    stopped, *peers = start_all(swarm, 3, 1000, "stays")
-    stopped.expect_step(10)
-    stopped.send_signal(signal.SIGSTOP)
+    stopped, *peers = start_all(swarm, 3, 1000, "stops", "stays")
     for peer in peers:
         peer.expect("view of 2")
     stopped.send_signal(signal.SIGCONT)
