@@ -55,6 +55,7 @@ class StepMachine:
         self.finish: Finish | None = None
         self._finish_view: View | None = None
         self._is_void = False
+        self._outvoted: frozenset[Member] = frozenset()
         self._aborted = (0, "")
         self._heard_abort_of = 0
         self._ready: dict[Member, Ready] = {}
@@ -75,6 +76,7 @@ class StepMachine:
         """End the view before and say READY for this one."""
         self.view, self.phase = view, Phase.INSTALLING
         self.finish, self._is_void = None if self._is_void else self.finish, False
+        self._outvoted = frozenset()
         self._ready, self._progress, self._target, self.submitted = {}, {}, None, 0
         self._shares = all(member in self.reads for member in view.members if member != self._me)
         mine = Ready(self.seated, self.done, self.digest, self.finish, *self._aborted, self._shares)
@@ -249,15 +251,18 @@ class StepMachine:
     def _part(self, step: int, outvoted: list[Member]) -> list[Effect]:
         """Who has other parameters than most leaves, and may come back for theirs; the others do the step over."""
         assert self.view is not None
+        if self._me not in outvoted:
+            return [effect for member in outvoted for effect in self.part_from(member, step)]
         self._is_void = True
-        size = len(self.view.members)
-        count = f"those of {size - len(outvoted)} of {size} members of view {self.view.number}"
-        if self._me in outvoted:
-            reason = f"the parameters of step {step} at {self._me} differ from {count}"
-            said = Progress(self.done, self.digest, self.finish)  # which may have been shown in memory only
-            return [*self._tell_all(said), *self._tell_all(Leave()), Removed(reason)]
-        names = ", ".join(map(str, outvoted))
-        return [Explain(f"the parameters of step {step} at {names} differ from {count}, which go on without it")]
+        reason = f"the parameters of step {step} at {self._me} differ from those of most members of its view"
+        return [*self._tell_all(Leave(step)), Removed(reason)]
+
+    def part_from(self, member: Member, step: int) -> list[Effect]:
+        """`member` has finished `step`, and so has this one, with other parameters than most: that does not count."""
+        if self.finish is None or self.finish.step != step or member in self._outvoted:
+            return []
+        self._is_void, self._outvoted = True, self._outvoted | {member}
+        return [Explain(f"the parameters of step {step} at {member} differ from those of most; it is done without it")]
 
     def _commit(self, finish: Finish) -> list[Effect]:
         assert self._finish_view is not None

@@ -326,11 +326,12 @@ class Core:
                 return [Provide(source, self.done)]
             case m.Refuse(layout):
                 return [Refused(layout)] if self.view is None and self._joining.layout is not None else []
-            case m.Leave():
+            case m.Leave(outvoted):
                 self._next.admission.forget(source)
-                if self.view is not None and self.view.since(source) is not None:
-                    self._next.leavers[source] = None
-                return []
+                if self.view is None or self.view.since(source) is None:
+                    return []
+                self._next.leavers[source] = None
+                return self._steps.part_from(source, outvoted) if stamp == self.stamp else []
             case m.Decide(view):
                 return self._membership.consider_view(now, view)
             case m.LineageQuery():

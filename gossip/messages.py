@@ -115,7 +115,12 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """LEAVE: I start no further step; decide a view without me."""
+    """LEAVE: I start no further step; decide a view without me.
+
+    `outvoted`: the step that I have finished with other parameters than most; without me it is to be done over.
+    """
+
+    outvoted: int = NOTHING_DONE
 
 
 @dataclass(frozen=True, slots=True)
