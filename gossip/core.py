@@ -16,17 +16,7 @@ from .acceptor import BLANK
 from .claim import Claim, State, Status
 from .commit import Phase, StepMachine
 from .config import CoreConfig
-from .effects import (
-    Discovered,
-    Effect,
-    Explain,
-    Forget,
-    Left,
-    Provide,
-    Refused,
-    Removed,
-    Send,
-)
+from .effects import Discovered, Effect, Explain, Forget, Left, Provide, Refused, Removed, Send
 from .joining import Joining
 from .membership import Membership
 from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Kind, Report

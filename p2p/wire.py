@@ -41,14 +41,11 @@ class DType(IntEnum):
     BOOL = 9
 
 
-FLAG_STATE: Final = 1  # part of a state on its way to who has no seat, not of an operation
+FLAG_STATE, FLAG_FED, FLAG_TAKEN = 1, 32, 64  # part of a state or a step to who has no seat; so many of these came
 FLAG_LAST: Final = 2  # the last segment of its part of a state, or of a fed step
 FLAG_FINAL: Final = 4  # the last segment of everything
 FLAG_FINISHED: Final = 8  # says FINISHED: the digest is the step's, the payload the chain's and the parameters'
 FLAG_BELL: Final = 16  # says nothing: what its receiver waits for stands in the sender's memory
-FLAG_FED: Final = 32  # part of a committed step on its way to who has no seat
-FLAG_TAKEN: Final = 64  # says how many such segments have come
-ALL_FLAGS: Final = FLAG_STATE | FLAG_LAST | FLAG_FINAL | FLAG_FINISHED | FLAG_BELL | FLAG_FED | FLAG_TAKEN
 
 _MAGIC = b"SHOL"
 _HEADER = struct.Struct("<4sI16sQ16sQIIHHHH16s")
@@ -116,7 +113,7 @@ class DataHeader(NamedTuple):
         if magic != _MAGIC or version != VERSION:
             raise RemoteProtocolError(f"data header: magic {magic!r}, version {version}; we speak version {VERSION}")
         dtype = _DTYPES.get(code)
-        if dtype is None or flags & ~ALL_FLAGS:
+        if dtype is None or flags >= 2 * FLAG_TAKEN:
             raise RemoteProtocolError(f"data header: dtype {code} or flags {flags:#x} unknown")
         return cls(lineage, view_number, view_hash, sequence, transfer, segment, group, source, dtype, flags, digest)
 

@@ -8,52 +8,26 @@ from hypothesis import strategies as st
 
 from gossip import Member, Phase, Seat, View
 from gossip.commit import LAST_STEP, StepMachine, chain
-from gossip.effects import Aborted, Activated, Committed, Diverged, Effect, Explain, Installed, Removed, Send
-from gossip.messages import Beat, Finish, Leave, Progress, Ready
+from gossip.effects import Aborted, Activated, Committed, Diverged, Effect, Installed, Removed, Send
+from gossip.messages import Beat, Finish, Progress, Ready
 from gossip.view import founding_view
 
+from .machines import (
+    DIGEST_0,
+    FOUNDING,
+    GENESIS,
+    NOTHING,
+    PAIR,
+    TRIO,
+    UNSEATED,
+    ZERO,
+    active,
+    barrier,
+    finish,
+    finished,
+    founder,
+)
 from .members import LINEAGE, A, B, C, D, view_of
-
-FOUNDING = founding_view(Seat(A, 1), LINEAGE, 1)
-TRIO = view_of(2, A, B, C)
-TRIO_LATER = view_of(3, A, B, C)
-PAIR = view_of(3, A, B)
-
-
-def founder() -> StepMachine:
-    machine = StepMachine(A)
-    machine.found(FOUNDING)
-    return machine
-
-
-GENESIS = founder().digest
-NOTHING = Ready(True, -1, GENESIS, None)
-UNSEATED = Ready(False, -1, b"", None)
-
-
-def finish(step: int, view: View = TRIO, digest: bytes = b"bits", state_digest: bytes = b"state") -> Finish:
-    return Finish(step, digest, state_digest, view.number)
-
-
-ZERO = finish(0)
-DIGEST_0 = chain(GENESIS, ZERO)
-
-
-def active(view: View = TRIO) -> StepMachine:
-    """A, active in `view` with nothing done."""
-    machine = founder()
-    machine.install(view)
-    for member in view.members[1:]:
-        machine.receive(member, NOTHING)
-    assert machine.phase is Phase.ACTIVE
-    return machine
-
-
-def finished(view: View = TRIO) -> StepMachine:
-    """The same, which has finished step 0."""
-    machine = active(view)
-    machine.finished(0, b"bits", b"state")
-    return machine
 
 
 def committed() -> StepMachine:
@@ -67,12 +41,6 @@ def committed() -> StepMachine:
 
 def to(members: tuple[Member, ...], body: Ready | Progress | Beat) -> list[Send]:
     return [Send(member, body) for member in members]
-
-
-def barrier(machine: StepMachine, said: Ready, view: View = PAIR) -> list[Effect]:
-    """What follows when B says this in the next view."""
-    machine.install(view)
-    return machine.receive(B, said)
 
 
 def test_a_founder_is_seated_and_active_at_once() -> None:
@@ -147,67 +115,6 @@ def test_r2_different_digests_are_loud_and_nothing_commits(said: Progress, reaso
     machine.receive(C, Progress(-1, GENESIS, ZERO))
     assert machine.receive(B, said) == [Diverged(0, reason)]
     assert machine.done == -1
-
-
-OUTVOTED = Explain("the parameters of step 0 at c differ from those of most; it is done without it")
-OTHER = Progress(-1, GENESIS, finish(0, state_digest=b"other"))
-
-
-def test_r2_different_parameters_are_loud_where_nobody_is_outvoted() -> None:
-    machine = active(PAIR)
-    machine.finished(0, b"bits", b"state")
-    said = Progress(-1, GENESIS, finish(0, PAIR, state_digest=b"other"))
-    reason = "parameters of step 0 differ: 7374617465 at a, 6f74686572 at b"
-    assert machine.receive(B, said) == [Diverged(0, reason)]
-    assert machine.done == -1
-
-
-def test_r2_who_has_other_parameters_than_most_is_named_and_the_step_is_done_over_without_it() -> None:
-    machine = finished()
-    assert machine.receive(C, OTHER) == []
-    assert machine.receive(B, Progress(-1, GENESIS, ZERO)) == [OUTVOTED]
-    assert machine.part_from(C, 0) == []
-    assert machine.receive(B, Progress(-1, GENESIS, ZERO)) == []  # said once
-    assert barrier(machine, Ready(True, -1, GENESIS, ZERO)) == [Activated(PAIR, -1)]
-    assert machine.finished(0, b"again", b"state")[-1] == Send(B, Progress(-1, GENESIS, finish(0, PAIR, b"again")))
-
-
-def test_r2_who_has_other_parameters_than_most_leaves() -> None:
-    machine = active()
-    machine.receive(B, OTHER)
-    machine.receive(C, OTHER)
-    reason = "the parameters of step 0 at a differ from those of most members of its view"
-    effects = machine.finished(0, b"bits", b"state")
-    assert effects[-3:] == [Send(B, Leave(0)), Send(C, Leave(0)), Removed(reason)]
-
-
-def test_r2_who_says_that_it_is_outvoted_is_believed() -> None:
-    machine = finished()
-    assert machine.part_from(C, 1) == [] and machine.part_from(C, -1) == []
-    assert machine.part_from(C, 0) == [OUTVOTED]
-    assert machine.receive(B, Progress(-1, GENESIS, ZERO)) == machine.receive(C, OTHER) == []
-    assert barrier(machine, Ready(True, -1, GENESIS, ZERO)) == [Activated(PAIR, -1)]
-    assert machine.part_from(B, 0) == []
-
-
-def test_r2_three_different_parameters_are_loud() -> None:
-    machine = finished()
-    machine.receive(C, Progress(-1, GENESIS, finish(0, state_digest=b"third")))
-    (effect,) = machine.receive(B, OTHER)
-    assert isinstance(effect, Diverged)
-
-
-def test_r2_nobody_is_judged_before_all_have_finished() -> None:
-    machine = finished()
-    assert machine.receive(B, OTHER) == []
-    assert machine.receive(C, Progress(-1, GENESIS, ZERO)) != []
-
-
-def test_r2_a_member_that_has_committed_has_no_vote() -> None:
-    machine = finished()
-    machine.receive(B, Progress(0, DIGEST_0, None))
-    (effect,) = machine.receive(C, OTHER)
-    assert isinstance(effect, Diverged), "which cannot be: nobody commits what C finished otherwise"
 
 
 def test_r2_what_was_finished_in_an_older_view_does_not_count() -> None:
@@ -303,13 +210,6 @@ def test_r5_what_was_finished_with_different_digests_is_dropped_and_loud() -> No
         Diverged(0, "step 0 was finished with different bits: a: 62697473, b: 6f74686572"),
         Activated(PAIR, -1),
     ]
-
-
-def test_r5_parameters_of_which_most_agree_are_judged_when_the_step_is_done_over() -> None:
-    machine, other = finished(view_of(2, A, B, C, D)), finish(0, state_digest=b"other")
-    machine.install(TRIO_LATER)
-    machine.receive(B, Ready(True, -1, GENESIS, ZERO))
-    assert machine.receive(C, Ready(True, -1, GENESIS, other)) == [Activated(TRIO_LATER, -1)]
 
 
 def test_r5_another_past_is_loud() -> None:

@@ -1,0 +1,56 @@
+"""Step machines in the states that tests start from."""
+
+from gossip import Phase, Seat, View
+from gossip.commit import StepMachine, chain
+from gossip.effects import Effect
+from gossip.messages import Finish, Ready
+from gossip.view import founding_view
+
+from .members import LINEAGE, A, B, C, view_of
+
+FOUNDING = founding_view(Seat(A, 1), LINEAGE, 1)
+TRIO = view_of(2, A, B, C)
+TRIO_LATER = view_of(3, A, B, C)
+PAIR = view_of(3, A, B)
+
+
+def founder() -> StepMachine:
+    machine = StepMachine(A)
+    machine.found(FOUNDING)
+    return machine
+
+
+GENESIS = founder().digest
+NOTHING = Ready(True, -1, GENESIS, None)
+UNSEATED = Ready(False, -1, b"", None)
+
+
+def finish(step: int, view: View = TRIO, digest: bytes = b"bits", state_digest: bytes = b"state") -> Finish:
+    return Finish(step, digest, state_digest, view.number)
+
+
+ZERO = finish(0)
+DIGEST_0 = chain(GENESIS, ZERO)
+
+
+def active(view: View = TRIO) -> StepMachine:
+    """A, active in `view` with nothing done."""
+    machine = founder()
+    machine.install(view)
+    for member in view.members[1:]:
+        machine.receive(member, NOTHING)
+    assert machine.phase is Phase.ACTIVE
+    return machine
+
+
+def finished(view: View = TRIO) -> StepMachine:
+    """The same, which has finished step 0."""
+    machine = active(view)
+    machine.finished(0, b"bits", b"state")
+    return machine
+
+
+def barrier(machine: StepMachine, said: Ready, view: View = PAIR) -> list[Effect]:
+    """What follows when B says this in the next view."""
+    machine.install(view)
+    return machine.receive(B, said)
