@@ -148,11 +148,19 @@ class Core:
         self._joining.begin(layout, follows=follows)
         self._membership.layout = layout
 
-    def submitted(self, step: int, num_operations: int) -> None:
-        """So many operations of `step` have been submitted; said again when one of them gets on."""
+    def submitted(self, step: int, num_operations: int, num_complete: int) -> None:
+        """So many operations of `step` have been submitted, and are complete here; said again when one gets on."""
         if step == self.done + 1:
-            self._steps.submitted = num_operations
+            self._steps.submitted, self._steps.complete = num_operations, num_complete
             self._membership.watch_anew()
+
+    def num_submitted(self, member: Member) -> int | None:
+        """How many operations of step done + 1 `member` has submitted, as far as is known; None: all of them."""
+        return self._steps.num_submitted(member)
+
+    def silence_s(self, now: float, member: Member) -> float:
+        """For how long nothing was heard of `member`."""
+        return self._swim.silence_s(now, member)
 
     def finished(
         self, now: float, step: int, digest: bytes, state_digest: bytes, *, is_shown: bool = False

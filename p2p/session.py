@@ -11,7 +11,7 @@ from queue import Empty
 
 from gossip import Policy, View
 
-from .arrivals import Admitted, Arrival, Commit, StateOffer
+from .arrivals import Admitted, Arrival, Commit, StateOffer, Withdrawn
 from .config import PeerConfig
 from .discovery import Registry
 from .errors import JoinRefused, OperationMismatch, ShoalError, StepTimeout
@@ -25,6 +25,9 @@ logger = logging.getLogger("p2p")
 
 REMIND_S = 10.0
 """Who waits for a seat is told this often what for."""
+
+BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
+"""What is said to who calls an operation in a step that `DataParallel` has opened."""
 
 INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
 
@@ -60,7 +63,7 @@ class Session:
         self._has_asked = False
         self._complete = -2
         self._attempt = 0
-        self._is_open = False
+        self._open = ""
         self._unusable: ShoalError | None = None
         self._left = False
         self.loop.start()
@@ -149,29 +152,46 @@ class Session:
             self._complete = self.done
             self.loop.post(self._completion())
 
-    def submit(self, operation: Operation) -> None:
-        """Add an operation to the step that is open, or open one with it; the loop's thread runs it."""
+    def open_step(self, what: str) -> None:
+        """Open step done + 1; until it is committed or withdrawn, who opens another is told `what` is open.
+
+        Raises:
+            ShoalError: one is open already, or this peer cannot go on.
+        """
         self._check_usable()
-        self._is_open = True
+        if self._open:
+            raise ShoalError(self._open)
+        self._open = what
+
+    def submit(self, operation: Operation) -> None:
+        """Add an operation to the step that is open; the loop's thread runs it."""
+        self._check_usable()
         self.loop.post(self._submission(operation))
 
     def commit(self, state_digest: bytes = b"") -> list[Operation]:
         """Nothing more belongs to the open step: wait until all have finished it.
 
         Returns:
-            Its operations, whose results are now the caller's.
+            Its operations, whose results are now the caller's, who calls `announce` once they are handed out.
         """
         self.loop.post(self._closing(state_digest))
-        operations = self._await_commit(self.loop.inbox.get)
-        self.announce()
-        return operations
+        return self._await_commit(self.loop.inbox.get)
+
+    def withdraw(self) -> None:
+        """Take back what was submitted for the open step, if one is. The others wait for what is submitted next."""
+        if self._open:
+            self._check_usable()
+            self.loop.post(partial(self.loop.withdraw, self.done + 1, self._attempt))
+            self._await(Withdrawn, self.loop.inbox.get)
+
+    def show_state(self) -> None:
+        """An operation waits for all members, and one of them may wait for this peer's state."""
+        self.loop.post(self._standing_of_state())
 
     def run_alone(self, operation: Operation) -> None:
         """A step of one operation, run by the calling thread."""
         self.take_seat()
-        self._check_usable()
-        if self._is_open:
-            raise ShoalError("a step is open: call no operation between the first gradient and the end of backward")
+        self.open_step("an operation waits for the others")
         commands = [self._standing_of_state(), self._submission(operation), self._closing(b"")]
 
         def take(timeout: float) -> Arrival:
@@ -183,6 +203,9 @@ class Session:
 
     def begin_batch(self) -> int:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
+        if self._open is BACKWARD:  # it raised, and the script goes on: with zeros, and with samples that do not count
+            self.withdraw()
+            self.share.void()
         self.state_is_complete()
         return self.done
 
@@ -206,12 +229,19 @@ class Session:
 
     def _await_commit(self, take: Callable[..., Arrival]) -> list[Operation]:
         """Take what the loop says until step done + 1 is committed, or is given up."""
+        arrival = self._await(Commit, take)
+        assert isinstance(arrival, Commit)
+        return arrival.operations
+
+    def _await(self, awaited: type[Commit] | type[Withdrawn], take: Callable[..., Arrival]) -> Arrival:
+        """Take what the loop says until the open step, done + 1, is over in this attempt: `awaited` comes."""
         step = self.done + 1
         self._attempt += 1
-        self._is_open = False
+        self._open = ""
         deadline = self.loop.now() + self._config.step_timeout_s
+        arrival: Arrival | None = None
         try:
-            while self.done < step:
+            while not isinstance(arrival, awaited):
                 arrival = take(timeout=max(0.0, deadline - self.loop.now()))
                 self._take_in(arrival)
         except OperationMismatch as error:
@@ -227,8 +257,7 @@ class Session:
             if isinstance(error, Empty):
                 raise StepTimeout(why) from None
             raise
-        assert isinstance(arrival, Commit)
-        return arrival.operations
+        return arrival
 
     def _take_in(self, arrival: Arrival) -> None:
         """What the loop says of steps and views becomes what the script sees; an error is raised."""
