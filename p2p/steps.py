@@ -17,6 +17,7 @@ from .mismatch import Mismatches
 from .operations import Array, Operation, Operations, Segment
 from .receipts import write_receipt
 from .sharing import Sharing, Standing
+from .waiting import explain_waiting
 
 
 class Steps:
@@ -236,9 +237,7 @@ class Steps:
 
     def explain(self) -> str:
         """What the open step waits for; a snapshot, from any thread."""
-        view = self._core.view
-        missing = self._operations.explain_missing(view.members if view is not None else ())
-        return missing or f"{self._core.reason}; others have not submitted or finished it"
+        return explain_waiting(self._core, self._operations, self._now())
 
 
 def _or_none(digest: bytes) -> bytes:

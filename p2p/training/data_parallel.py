@@ -205,7 +205,7 @@ class DataParallel(torch.nn.Module):
             self._has_summed, self._in_pass = True, False
             return
         for bucket in self._buckets if self._has_summed else ():
-            for index in bucket.missing:
+            for index in tuple(bucket.missing):
                 if bucket.tensors[index].grad is not None:
                     self._add(bucket.tensors[index])
         if self._ends_step:
