@@ -124,7 +124,7 @@ class DataParallel(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass."""
-        if self._in_pass:  # it raised
+        if self._in_pass and torch._C._current_graph_task_id() < 0:  # it raised: no backward is under way
             self._begin_anew()
         self._session.state_is_complete()
         return self.module(*args, **kwargs)

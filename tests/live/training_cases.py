@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import p2p
 from p2p import DataParallel, Peer
@@ -334,6 +335,31 @@ def two_passes_for_one_update_are_told_what_to_do(peer: Peer) -> None:
         parameter.grad = None
     parallel(x).mean().backward()
     assert_same_everywhere(peer, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+
+
+@case
+def a_layer_that_is_used_twice_and_computed_again_in_backward(peer: Peer) -> None:
+    layer, last = nn.Linear(4, 4), nn.Linear(4, 1)
+    model = nn.Sequential(layer, last)
+    parallel = wrap(peer, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    x = torch.randn(2, 6, 4, requires_grad=True)
+
+    def run(x: Tensor) -> Any:
+        hidden: Tensor = checkpoint(lambda y: layer(torch.tanh(layer(y))), x, use_reentrant=False)
+        return last(hidden).square().mean()
+
+    expected = [(a + b) / 2 for a, b in zip(*(gradients(model, run(part)) for part in x), strict=True)]
+    parallel(x[peer.rank])
+    run(x[peer.rank]).backward()
+    assert_gradients(model, expected)
+    for parameter in model.parameters():
+        parameter.grad = None
+    checkpoint(parallel, x[peer.rank], use_reentrant=False).square().mean().backward()  # calls forward in backward
+    assert peer.done == 2
+    for parameter in model.parameters():
+        parameter.grad = None
+    tail: Any = checkpoint(last, layer(x[peer.rank]), use_reentrant=True)  # a backward pass within backward
+    raises(p2p.ShoalError, "use_reentrant=False", tail.mean().backward)
 
 
 @case
