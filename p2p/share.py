@@ -39,6 +39,7 @@ class Share:
         self._is_spent = False
         self._is_void = False
         self._is_used = False
+        self._micro_batches_of = object()
 
     @property
     def slice(self) -> tuple[int, int]:
@@ -94,6 +95,7 @@ class Share:
     ) -> Iterator[Any]:
         """The batches of `Peer.batches`; `begin` is called before each slice, and returns the last committed step."""
         done = None
+        self._micro_batches_of = me = object()
         try:
             while not sampler.is_exhausted(self.state):
                 if done == (done := begin()) and not self._is_void:
@@ -109,7 +111,8 @@ class Share:
                 size = max_local_batch if max_local_batch and counts else len(indices)
                 yield from self._micro_batches(dataset, indices, size)
         finally:
-            self.fraction, self.is_last = 1.0, True
+            if self._micro_batches_of is me:  # and nobody has begun anew
+                self.fraction, self.is_last = 1.0, True
 
     def _micro_batches(self, dataset: Any, indices: Array, size: int) -> Iterator[Any]:
         """The samples at `indices`, at most `size` at a time."""

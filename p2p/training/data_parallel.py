@@ -117,10 +117,8 @@ class DataParallel(torch.nn.Module):
         self._session.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
         for parameter in self._summed:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
-        for part in self._parts:
-            if isinstance(part, torch.optim.Optimizer):
-                part.register_step_pre_hook(self._before_update)
-                part.register_step_post_hook(self._after_update)
+        optimizer.register_step_pre_hook(self._before_update)
+        optimizer.register_step_post_hook(self._after_update)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass."""
@@ -211,8 +209,7 @@ class DataParallel(torch.nn.Module):
         if self._ends_step:
             self._end_step()
         else:
-            for parameter in self._summed:
-                parameter.grad = None
+            self._drop_gradients()
             for bucket in self._buckets:
                 bucket.begin_pass()
             self._has_summed = self._in_pass = False
@@ -270,9 +267,16 @@ class DataParallel(torch.nn.Module):
         try:
             self._session.commit(self._digest_state())
             self._hand_out()
+        except BaseException:
+            self._drop_gradients()  # what only this peer has computed must not update its replica
+            raise
         finally:
             self._reset()
         self._session.announce()
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._summed:
+            parameter.grad = None
 
     def _hand_out(self) -> None:
         self._share.spend()
@@ -294,7 +298,15 @@ class DataParallel(torch.nn.Module):
         if self._is_due and (self._is_updating or is_added):
             raise ShoalError(TWICE)
 
-    def _before_update(self, *_: object) -> None:
+    def _before_update(self, _: object, arguments: tuple[object, ...], named: dict[str, object]) -> None:
+        """`optimizer.step` begins; with a closure, the last pass of the step may be in it."""
+        has_closure = arguments[1:] or named.get("closure")
+        if self._in_pass:  # it raised, and the script goes on
+            self._drop_gradients()
+        elif self._has_summed and not has_closure:
+            raise ShoalError(
+                "`optimizer.step` was called between the passes of a step: end it, outside `no_sync`, first"
+            )
         self._is_updating = True
 
     def _after_update(self, *_: object) -> None:

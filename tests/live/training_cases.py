@@ -85,6 +85,7 @@ def no_sync_sums_in_grad_and_counts_all_samples(peer: Peer) -> None:
             parallel.num_samples(mine[0])
             loss_of(parallel, peer.rank, 0).backward()
         assert not parallel.has_committed
+        raises(p2p.ShoalError, "between the passes", optimizer.step)
         parallel.num_samples(mine[1])
         loss_of(parallel, peer.rank, 1).backward()
         assert parallel.has_committed
@@ -251,8 +252,9 @@ def who_raises_in_backward_goes_on_without_its_samples(peer: Peer) -> None:
             functional.mse_loss(parallel(x), y).backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             assert "no memory" in str(error)
-            continue
-        optimizer.step()
+            if peer.done + 1 != 5:
+                continue
+        optimizer.step()  # in step 5 although backward raised: there are no gradients
         if parallel.has_committed:
             assert peer.receipt is not None
             counted.append([entry.num_samples for entry in peer.receipt.contributions])
@@ -360,6 +362,24 @@ def a_layer_that_is_used_twice_and_computed_again_in_backward(peer: Peer) -> Non
         parameter.grad = None
     tail: Any = checkpoint(last, layer(x[peer.rank]), use_reentrant=True)  # a backward pass within backward
     raises(p2p.ShoalError, "use_reentrant=False", tail.mean().backward)
+
+
+@case
+def what_another_call_gave_up_updates_nothing(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    for turn in range(3):
+        optimizer.zero_grad()
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        backward = parallel(torch.randn(3, 4)).square().mean().backward
+        if turn == 1:
+            raises(p2p.OperationMismatch, "barrier", peer.barrier if peer.rank else backward)
+        else:
+            backward()
+        optimizer.step()
+        is_same = [torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
+        assert is_same == [turn == 1] * 4
+    assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
 
 
 @case
