@@ -192,7 +192,7 @@ class Peer:
             global_batch: samples per step, over all members.
             epochs: each sample is used exactly once in each.
             seed: of the order of samples; the same on every peer.
-            max_local_batch: hand a larger part out in micro-batches of at most so many samples. The script calls
+            max_local_batch: hand a larger part out in equal micro-batches of at most so many samples. The script calls
                 backward on the mean loss of each. `DataParallel` weights them by their samples, and the last one ends
                 the step, as if the part had been one batch. See `DataParallel.has_committed`.
         """

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from typing import Any
 
+import numpy as np
+
 from collectives import Array
 
 from .errors import ShoalError
@@ -115,10 +117,10 @@ class Share:
                 self.fraction, self.is_last = 1.0, True
 
     def _micro_batches(self, dataset: Any, indices: Array, size: int) -> Iterator[Any]:
-        """The samples at `indices`, at most `size` at a time."""
-        for start in range(0, len(indices), size):
-            part = indices[start : start + size]
-            self.fraction, self.is_last = len(part) / len(indices), start + size >= len(indices)
+        """The samples at `indices`, at most `size` at a time, and about equally many."""
+        parts = np.array_split(indices, -(-len(indices) // size))
+        for number, part in enumerate(parts, start=1):
+            self.fraction, self.is_last = len(part) / len(indices), number == len(parts)
             self._is_used = False
             yield take(dataset, part)
             if not (self.is_last or self._is_used or self._is_void):
