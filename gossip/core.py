@@ -154,13 +154,9 @@ class Core:
             self._steps.submitted, self._steps.complete = num_operations, num_complete
             self._membership.watch_anew()
 
-    def num_submitted(self, member: Member) -> int | None:
-        """How many operations of step done + 1 `member` has submitted, as far as is known; None: all of them."""
-        return self._steps.num_submitted(member)
-
-    def silence_s(self, now: float, member: Member) -> float:
-        """For how long nothing was heard of `member`."""
-        return self._swim.silence_s(now, member)
+    def standing(self, now: float, member: Member) -> tuple[int | None, float]:
+        """Operations of step done + 1 that `member` is known to have submitted (None: all), and its silence in s."""
+        return self._steps.num_submitted(member), self._swim.silence_s(now, member)
 
     def finished(
         self, now: float, step: int, digest: bytes, state_digest: bytes, *, is_shown: bool = False

@@ -190,14 +190,6 @@ class Operations:
         self._shared.clear()
         return operations
 
-    def take_back(self) -> bool:
-        """Drop the open step's operations. Returns whether some ran in this view, which then runs nothing more."""
-        has_run = self._active and any(run is not None for run in self._running)
-        self.end()
-        if has_run:
-            self.pause()
-        return has_run
-
     def progress(self) -> tuple[int, int]:
         """How many operations of the open step run, and how many of them are complete."""
         return len(self._running) if self._active else 0, self._num_complete

@@ -90,9 +90,11 @@ class Steps:
         """Take back what was submitted for `step`. The others start it over, if they were sent anything of it."""
         if attempt == self._void_attempt:
             return  # it is given up: the training thread is told
-        has_run = self._operations.take_back()
+        has_run = self._operations.progress()[0] > 0
+        self._operations.end()
         self._tell(Withdrawn(step))
         if has_run:
+            self._operations.pause()
             self._core.submitted(step, 0, 0)
             self._carry_out(self._core.withdraw(self._now(), step))
 

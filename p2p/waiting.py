@@ -14,13 +14,12 @@ def explain_waiting(core: Core, operations: Operations, now: float) -> str:
     view = core.view
     if view is None:
         return core.reason
-    counts = {member: core.num_submitted(member) for member in view.members}
-    unfinished = {member: count for member, count in counts.items() if count is not None}
-    is_finished_by_some = len(unfinished) < len(counts)
-    most = max(unfinished.values(), default=0)
+    standings = [(member, *core.standing(now, member)) for member in view.members]
+    counts = [count for _, count, _ in standings if count is not None]
+    is_finished_by_some = len(counts) < len(standings)
     parts = [operations.explain_missing(view.members)]
-    for member, count in unfinished.items():
-        if is_finished_by_some or count < most:
-            heard = "this one" if member == core.me else f"last heard {core.silence_s(now, member):.1f} s ago"
+    for member, count, silence_s in standings:
+        if count is not None and (is_finished_by_some or count < max(counts)):
+            heard = "this one" if member == core.me else f"last heard {silence_s:.1f} s ago"
             parts.append(f"peer {member} ({heard}) has submitted {count} operations of step {core.done + 1}")
     return "; ".join(part for part in parts if part) or core.reason

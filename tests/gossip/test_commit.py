@@ -418,11 +418,6 @@ def test_it_is_known_who_has_submitted_how_much_of_the_open_step() -> None:
     machine.receive(C, doing(done=1))
     machine.finished(1, b"bits", b"state")
     assert machine.num_submitted(A) is None
-
-
-def test_who_has_said_nothing_of_this_step_has_submitted_nothing() -> None:
-    machine = committed()
-    assert machine.num_submitted(B) == 0
     assert active().num_submitted(B) == 0
 
 

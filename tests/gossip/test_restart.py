@@ -117,9 +117,9 @@ def test_what_is_submitted_for_another_step_means_nothing() -> None:
 def test_a_straggler_whose_operations_are_all_complete_waits_for_nobody() -> None:
     peer = seated(B, C, stall_s=2.0)
     peer.submitted(0, 2, 2)
-    assert (peer.num_submitted(A), peer.num_submitted(B), peer.silence_s(0.0, B)) == (2, 0, 0.0)
+    assert (peer.standing(0.0, A)[0], peer.standing(0.0, B)) == (2, (0, 0.0))
     assert bodies(Report, submit(peer, 5, 0.0, 4.0)) == []
-    assert peer.num_submitted(B) == 5
+    assert peer.standing(4.0, B)[0] == 5
 
 
 def test_waiting_for_who_has_not_submitted_is_no_stall() -> None:

@@ -438,7 +438,8 @@ def test_what_is_taken_back_runs_no_more_in_this_view_and_something_else_in_the_
     second.close(3, b"")
     group.deliver(2)
     assert first.progress()[0] == 1
-    assert first.take_back()
+    first.end()
+    first.pause()
     assert first.progress() == (0, 0) and first.operation(3, 0) is None
     ours = all_reduce(np.full(50, 9.0))
     first.submit(3, ours)
@@ -457,7 +458,8 @@ def test_what_has_not_run_in_this_view_is_taken_back_without_a_trace() -> None:
     group = Group(2, seed=0)
     group.install(0, 1)
     group.all[0].submit(0, all_reduce(np.zeros(5)))
-    assert not group.all[0].take_back()
+    assert group.all[0].progress() == (0, 0)
+    group.all[0].end()
     operations = [all_reduce(np.full(5, 1.0)) for _ in range(2)]
     for each, operation in zip(group.all, operations, strict=True):
         each.submit(0, operation)
