@@ -4,8 +4,9 @@
 
 Each peer is a process with one thread for arithmetic, and trains the same model in three ways that take turns, block by
 block, in one run: without any exchange, with shoal's DataParallel (commit, digests and all), with torch's DDP over
-Gloo. A time is that of a step of the slowest peer; the ratio to no exchange is taken round by round. The gradients of
-the first step have to be the same with shoal and with DDP.
+Gloo. A time is that of a step of the slowest peer; the ratio to no exchange is taken round by round. Processor time, of
+all threads of a peer, says less about overlap, and more where others use the machine. The gradients of the first step
+have to be the same with shoal and with DDP.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -47,10 +49,11 @@ def main() -> int:
     apart = max(peer["difference"] for peer in found)
     is_right = apart <= TOLERANCE and all(peer["is_exchanged"] for peer in found)
     print(f"{options.peers} peers, {found[0]['num_parameters'] / 1e6:.1f} M parameters, {described['cores']} cores")
-    print(f"{'':14}{'p50 ms':>8}{'ratio':>8}   of rounds: least, greatest")
+    print(f"{'':14}{'p50 ms':>8}{'ratio':>8}  {'of rounds: least, greatest':28}{'processor ms':>12}{'ratio':>8}")
     for row in rows:
         spread = f"{row['ratio_least']:.3f}, {row['ratio_greatest']:.3f}"
-        print(f"{row['way']:14}{1e3 * row['p50_s']:8.1f}{row['ratio']:8.3f}   {spread}")
+        cpu = f"{1e3 * row['p50_cpu_s']:12.1f}{row['cpu_ratio']:8.3f}"
+        print(f"{row['way']:14}{1e3 * row['p50_s']:8.1f}{row['ratio']:8.3f}  {spread:28}{cpu}")
     print(f"gradients of the first step differ by {apart:.1e} of the largest: {'right' if is_right else 'WRONG'}")
     if options.json is not None:
         everything = {
@@ -80,24 +83,32 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def summarize(times_s: list[dict[str, list[list[float]]]]) -> list[dict[str, Any]]:
+def summarize(times: list[dict[str, list[list[tuple[float, float]]]]]) -> list[dict[str, Any]]:
     """Per way: p50 of all steps, and the ratios to no exchange, round by round.
 
     Args:
-        times_s: per peer and way, the times of all blocks.
+        times: per peer and way, for each step of all blocks, seconds and processor seconds.
     """
-    slowest = {
-        way: [
-            [max(step) for step in zip(*blocks, strict=True)] for blocks in zip(*(t[way] for t in times_s), strict=True)
-        ]
-        for way in WAYS
-    }
+    slowest = {way: [merge(blocks) for blocks in zip(*(peer[way] for peer in times), strict=True)] for way in WAYS}
+    alone = slowest[ALONE]
     rows = []
     for way, blocks in slowest.items():
-        ratios = [median(block) / median(alone) for block, alone in zip(blocks, slowest[ALONE], strict=True)]
-        row = {"way": way, "p50_s": median(step for block in blocks for step in block), "ratio": median(ratios)}
-        rows.append({**row, "ratio_least": min(ratios), "ratio_greatest": max(ratios), "times_s": blocks})
+        ratios = [p50(block, 0) / p50(other, 0) for block, other in zip(blocks, alone, strict=True)]
+        cpu_ratios = [p50(block, 1) / p50(other, 1) for block, other in zip(blocks, alone, strict=True)]
+        steps = [step for block in blocks for step in block]
+        row = {"way": way, "p50_s": p50(steps, 0), "p50_cpu_s": p50(steps, 1), "ratio": median(ratios)}
+        row |= {"ratio_least": min(ratios), "ratio_greatest": max(ratios), "cpu_ratio": median(cpu_ratios)}
+        rows.append({**row, "times_s": blocks})
     return rows
+
+
+def merge(blocks: Sequence[list[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Of blocks that peers ran at the same time, the slowest peer's times of each step."""
+    return [(max(each[0] for each in step), max(each[1] for each in step)) for step in zip(*blocks, strict=True)]
+
+
+def p50(steps: Sequence[tuple[float, float]], column: int) -> float:
+    return median(step[column] for step in steps)
 
 
 if __name__ == "__main__":

@@ -60,14 +60,14 @@ class Way:
         elif name == GLOO:
             self._model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
 
-    def step(self, batch: Tensor) -> float:
-        """Train on `batch`; seconds."""
-        start = time.perf_counter()
+    def step(self, batch: Tensor) -> tuple[float, float]:
+        """Train on `batch`; seconds, and those of processors in all threads of this process."""
+        start, start_cpu = time.perf_counter(), time.process_time()
         loss = self._model(batch)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
-        return time.perf_counter() - start
+        return time.perf_counter() - start, time.process_time() - start_cpu
 
 
 def main(index: int, folder: Path, num_rounds: int, steps_per_block: int, batch_size: int) -> None:
@@ -84,7 +84,7 @@ def main(index: int, folder: Path, num_rounds: int, steps_per_block: int, batch_
             for way in ways.values():
                 way.step(first)
             exchanged, apart = difference(shoal, ways[ALONE]), difference(shoal, ways[GLOO])
-            times_s: dict[str, list[list[float]]] = {name: [] for name in WAYS}
+            times_s: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in WAYS}
             for number, name in turns(num_rounds):
                 peer.barrier()
                 times_s[name].append([ways[name].step(batch) for batch in batches[number]])
