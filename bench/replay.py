@@ -1,10 +1,11 @@
 """Do four peers learn what one process would? Replays a run from its receipts, and compares the losses.
 
-    python -m bench.replay [--steps 50] [--kill] [--json FILE]
+    python -m bench.replay [--steps 50] [--kill N] [--json FILE]
 
-Four peers train the small GPT of examples/gpt.py. With --kill one of them dies by SIGKILL between two buckets of a
-step. Then one process takes, for each receipt, the samples that it counts, as one batch. Step by step the peers' mean
-loss over their own samples, weighted by their number, has to be the loss of that batch, within 1e-3 of it.
+Four peers train the small GPT of examples/gpt.py. With --kill 1 one of them dies by SIGKILL between two buckets of a
+step, with --kill 2 another one later, between two steps. Then one process takes, for each receipt, the samples that it
+counts, as one batch. Step by step the peers' mean loss over their own samples, weighted by their number, has to be the
+loss of that batch, within 1e-3 of it. All replicas have to be equal bit by bit, in each step and after the last.
 """
 
 import argparse
@@ -20,7 +21,15 @@ from typing import Final
 
 import numpy as np
 
-from bench.replay_peer import GLOBAL_BATCH, SEED, make_training, train_step
+from bench.replay_peer import (
+    BETWEEN_BUCKETS,
+    BETWEEN_STEPS,
+    GLOBAL_BATCH,
+    SEED,
+    Victim,
+    make_training,
+    train_step,
+)
 from p2p.benchmark.machine import commit, machine
 from p2p.launch import LaunchConfig, Launcher
 from p2p.receipts import Receipt, read_receipts
@@ -29,7 +38,7 @@ from p2p.sampler import ElasticSampler
 ROOT: Final = Path(__file__).parents[1]
 NUM_PEERS: Final = 4
 TOLERANCE: Final = 1e-3
-NOBODY: Final = -1
+SECOND_VICTIM: Final = 3
 
 Losses = Mapping[tuple[int, str], tuple[float, int, int]]
 """Per step and peer_id: mean loss over its own samples, the first of them, and their number."""
@@ -54,27 +63,34 @@ def main() -> int:
     """Train, replay, compare; returns the exit code."""
     options = parse()
     kill_step = options.kill_step or options.steps * 2 // 5
+    victims = [
+        Victim(options.victim, kill_step, BETWEEN_BUCKETS),
+        Victim(SECOND_VICTIM, max(kill_step + 1, options.steps * 7 // 10), BETWEEN_STEPS),
+    ]
     with tempfile.TemporaryDirectory(prefix="shoal-") as name:
         folder = Path(name)
-        code = train(folder, options.steps, options.victim if options.kill else NOBODY, kill_step)
+        code = train(folder, options.steps, victims[: options.kill])
         if code:
             return code
         receipts = agreed_receipts(folder)
         losses = read_losses(folder)
+        ends = {path.read_text() for path in (folder / "receipts").glob("*.end")}
     counted = indices_of(receipts, options.steps)
     replayed = replay(counted, options.steps)
     compared = [compare(receipt, losses, loss) for receipt, loss in zip(receipts, replayed, strict=True)]
-    problems = check(compared, counted, options.steps, num_left=NUM_PEERS - 1 if options.kill else NUM_PEERS)
-    report(compared, problems, is_killed=options.kill, json_path=options.json)
+    problems = check(compared, counted, options.steps, num_left=NUM_PEERS - options.kill)
+    if len(ends) != 1 or not all(receipt.state_digest for receipt in receipts):
+        problems.append(f"the peers end with {len(ends)} different models, or did not compare them")
+    report(compared, problems, num_killed=options.kill, json_path=options.json)
     return 1 if problems else 0
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50, help="about how many steps to train")
-    parser.add_argument("--kill", action="store_true", help="one peer kills itself between two buckets")
-    parser.add_argument("--kill-step", type=int, help="in this step; default: after two fifths")
-    parser.add_argument("--victim", type=int, default=1, choices=range(NUM_PEERS), help="which of the peers")
+    parser.add_argument("--kill", type=int, default=0, choices=range(3), help="so many peers kill themselves")
+    parser.add_argument("--kill-step", type=int, help="the first of them in this step; default: after two fifths")
+    parser.add_argument("--victim", type=int, default=1, choices=range(SECOND_VICTIM), help="which one is the first")
     parser.add_argument("--json", type=Path, help="also write the results here")
     options = parser.parse_args()
     if options.steps < 5:
@@ -84,11 +100,11 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def train(folder: Path, num_steps: int, victim: int, kill_step: int) -> int:
+def train(folder: Path, num_steps: int, victims: Sequence[Victim]) -> int:
     """Run the peers to their end; their files are then in `folder`/receipts. Returns the launcher's exit code."""
     config = LaunchConfig(
         script=ROOT / "bench" / "replay_peer.py",
-        args=(str(num_steps), str(victim), str(kill_step)),
+        args=(str(num_steps), *(f"{victim.index}:{victim.step}:{victim.place}" for victim in victims)),
         num_peers=NUM_PEERS,
         swarm="replay",
         home=folder,
@@ -168,11 +184,11 @@ def check(compared: Sequence[Compared], counted: Sequence[Sequence[int]], num_st
     return problems
 
 
-def report(compared: Sequence[Compared], problems: Sequence[str], *, is_killed: bool, json_path: Path | None) -> None:
+def report(compared: Sequence[Compared], problems: Sequence[str], *, num_killed: int, json_path: Path | None) -> None:
     largest = max(compared, key=lambda row: row.difference)
-    how = "one killed between two buckets" if is_killed else "none killed"
+    how = ("none killed", "one killed between two buckets", "one killed between two buckets, one between two steps")
     print(
-        f"{NUM_PEERS} peers, {how}, {len(compared)} steps, loss {compared[0].peers_loss:.4f} to "
+        f"{NUM_PEERS} peers, {how[num_killed]}, {len(compared)} steps, loss {compared[0].peers_loss:.4f} to "
         f"{compared[-1].peers_loss:.4f}: largest relative difference {largest.difference:.1e}, at step {largest.step}"
     )
     for problem in problems:
@@ -183,7 +199,7 @@ def report(compared: Sequence[Compared], problems: Sequence[str], *, is_killed: 
             "version": 1,
             "commit": commit(),
             "machine": machine(),
-            "config": {"peers": NUM_PEERS, "kill": is_killed},
+            "config": {"peers": NUM_PEERS, "kill": num_killed},
             "columns": ["step", "peers", "peers_loss", "replayed_loss"],
             "steps": rows,
             "largest_relative_difference": largest.difference,

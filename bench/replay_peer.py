@@ -1,17 +1,19 @@
 """One of the peers of bench/replay.py: trains the small GPT of examples/gpt.py, and writes down its own losses.
 
-    python replay_peer.py STEPS VICTIM KILL_STEP
+    python replay_peer.py STEPS [INDEX:STEP:PLACE ...]
 
-One line of JSON per step goes into `PEER_ID.losses.jsonl` beside the receipts. The peer that was started as number
-VICTIM kills itself in the middle of the backward pass of step KILL_STEP, when some buckets are on their way and
-others are not complete; -1 is nobody.
+One line of JSON per step goes into `PEER_ID.losses.jsonl` beside the receipts, the digest of the last model into
+`PEER_ID.end`. The peer that was started as number INDEX kills itself in step STEP: either `buckets`, in the middle of
+the backward pass, when some buckets are on their way and others are not complete, or `steps`, before it.
 """
 
+import hashlib
 import json
 import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +28,23 @@ BUCKET_BYTES: Final = 256 << 10
 """Makes six or more buckets of this model."""
 
 SEED: Final = 0
+
+BETWEEN_BUCKETS, BETWEEN_STEPS = "buckets", "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """Which peer kills itself, in which step, and where."""
+
+    index: int
+    step: int
+    place: str
+
+
+def parse_victim(text: str) -> Victim:
+    """Of INDEX:STEP:PLACE."""
+    index, step, place = text.split(":")
+    return Victim(int(index), int(step), place)
 
 
 def make_training(num_steps: int) -> tuple[Tensor, GPT, torch.optim.Optimizer]:
@@ -58,21 +77,26 @@ def kill_between_buckets(model: GPT, is_now: Callable[[], bool]) -> None:
     inside.register_post_accumulate_grad_hook(end)
 
 
-def main(num_steps: int, victim: int, kill_step: int) -> None:
+def main(num_steps: int, victims: list[Victim]) -> None:
     """Train until every sample was used once."""
     windows, model, optimizer = make_training(num_steps)
+    index = int(os.environ["SHOAL_LAUNCH_INDEX"])
+    ends = {victim.place: victim.step for victim in victims if victim.index == index}
     with p2p.join() as peer:
         parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=BUCKET_BYTES, state_digest="all")
-        if int(os.environ["SHOAL_LAUNCH_INDEX"]) == victim:
-            kill_between_buckets(model, lambda: peer.done + 1 == kill_step)
-        path = Path(os.environ["SHOAL_RECEIPTS"]) / f"{peer.peer_id}.losses.jsonl"
-        with path.open("w", buffering=1, encoding="utf-8") as lines:
+        kill_between_buckets(model, lambda: peer.done + 1 == ends.get(BETWEEN_BUCKETS))
+        folder = Path(os.environ["SHOAL_RECEIPTS"])
+        with (folder / f"{peer.peer_id}.losses.jsonl").open("w", buffering=1, encoding="utf-8") as lines:
             for batch in peer.batches(windows, global_batch=GLOBAL_BATCH, seed=SEED):
+                if peer.done + 1 == ends.get(BETWEEN_STEPS):
+                    os.kill(os.getpid(), signal.SIGKILL)
                 first_sample, num_samples = peer.session.share.slice
                 loss = train_step(parallel, optimizer, batch)
                 line = {"step": peer.done, "loss": loss, "first_sample": first_sample, "num_samples": num_samples}
                 lines.write(json.dumps({"peer_id": peer.peer_id, **line}) + "\n")
+        content = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+        (folder / f"{peer.peer_id}.end").write_text(hashlib.blake2b(content).hexdigest())
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]), [parse_victim(text) for text in sys.argv[2:]])

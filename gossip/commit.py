@@ -51,7 +51,7 @@ class StepMachine:
         self.done = NOTHING_DONE
         self.digest = b""
         self.previous = b""
-        self.submitted = 0
+        self.submitted = self.complete = 0
         self.finish: Finish | None = None
         self._finish_view: View | None = None
         self._is_void = False
@@ -77,7 +77,8 @@ class StepMachine:
         self.view, self.phase = view, Phase.INSTALLING
         self.finish, self._is_void = None if self._is_void else self.finish, False
         self._outvoted = frozenset()
-        self._ready, self._progress, self._target, self.submitted = {}, {}, None, 0
+        self._ready, self._progress, self._target = {}, {}, None
+        self.submitted = self.complete = 0
         self._shares = all(member in self.reads for member in view.members if member != self._me)
         mine = Ready(self.seated, self.done, self.digest, self.finish, *self._aborted, self._shares)
         effects: list[Effect] = [Installed(view), *self._tell_all(mine)]
@@ -180,6 +181,15 @@ class StepMachine:
         assert self.phase is Phase.ACTIVE and self.finish is not None
         return self._commit(self.finish)
 
+    def num_submitted(self, member: Member) -> int | None:
+        """How many operations of the open step `member` has submitted, as far as it has said; None: all of them."""
+        if member == self._me:
+            return self.submitted if self.finish is None else None
+        progress = self._progress.get(member)
+        if progress is None or progress.done < self.done:
+            return 0
+        return progress.submitted if progress.done == self.done and progress.finish is None else None
+
     def has_heard(self, member: Member) -> bool:
         """Whether `member` has said READY in this view."""
         return member in self._ready
@@ -192,7 +202,7 @@ class StepMachine:
 
     def stuck_at(self) -> tuple[int, int] | None:
         """Step and number of operations that all members have submitted, and that are not complete here."""
-        if self.phase is not Phase.ACTIVE or self.finish is not None or not self.submitted:
+        if self.phase is not Phase.ACTIVE or self.finish is not None or self.complete >= self.submitted:
             return None
         assert self.view is not None
         others = [self._progress.get(member) for member in self.view.members if member != self._me]
@@ -267,7 +277,7 @@ class StepMachine:
     def _commit(self, finish: Finish) -> list[Effect]:
         assert self._finish_view is not None
         self.previous, self.digest = self.digest, chain(self.digest, finish)
-        self.done, self.finish, self.submitted = finish.step, None, 0
+        self.done, self.finish, self.submitted, self.complete = finish.step, None, 0, 0
         self._aborted = (0, "")
         return [Committed(finish, self._finish_view)]
 

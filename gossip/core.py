@@ -143,11 +143,15 @@ class Core:
         self._joining.begin(layout, follows=follows)
         self._membership.layout = layout
 
-    def submitted(self, step: int, num_operations: int) -> None:
-        """So many operations of `step` have been submitted; said again when one of them gets on."""
+    def submitted(self, step: int, num_operations: int, num_complete: int) -> None:
+        """So many operations of `step` have been submitted, and are complete here; said again when one gets on."""
         if step == self.done + 1:
-            self._steps.submitted = num_operations
+            self._steps.submitted, self._steps.complete = num_operations, num_complete
             self._membership.watch_anew()
+
+    def standing(self, now: float, member: Member) -> tuple[int | None, float]:
+        """Operations of step done + 1 that `member` is known to have submitted (None: all), and its silence in s."""
+        return self._steps.num_submitted(member), self._swim.silence_s(now, member)
 
     def finished(
         self, now: float, step: int, digest: bytes, state_digest: bytes, *, is_shown: bool = False

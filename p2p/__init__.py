@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from .config import PeerConfig
 from .errors import (
     JoinRefused,
+    NonFiniteGradient,
     OperationMismatch,
     QuorumLost,
     RegistryError,
@@ -24,6 +25,7 @@ __all__ = [
     "Contribution",
     "DataParallel",
     "JoinRefused",
+    "NonFiniteGradient",
     "OperationMismatch",
     "Peer",
     "PeerConfig",

@@ -21,6 +21,13 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """What was submitted for `step` is taken back: submit it anew."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class StateOffer:
     """The state after `step`: load it, then post `Loop.loaded`. `view`: that the donor had installed."""
 
@@ -38,4 +45,4 @@ class Admitted:
     done: int
 
 
-Arrival = Commit | StateOffer | Admitted | ShoalError
+Arrival = Commit | Withdrawn | StateOffer | Admitted | ShoalError

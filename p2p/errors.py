@@ -7,6 +7,7 @@ ShoalError
     JoinRefused           the swarm trains something else; raised on the joiner only
     OperationMismatch     peers called different operations; raised on every one of them
     ReplicasDiverged      peers finished one step with different bits; raised on every one of them
+    NonFiniteGradient     this peer's gradients are not finite; raised on it only, before it sends them
     QuorumLost            this side may not go on; state kept
     RemovedFromView       the others go on without this peer
     StepTimeout           a step was not committed in time
@@ -59,6 +60,10 @@ class ReplicasDiverged(ShoalError):
             f"{reason}; step {step} is not committed: start again from a checkpoint, "
             "on devices that compute the same bits"
         )
+
+
+class NonFiniteGradient(ShoalError):
+    """This peer has computed NaN or infinity. It has sent none of it, and the swarm is intact."""
 
 
 class QuorumLost(ShoalError):

@@ -1,6 +1,7 @@
 """`p2p.join`: this process becomes a peer, with what `shoal run` has set in the environment."""
 
 import atexit
+import faulthandler
 import os
 import signal
 import sys
@@ -30,9 +31,9 @@ def join(
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `wait_view` gives it a seat.
 
-    What is not given is what `shoal run` has set, or the default; `PeerConfig` says what it means. SIGTERM and SIGINT
-    end the script with an exception, so that the peer leaves, unless the script has handlers of its own; an error of
-    shoal that nobody catches is printed as one line.
+    What is not given is what `shoal run` has set, or the default; `PeerConfig` says what it means. Unless the script
+    has handlers of its own, SIGTERM and SIGINT end it with an exception, so that the peer leaves, and SIGUSR1 prints
+    where each thread is. An error of shoal that nobody catches is printed as one line.
 
     Raises:
         RegistryError: the registry folder is not private, or its path too long.
@@ -57,6 +58,8 @@ def join(
     if threading.current_thread() is threading.main_thread():
         _let_leave(peer, signal.SIGTERM, signal.SIG_DFL, lambda: SystemExit(128 + signal.SIGTERM))
         _let_leave(peer, signal.SIGINT, signal.default_int_handler, KeyboardInterrupt)
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL and sys.__stderr__ is not None:
+        faulthandler.register(signal.SIGUSR1, file=sys.__stderr__, all_threads=True)  # kill -USR1 of a stuck peer
     return peer
 
 

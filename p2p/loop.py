@@ -200,6 +200,11 @@ class Loop:
         if self._failure is None:
             self._steps.close(step, attempt, state_digest)
 
+    def withdraw(self, step: int, attempt: int) -> None:
+        """As `Steps.withdraw`, unless this peer cannot go on."""
+        if self._failure is None:
+            self._steps.withdraw(step, attempt)
+
     def state_complete(self, step: int, packer: Packer) -> None:
         """The state after `step` may be copied with `packer`, until the next commit."""
         self._feeding.complete(step, packer)

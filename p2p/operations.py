@@ -147,6 +147,10 @@ class Operations:
         assert self._step is not None and not self._active
         self._step.renumber(step, state_digest, self._segment_bytes)
 
+    def progress(self) -> tuple[int, int]:
+        """How many operations of the open step run, and how many of them are complete."""
+        return len(self._running) if self._active else 0, self._num_complete
+
     def operation(self, step: int, index: int) -> Operation | None:
         """What was submitted here as operation `index` of `step`, if it was."""
         if self._step is None or self._step.number != step or index >= len(self._step.operations):

@@ -5,27 +5,29 @@
 
 What a script sees of the view changes only when a step commits. A peer that trains a model and joins a run under way
 *observes* at first: it runs the same loop, is given the results of the members, and adds nothing to them. It gets its
-seat when it has caught up, and comes back in this way if it was removed. Leaves out: asynchronous operations.
+seat when it has caught up, and comes back in this way if it was removed. Leaves out: results before a
+commit (`commit=False`).
 """
 
 import atexit
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 
-from collectives import ALGORITHMS, carried, check_reduction
 from gossip import View
 
+from .calls import Calls, Handle, OpenStep
 from .config import PeerConfig
 from .errors import RemovedFromView, ShoalError
 from .operations import Operation
 from .receipts import Receipt
 from .sampler import ElasticSampler, length
 from .session import Session
-from .tensors import Buffers, as_array, as_result, empty_tensor
+from .tensors import empty_tensor
 
 
 class Peer:
@@ -34,7 +36,7 @@ class Peer:
     def __init__(self, config: PeerConfig) -> None:
         self.session = Session(config)
         self._config = config
-        self._buffers = Buffers(lambda count, dtype: self.session.loop.commons.empty(count, dtype))
+        self._calls = Calls(self.session)
 
     # What a script may look at.
 
@@ -117,7 +119,25 @@ class Peer:
         """
         return empty_tensor(shape, dtype, self.session.loop.commons.empty)
 
-    def all_reduce(self, tensor: Any, *, op: str = "sum", algorithm: str | None = None, out: Any = None) -> None:
+    @overload
+    def all_reduce(
+        self,
+        tensor: Any,
+        *,
+        op: str = "sum",
+        algorithm: str | None = None,
+        out: Any = None,
+        async_op: Literal[False] = False,
+    ) -> None: ...
+
+    @overload
+    def all_reduce(
+        self, tensor: Any, *, op: str = "sum", algorithm: str | None = None, out: Any = None, async_op: Literal[True]
+    ) -> Handle: ...
+
+    def all_reduce(
+        self, tensor: Any, *, op: str = "sum", algorithm: str | None = None, out: Any = None, async_op: bool = False
+    ) -> Handle | None:
         """Replace `tensor` by what `op` makes of all members' tensors, when all have it. A step of its own.
 
         All members get the same bits. A NaN makes the element NaN; integers wrap around; the sum of bools is `or`.
@@ -130,25 +150,40 @@ class Peer:
             algorithm: of `collectives.ALGORITHMS`, the same on every peer; None: by size.
             out: takes the result instead, and `tensor` is not written. Contiguous, of the same shape and type, memory
                 of its own; undefined until this returns.
+            async_op: return at once. All operations up to the first `wait` of one of their handles are one step, in
+                the order of the calls, the same on every peer; nothing else can be called before that, and the
+                tensors must not be written. Each holds its input until then.
+
+        Returns:
+            None, or with `async_op` a handle to wait for.
 
         Raises:
             TypeError, ValueError: no such tensor, `op` or algorithm; nobody else hears of it.
             OperationMismatch: another member called something else; raised on every member.
             QuorumLost, RemovedFromView, ReplicasDiverged: this peer cannot go on; `tensor` is untouched.
+            ShoalError: another step is open.
         """
-        array = as_array(tensor)
-        check_reduction(op, array.dtype)
-        if algorithm is not None and algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
-        self.wait_view()
-        flat = np.ascontiguousarray(array).reshape(-1)  # a copy, where the strides ask for one
-        result = self._buffers.like(flat) if out is None else as_result(out, array)
-        self.session.run_alone(Operation("all_reduce", flat, result, array.shape, algorithm, op=op))
-        if out is None:
-            carried(array)[...] = carried(result).reshape(array.shape)
-        self.session.announce()
+        return self._calls.all_reduce(tensor, op, algorithm, out=out, async_op=async_op)
 
-    def batches(self, dataset: Any, *, global_batch: int, epochs: int = 1, seed: int = 0) -> Iterator[Any]:
+    def step(self, samples: int | None = None) -> AbstractContextManager[OpenStep]:
+        """`with peer.step(samples=n):` makes one step of all operations in the block, committed at its end.
+
+        In the block the tensors hold the inputs, and must not be written; after it, the results. An exception in the
+        block takes back what was submitted: nothing of it is committed, and the others wait for this peer's next
+        step. The number of operations, and each of them, must be the same on every peer.
+
+        Args:
+            samples: how many this peer adds, for the receipt; None: the slice of `batches`, or, for scripts that do
+                not use it, one.
+
+        Raises:
+            As `all_reduce`, at the end of the block.
+        """
+        return self._calls.step(samples)
+
+    def batches(
+        self, dataset: Any, *, global_batch: int, epochs: int = 1, seed: int = 0, max_local_batch: int | None = None
+    ) -> Iterator[Any]:
         """This peer's part of each global batch, until `epochs` passes over `dataset` are used up.
 
         The part is fixed when the step before commits, by the members on that step's receipt. A peer that is not on
@@ -160,10 +195,15 @@ class Peer:
             global_batch: samples per step, over all members.
             epochs: each sample is used exactly once in each.
             seed: of the order of samples; the same on every peer.
+            max_local_batch: hand a larger part out in equal micro-batches of at most so many samples. The script calls
+                backward on the mean loss of each. `DataParallel` weights them by their samples, and the last one ends
+                the step, as if the part had been one batch. See `DataParallel.has_committed`.
         """
+        if max_local_batch is not None and max_local_batch < 1:
+            raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
         self.wait_view()
         sampler = ElasticSampler(num_samples=length(dataset), global_batch=global_batch, epochs=epochs, seed=seed)
-        return self.session.share.batches(dataset, sampler, self.session.begin_batch)
+        return self.session.share.batches(dataset, sampler, self.session.begin_batch, max_local_batch)
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""

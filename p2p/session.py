@@ -11,7 +11,7 @@ from queue import Empty
 
 from gossip import Policy, View
 
-from .arrivals import Admitted, Arrival, Commit, StateOffer
+from .arrivals import Admitted, Arrival, Commit, StateOffer, Withdrawn
 from .config import PeerConfig
 from .discovery import Registry
 from .errors import JoinRefused, OperationMismatch, RemovedFromView, ShoalError, StepTimeout
@@ -31,6 +31,9 @@ RETURNS_S, MOST_RETURNS = 600.0, 5
 
 StateDigest = Callable[[], bytes]
 """Of the parameters that step done + 1 is computed with."""
+
+BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
+"""What is said to who calls an operation in a step that `DataParallel` has opened."""
 
 INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
 
@@ -67,7 +70,8 @@ class Session:
         self._has_asked = False
         self._complete = -2
         self._attempt = 0
-        self._open: list[Operation] = []
+        self._open = ""
+        self._submitted: list[Operation] = []
         self._returns: list[float] = []
         self._unusable: ShoalError | None = None
         self._left = False
@@ -196,32 +200,55 @@ class Session:
             self._complete = self.done
             self.loop.post(self._completion())
 
-    def submit(self, operation: Operation) -> None:
-        """Add an operation to the step that is open, or open one with it; the loop's thread runs it."""
+    def open_step(self, what: str) -> None:
+        """Open step done + 1; until it is committed or withdrawn, who opens another is told `what` is open.
+
+        Raises:
+            ShoalError: one is open already, or this peer cannot go on.
+        """
         self._check_usable()
-        self._open.append(operation)
+        if self._open:
+            raise ShoalError(self._open)
+        self._open = what
+
+    def submit(self, operation: Operation) -> None:
+        """Add an operation to the step that is open; the loop's thread runs it."""
+        self._check_usable()
+        self._submitted.append(operation)
         self.loop.post(self._submission(operation))
 
-    def commit(self, state_digest: StateDigest) -> list[Operation]:
+    def commit(self, state_digest: StateDigest | None = None) -> list[Operation]:
         """Nothing more belongs to the open step: wait until all have finished it.
 
         Args:
             state_digest: of the parameters for step done + 1; asked again if a member's state was loaded meanwhile.
+                None: it is no step of the model that this peer trains, so it cannot be taken over from others.
 
         Returns:
-            Its operations, whose results are now the caller's.
+            Its operations, whose results are now the caller's, who calls `announce` once they are handed out.
         """
-        self.loop.post(self._closing(state_digest()))
-        operations = self._await_commit(lambda timeout: self.loop.inbox.get(timeout=timeout), state_digest)
-        self.announce()
-        return operations
+        self.loop.post(self._closing(b"" if state_digest is None else state_digest()))
+        return self._await_commit(lambda timeout: self.loop.inbox.get(timeout=timeout), state_digest)
+
+    def withdraw(self) -> None:
+        """Take back what was submitted for the open step, if one is. The others wait for what is submitted next."""
+        if self._open:
+            self._check_usable()
+            self.loop.post(partial(self.loop.withdraw, self.done + 1, self._attempt))
+            try:
+                self._await(Withdrawn, self.loop.inbox.get)
+            except RemovedFromView as error:
+                self._return(error)
+                self._unusable = None
+
+    def show_state(self) -> None:
+        """An operation waits for all members, and one of them may wait for this peer's state."""
+        self.loop.post(self._standing_of_state())
 
     def run_alone(self, operation: Operation) -> None:
         """A step of one operation, run by the calling thread."""
         self.take_seat()
-        self._check_usable()
-        if self._open:
-            raise ShoalError("a step is open: call no operation between the first gradient and the end of backward")
+        self.open_step("an operation waits for the others")
         commands = [self._standing_of_state(), self._submission(operation), self._closing(b"")]
 
         def take(timeout: float) -> Arrival:
@@ -233,6 +260,9 @@ class Session:
 
     def begin_batch(self) -> int:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
+        if self._open is BACKWARD:  # it raised, and the script goes on: with zeros, and with samples that do not count
+            self.withdraw()
+            self.share.void()
         self.state_is_complete()
         return self.done
 
@@ -256,20 +286,33 @@ class Session:
 
     def _await_commit(self, take: Callable[..., Arrival], state_digest: StateDigest | None) -> list[Operation]:
         """Take what the loop says until step done + 1 is committed, or is given up."""
+        arrival = self._await(Commit, take, state_digest)
+        assert isinstance(arrival, Commit)
+        return arrival.operations
+
+    def _await(
+        self,
+        awaited: type[Commit] | type[Withdrawn],
+        take: Callable[..., Arrival],
+        state_digest: StateDigest | None = None,
+    ) -> Arrival:
+        """Take what the loop says until the open step, done + 1, is over in this attempt: `awaited` comes."""
         step = self.done + 1
-        opened, self._open = self._open, []
+        submitted, self._submitted = self._submitted, []
         self._attempt += 1
+        self._open = ""
         deadline = self.loop.now() + self._config.step_timeout_s
+        arrival: Arrival | None = None
         try:
-            while self.done < step:
+            while not isinstance(arrival, awaited):
                 arrival = take(timeout=max(0.0, deadline - self.loop.now()))
                 if isinstance(arrival, RemovedFromView) and state_digest is not None:
                     self._return(arrival)
-                    self._submit_again(opened, state_digest)
+                    self._submit_again(submitted, state_digest)
                     continue
                 self._take_in(arrival)
                 if isinstance(arrival, StateOffer):
-                    if state_digest is None:
+                    if awaited is Commit and state_digest is None:
                         raise RemovedFromView(
                             f"operation {step} was committed without this peer, its result is unknown"
                         )
@@ -288,8 +331,7 @@ class Session:
             if isinstance(error, Empty):
                 raise StepTimeout(why) from None
             raise
-        assert isinstance(arrival, Commit)
-        return arrival.operations
+        return arrival
 
     def _submit_again(self, operations: list[Operation], state_digest: StateDigest) -> None:
         """To the loop of this incarnation, which knows of no step."""

@@ -58,7 +58,7 @@ def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], sampler
         "sampler": astuple(sampler),
         "slots": [[list(tensor.shape), _dtype_name(tensor)] for tensor in slots],
     }
-    return PackedState(pack_tree(tree), [_raw(tensor) for tensor in slots])
+    return PackedState(pack_tree(tree), [raw_bytes(tensor) for tensor in slots])
 
 
 def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful]) -> SamplerState:
@@ -107,7 +107,8 @@ def _raise_slots(node: Any, slots: Sequence[torch.Tensor]) -> Any:
     return node
 
 
-def _raw(tensor: torch.Tensor) -> memoryview:
+def raw_bytes(tensor: torch.Tensor) -> memoryview:
+    """The elements in order; the tensor's own memory, where it is contiguous."""
     flat = tensor.contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 

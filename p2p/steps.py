@@ -12,7 +12,7 @@ from gossip import Core, Member, View
 from gossip import effects as fx
 from gossip import messages as m
 
-from .arrivals import Admitted, Arrival, Commit
+from .arrivals import Admitted, Arrival, Commit, Withdrawn
 from .errors import OperationMismatch
 from .frames import NO_DIGEST, Frames
 from .handover import Buffer, StepRecord
@@ -21,6 +21,7 @@ from .operation import overwrite
 from .operations import Array, Operation, Operations, Segment
 from .receipts import write_receipt
 from .sharing import Sharing, Standing
+from .waiting import explain_waiting
 
 
 class Steps:
@@ -60,6 +61,7 @@ class Steps:
         self._mismatches = Mismatches(core.me, self._operations.operation)
         self._counts: Array | None = None
         self._shown = b""
+        self._reported = 0, 0, 0
         self._attempt, self._void_attempt = 0, -1
         self._aborted: tuple[int, str] | None = None
 
@@ -88,6 +90,18 @@ class Steps:
             self._operations.close(step, state_digest)
             self.try_finish()
 
+    def withdraw(self, step: int, attempt: int) -> None:
+        """Take back what was submitted for `step`. The others start it over, if they were sent anything of it."""
+        if attempt == self._void_attempt:
+            return  # it is given up: the training thread is told
+        has_run = self._operations.progress()[0] > 0
+        self._operations.end()
+        self._tell(Withdrawn(step))
+        if has_run:
+            self._operations.pause()
+            self._core.submitted(step, 0, 0)
+            self._carry_out(self._core.withdraw(self._now(), step))
+
     # What runs over shared memory.
 
     @property
@@ -102,6 +116,8 @@ class Steps:
             RemoteProtocolError: a member lends what it does not have; nothing more runs in this view.
         """
         standing = self._operations.advance()
+        if standing is Standing.BUSY:
+            self._report(gets_on=True)
         self.try_finish()
         is_open = self._core.has_finished  # it may have been heard to be committed meanwhile
         if (sharing := self.sharing) is not None and is_open and (shown := sharing.all_finished()):
@@ -131,6 +147,7 @@ class Steps:
             RemoteProtocolError: it fits nothing; nothing changed.
         """
         self._operations.receive(segment)
+        self._report(gets_on=True)
 
     def overhear(self, source: Member, abort: m.Abort) -> None:
         """`source` says what it has called."""
@@ -143,6 +160,7 @@ class Steps:
         """A view replaces the one before."""
         self._operations.install()
         self._mismatches.begin()
+        self._reported = 0, 0, 0
 
     def activate(self, view: View, done: int, *, shares: bool) -> None:
         """Run what was submitted in `view`, from step `done` + 1 on; over shared memory if its members share it."""
@@ -189,6 +207,7 @@ class Steps:
         """Say that the open step is finished, if it is."""
         if self._core.has_finished:
             return
+        self._report()
         finished = self._operations.finished()
         if finished is not None and finished[0] == self._core.done + 1:
             self._counts = self._operations.counts
@@ -199,6 +218,14 @@ class Steps:
                 self._shown = b"".join(each or NO_DIGEST for each in digests)
                 sharing.announce(step, self._shown)
             self._carry_out(self._core.finished(self._now(), *finished, is_shown=sharing is not None))
+
+    def _report(self, *, gets_on: bool = False) -> None:
+        """Tell the core how far the open step is, if that is new, or if something of it `gets_on`."""
+        num_running, num_complete = self._operations.progress()
+        standing = self._core.done + 1, num_running, num_complete
+        if num_running and not self._core.has_finished and (gets_on or standing != self._reported):
+            self._core.submitted(*standing)
+            self._reported = standing
 
     def commit(self, finish: m.Finish, view: View) -> Commit:
         """All have finished the step, in `view`: what the training thread is to hear."""
@@ -245,9 +272,7 @@ class Steps:
 
     def explain(self) -> str:
         """What the open step waits for; a snapshot, from any thread."""
-        view = self._core.view
-        missing = self._operations.explain_missing(view.members if view is not None else ())
-        return missing or f"{self._core.reason}; others have not submitted or finished it"
+        return explain_waiting(self._core, self._operations, self._now())
 
 
 def _or_none(digest: bytes) -> bytes:

@@ -1,56 +1,62 @@
-"""Data-parallel training whose steps commit: averages gradients over the members of the view.
+"""Data-parallel training whose steps commit: averages gradients over the samples of all members of the view.
 
 Gradients are copied into buckets as backward produces them, and each bucket is summed while backward goes on. The end
 of backward waits until the step is committed, so clipping, schedules and any optimizer see committed gradients only,
 and a member's death before that costs no more than summing again what backward has left in the buckets.
 
-Leaves out: gradient accumulation under `no_sync`, types other than float32, devices other than the CPU, averaging of
-float buffers (BatchNorm): each replica keeps its own, and a joiner is given the donor's.
+What is committed: the mean of the gradients that the members computed, each weighted by its number of samples. If each
+loss is a mean over samples, that is the gradient of one process with all these samples in one batch. A step may have
+several backward passes, of which the last ends it:
+
+- micro-batches of `peer.batches(max_local_batch=n)` are averaged, weighted by their samples, as one larger batch;
+- passes under `no_sync` are summed in `grad`, as in one process, and the script's to scale; these sums are averaged,
+  weighted by the samples of all passes of a member.
+
+Leaves out: devices other than the CPU; buffers other than running statistics; optimizers that call backward several
+times in a step (LBFGS).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 import xxhash
 
 from collectives import ALGORITHMS
 
-from ..errors import ShoalError
+from ..calls import count_samples
+from ..errors import NonFiniteGradient, ShoalError
 from ..handover import PackedState, Replica
-from ..operations import Operation, Use
 from ..peer import Peer
-from ..state import Stateful, compare, describe, pack, unpack_into
+from ..session import BACKWARD
+from ..state import Stateful, compare, describe, pack, raw_bytes, unpack_into
 from ..wire import MAX_BYTES_LEN
+from .buckets import DTYPES, Bucket, make_buckets
+from .statistics import RunningStatistics
 
 BUCKET_BYTES = 4 << 20
 
+TWICE = (
+    "backward was called twice for one `optimizer.step`: call all but the last under `with model.no_sync():`, "
+    "checkpoint with use_reentrant=False, and use no optimizer that evaluates the model several times (LBFGS)"
+)
 
-@dataclass(slots=True, eq=False)
-class Bucket:
-    """Gradients that are summed in one operation.
-
-    Attributes:
-        parameters: in reverse order of registration, which is about the order in which backward reaches them.
-        inputs: this peer's gradients, views of `operation.input`, one per parameter.
-        results: the committed gradients, views of `operation.result`.
-        missing: indices of the parameters that have no gradient yet in this backward pass.
-    """
-
-    parameters: list[torch.nn.Parameter]
-    inputs: list[torch.Tensor]
-    results: list[torch.Tensor]
-    operation: Operation
-    missing: set[int]
+NonFinite = Literal["raise", "skip", "allow"]
 
 
 class DataParallel(torch.nn.Module):
     """Wraps a model whose replicas train together.
 
     Construction asks for a seat; the replica of a peer that joins a swarm under way is replaced by the swarm's.
+    Running statistics (BatchNorm) are averaged at each commit. A backward pass that raises may be caught: the peer
+    then adds nothing to the step, which its next forward and backward pass, on other samples, take part in.
+
+    Attributes:
+        has_committed: whether the last backward pass ended a step. After one that did not, a micro-batch of
+            `peer.batches`, `grad` is None, so `optimizer.step` does nothing; whatever else counts steps (a schedule, a
+            GradScaler) has to be called only where this is true.
     """
 
     def __init__(
@@ -63,17 +69,23 @@ class DataParallel(torch.nn.Module):
         bucket_bytes: int = BUCKET_BYTES,
         algorithm: str | None = None,
         state_digest: Literal["part", "all"] = "part",
+        nonfinite: NonFinite | None = None,
     ) -> None:
         """Take a seat in the swarm of `peer`.
 
         Args:
             peer: as `p2p.join` made it.
-            module: its parameters that need a gradient are float32 and on the CPU.
+            module: its parameters that need a gradient are float32, float64, float16 or bfloat16 and on the CPU.
             optimizer: of these parameters.
             extra: what else a joiner must have: schedules, scalers.
-            bucket_bytes: gradients are summed in operations of about this size.
+            bucket_bytes: gradients are summed in operations of about this size, each of one type.
             algorithm: of `collectives.ALGORITHMS`; None: by size.
             state_digest: how much of the parameters every member shows per step to be the same: a sixteenth, or all.
+            nonfinite: what happens to a peer whose own gradients have NaN or infinity. `raise`: `NonFiniteGradient` in
+                its backward pass, before anything of it is sent. `skip`: it adds nothing to the step, and 0 samples
+                to the receipt; the step is started over without them, which takes some milliseconds, and if nobody
+                adds anything the gradients are zeros. `allow`: they are averaged as they are. None: `raise`, or
+                `allow` if there is a GradScaler in `extra`, which has to see them. Each bucket is read once more.
 
         Raises:
             JoinRefused: the swarm trains another model.
@@ -83,14 +95,20 @@ class DataParallel(torch.nn.Module):
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         self.module = module
+        self.has_committed = False
         self._session = peer.session
+        self._share = peer.session.share
         self._parts = (optimizer, *extra)
         self._state_digest = state_digest
+        self._nonfinite = _policy(nonfinite, extra)
         self._summed = _summable(module)
-        self._buckets = [_make_bucket(part, algorithm) for part in _split(self._summed, bucket_bytes)]
-        self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
+        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm)
+        self._statistics = RunningStatistics(module, algorithm)
+        self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.tensors)}
         self._num_submitted = 0
-        self._in_backward = False
+        self._in_pass = self._under_no_sync = self._has_summed = False
+        self._ends_step = True
+        self._is_due = self._is_updating = False  # committed gradients wait for an update; it is under way
         tensors = dict(module.state_dict())
         layout = describe(tensors)
         if len(layout[1]) > MAX_BYTES_LEN:
@@ -99,27 +117,40 @@ class DataParallel(torch.nn.Module):
         self._session.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
         for parameter in self._summed:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
+        optimizer.register_step_pre_hook(self._before_update)
+        optimizer.register_step_post_hook(self._after_update)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass."""
-        if self._in_backward:
-            self._session.leave()
-            raise ShoalError("the last backward pass did not end, so this peer has left the swarm: join again")
+        if self._in_pass and torch._C._current_graph_task_id() < 0:  # it raised: no backward is under way
+            self._begin_anew()
         self._session.state_is_complete()
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
-        """This peer adds `number` samples to each further step; for scripts that do not use `peer.batches`."""
-        self._session.share.set_number(number)
+        """This peer adds `number` samples in each further backward pass; for scripts that do not use `peer.batches`."""
+        self._share.set_number(number)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes in the block add to `grad`, and to this peer's samples of the step, and do not end it.
+
+        The first pass after the block does. Parts of one batch of `peer.batches` add no samples: all of it counts.
+        """
+        before, self._under_no_sync = self._under_no_sync, True
+        try:
+            yield
+        finally:
+            self._under_no_sync = before
 
     # State.
 
     def _pack(self) -> PackedState:
-        return pack(dict(self.module.state_dict()), self._parts, self._session.share.state)
+        return pack(dict(self.module.state_dict()), self._parts, self._share.state)
 
     def _load(self, state: PackedState) -> None:
         tensors = dict(self.module.state_dict())
-        self._session.share.state = unpack_into(state, tensors, self._parts)
+        self._share.state = unpack_into(state, tensors, self._parts)
 
     def _digest_state(self) -> bytes:
         """Of the parameters that this step was computed with."""
@@ -128,49 +159,168 @@ class DataParallel(torch.nn.Module):
             chosen = chosen[(self._session.done + 1) % 16 :: 16]
         digest = xxhash.xxh3_128()
         for parameter in chosen:
-            digest.update(parameter.detach().contiguous().numpy().data)
+            digest.update(raw_bytes(parameter.detach()))
         return digest.digest()
 
-    # Backward.
+    # Passes.
 
     def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
         """Copy a finished gradient into its bucket, and submit the buckets whose turn has come."""
-        if not self._in_backward:
-            self._in_backward = True
-            self._submit_counts()
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish_backward)
-        bucket, index = self._place[parameter]
-        assert parameter.grad is not None
-        bucket.inputs[index].copy_(parameter.grad)
-        bucket.missing.discard(index)
-        self._submit_full_buckets()
+        if not self._in_pass:
+            self._begin_pass(parameter)
+        if not self._under_no_sync:
+            self._add(parameter)
+            if self._ends_step:
+                self._submit_full_buckets()
 
-    def _submit_counts(self) -> None:
-        """Operation 0 of every step: who adds which samples, and how many."""
-        counts = np.array(self._session.share.slice, np.int64)
-        self._session.submit(Operation("all_gather", counts, counts, counts.shape, "one-shot", Use.COUNTS))
+    def _begin_pass(self, parameter: torch.nn.Parameter) -> None:
+        self._check_is_wanted(parameter)
+        self.has_committed = False
+        self._ends_step = self._share.is_last and not self._under_no_sync
+        if self._ends_step:
+            counts = count_samples(self._share.slice)
+            self._session.open_step(BACKWARD)
+            self._in_pass = True
+            self._session.submit(counts)
+            self._submit_statistics()
+        else:
+            self._in_pass = True
+            self._share.accumulate()
+        torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
+
+    def _add(self, parameter: torch.Tensor) -> None:
+        bucket, index = self._place[parameter]
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.layout is not torch.strided:
+            name = self._name_of(parameter)
+            raise TypeError(f"the gradient of {name} is {gradient.layout}: construct its layer with sparse=False")
+        bucket.add(index, gradient.detach(), self._share.fraction)
+
+    def _end_pass(self) -> None:
+        """Nothing more comes in this pass: end the step, or get ready for the next pass."""
+        if self._under_no_sync:
+            self._has_summed, self._in_pass = True, False
+            return
+        for bucket in self._buckets if self._has_summed else ():
+            for index in tuple(bucket.missing):
+                if bucket.tensors[index].grad is not None:
+                    self._add(bucket.tensors[index])
+        if self._ends_step:
+            self._end_step()
+        else:
+            self._drop_gradients()
+            for bucket in self._buckets:
+                bucket.begin_pass()
+            self._has_summed = self._in_pass = False
+
+    def _name_of(self, parameter: torch.Tensor) -> str:
+        return next(name for name, each in self.module.named_parameters() if each is parameter)
+
+    def _begin_anew(self) -> None:
+        """A pass was interrupted: this peer adds nothing to the step, which the next pass may end."""
+        self._session.withdraw()
+        self._share.void()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._num_submitted, self._in_pass, self._has_summed = 0, False, False
+        for bucket in self._buckets:
+            bucket.begin_step()
+
+    # Steps.
+
+    def _submit_statistics(self) -> None:
+        for operation in self._statistics.operations():
+            self._session.submit(operation)
 
     def _submit_full_buckets(self) -> None:
         while self._num_submitted < len(self._buckets) and not self._buckets[self._num_submitted].missing:
-            self._session.submit(self._buckets[self._num_submitted].operation)
-            self._num_submitted += 1
+            bucket = self._buckets[self._num_submitted]
+            counts = self._share.slice[1] > 0
+            if counts and self._nonfinite != "allow" and not bucket.is_finite():
+                self._refuse(bucket)
+            else:
+                self._session.submit(bucket.operation)
+                self._num_submitted += 1
 
-    def _finish_backward(self) -> None:
+    def _refuse(self, bucket: Bucket) -> None:
+        """This peer's gradients are not finite: raise, or add nothing to the step, which starts over."""
+        if self._nonfinite == "raise":
+            what = f"the gradient of {self._name_of(bucket.first_not_finite())} in step {self._session.done + 1}"
+            raise NonFiniteGradient(
+                f"{what} is not finite on this peer; nothing of it was sent: catch this to go on with other samples, "
+                "or pass nonfinite='skip' to p2p.DataParallel"
+            )
+        self._session.withdraw()
+        self._share.void()
+        self._session.open_step(BACKWARD)
+        self._session.submit(count_samples(self._share.slice))
+        self._submit_statistics()
+        self._num_submitted = 0
+
+    def _end_step(self) -> None:
         """Submit what is left, wait for the commit, and hand the committed gradients out."""
+        for bucket in self._buckets:
+            bucket.zero_empty()
+        self._submit_full_buckets()
         try:
-            for bucket in self._buckets[self._num_submitted :]:
-                for index in bucket.missing:
-                    bucket.inputs[index].zero_()
-                bucket.missing.clear()
-            self._submit_full_buckets()
             self._session.commit(self._digest_state)
-            for bucket in self._buckets:
-                for parameter, result in zip(bucket.parameters, bucket.results, strict=True):
-                    parameter.grad = result
+            self._hand_out()
+        except BaseException:
+            self._drop_gradients()  # what only this peer has computed must not update its replica
+            raise
         finally:
-            self._num_submitted, self._in_backward = 0, False
-            for bucket in self._buckets:
-                bucket.missing = set(range(len(bucket.parameters)))
+            self._reset()
+        self._session.announce()
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._summed:
+            parameter.grad = None
+
+    def _hand_out(self) -> None:
+        self._share.spend()
+        receipt = self._session.receipt
+        assert receipt is not None
+        self._statistics.hand_out(receipt.num_samples)
+        for bucket in self._buckets:
+            for parameter, result in zip(bucket.tensors, bucket.results, strict=True):
+                parameter.grad = result
+            bucket.hand_out()
+        self.has_committed = self._is_due = True
+
+    # One step per update.
+
+    def _check_is_wanted(self, parameter: torch.nn.Parameter) -> None:
+        """A pass begins with `parameter`, whose gradient was just added to whatever was there."""
+        bucket, index = self._place[parameter]
+        is_added = parameter.grad is bucket.results[index] and bucket.num_writes() == 1
+        if self._is_due and (self._is_updating or is_added):
+            raise ShoalError(TWICE)
+
+    def _before_update(self, _: object, arguments: tuple[object, ...], named: dict[str, object]) -> None:
+        """`optimizer.step` begins; with a closure, the last pass of the step may be in it."""
+        has_closure = arguments[1:] or named.get("closure")
+        if self._in_pass:  # it raised, and the script goes on
+            self._drop_gradients()
+        elif self._has_summed and not has_closure:
+            raise ShoalError(
+                "`optimizer.step` was called between the passes of a step: end it, outside `no_sync`, first"
+            )
+        self._is_updating = True
+
+    def _after_update(self, *_: object) -> None:
+        self._is_due = self._is_updating = False
+
+
+def _policy(nonfinite: NonFinite | None, extra: Sequence[Stateful]) -> NonFinite:
+    scales = any(isinstance(part, torch.amp.GradScaler) and part.is_enabled() for part in extra)
+    chosen = nonfinite or ("allow" if scales else "raise")
+    if chosen not in get_args(NonFinite):
+        raise ValueError(f"nonfinite must be one of {', '.join(get_args(NonFinite))}, is {chosen!r}")
+    if scales and chosen != "allow":
+        raise ValueError(f"a GradScaler has to see what is not finite: leave nonfinite={chosen!r} out")
+    return chosen
 
 
 def _summable(module: torch.nn.Module) -> list[torch.nn.Parameter]:
@@ -179,43 +329,7 @@ def _summable(module: torch.nn.Module) -> list[torch.nn.Parameter]:
     if not named:
         raise ValueError(f"{type(module).__name__} has no parameter that needs a gradient")
     for name, parameter in named:
-        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-            raise ValueError(f"parameter {name} is {parameter.dtype} on {parameter.device}; need float32 on the CPU")
+        if parameter.dtype not in DTYPES or parameter.device.type != "cpu":
+            needed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise ValueError(f"parameter {name} is {parameter.dtype} on {parameter.device}; need {needed} on the CPU")
     return [parameter for _, parameter in reversed(named)]
-
-
-def _split(parameters: list[torch.nn.Parameter], bucket_bytes: int) -> list[list[torch.nn.Parameter]]:
-    """Consecutive parameters in groups of `bucket_bytes`, more only where one parameter is larger."""
-    groups: list[list[torch.nn.Parameter]] = []
-    size = bucket_bytes
-    for parameter in parameters:
-        if size + parameter.nbytes > bucket_bytes:
-            groups.append([])
-            size = 0
-        groups[-1].append(parameter)
-        size += parameter.nbytes
-    return groups
-
-
-def _make_bucket(parameters: list[torch.nn.Parameter], algorithm: str | None) -> Bucket:
-    sizes = [parameter.numel() for parameter in parameters]
-    inputs, results, scratch = (torch.zeros(sum(sizes)) for _ in range(3))
-    operation = Operation(
-        "all_reduce",
-        inputs.numpy(),
-        results.numpy(),
-        tuple(inputs.shape),
-        algorithm,
-        Use.WEIGHTED,
-        scratch.numpy(),
-        op="mean",
-    )
-    return Bucket(
-        parameters, _views(inputs, parameters), _views(results, parameters), operation, set(range(len(parameters)))
-    )
-
-
-def _views(flat: torch.Tensor, parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
-    """Parts of `flat` in the shapes of `parameters`."""
-    parts = torch.split(flat, [parameter.numel() for parameter in parameters])
-    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]

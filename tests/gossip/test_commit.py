@@ -362,6 +362,30 @@ def test_nothing_is_stuck_before_operations_are_submitted_nor_after_they_are_com
     assert machine.stuck_at() is None
 
 
+def test_who_computes_on_is_not_stuck_while_all_that_it_submitted_is_complete() -> None:
+    machine = submitted(2)
+    for member in (B, C):
+        machine.receive(member, doing(num_operations=5))
+    machine.complete = 1
+    assert machine.stuck_at() == (0, 2)
+    machine.complete = 2
+    assert machine.stuck_at() is None
+
+
+def test_it_is_known_who_has_submitted_how_much_of_the_open_step() -> None:
+    machine = committed()
+    machine.submitted = 3
+    machine.receive(B, doing(done=0, num_operations=2))
+    assert [machine.num_submitted(member) for member in (A, B, C)] == [3, 2, 0]
+    machine.receive(C, doing(done=1))
+    machine.receive(B, doing(done=0, said=Finish(1, b"bits", b"state", 2)))
+    assert [machine.num_submitted(member) for member in (B, C)] == [None, None]
+    machine.receive(C, doing(done=1))
+    machine.finished(1, b"bits", b"state")
+    assert machine.num_submitted(A) is None
+    assert active().num_submitted(B) == 0
+
+
 def test_nothing_is_stuck_in_a_view_that_is_being_installed_and_its_counts_begin_anew() -> None:
     machine = submitted(1)
     machine.receive(B, doing(num_operations=1))

@@ -124,7 +124,7 @@ commands = st.one_of(
     st.tuples(st.just("refused"), member, of(str)),
     st.tuples(st.just("heard"), member),
     st.tuples(st.just("meet"), claims),
-    st.tuples(st.just("submitted"), numbers, numbers),
+    st.tuples(st.just("submitted"), numbers, numbers, numbers),
     st.tuples(st.just("withdraw"), numbers),
     st.tuples(st.just("abort"), numbers, of(str)),
     st.tuples(st.just("fed"), numbers, octets, octets),

@@ -80,7 +80,7 @@ STALLED = [(member, Report(Kind.STALLED, A, 0)) for member in (B, C)]
 
 def test_an_operation_that_all_have_submitted_and_that_does_not_get_on_is_stalled_and_redone() -> None:
     peer = seated(B, C, stall_s=2.0)
-    peer.submitted(0, 3)
+    peer.submitted(0, 3, 2)
     assert bodies(Report, submit(peer, 3, 0.0, 2.0)) == []
     assert bodies(Report, submit(peer, 3, 2.0, 2.5))[:2] == STALLED
     assert peer.reason == "3 of 3 members of view 2 are here; step 0 is stalled: frames were lost"
@@ -92,15 +92,15 @@ def test_an_operation_that_all_have_submitted_and_that_does_not_get_on_is_stalle
 
 def test_an_operation_that_gets_on_is_not_stalled() -> None:
     peer = seated(B, C, stall_s=2.0)
-    peer.submitted(0, 3)
+    peer.submitted(0, 3, 2)
     submit(peer, 3, 0.0, 1.5)
-    peer.submitted(0, 3)
+    peer.submitted(0, 3, 2)
     assert bodies(Report, submit(peer, 3, 1.5, 3.5)) == []
 
 
 def test_what_was_stalled_and_got_on_by_itself_is_reported_no_more() -> None:
     peer = seated(B, C, stall_s=2.0)
-    peer.submitted(0, 3)
+    peer.submitted(0, 3, 2)
     submit(peer, 3, 0.0, 2.5)
     commit_step_0(peer, B, C, now=2.5)
     assert peer.done == 0
@@ -110,11 +110,19 @@ def test_what_was_stalled_and_got_on_by_itself_is_reported_no_more() -> None:
 
 def test_what_is_submitted_for_another_step_means_nothing() -> None:
     peer = seated(B, C, stall_s=2.0)
-    peer.submitted(1, 3)
+    peer.submitted(1, 3, 2)
     assert bodies(Report, submit(peer, 3, 0.0, 4.0)) == []
+
+
+def test_a_straggler_whose_operations_are_all_complete_waits_for_nobody() -> None:
+    peer = seated(B, C, stall_s=2.0)
+    peer.submitted(0, 2, 2)
+    assert (peer.standing(0.0, A)[0], peer.standing(0.0, B)) == (2, (0, 0.0))
+    assert bodies(Report, submit(peer, 5, 0.0, 4.0)) == []
+    assert peer.standing(4.0, B)[0] == 5
 
 
 def test_waiting_for_who_has_not_submitted_is_no_stall() -> None:
     peer = seated(B, C, stall_s=2.0)
-    peer.submitted(0, 3)
+    peer.submitted(0, 3, 2)
     assert bodies(Report, submit(peer, 2, 0.0, 4.0)) == []

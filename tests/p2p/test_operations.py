@@ -441,3 +441,47 @@ def test_results_of_others_take_the_place_of_those_here() -> None:
 def test_a_result_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a result of all_reduce sum of float64 .4. by size has 31 bytes"):
         overwrite([all_reduce(np.zeros(4))], [bytes(31)])
+
+
+# What is taken back.
+
+
+def test_what_is_taken_back_runs_no_more_in_this_view_and_something_else_in_the_next() -> None:
+    group = new_view(2)
+    first, second = group.all
+    theirs = all_reduce(np.full(50, 1.0))
+    first.submit(3, all_reduce(np.full(50, 5.0)))
+    second.submit(3, theirs)
+    second.close(3, b"")
+    group.deliver(2)
+    assert first.progress()[0] == 1
+    first.end()
+    first.pause()
+    assert first.progress() == (0, 0) and first.operation(3, 0) is None
+    ours = all_reduce(np.full(50, 9.0))
+    first.submit(3, ours)
+    first.close(3, b"")
+    group.deliver()
+    assert first.finished() is None
+    group.install(0, 1)
+    group.activate()
+    group.deliver()
+    assert group.finished()[0] == 3
+    assert (ours.result == 10.0).all() and (theirs.result == 10.0).all()
+    assert first.progress() == (1, 1)
+
+
+def test_what_has_not_run_in_this_view_is_taken_back_without_a_trace() -> None:
+    group = Group(2, seed=0)
+    group.install(0, 1)
+    group.all[0].submit(0, all_reduce(np.zeros(5)))
+    assert group.all[0].progress() == (0, 0)
+    group.all[0].end()
+    operations = [all_reduce(np.full(5, 1.0)) for _ in range(2)]
+    for each, operation in zip(group.all, operations, strict=True):
+        each.submit(0, operation)
+        each.close(0, b"")
+    group.activate()
+    group.deliver()
+    group.finished()
+    assert all((operation.result == 2.0).all() for operation in operations)

@@ -51,7 +51,7 @@ class Peer:
     def carry_out(self, effects: list[Effect]) -> None:
         self.effects += effects
         for effect in only(Committed, effects):
-            self.steps.commit(effect.finish, effect.view)
+            self.told.append(self.steps.commit(effect.finish, effect.view))
 
     def enter(self, view: View) -> None:
         """Install and activate the view, whose members share memory."""

@@ -150,7 +150,7 @@ class Training:
         self._submitted.append(operation)
         token = self._inputs[operation]
         self._world.invariants.contributed(peer.member, stamp, step, operation, token)
-        peer.core.submitted(step, len(self._submitted))
+        peer.core.submitted(step, len(self._submitted), len(self._complete))
         self._share(Part(peer.member, stamp, step, operation, ("input", operation), (token,)))
 
     def _share(self, part: Part) -> None:
@@ -207,7 +207,7 @@ class Training:
                 return
             parts = (total,)
         self._complete[operation] = parts
-        self._peer.core.submitted(part.step, len(self._submitted))  # it gets on
+        self._peer.core.submitted(part.step, len(self._submitted), len(self._complete))  # it gets on
         self._try_finish()
 
     def _try_finish(self) -> None:

@@ -1,0 +1,115 @@
+"""One of the peers of bench/gpt_step.py: three ways to train one model take turns in this process.
+
+    python gpt_step_peer.py FOLDER ROUNDS STEPS_PER_BLOCK BATCH
+
+Writes the times of its steps, and how far the gradients of the first one are apart, into `FOLDER/INDEX.json`.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import p2p
+from p2p.benchmark.contenders import Gloo
+
+WIDTH, NUM_HEADS, NUM_LAYERS, VOCABULARY, CONTEXT = 320, 5, 8, 256, 64
+ALONE, SHOAL, GLOO = "no exchange", "shoal", "gloo ddp"
+WAYS: Final = (ALONE, SHOAL, GLOO)
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer over bytes, of 10 million parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Embedding(VOCABULARY, WIDTH)
+        self.position = nn.Parameter(torch.zeros(CONTEXT, WIDTH))
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, NUM_HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.blocks = nn.TransformerEncoder(layer, NUM_LAYERS, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Mean cross entropy of each byte given those before; (batch, CONTEXT + 1) bytes."""
+        x = self.token(tokens[:, :-1]) + self.position
+        logits: Tensor = self.head(self.blocks(x, mask=self.mask, is_causal=True))
+        return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+class Way:
+    """One way to train the model, which has the same weights in all of them."""
+
+    def __init__(self, name: str, peer: p2p.Peer) -> None:
+        torch.manual_seed(0)
+        model = GPT()
+        self.parameters = list(model.parameters())
+        self._optimizer = torch.optim.SGD(self.parameters, lr=0.01, momentum=0.9)
+        self._model: Any = model
+        if name == SHOAL:
+            self._model = p2p.DataParallel(peer, model, self._optimizer)
+        elif name == GLOO:
+            self._model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+    def step(self, batch: Tensor) -> tuple[float, float]:
+        """Train on `batch`; seconds, and those of processors in all threads of this process."""
+        start, start_cpu = time.perf_counter(), time.process_time()
+        loss = self._model(batch)
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        return time.perf_counter() - start, time.process_time() - start_cpu
+
+
+def main(index: int, folder: Path, num_rounds: int, steps_per_block: int, batch_size: int) -> None:
+    """Measure as number `index` of the peers."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(index)
+    shape = num_rounds, steps_per_block, batch_size, CONTEXT + 1
+    batches = torch.randint(VOCABULARY, shape, generator=generator)
+    with p2p.join() as peer:
+        shoal = Way(SHOAL, peer)  # takes the seat
+        with Gloo(folder / "gloo", index, peer.world_size):
+            ways = {SHOAL: shoal, ALONE: Way(ALONE, peer), GLOO: Way(GLOO, peer)}
+            first = torch.randint(VOCABULARY, shape[2:], generator=generator)
+            for way in ways.values():
+                way.step(first)
+            exchanged, apart = difference(shoal, ways[ALONE]), difference(shoal, ways[GLOO])
+            times_s: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in WAYS}
+            for number, name in turns(num_rounds):
+                peer.barrier()
+                times_s[name].append([ways[name].step(batch) for batch in batches[number]])
+    found = {
+        "num_parameters": sum(parameter.numel() for parameter in shoal.parameters),
+        "difference": apart,
+        "is_exchanged": exchanged > 1e-3,
+        "times_s": times_s,
+    }
+    (folder / f"{index}.json").write_text(json.dumps(found))
+
+
+def difference(one: Way, other: Way) -> float:
+    """Of their gradients, the largest, relative to the largest gradient."""
+    pairs = [(a.grad, b.grad) for a, b in zip(one.parameters, other.parameters, strict=True)]
+    apart = max(float((a - b).abs().max()) for a, b in pairs if a is not None and b is not None)
+    return apart / max(float(a.abs().max()) for a, _ in pairs if a is not None)
+
+
+def turns(num_rounds: int) -> Iterator[tuple[int, str]]:
+    """Round, and whose block it is: each round begins with another one."""
+    for number in range(num_rounds):
+        for turn in range(len(WAYS)):
+            yield number, WAYS[(number + turn) % len(WAYS)]
+
+
+if __name__ == "__main__":
+    main(int(os.environ["SHOAL_LAUNCH_INDEX"]), Path(sys.argv[1]), *map(int, sys.argv[2:]))

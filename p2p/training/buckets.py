@@ -1,0 +1,124 @@
+"""Gradients in buckets: a few operations of about equal size, each of one type, instead of one per parameter."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ..operations import Operation, Use
+from ..tensors import as_array
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""Of parameters whose gradients can be averaged."""
+
+
+@dataclass(slots=True, eq=False)
+class Bucket:
+    """Tensors of one type that are averaged over the samples in one operation.
+
+    Attributes:
+        tensors: parameters, or the buffers of layers.
+        flat: this peer's values, in the order of `tensors`; the operation's input.
+        inputs: parts of `flat` in the shapes of `tensors`.
+        results: parts of the operation's result, alike.
+        operation: a weighted mean.
+        missing: indices of parameters that this backward pass has not reached.
+        empty: indices of parameters without a gradient in this step.
+    """
+
+    tensors: Sequence[Tensor]
+    flat: Tensor
+    inputs: Sequence[Tensor]
+    results: Sequence[Tensor]
+    operation: Operation
+    missing: set[int] = field(default_factory=set)
+    empty: set[int] = field(default_factory=set)
+    _version: int = 0
+
+    def begin_pass(self) -> None:
+        """A backward pass may fill this bucket."""
+        self.missing = set(range(len(self.tensors)))
+
+    def begin_step(self) -> None:
+        """Nothing is in it."""
+        self.begin_pass()
+        self.empty = set(range(len(self.tensors)))
+
+    def add(self, index: int, gradient: Tensor, fraction: float) -> None:
+        """The pass has reached a parameter: add `fraction` of its gradient."""
+        if index not in self.empty:
+            self.inputs[index].add_(gradient, alpha=fraction)
+        elif fraction == 1.0:
+            self.inputs[index].copy_(gradient)
+        else:
+            torch.mul(gradient, fraction, out=self.inputs[index])
+        self.empty.discard(index)
+        self.missing.discard(index)
+
+    def zero_empty(self) -> None:
+        """The last pass of the step is over: what it and those before it did not reach adds nothing."""
+        for index in self.empty:
+            self.inputs[index].zero_()
+        self.empty.clear()
+        self.missing.clear()
+
+    def hand_out(self) -> None:
+        """The results are the script's, from now on."""
+        self._version = self.results[0]._version
+
+    def num_writes(self) -> int:
+        """How often the script, or autograd for it, has written results in place since they were handed out."""
+        return self.results[0]._version - self._version
+
+    def is_finite(self) -> bool:
+        """Whether all of `flat` is. One pass over it, where the sum is finite; half types are summed in float32."""
+        wide = torch.float64 if self.flat.dtype == torch.float64 else torch.float32
+        return bool(self.flat.sum(dtype=wide).isfinite()) or bool(self.flat.isfinite().all())
+
+    def first_not_finite(self) -> Tensor:
+        """The first of `tensors` for which this peer has NaN or infinity; there is one."""
+        pairs = zip(self.tensors, self.inputs, strict=True)
+        return next(tensor for tensor, values in pairs if not values.isfinite().all())
+
+
+def make_bucket(tensors: Sequence[Tensor], algorithm: str | None) -> Bucket:
+    """A bucket for `tensors`, which are of one type."""
+    size = sum(tensor.numel() for tensor in tensors)
+    flat, result, scratch = (torch.zeros(size, dtype=tensors[0].dtype) for _ in range(3))
+    arrays = [as_array(each) for each in (flat, result, scratch)]
+    operation = Operation(
+        "all_reduce", arrays[0], arrays[1], arrays[0].shape, algorithm, Use.WEIGHTED, arrays[2], op="mean"
+    )
+    bucket = Bucket(tensors, flat, views(flat, tensors), views(result, tensors), operation)
+    bucket.begin_step()
+    return bucket
+
+
+def make_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int, algorithm: str | None) -> list[Bucket]:
+    """Buckets of `bucket_bytes`, more only where one parameter is larger.
+
+    Args:
+        parameters: in about the order in which backward reaches them.
+        bucket_bytes: of one bucket.
+        algorithm: of every operation.
+
+    Returns:
+        In the order in which they should be full, which is the same on every peer.
+    """
+    groups: list[list[tuple[int, nn.Parameter]]] = []
+    current: dict[torch.dtype, list[tuple[int, nn.Parameter]]] = {}
+    for place, parameter in enumerate(parameters):
+        group = current.get(parameter.dtype)
+        if group is None or sum(each.nbytes for _, each in group) + parameter.nbytes > bucket_bytes:
+            group = current[parameter.dtype] = []
+            groups.append(group)
+        group.append((place, parameter))
+    groups.sort(key=lambda group: group[-1][0])
+    return [make_bucket([parameter for _, parameter in group], algorithm) for group in groups]
+
+
+def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Parts of `flat` in the shapes of `tensors`."""
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

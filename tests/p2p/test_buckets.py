@@ -1,0 +1,75 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from collectives import BFLOAT16
+from p2p.training.buckets import DTYPES, make_buckets
+
+shapes = st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(0, 40)), min_size=1, max_size=12)
+
+
+def parameters_of(*shapes: tuple[torch.dtype, int]) -> list[nn.Parameter]:
+    return [nn.Parameter(torch.zeros(size, dtype=dtype)) for dtype, size in shapes]
+
+
+@given(shapes, st.integers(1, 200))
+def test_each_parameter_is_in_one_bucket_of_its_type_and_buckets_are_full_in_order(
+    shapes: list[tuple[torch.dtype, int]], bucket_bytes: int
+) -> None:
+    parameters = parameters_of(*shapes)
+    buckets = make_buckets(parameters, bucket_bytes, None)
+    place = {id(parameter): index for index, parameter in enumerate(parameters)}
+    places = [[place[id(tensor)] for tensor in bucket.tensors] for bucket in buckets]
+    assert sorted(index for row in places for index in row) == list(range(len(parameters)))
+    assert all(row == sorted(row) for row in places)
+    assert [row[-1] for row in places] == sorted(row[-1] for row in places)
+    for bucket in buckets:
+        assert {tensor.dtype for tensor in bucket.tensors} == {bucket.flat.dtype}
+        assert bucket.flat.nbytes <= bucket_bytes or len(bucket.tensors) == 1
+        assert bucket.operation.input.nbytes == bucket.flat.nbytes
+
+
+def test_gradients_of_several_passes_are_added_by_their_fraction() -> None:
+    (bucket,) = make_buckets(parameters_of((torch.float32, 2), (torch.float32, 1)), 100, None)
+    bucket.add(0, torch.tensor([1.0, 2.0]), 0.75)
+    assert (bucket.missing, bucket.empty) == ({1}, {1})
+    bucket.begin_pass()
+    bucket.add(0, torch.tensor([4.0, 8.0]), 0.25)
+    bucket.zero_empty()
+    assert bucket.flat.tolist() == [1.75, 3.5, 0.0] and not bucket.missing
+    bucket.begin_step()
+    bucket.add(0, torch.tensor([5.0, 6.0]), 1.0)
+    bucket.add(1, torch.tensor([7.0]), 1.0)
+    assert bucket.flat.tolist() == [5.0, 6.0, 7.0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_not_finite_is_found_and_large_numbers_are_not(dtype: torch.dtype) -> None:
+    (bucket,) = make_buckets(parameters_of((dtype, 3), (dtype, 3)), 100, None)
+    assert bucket.is_finite()
+    bucket.flat.fill_(torch.finfo(dtype).max)  # whose sum is not finite
+    assert bucket.is_finite()
+    for value in (math.nan, math.inf, -math.inf):
+        bucket.flat.zero_()
+        bucket.flat[4] = value
+        assert not bucket.is_finite()
+        assert bucket.first_not_finite() is bucket.tensors[1]
+    bucket.flat[3] = -value
+    assert not bucket.is_finite()
+
+
+def test_writes_by_the_script_are_counted_from_the_commit_on() -> None:
+    (bucket,) = make_buckets(parameters_of((torch.bfloat16, 2), (torch.bfloat16, 1)), 100, None)
+    assert bucket.operation.input.dtype == BFLOAT16
+    bucket.hand_out()
+    assert bucket.num_writes() == 0
+    bucket.results[1].add_(1)
+    assert bucket.num_writes() == 1
+    bucket.results[0].zero_()
+    assert bucket.num_writes() == 2
+    bucket.hand_out()
+    assert bucket.num_writes() == 0
