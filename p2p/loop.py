@@ -26,16 +26,16 @@ from .baton import Baton
 from .commons import Commons
 from .config import LoopConfig
 from .discovery import Registry, Role
+from .entrance import enter
 from .errors import OperationMismatch, RegistryError, RemoteProtocolError, ShoalError, error_of
 from .frames import Frames
 from .handover import Handover, Packer, StateSegment, cut
 from .neighbours import Neighbours, claim_of
 from .operations import Operation, Segment
 from .receipts import Moment
-from .records import RecordPage
+from .seeds import Seeds
 from .sharing import Standing
 from .steps import Steps
-from .transport import Transport
 
 logger = logging.getLogger("p2p")
 
@@ -54,8 +54,8 @@ class Loop:
         """Enter the registry and bind the sockets; `start` begins to use them."""
         peer_id = secrets.token_hex(8)
         self.commons = Commons(peer_id, config.arena_bytes)  # others may look for it as soon as they see the entry
-        standing = registry.enter(peer_id, time.time_ns())
-        own, self._acquaintances = standing.own, standing.others
+        entrance = enter(registry, config, peer_id, time.time_ns())
+        own, self._acquaintances = entrance.own, entrance.others
         self.peer_id = own.peer_id
         self.now = time.monotonic
         self.inbox: SimpleQueue[Arrival] = SimpleQueue()
@@ -64,10 +64,10 @@ class Loop:
         self._registry = registry
         self._config = config
         self.core = Core(claim_of(own), rng=random.Random(own.incarnation), config=config.core, now=time.monotonic())
-        self._page = RecordPage(registry.folder, self.core.me)
-        self._transport = Transport(own.control_address, own.data_address)
+        self._page, self._transport = entrance.page, entrance.transport
         self._frames = Frames(self.core.me, self._transport)
-        self._neighbours = Neighbours(self._transport, registry.folder)
+        self._neighbours = Neighbours(self._transport, registry)
+        self.seeds = Seeds.of(config, entrance, self._frames)
         self._steps = Steps(
             self.core,
             self._frames,
@@ -147,6 +147,7 @@ class Loop:
     def _take_part(self, layout: tuple[str, bytes]) -> None:
         now = time.monotonic()
         if self._role is Role.JOINER:
+            self.seeds.may_found(now, self.core, self._founding_size, self._config.policy)
             self._carry_out(self.core.ask_for_seat(now, layout))
         else:
             self._carry_out(self.core.found(now, os.urandom(16), self._founding_size, layout, self._config.policy))
@@ -270,6 +271,7 @@ class Loop:
         if now >= self._next_link_check:
             self._next_link_check = now + self._config.link_check_s
             self._carry_out(self._neighbours.check_links(now, self.core))
+            self.seeds.call(now, self.core)
             self._try_take_over(now)
         if now >= self.core.next_deadline():
             self._carry_out(self.core.tick(now))

@@ -47,6 +47,7 @@ class Session:
             policy=Policy[config.policy.upper()],
             keep_moments=config.receipts is not None,
             arena_bytes=config.arena_bytes,
+            tcp=config.tcp.check(config.swarm),
         )
         self.loop = Loop(Registry(config.home, config.swarm), loop_config)
         self._ledger = self._open_ledger()
@@ -264,7 +265,8 @@ class Session:
         view, core = self.loop.core.view, self.loop.core
         if view is None:
             return (
-                f"no seat after {waited_s:g} s: {core.reason}; is another peer of swarm {self._config.swarm!r} stuck?"
+                f"no seat after {waited_s:g} s: {core.reason}; "
+                f"{self.loop.seeds.explain() or f'is another peer of swarm {self._config.swarm!r} stuck?'}"
             )
         here = f"{len(view.members)} of {view.founding_size} peers are here"
         return f"no start after {waited_s:g} s: {here} ({', '.join(map(str, view.members))}); start the others"

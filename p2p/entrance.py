@@ -1,0 +1,46 @@
+"""What a peer opens before it runs, in an order that leaves nothing behind where something cannot be opened."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from gossip import Member
+
+from .config import LoopConfig
+from .discovery import Entry, Registry
+from .gate import Gate
+from .records import RecordPage
+from .transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """All that is open, and who is here already."""
+
+    own: Entry
+    others: tuple[Entry, ...]
+    page: RecordPage
+    transport: Transport
+
+
+def enter(registry: Registry, config: LoopConfig, peer_id: str, incarnation: int) -> Entrance:
+    """Listen to other hosts, enter the registry, make the acceptor record's page, and listen to this host.
+
+    Raises:
+        NetworkError, SecurityError: this peer cannot listen to other hosts, or strangers could get in.
+        RegistryError, OSError: what belongs to this host cannot be opened.
+    """
+    with ExitStack() as undo:
+        gate = None if config.tcp is None else Gate(config.tcp, peer_id)
+        remote = ("", "")
+        if gate is not None:
+            undo.callback(gate.close)
+            remote = gate.control_address, gate.data_address
+        has_seeds = config.tcp is not None and bool(config.tcp.seeds)
+        standing = registry.enter(peer_id, incarnation, remote=remote, founds=not has_seeds)
+        undo.callback(registry.leave)
+        own = standing.own
+        page = RecordPage(registry.folder, Member(own.peer_id, own.incarnation))
+        undo.callback(page.remove)
+        transport = Transport(own.control_address, own.data_address, gate)
+        undo.pop_all()
+    return Entrance(own, standing.others, page, transport)
