@@ -32,6 +32,7 @@ logger = logging.getLogger("p2p")
 
 _ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
 _NOBODY: Final = "-"  # PLAIN has no empty password
+_SEAL_BYTES: Final = 64  # what CURVE adds to a frame, and more: the limit is for the sealed frame
 _TEST_ROUNDS: Final = 200
 _TEST_ROUND_MS: Final = 10
 _FAILURES: Final = {
@@ -105,7 +106,8 @@ class _Listener:
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", guard: Guard, max_frame_bytes: int, high_water_mark: int
     ) -> None:
-        self.router = open_socket(context, zmq.ROUTER, max_frame_bytes, high_water_mark, is_tcp=True)
+        limit_bytes = max_frame_bytes + _SEAL_BYTES
+        self.router = open_socket(context, zmq.ROUTER, limit_bytes, high_water_mark, is_tcp=True)
         guard.admit(self.router)
         self._monitor = self.router.get_monitor_socket(_MONITORED)
         self._num_let_in = 0
@@ -186,8 +188,10 @@ class Gate:
         self.guard = Guard(config.swarm, peer_id, config.secret)
         self._has_warned = False
         self._closing = ExitStack()
-        self._closing.callback(self.context.term)
+        self._closing.callback(self.context.destroy, linger=0)  # of what failed half-way, sockets are open
         try:
+            if config.secret is not None and not zmq.has("curve"):
+                raise SecurityError(f"libzmq {zmq.zmq_version()} has no CURVE: install pyzmq from its wheel")
             self.door = self.context.socket(zmq.REP)
             self._closing.callback(self.door.close, linger=0)
             self.door.bind(_ZAP_ADDRESS)
@@ -287,6 +291,7 @@ class _Trial:
         self.who = who
         self.dealer = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1, is_tcp=True)
         self.dealer.ipv6 = True
+        self.dealer.reconnect_ivl = -1  # once is enough, and what comes later would be counted as strangers
         self.monitor = self.dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _ANY_FAILURE)
         self.is_in: bool | None = None
 

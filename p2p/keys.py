@@ -55,9 +55,11 @@ def read_key(path: Path) -> bytes:
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo must not make us wait
-        with os.fdopen(descriptor, "rb") as file:
+        try:
             _check_private(path, os.fstat(descriptor))
-            content = file.read(_MAX_FILE_BYTES)
+            content = os.read(descriptor, _MAX_FILE_BYTES)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise SecurityError(f"cannot read the swarm key {path}: {error.strerror}") from error
     return _parse(path, content)

@@ -125,15 +125,14 @@ class Verdict(Enum):
 
     SILENT = "is silent: is a peer running there, is the address right and the port open?"
     ANSWERS = "was reached, but says nothing yet"
-    OTHER_KEY = "hangs up: it has another key"
+    OTHER_KEY = "hangs up: it has another key, or one side runs without a key (--insecure), or it is no peer"
     OTHER_SWARM = "belongs to another swarm: give all peers the same --swarm"
-    OTHER_MODE = "speaks otherwise: either it or this peer runs without a key (--insecure)"
 
 
 _VERDICTS: Final = {
     zmq.EVENT_HANDSHAKE_SUCCEEDED: Verdict.ANSWERS,
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: Verdict.OTHER_SWARM,
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: Verdict.OTHER_MODE,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: Verdict.OTHER_KEY,
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: Verdict.OTHER_KEY,
     zmq.EVENT_CLOSED: Verdict.SILENT,
 }
@@ -148,14 +147,18 @@ class Call:
         self._dealer.reconnect_ivl, self._dealer.reconnect_ivl_max = _CALL_RECONNECT_MS, 0
         introduce(self._dealer, "")
         self._monitor = self._dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILURES | zmq.EVENT_CLOSED)
-        self.verdict = Verdict.SILENT
+        self.is_over = False
+        """libzmq does not try again."""
+        self._verdict = Verdict.SILENT
         self._dealer.connect(address)
 
     def look(self) -> Verdict:
-        """What came of it so far. After `OTHER_SWARM` and `OTHER_MODE` libzmq does not try again."""
+        """What came of it so far."""
         while self._monitor.poll(0):
-            self.verdict = _VERDICTS[zmq.Event(recv_monitor_message(self._monitor)["event"])]
-        return self.verdict
+            event = zmq.Event(recv_monitor_message(self._monitor)["event"])
+            self._verdict = _VERDICTS[event]
+            self.is_over = event in (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        return self._verdict
 
     def send(self, frame: bytes) -> None:
         """To who is there; nothing happens if nobody is."""

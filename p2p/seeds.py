@@ -69,8 +69,8 @@ class Seeds:
 
     def _warn(self, now: float, address: str) -> None:
         verdict = self._verdicts[address]
-        is_certain = verdict in (Verdict.OTHER_SWARM, Verdict.OTHER_MODE)
-        if (address, verdict) not in self._warned and (is_certain or now >= self._warn_from):
+        is_time = verdict is Verdict.OTHER_SWARM or now >= self._warn_from
+        if is_time and (address, verdict) not in self._warned:
             self._warned.add((address, verdict))
             logger.warning("seed %s %s", address, verdict.value)
 

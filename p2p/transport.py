@@ -140,7 +140,7 @@ class Transport:
         verdict = call.look()
         for frame in frames:
             call.send(frame)
-        if verdict in (Verdict.OTHER_SWARM, Verdict.OTHER_MODE):
+        if call.is_over:
             self.hang_up(address)  # the next call begins anew
         return verdict
 
@@ -181,11 +181,14 @@ class Transport:
         link = self._links.get(peer_id)
         if link is None:
             return self._drop("no link")
-        # No high-water mark, so no call can find the queue full.
-        if view.nbytes <= JOINED_BYTES and len(header) == HEADER_BYTES:
-            link.data.send(b"".join((header, view)), zmq.DONTWAIT)
-            return True
-        link.data.send(header, zmq.DONTWAIT | zmq.SNDMORE)
+        # No high-water mark, so no call can find the queue full; libzmq has none any more where somebody else answered.
+        try:
+            if view.nbytes <= JOINED_BYTES and len(header) == HEADER_BYTES:
+                link.data.send(b"".join((header, view)), zmq.DONTWAIT)
+                return True
+            link.data.send(header, zmq.DONTWAIT | zmq.SNDMORE)
+        except zmq.Again:
+            return self._drop("no link")
         link.data.send(view, zmq.DONTWAIT, copy=view.nbytes < ZERO_COPY_BYTES)
         return True
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip import Contact, Member, Seat, View
@@ -315,6 +315,7 @@ def test_flipped_bits_anywhere_never_make_another_record(flips: list[tuple[int, 
 
 
 @given(st.lists(st.tuples(st.integers(16, 3000), st.none() | st.integers(0, 3000)), max_size=12))
+@settings(deadline=None)
 def test_whatever_is_cut_short_on_the_way_the_last_finished_record_is_read(
     writes: list[tuple[int, int | None]],
 ) -> None:
