@@ -149,11 +149,11 @@ class Call:
         self._monitor = self._dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILURES | zmq.EVENT_CLOSED)
         self.is_over = False
         """libzmq does not try again."""
-        self._verdict = Verdict.SILENT
+        self._verdict: Verdict | None = None
         self._dealer.connect(address)
 
-    def look(self) -> Verdict:
-        """What came of it so far."""
+    def look(self) -> Verdict | None:
+        """What came of it; None: nothing yet."""
         while self._monitor.poll(0):
             event = zmq.Event(recv_monitor_message(self._monitor)["event"])
             self._verdict = _VERDICTS[event]

@@ -63,7 +63,8 @@ class Seeds:
                 self._transport.hang_up(address)
                 self._verdicts.pop(address, None)
             else:
-                self._verdicts[address] = self._transport.call(address, frames)
+                before = self._verdicts.get(address, Verdict.SILENT)
+                self._verdicts[address] = self._transport.call(address, frames) or before
                 if core.view is None:
                     self._warn(now, address)
 

@@ -131,8 +131,12 @@ class Transport:
 
     # Who is at an address?
 
-    def call(self, address: str, frames: Iterable[bytes]) -> Verdict:
-        """Say `frames` to whoever is at a TCP address, if somebody is; what came of it so far. Needs a gate."""
+    def call(self, address: str, frames: Iterable[bytes]) -> Verdict | None:
+        """Say `frames` to whoever is at a TCP address, if somebody is. Needs a gate.
+
+        Returns:
+            What came of this call so far; None: nothing.
+        """
         assert self._introduce is not None, "only who has a gate may use TCP"
         if address not in self._calls:
             self._calls[address] = Call(self._context, address, self._introduce)
