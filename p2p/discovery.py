@@ -31,7 +31,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +39,7 @@ import platformdirs
 from gossip import Member
 
 from .errors import RegistryError
+from .processes import process_start, read_host
 from .records import record_path
 
 logger = logging.getLogger(__name__)
@@ -317,13 +317,6 @@ class Registry:
             os.close(descriptor)
 
 
-def read_host() -> str:
-    """16 hex digits: which boot of which kernel this is, and whose numbers processes have here (its pid namespace)."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-    namespace = os.stat("/proc/self/ns/pid").st_ino
-    return blake2b(b"%b %d" % (boot_id.strip(), namespace), digest_size=8).hexdigest()
-
-
 def default_home(environ: Mapping[str, str]) -> Path:
     """The folder of all swarms of this user: `$SHOAL_HOME`, else the platform's runtime folder."""
     if home := environ.get("SHOAL_HOME"):
@@ -332,21 +325,6 @@ def default_home(environ: Mapping[str, str]) -> Path:
         # It warns that the fallback under /tmp may not be private; `make_private` does not rely on it.
         warnings.simplefilter("ignore")
         return platformdirs.user_runtime_path("shoal")
-
-
-def process_start(pid: int) -> int | None:
-    """Clock ticks from boot to the start of process `pid`; None if it has ended, reaped or not.
-
-    Raises:
-        OSError: that cannot be found out, say because no file can be opened.
-    """
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # Field 2 is the program's name in parentheses and may itself hold blanks and parentheses.
-    state, *rest = status.rpartition(")")[2].split()
-    return None if state in ("Z", "X") else int(rest[18])
 
 
 def parse_entry(text: bytes) -> Entry:

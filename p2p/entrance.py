@@ -1,10 +1,12 @@
 """What a peer opens before it runs, in an order that leaves nothing behind where something cannot be opened."""
 
+import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from gossip import Member
 
+from .commons import Commons
 from .config import LoopConfig
 from .discovery import Entry, Registry
 from .gate import Gate
@@ -18,18 +20,22 @@ class Entrance:
 
     own: Entry
     others: tuple[Entry, ...]
+    commons: Commons
     page: RecordPage
     transport: Transport
 
 
-def enter(registry: Registry, config: LoopConfig, peer_id: str, incarnation: int) -> Entrance:
-    """Listen to other hosts, enter the registry, make the acceptor record's page, and listen to this host.
+def enter(registry: Registry, config: LoopConfig, incarnation: int) -> Entrance:
+    """Make the arena, listen to other hosts, enter the registry, make the acceptor record's page, listen to this host.
 
     Raises:
         NetworkError, SecurityError: this peer cannot listen to other hosts, or strangers could get in.
         RegistryError, OSError: what belongs to this host cannot be opened.
     """
+    peer_id = secrets.token_hex(8)
     with ExitStack() as undo:
+        commons = Commons(peer_id, config.arena_bytes)  # others may look for it as soon as they see the entry
+        undo.callback(commons.close)
         gate = None if config.tcp is None else Gate(config.tcp, peer_id)
         remote = ("", "")
         if gate is not None:
@@ -43,4 +49,4 @@ def enter(registry: Registry, config: LoopConfig, peer_id: str, incarnation: int
         undo.callback(page.remove)
         transport = Transport(own.control_address, own.data_address, gate)
         undo.pop_all()
-    return Entrance(own, standing.others, page, transport)
+    return Entrance(own, standing.others, commons, page, transport)

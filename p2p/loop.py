@@ -9,7 +9,6 @@ import logging
 import math
 import os
 import random
-import secrets
 import threading
 import time
 from collections import Counter
@@ -23,7 +22,6 @@ from gossip import messages as m
 
 from .arrivals import Arrival, StateOffer
 from .baton import Baton
-from .commons import Commons
 from .config import LoopConfig
 from .discovery import Registry, Role
 from .entrance import enter
@@ -52,10 +50,8 @@ class Loop:
 
     def __init__(self, registry: Registry, config: LoopConfig) -> None:
         """Enter the registry and bind the sockets; `start` begins to use them."""
-        peer_id = secrets.token_hex(8)
-        self.commons = Commons(peer_id, config.arena_bytes)  # others may look for it as soon as they see the entry
-        entrance = enter(registry, config, peer_id, time.time_ns())
-        own, self._acquaintances = entrance.own, entrance.others
+        entrance = enter(registry, config, time.time_ns())
+        own, self._acquaintances, self.commons = entrance.own, entrance.others, entrance.commons
         self.peer_id = own.peer_id
         self.now = time.monotonic
         self.inbox: SimpleQueue[Arrival] = SimpleQueue()

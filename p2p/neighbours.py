@@ -14,7 +14,8 @@ from gossip import Claim, Contact, Core, Member, State
 from gossip.effects import Effect
 from gossip.messages import AcceptorRecord
 
-from .discovery import Entry, Registry, process_start
+from .discovery import Entry, Registry
+from .processes import process_start
 from .records import RecordReader
 from .transport import Transport
 

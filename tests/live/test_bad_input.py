@@ -12,7 +12,7 @@ import zmq
 from gossip import Claim, Contact, Envelope, Member, State, View
 from gossip import messages as m
 from gossip.view import NO_VIEW, Change, propose_view
-from p2p.discovery import read_host
+from p2p.processes import read_host
 from p2p.wire import Codec, DataHeader, DType
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
 

@@ -18,9 +18,9 @@ from p2p.discovery import (
     default_home,
     make_private,
     parse_entry,
-    process_start,
 )
 from p2p.errors import RegistryError
+from p2p.processes import process_start
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
