@@ -103,6 +103,10 @@ class Core:
         """A peer that the host has found by its own means."""
         return [] if self.ended else self._follow_up(now, self._swim.hear(now, claim))
 
+    def introduction(self) -> tuple[m.Gossip, m.Sync]:
+        """To be said to whoever is at a seed's address: it answers with all that it knows, itself included."""
+        return self._swim.introduction()
+
     def acquaintances(self) -> tuple[Claim, ...]:
         """Whom to meet again after a return as another incarnation."""
         known = self._swim.acquaintances()

@@ -39,7 +39,7 @@ class Joining:
         Raises:
             ValueError: no seeds, or one twice.
         """
-        self._founding = Founding(seeds, self._swim.me.contact.control, now + self._founding_s)
+        self._founding = Founding(seeds, self._swim.me.contact.seed, now + self._founding_s)
         self._found_with = lineage, size, policy
 
     def ask(self, targets: Sequence[Member] | None = None) -> list[Effect]:
@@ -107,4 +107,4 @@ class Joining:
 
     def _address(self, member: Member) -> str:
         claim = self._swim.claim_of(member)
-        return "" if claim is None else claim.contact.control
+        return "" if claim is None else claim.contact.seed

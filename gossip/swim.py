@@ -132,6 +132,10 @@ class Swim:
         claim = self._beliefs.latest(member.peer_id)
         return [] if claim is None else [Send(member, Ping(self._new_nonce(), (claim,)))]
 
+    def introduction(self) -> tuple[Gossip, Sync]:
+        """What to say to somebody of whom only the address is known: who this is, and that it knows nobody there."""
+        return Gossip((self.me,)), Sync(self._roster.digests())
+
     def keep(self, members: Iterable[Member]) -> None:
         """Forget none of `members`, however long they are lost: they have seats in a view."""
         self._beliefs.kept = frozenset(member.peer_id for member in members)

@@ -29,12 +29,26 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Where a peer is reached, and its process as the kernel of its host knows it."""
+    """Where a peer is reached, and its process as the kernel of its host knows it.
+
+    Attributes:
+        control, data: addresses for peers of its own host.
+        host: whose kernel knows `pid`; the same text on the same host, and on no other.
+        remote_control, remote_data: addresses for peers of other hosts; empty: they cannot reach it.
+    """
 
     control: str
     data: str
     pid: int
     process_start: int
+    host: str = ""
+    remote_control: str = ""
+    remote_data: str = ""
+
+    @property
+    def seed(self) -> str:
+        """Its control address, as it would stand in a list of seeds."""
+        return self.remote_control or self.control
 
 
 NOWHERE = Contact("", "", 0, 0)
@@ -124,9 +138,11 @@ class View:
         for seat in self.seats:
             name = seat.member.peer_id.encode()
             digest.update(b"%d:%b %d %d " % (len(name), name, seat.member.incarnation, seat.since))
-            for address in (seat.contact.control.encode(), seat.contact.data.encode()):
-                digest.update(b"%d:%b " % (len(address), address))
-            digest.update(b"%d %d " % (seat.contact.pid, seat.contact.process_start))
+            contact = seat.contact
+            places = contact.control, contact.data, contact.host, contact.remote_control, contact.remote_data
+            for place in map(str.encode, places):
+                digest.update(b"%d:%b " % (len(place), place))
+            digest.update(b"%d %d " % (contact.pid, contact.process_start))
         digest.update(self.parent)
         return digest.digest()
 

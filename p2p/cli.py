@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure, and compare with others.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench, name="bench")
+key = typer.Typer(help="The swarm key: encryption and admission.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(key, name="key")
 
 
 @app.callback()
@@ -41,9 +43,23 @@ def run(
         str | None, typer.Option(help="Who goes on after deaths: live (whoever is left) or majority.")
     ] = None,
     receipts: Annotated[Path | None, typer.Option(help="Folder for one receipt per committed step.")] = None,
+    seeds: Annotated[
+        str, typer.Option(help="host:port,host:port of some peers, the same on all hosts.", envvar="SHOAL_SEEDS")
+    ] = "",
+    bind: Annotated[
+        str, typer.Option(help="host:port for other hosts; two ports per peer from there on.", envvar="SHOAL_BIND")
+    ] = "",
+    advertise: Annotated[
+        str, typer.Option(help="Host that others are told, if not the one in --bind.", envvar="SHOAL_ADVERTISE")
+    ] = "",
+    key: Annotated[Path | None, typer.Option(help="File with the swarm key.", envvar="SHOAL_KEY")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="TCP without a key: anybody may connect.", envvar="SHOAL_INSECURE")
+    ] = False,
 ) -> None:
     """Start identical peers on this host; they found the swarm, or join it."""
     from p2p.launch import LaunchConfig, Launcher
+    from p2p.tcp import TcpOptions
 
     config = LaunchConfig(
         script=script,
@@ -54,9 +70,26 @@ def run(
         min_peers=min_peers,
         policy=policy,
         receipts=receipts,
+        tcp=TcpOptions(seeds=seeds, bind=bind, advertise=advertise, key=key, insecure=insecure),
     )
     launcher = Launcher(config, environ=os.environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
     raise typer.Exit(launcher.run())
+
+
+@key.command("new")
+def key_new(
+    out: Annotated[
+        Path | None, typer.Option(help="A new file, readable for you only; without it, stdout.", show_default=False)
+    ] = None,
+) -> None:
+    """Make a swarm key. Whoever has it may take part; copy it to every host, and to nobody else."""
+    from p2p.keys import new_key, protect, write_key
+
+    if out is not None:
+        write_key(out)
+        return
+    protect(sys.stdout.fileno())
+    print(new_key())
 
 
 @bench.command("all-reduce")

@@ -1,13 +1,16 @@
 """Settings of one peer: what they mean, and what they may be."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from gossip import CoreConfig, Policy
 
 from .discovery import default_home
+from .tcp import TcpConfig, TcpOptions
+
+TCP_NAMES: Final = tuple(field.name for field in fields(TcpOptions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,8 @@ class LoopConfig:
     """Lost links are looked for this often."""
     look_s: float = 1.0
     """A joiner that waits looks this often whether there is still somebody to wait for."""
+    tcp: TcpConfig | None = None
+    """How to reach other hosts; None: not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,7 @@ class PeerConfig:
         arena_bytes: at most so much memory of this peer is read in place by the others of its host; 0: none, everything
             between them goes through sockets.
         rejoin: who trains a model and was removed from the view, since it was stopped or cut off, comes back by itself.
+        tcp: seeds, and how other hosts reach this peer.
     """
 
     swarm: str = "default"
@@ -58,6 +64,7 @@ class PeerConfig:
     leave_timeout_s: float = 5.0
     arena_bytes: int = 1 << 30
     rejoin: bool = True
+    tcp: TcpOptions = field(default_factory=TcpOptions)
     loop: LoopConfig = field(default_factory=LoopConfig)
 
     def __post_init__(self) -> None:
@@ -73,8 +80,12 @@ class PeerConfig:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **given: Any) -> Self:
-        """What `shoal run` has set, where `given` does not say otherwise."""
-        found: dict[str, Any] = {"home": default_home(environ)}
+        """What `shoal run` has set, where `given` does not say otherwise, be it of the fields of `tcp`."""
+        tcp = {name: given.pop(name) for name in TCP_NAMES if name in given}
+        found: dict[str, Any] = {
+            "home": default_home(environ),
+            "tcp": replace(TcpOptions.from_environment(environ), **tcp),
+        }
         if swarm := environ.get("SHOAL_SWARM"):
             found["swarm"] = swarm
         if min_peers := environ.get("SHOAL_MIN_PEERS"):

@@ -7,7 +7,7 @@ Each peer of a swarm keeps one entry in `<home>/<swarm>/`, beside its two socket
     <16 hex digits>         a socket
 
 An entry is written before its sockets are bound, so an entry names whatever a crash leaves behind. It counts
-as long as its process lives, which the kernel decides: same boot, same pid, same start time. Who enters and
+as long as its process lives, which the kernel decides: same host, same pid, same start time. Who enters and
 finds no living process founds the swarm; everybody else joins.
 
 The role in an entry tells what its owner's death costs. A founder that died before any view was agreed took
@@ -39,6 +39,7 @@ import platformdirs
 from gossip import Member
 
 from .errors import RegistryError
+from .processes import process_start, read_host
 from .records import record_path
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ class Entry:
         incarnation: nanoseconds; with `peer_id` the identity of a member.
         process_start: clock ticks from boot to the start of `pid`; tells it from a later process with the
             same number.
-        boot_id: the kernel draws it at every boot.
+        remote_control_address, remote_data_address: for peers of other hosts; empty: there are none.
+        host: who has the same sees the same processes under the same numbers; see `read_host`.
     """
 
     swarm: str
@@ -77,7 +79,9 @@ class Entry:
     data_address: str
     pid: int
     process_start: int
-    boot_id: str
+    host: str
+    remote_control_address: str = ""
+    remote_data_address: str = ""
 
 
 FIELD_TYPES: Final = {field.name: str if field.type is Role else field.type for field in fields(Entry)}
@@ -113,17 +117,26 @@ class Registry:
         self.swarm = swarm
         self.folder = home / swarm
         self._lock_timeout_s = lock_timeout_s
-        self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self.host = read_host()
+        self._founds = True
         self._own: Entry | None = None
         self._ignored: set[Path] = set()
         check_socket_path(self.folder / ("0" * 16))
         make_private(home)
         make_private(self.folder)
 
-    def enter(self, peer_id: str, incarnation: int) -> Standing:
+    def enter(
+        self, peer_id: str, incarnation: int, *, remote: tuple[str, str] = ("", ""), founds: bool = True
+    ) -> Standing:
         """Write this process's entry, as founder if no other entry has a living process.
 
         Draws the addresses of its sockets, which are bound afterwards. Removes what dead peers left.
+
+        Args:
+            peer_id: 16 hex digits.
+            incarnation: nanoseconds.
+            remote: its control and data address for other hosts.
+            founds: False: who founds is decided elsewhere, and this peer is a joiner whoever lives here.
 
         Raises:
             RegistryError: the folder stays locked, or cannot be written.
@@ -132,6 +145,7 @@ class Registry:
             raise ValueError(f"a peer_id has 16 hex digits, got {peer_id!r}")
         start = process_start(os.getpid())
         assert start is not None, "who asks is running"
+        self._founds = founds
         with self._locked():
             living, dead = self._read(apart_from=peer_id)
             self._clean_up(dead, keep_members=bool(living) and all_wait(living))
@@ -139,12 +153,14 @@ class Registry:
                 swarm=self.swarm,
                 peer_id=peer_id,
                 incarnation=incarnation,
-                role=Role.JOINER if living else Role.FOUNDER,
+                role=Role.FOUNDER if founds and not living else Role.JOINER,
                 control_address=self._new_address(),
                 data_address=self._new_address(),
                 pid=os.getpid(),
                 process_start=start,
-                boot_id=self._boot_id,
+                host=self.host,
+                remote_control_address=remote[0],
+                remote_data_address=remote[1],
             )
             self._write(own)
         return Standing(own, living)
@@ -160,7 +176,7 @@ class Registry:
         """
         own = self._entered()
         living, _ = self._read(apart_from=own.peer_id)
-        if own.role is not Role.JOINER or not all_wait(living):
+        if own.role is not Role.JOINER or not self._founds or not all_wait(living):
             return Standing(own, living)
         with self._locked():
             living, dead = self._read(apart_from=own.peer_id)
@@ -170,6 +186,10 @@ class Registry:
                     own = replace(own, role=Role.FOUNDER)
                     self._write(own)
         return Standing(own, living)
+
+    def knows(self, peer_id: str) -> bool:
+        """Whether there is an entry of this peer, so that its sockets are in this folder."""
+        return self._path(peer_id).exists()
 
     def mark_member(self) -> None:
         """Say that this peer is in an agreed view, so that its death is known to cost state."""
@@ -238,7 +258,7 @@ class Registry:
 
     def _lives(self, entry: Entry) -> bool:
         try:
-            return entry.boot_id == self._boot_id and process_start(entry.pid) == entry.process_start
+            return entry.host == self.host and process_start(entry.pid) == entry.process_start
         except OSError as error:
             raise RegistryError(f"cannot see whether process {entry.pid} is alive: {error}") from error
 
@@ -305,21 +325,6 @@ def default_home(environ: Mapping[str, str]) -> Path:
         # It warns that the fallback under /tmp may not be private; `make_private` does not rely on it.
         warnings.simplefilter("ignore")
         return platformdirs.user_runtime_path("shoal")
-
-
-def process_start(pid: int) -> int | None:
-    """Clock ticks from boot to the start of process `pid`; None if it has ended, reaped or not.
-
-    Raises:
-        OSError: that cannot be found out, say because no file can be opened.
-    """
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # Field 2 is the program's name in parentheses and may itself hold blanks and parentheses.
-    state, *rest = status.rpartition(")")[2].split()
-    return None if state in ("Z", "X") else int(rest[18])
 
 
 def parse_entry(text: bytes) -> Entry:

@@ -4,6 +4,8 @@ ShoalError
     RemoteProtocolError   a peer broke the protocol; message dropped, state unchanged
     RegistryError         the registry folder cannot be used, or says that the swarm's state is gone
     LaunchError           nothing was started
+    NetworkError          this peer cannot listen where it was told to
+    SecurityError         the swarm key cannot be used, or it would not keep strangers out
     JoinRefused           the swarm trains something else; raised on the joiner only
     OperationMismatch     peers called different operations; raised on every one of them
     ReplicasDiverged      peers finished one step with different bits; raised on every one of them
@@ -30,6 +32,14 @@ class RegistryError(ShoalError):
 
 class LaunchError(ShoalError):
     """`shoal run` was asked for something that it cannot start."""
+
+
+class NetworkError(ShoalError):
+    """This peer cannot listen at an address, or was told of one that is none."""
+
+
+class SecurityError(ShoalError):
+    """The swarm key cannot be used, or strangers would get in: this peer does not run."""
 
 
 class JoinRefused(ShoalError):

@@ -76,8 +76,12 @@ class Frames:
             self._transport.send_data(target.peer_id, header.pack(), body.digest + body.finish.state_digest)
             return
         if self._encoded is None or self._encoded[0] is not body:
-            self._encoded = body, self._codec.encode(Envelope(self._me, self._stamp, body))
+            self._encoded = body, self.encode(body)
         self._transport.send_control(target.peer_id, self._encoded[1])
+
+    def encode(self, body: m.Body) -> bytes:
+        """The control frame that says `body`."""
+        return self._codec.encode(Envelope(self._me, self._stamp, body))
 
     def send_segment(self, sequence: int, fingerprint: bytes, outgoing: Outgoing) -> None:
         """Send a segment of an operation to a rank."""

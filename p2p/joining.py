@@ -28,15 +28,21 @@ def join(
     leave_timeout_s: float | None = None,
     arena_bytes: int | None = None,
     rejoin: bool = True,
+    seeds: str | None = None,
+    bind: str | None = None,
+    advertise: str | None = None,
+    key: str | os.PathLike[str] | None = None,
+    insecure: bool | None = None,
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `wait_view` gives it a seat.
 
-    What is not given is what `shoal run` has set, or the default; `PeerConfig` says what it means. Unless the script
-    has handlers of its own, SIGTERM and SIGINT end it with an exception, so that the peer leaves, and SIGUSR1 prints
-    where each thread is. An error of shoal that nobody catches is printed as one line.
+    What is not given is what `shoal run` has set, or the default; `PeerConfig` and `TcpOptions` say what it means.
+    Unless the script has handlers of its own, SIGTERM and SIGINT end it with an exception, so that the peer leaves, and
+    SIGUSR1 prints where each thread is. An error of shoal that nobody catches is printed as one line.
 
     Raises:
         RegistryError: the registry folder is not private, or its path too long.
+        NetworkError, SecurityError: an address cannot be used, or there is no key that keeps strangers out.
     """
     given: dict[str, Any] = {
         "swarm": swarm,
@@ -49,6 +55,11 @@ def join(
         "leave_timeout_s": leave_timeout_s,
         "arena_bytes": arena_bytes,
         "rejoin": rejoin,
+        "seeds": seeds,
+        "bind": bind,
+        "advertise": advertise,
+        "key": None if key is None else Path(key),
+        "insecure": insecure,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if sys.excepthook is sys.__excepthook__:

@@ -18,13 +18,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import IO, Final
 
 from p2p.discovery import Registry, default_home
 from p2p.errors import LaunchError
+from p2p.tcp import TcpOptions
 
 READ_BYTES: Final = 1 << 16
 LINE_MAX_BYTES: Final = 1 << 20
@@ -44,6 +45,7 @@ class LaunchConfig:
         min_peers: the swarm's first step waits for this many; None: for `num_peers`.
         home: the registry folder; None: `discovery.default_home`.
         receipts: folder for the peers' receipts; None: they write none.
+        tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
         grace_s: a peer that was asked to leave is killed after this.
     """
 
@@ -55,10 +57,11 @@ class LaunchConfig:
     min_peers: int | None = None
     policy: str | None = None
     receipts: Path | None = None
+    tcp: TcpOptions = field(default_factory=TcpOptions)
     grace_s: float = 10.0
 
     def check(self) -> None:
-        """Raise LaunchError for what cannot be started."""
+        """Raise LaunchError for what cannot be started; NetworkError or SecurityError for TCP that cannot be used."""
         if self.num_peers < 1:
             raise LaunchError(f"-n is the number of peers and must be at least 1, got {self.num_peers}")
         if self.min_peers is not None and self.min_peers < 1:
@@ -68,6 +71,7 @@ class LaunchConfig:
         if not self.script.is_file():
             what = "is not a file" if self.script.exists() else "does not exist"
             raise LaunchError(f"the script {self.script} {what}")
+        self.tcp.check(self.swarm)
 
 
 def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str]) -> dict[str, str]:
@@ -89,7 +93,7 @@ def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str
     memory = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
     # Left to itself, torch would give every peer a thread on every core.
     num_threads = max(1, num_usable_cores() // config.num_peers)
-    return {**memory, "OMP_NUM_THREADS": str(num_threads), **environ, **added}
+    return {**memory, "OMP_NUM_THREADS": str(num_threads), **environ, **added, **config.tcp.to_environment(index)}
 
 
 class LinePrefixer:
@@ -149,7 +153,7 @@ class Launcher:
             stderr: the same, and for what the launcher itself has to say.
 
         Raises:
-            LaunchError: the config asks for what cannot be started.
+            LaunchError, NetworkError, SecurityError: the config asks for what cannot be started.
             RegistryError: no peer could use the registry folder.
         """
         config.check()

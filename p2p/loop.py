@@ -9,7 +9,6 @@ import logging
 import math
 import os
 import random
-import secrets
 import threading
 import time
 from collections import Counter
@@ -23,9 +22,9 @@ from gossip import messages as m
 
 from .arrivals import Arrival, StateOffer
 from .baton import Baton
-from .commons import Commons
 from .config import LoopConfig
 from .discovery import Registry, Role
+from .entrance import Entrance, enter
 from .errors import OperationMismatch, RegistryError, RemoteProtocolError, ShoalError, error_of
 from .feeding import Feeding
 from .following import Following
@@ -34,10 +33,9 @@ from .handover import Packer, StateRecord
 from .neighbours import Neighbours, claim_of
 from .operations import Operation, Segment
 from .receipts import Moment
-from .records import RecordPage
+from .seeds import Seeds
 from .sharing import Standing
 from .steps import Steps
-from .transport import Transport
 
 logger = logging.getLogger("p2p")
 
@@ -66,11 +64,10 @@ class Loop:
             config: settings.
             former: was removed, and has stopped: this one goes on as the same peer, in another incarnation.
         """
-        peer_id = secrets.token_hex(8) if former is None else former.peer_id
-        # Others may look for it as soon as they see the entry. Tensors of the script may be in it.
-        self.commons: Commons = Commons(peer_id, config.arena_bytes) if former is None else former.commons
-        standing = registry.enter(peer_id, time.time_ns())
-        own, self._acquaintances = standing.own, [claim_of(entry) for entry in standing.others]
+        entrance: Entrance = enter(registry, config, time.time_ns(), None if former is None else former.entrance)
+        self.entrance: Entrance = entrance
+        own, self.commons = entrance.own, entrance.commons
+        self._acquaintances = [claim_of(entry) for entry in entrance.others]
         if former is not None:
             self._acquaintances += former.core.acquaintances()
         self.peer_id: str = own.peer_id
@@ -84,10 +81,10 @@ class Loop:
         self.core: Core = Core(
             claim_of(own), rng=random.Random(own.incarnation), config=config.core, now=time.monotonic()
         )
-        self._page = RecordPage(registry.folder, self.core.me)
-        self._transport = Transport(own.control_address, own.data_address)
+        self._page, self._transport = entrance.page, entrance.transport
         self._frames = Frames(self.core.me, self._transport)
-        self._neighbours = Neighbours(self._transport, registry.folder)
+        self._neighbours = Neighbours(self._transport, registry)
+        self.seeds = Seeds.of(config, entrance, self._frames)
         self._steps = Steps(
             self.core,
             self._frames,
@@ -184,6 +181,8 @@ class Loop:
         now = time.monotonic()
         if self._role is Role.JOINER:
             self._note("asked", self.core.done)
+            if not self._is_back:
+                self.seeds.may_found(now, self.core, self._founding_size, self._config.policy)
             self._carry_out(self.core.ask_for_seat(now, layout, follows=bool(layout[0])))
         elif self._is_back or self.core.digest:
             self._tell(RegistryError(RUN_IS_OVER))
@@ -318,6 +317,7 @@ class Loop:
             self._next_link_check = now + self._config.link_check_s
             self._carry_out(self._neighbours.check_links(now, self.core))
             self._feeding.expire(now)
+            self.seeds.call(now, self.core)
             self._try_take_over(now)
         if now >= self.core.next_deadline():
             self._carry_out(self.core.tick(now))

@@ -9,13 +9,13 @@ import logging
 import os
 import select
 from collections.abc import Sequence
-from pathlib import Path
 
 from gossip import Claim, Contact, Core, Member, State
 from gossip.effects import Effect
 from gossip.messages import AcceptorRecord
 
-from .discovery import Entry, process_start
+from .discovery import Entry, Registry
+from .processes import process_start
 from .records import RecordReader
 from .transport import Transport
 
@@ -26,16 +26,24 @@ REFUSED = "its link was lost, and a new one refused"
 
 def claim_of(entry: Entry) -> Claim:
     """What an entry of the registry says, as a claim."""
-    contact = Contact(entry.control_address, entry.data_address, entry.pid, entry.process_start)
+    contact = Contact(
+        entry.control_address,
+        entry.data_address,
+        entry.pid,
+        entry.process_start,
+        entry.host,
+        entry.remote_control_address,
+        entry.remote_data_address,
+    )
     return Claim(Member(entry.peer_id, entry.incarnation), State.ALIVE, contact)
 
 
 class Neighbours:
     """Links, process handles and acceptor records of all peers that are known to be alive."""
 
-    def __init__(self, transport: Transport, folder: Path) -> None:
+    def __init__(self, transport: Transport, registry: Registry) -> None:
         self._transport = transport
-        self._folder = folder
+        self._registry = registry
         self._linked: dict[str, Member] = {}
         self._processes: dict[int, Member] = {}
         self._records: dict[Member, RecordReader] = {}
@@ -47,13 +55,22 @@ class Neighbours:
             Why it is not alive, if it is not.
         """
         member, contact = claim.member, claim.contact
+        is_here = contact.host == self._registry.host
         try:
-            self._transport.connect(member.peer_id, contact.control, contact.data)
+            self._transport.connect(member.peer_id, *self._addresses(member, contact, is_here))
         except ValueError as error:
             logger.warning("peer %s cannot be reached: %s", member, error)
             return ""
         self._linked[member.peer_id] = member
-        return self._watch(member, contact)
+        return self._watch(member, contact) if is_here else ""  # elsewhere its pid is anybody's
+
+    def _addresses(self, member: Member, contact: Contact, is_here: bool) -> tuple[str, str]:
+        """Sockets in our own folder if they are there: a peer of this host may have another one, out of our sight."""
+        if is_here and (self._registry.knows(member.peer_id) or not contact.remote_control):
+            return contact.control, contact.data
+        if not contact.remote_control:
+            raise ValueError("it is on another host and listens to its own only: start it with --bind or --seeds")
+        return contact.remote_control, contact.remote_data
 
     def _watch(self, member: Member, contact: Contact) -> str:
         try:
@@ -91,7 +108,9 @@ class Neighbours:
                     self._records.pop(member).close()
 
     def _open_record(self, member: Member) -> None:
-        record = RecordReader.open(self._folder, member)
+        if not self._registry.knows(member.peer_id):
+            return  # a peer of this host, with another registry folder
+        record = RecordReader.open(self._registry.folder, member)
         if record is not None:
             self._records[member] = record
 
@@ -130,6 +149,7 @@ class Neighbours:
         """Tell `core` who answers, busy as its interpreter may be, and who refuses a link. For a slow cadence."""
         for peer_id in self._transport.live_links():
             core.heard(now, self._linked[peer_id])
+        self._transport.count_refused()
         refused = [self._linked[peer_id] for peer_id in self._transport.lost_links()]
         return [effect for member in refused for effect in core.refused(now, member, REFUSED)]
 

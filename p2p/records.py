@@ -32,7 +32,7 @@ from .wire import Codec
 logger = logging.getLogger(__name__)
 
 VERSION: Final = 1
-SLOT_BYTES: Final = 64 * 1024
+SLOT_BYTES: Final = 192 * 1024
 PAGE_BYTES: Final = 2 * SLOT_BYTES
 FILE_NAME: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}\.record")
 

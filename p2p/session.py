@@ -56,6 +56,7 @@ class Session:
             policy=Policy[config.policy.upper()],
             keep_moments=config.receipts is not None,
             arena_bytes=config.arena_bytes,
+            tcp=config.tcp.check(config.swarm),
         )
         self._registry = Registry(config.home, config.swarm)
         self.loop = Loop(self._registry, self._loop_config)
@@ -374,7 +375,8 @@ class Session:
         view, core = self.loop.core.view, self.loop.core
         if view is None:
             return (
-                f"no seat after {waited_s:g} s: {core.reason}; is another peer of swarm {self._config.swarm!r} stuck?"
+                f"no seat after {waited_s:g} s: {core.reason}; "
+                f"{self.loop.seeds.explain() or f'is another peer of swarm {self._config.swarm!r} stuck?'}"
             )
         here = f"{len(view.members)} of {view.founding_size} peers are here"
         return f"no start after {waited_s:g} s: {here} ({', '.join(map(str, view.members))}); start the others"

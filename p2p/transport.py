@@ -4,7 +4,9 @@ A peer binds two ROUTERs, control and data, which only receive; it sends to anot
 So whoever connects to us learns nothing and cannot be answered by mistake. Who sent a frame is said inside the
 frame: routing ids are ZeroMQ's business and are thrown away.
 
-Belongs to one thread; only `wake` may be called by others. Leaves out: TCP, CURVE.
+For peers of other hosts there are two ROUTERs more, on TCP (gate.py).
+
+Belongs to one thread; only `wake` may be called by others.
 """
 
 import logging
@@ -12,24 +14,23 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any, Final
 
 import numpy.typing as npt
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
+from .addresses import check_address
+from .gate import Gate
+from .links import MAX_CONTROL_BYTES, MAX_DATA_BYTES, Call, Link, Verdict, open_socket
 from .wire import HEADER_BYTES
 
 logger = logging.getLogger(__name__)
 
 Payload = bytes | bytearray | memoryview | npt.NDArray[Any]
 
-MAX_CONTROL_BYTES: Final = 4 << 20
-MAX_DATA_BYTES: Final = 8 << 20
 ZERO_COPY_BYTES: Final = 128 << 10
 """Payloads from here on are lent to libzmq, smaller ones copied. Measured over ipc, zero-copy has 0.65 times the
 throughput of a copy at 64 KiB, as much at 128 KiB, 1.3 times at 512 KiB and 1.5 times at 1 MiB."""
@@ -38,15 +39,9 @@ JOINED_BYTES: Final = 32 << 10
 """Up to here a payload follows its header in the same part: copying costs less than a second part."""
 
 _MAX_DRAIN: Final = 256
-_MAX_PATH_BYTES: Final = 107
-_IPC_BUFFER_BYTES: Final = 2 << 20  # as far as the system allows; 16 MB in 0.9 of the time. Never for TCP.
+_MAX_PARTS: Final = 4  # of one message, with the routing id; more are counted and dropped one by one
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)  # as enums they cost a microsecond a frame
-_HANDSHAKE_MS: Final = 5000
-_RECONNECT_MS: Final = 10
-_RECONNECT_MAX_MS: Final = 500
 _LAST_WORDS_MS: Final = 100
-_HEARTBEAT_MS: Final = 250  # libzmq's own thread answers: without the interpreter, not in a stopped process
-_HEARTBEAT_TIMEOUT_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,91 +53,41 @@ class Ready:
     fds: tuple[int, ...]
 
 
-class _Connection(Enum):
-    """What the monitor said of a link so far."""
-
-    OPENING = auto()
-    OPEN = auto()
-    BROKEN = auto()
-    """Was open; libzmq will try again."""
-    REFUSED = auto()
-    """Was open, and the last attempt to open it again failed."""
-
-
-# libzmq 4.3.5 on ipc, seen from a DEALER whose peer is killed with SIGKILL: DISCONNECTED and CONNECT_RETRIED at
-# once, then, after the reconnect interval and again after each further one, CLOSED (the attempt was refused) and
-# CONNECT_RETRIED. The same when the peer closes its socket. An attempt before the peer has bound gives CLOSED too,
-# without DISCONNECTED. A living peer whose backlog is full also refuses: this is evidence, no proof.
-_TRANSITIONS: Final[dict[tuple[_Connection, int], _Connection]] = {
-    (_Connection.BROKEN, zmq.EVENT_CLOSED): _Connection.REFUSED,
-    (_Connection.OPEN, zmq.EVENT_DISCONNECTED): _Connection.BROKEN,
-    **{(connection, zmq.EVENT_CONNECTED): _Connection.OPEN for connection in _Connection},
-}
-
-
-_ENDS: Final = (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED)
-_MONITORED: Final = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
-
-
-class _Link:
-    """Our two DEALERs to one peer, and what the control link's monitor says."""
-
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", control_address: str, data_address: str) -> None:
-        self.control = _open(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1000)
-        self.data = _open(context, zmq.DEALER, MAX_DATA_BYTES, high_water_mark=0)
-        self.control.heartbeat_ivl, self.control.heartbeat_timeout = _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS
-        self._monitor = self.control.get_monitor_socket(_MONITORED)
-        self._connection = _Connection.OPENING
-        self._answers = False
-        self.control.connect(control_address)
-        self.data.connect(data_address)
-
-    def is_lost(self) -> bool:
-        self._look()
-        return self._connection is _Connection.REFUSED
-
-    def is_live(self) -> bool:
-        self._look()
-        return self._answers
-
-    def _look(self) -> None:
-        while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)["event"]
-            self._connection = _TRANSITIONS.get((self._connection, event), self._connection)
-            self._answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self._answers and event not in _ENDS)
-
-    def close(self, linger_ms: int) -> None:
-        self.control.disable_monitor()
-        self._monitor.close(linger=0)
-        self.control.close(linger_ms)
-        self.data.close(linger_ms)
-
-
 class Transport:
     """The sockets of one peer.
 
     Attributes:
-        dropped: number of frames dropped, by reason: "no link", "queue full" (not sent), "invalid" (received).
+        dropped: number of frames dropped, by reason: "no link", "queue full" (not sent), "invalid" (received);
+            and of connections that were "refused".
     """
 
-    def __init__(self, control_address: str, data_address: str) -> None:
+    def __init__(self, control_address: str, data_address: str, gate: Gate | None = None) -> None:
         """Bind both ROUTERs, to `ipc://` and an absolute path. A file that is already there is replaced.
+
+        `gate` is for peers of other hosts; it is closed with this.
 
         Raises:
             ValueError: no such address, or its path is too long for a socket.
             OSError: it cannot be bound.
         """
-        _check_address(control_address)
-        _check_address(data_address)
+        for address in (control_address, data_address):
+            check_address(address)
+            if not address.startswith("ipc://"):
+                raise ValueError(f"these sockets are bound to ipc:// and an absolute path, got {address!r}")
         self.dropped: Counter[str] = Counter()
-        self._links: dict[str, _Link] = {}
+        self._gate = gate
+        self._introduce = None if gate is None else gate.guard.introduce
+        self._links: dict[str, Link] = {}
+        self._calls: dict[str, Call] = {}
         self._wake_lock = threading.RLock()  # a signal handler may call `wake` in the middle of `wake`
-        self._context = zmq.Context()
-        self._control = _open(self._context, zmq.ROUTER, MAX_CONTROL_BYTES, high_water_mark=1000)
-        self._data = _open(self._context, zmq.ROUTER, MAX_DATA_BYTES, high_water_mark=0)
+        self._context = zmq.Context() if gate is None else gate.context
+        self._control = open_socket(self._context, zmq.ROUTER, MAX_CONTROL_BYTES, high_water_mark=1000, is_tcp=False)
+        self._data = open_socket(self._context, zmq.ROUTER, MAX_DATA_BYTES, high_water_mark=0, is_tcp=False)
+        self._controls = [self._control] if gate is None else [self._control, gate.control]
+        self._datas = [self._data] if gate is None else [self._data, gate.data]
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = zmq.Poller()
-        for source in (self._control, self._data, self._wake_fd):
+        for source in (*self._controls, *self._datas, self._wake_fd, *([] if gate is None else [gate.door])):
             self._poller.register(source, zmq.POLLIN)
         self._paths: list[str] = []
         self._bind(self._control, control_address)
@@ -162,13 +107,13 @@ class Transport:
         """Open a link; frames queue until the peer is there. Addresses may come from a peer.
 
         Raises:
-            ValueError: no usable addresses, or there is a link to this peer already.
+            ValueError: no usable addresses, TCP without a gate, or there is a link to this peer already.
         """
-        _check_address(control_address)
-        _check_address(data_address)
+        check_address(control_address)
+        check_address(data_address)
         if peer_id in self._links:
             raise ValueError(f"there is a link to {peer_id}; disconnect it first")
-        self._links[peer_id] = _Link(self._context, control_address, data_address)
+        self._links[peer_id] = Link(self._context, peer_id, control_address, data_address, self._introduce)
 
     def disconnect(self, peer_id: str) -> None:
         """Close the link, if there is one; what was not sent yet is forgotten."""
@@ -183,6 +128,35 @@ class Transport:
     def live_links(self) -> list[str]:
         """Peers whose process answers on the control link, busy as its interpreter may be."""
         return [peer_id for peer_id, link in self._links.items() if link.is_live()]
+
+    # Who is at an address?
+
+    def call(self, address: str, frames: Iterable[bytes]) -> Verdict | None:
+        """Say `frames` to whoever is at a TCP address, if somebody is. Needs a gate.
+
+        Returns:
+            What came of this call so far; None: nothing.
+        """
+        assert self._introduce is not None, "only who has a gate may use TCP"
+        if address not in self._calls:
+            self._calls[address] = Call(self._context, address, self._introduce)
+        call = self._calls[address]
+        verdict = call.look()
+        for frame in frames:
+            call.send(frame)
+        if call.is_over:
+            self.hang_up(address)  # the next call begins anew
+        return verdict
+
+    def hang_up(self, address: str) -> None:
+        """End the call to this address, if there is one."""
+        if (call := self._calls.pop(address, None)) is not None:
+            call.close()
+
+    def count_refused(self) -> None:
+        """Count the strangers that were not let in. For a slow cadence."""
+        if self._gate is not None and (number := self._gate.count_refused()):
+            self.dropped["refused"] += number
 
     # Frames.
 
@@ -211,11 +185,14 @@ class Transport:
         link = self._links.get(peer_id)
         if link is None:
             return self._drop("no link")
-        # No high-water mark, so no call can find the queue full.
-        if view.nbytes <= JOINED_BYTES and len(header) == HEADER_BYTES:
-            link.data.send(b"".join((header, view)), zmq.DONTWAIT)
-            return True
-        link.data.send(header, zmq.DONTWAIT | zmq.SNDMORE)
+        # No high-water mark, so no call can find the queue full; libzmq has none any more where somebody else answered.
+        try:
+            if view.nbytes <= JOINED_BYTES and len(header) == HEADER_BYTES:
+                link.data.send(b"".join((header, view)), zmq.DONTWAIT)
+                return True
+            link.data.send(header, zmq.DONTWAIT | zmq.SNDMORE)
+        except zmq.Again:
+            return self._drop("no link")
         link.data.send(view, zmq.DONTWAIT, copy=view.nbytes < ZERO_COPY_BYTES)
         return True
 
@@ -225,30 +202,36 @@ class Transport:
 
     def receive_control(self) -> Iterator[bytes]:
         """Frames that are there, up to a bound; ask `poll` for more."""
-        for _, frame in self._receive(self._control, num_parts=(2,)):
-            yield frame.bytes
+        for socket in self._controls:
+            for _, frame in self._receive(socket, num_parts=(2,)):
+                yield frame.bytes
 
     def receive_data(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Headers and payloads that are there, up to a bound. A payload is libzmq's own memory, and not aligned."""
-        for parts in self._receive(self._data, num_parts=(2, 3)):
-            if len(parts) == 3:
-                yield parts[1].buffer, parts[2].buffer
-            elif len(joined := parts[1].buffer) >= HEADER_BYTES:
-                yield joined[:HEADER_BYTES], joined[HEADER_BYTES:]
-            else:
-                self.count_invalid(f"a message of {len(joined)} bytes")
+        for socket in self._datas:
+            for parts in self._receive(socket, num_parts=(2, 3)):
+                if len(parts) == 3:
+                    yield parts[1].buffer, parts[2].buffer
+                elif len(joined := parts[1].buffer) >= HEADER_BYTES:
+                    yield joined[:HEADER_BYTES], joined[HEADER_BYTES:]
+                else:
+                    self.count_invalid(f"a message of {len(joined)} bytes")
 
     def _receive(self, socket: "zmq.Socket[bytes]", num_parts: tuple[int, ...]) -> Iterator[list[zmq.Frame]]:
         for _ in range(_MAX_DRAIN):
             if not int(socket.get(_EVENTS)) & _POLLIN:  # costs a tenth of the exception that `recv` would raise
                 return
             parts = [socket.recv(zmq.DONTWAIT, copy=False)]
+            num_more = 0
             while parts[-1].more:
+                if len(parts) == _MAX_PARTS:
+                    parts.pop()
+                    num_more += 1
                 parts.append(socket.recv(copy=False))  # libzmq delivers whole messages: this does not wait
-            if len(parts) in num_parts:
+            if len(parts) in num_parts and not num_more:
                 yield parts
             else:
-                self.count_invalid(f"a message of {len(parts) - 1} parts")
+                self.count_invalid(f"a message of {len(parts) + num_more - 1} parts")
 
     def count_invalid(self, reason: str) -> None:
         """Count a frame that nobody can use; log the first."""
@@ -274,6 +257,11 @@ class Transport:
             os.eventfd_read(self._wake_fd)
         is_control = bool(ready.pop(self._control, 0))
         is_data = bool(ready.pop(self._data, 0))
+        if (gate := self._gate) is not None:
+            is_control = bool(ready.pop(gate.control, 0)) or is_control
+            is_data = bool(ready.pop(gate.data, 0)) or is_data
+            if ready.pop(gate.door, 0):
+                gate.answer()
         return Ready(is_control, is_data, tuple(ready))
 
     def wake(self) -> None:
@@ -295,39 +283,10 @@ class Transport:
         for link in self._links.values():
             link.close(_LAST_WORDS_MS)
         self._links.clear()
+        for address in list(self._calls):
+            self.hang_up(address)
         self._control.close(linger=0)
         self._data.close(linger=0)
+        if self._gate is not None:
+            self._gate.close()
         self._context.term()
-
-
-def _open(
-    context: "zmq.Context[zmq.Socket[bytes]]", kind: int, max_frame_bytes: int, high_water_mark: int
-) -> "zmq.Socket[bytes]":
-    """A socket, not bound or connected yet.
-
-    A mark of 0 is no limit. That is for data: what is under way is bounded by the bytes of one step, and a message
-    that is dropped would stall all members. Routing ids are left to libzmq, which draws them: with ids of our own a
-    connection that returns before the ROUTER missed it would be ignored (libzmq#4503), or, with ROUTER_HANDOVER,
-    could take over another's.
-    """
-    socket = context.socket(kind)
-    socket.linger = 0
-    socket.immediate = False
-    socket.maxmsgsize = max_frame_bytes  # of each part, that is why parts are counted
-    socket.sndhwm = socket.rcvhwm = high_water_mark
-    socket.sndbuf = socket.rcvbuf = _IPC_BUFFER_BYTES
-    socket.handshake_ivl = _HANDSHAKE_MS
-    socket.reconnect_ivl = _RECONNECT_MS
-    socket.reconnect_ivl_max = _RECONNECT_MAX_MS
-    if kind == zmq.DEALER:
-        socket.rcvhwm = 1  # nobody answers us
-    return socket
-
-
-def _check_address(address: str) -> None:
-    path = address.removeprefix("ipc://")
-    if path == address or not path.startswith("/"):
-        raise ValueError(f"an address is ipc:// and an absolute path, got {address[:200]!r}")
-    num_bytes = len(os.fsencode(path))
-    if num_bytes > _MAX_PATH_BYTES:
-        raise ValueError(f"a socket's path has at most {_MAX_PATH_BYTES} bytes, {path[:200]!r} has {num_bytes}")

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from p2p.discovery import Entry, parse_entry, process_start
+from p2p.discovery import Entry, parse_entry
 from p2p.launch import die_with_parent
+from p2p.processes import process_start
 from p2p.receipts import Moment, Receipt, read_moments, read_receipts
 
 from .verdict import Run, member_ids

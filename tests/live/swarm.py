@@ -51,9 +51,9 @@ with p2p.join() as peer:
 class Process:
     """A child, and every line that it has printed so far."""
 
-    def __init__(self, arguments: Sequence[str], environ: dict[str, str], folder: Path) -> None:
+    def __init__(self, command: Sequence[str], environ: dict[str, str], folder: Path) -> None:
         self._child = subprocess.Popen(
-            [sys.executable, *arguments],
+            command,
             cwd=folder,
             env=environ,
             stdin=subprocess.PIPE,
@@ -159,6 +159,12 @@ class Swarm:
         """`home` has a short path, since a socket's takes 107 bytes; `folder` is for scripts and receipts."""
         self.home = home
         self.policy = "live"
+        self.prefix: tuple[str, ...] = ()
+        """Of each command: what runs it, and where."""
+        self.environ: dict[str, str] = {}
+        """For all that are started from now on."""
+        self.leaves_files = False
+        """Whether its last peer is killed, so that nobody is there to clean up."""
         self.receipts = folder / "receipts"
         self._folder = folder
         self._started: list[Process] = []
@@ -194,7 +200,8 @@ class Swarm:
         return str(path)
 
     def _start(self, arguments: Sequence[str], environ: dict[str, str]) -> Process:
-        process = Process(arguments, self._environ | environ, self._folder)
+        command = [*self.prefix, sys.executable, *arguments]
+        process = Process(command, self._environ | self.environ | environ, self._folder)
         self._started.append(process)
         return process
 
@@ -219,7 +226,7 @@ class Swarm:
             process.end()
         assert not running, "\n".join(["still running at the end of the test", *reports])
         left = [path for path in self.left_behind() if not path.endswith("/lock")]
-        assert not left, f"left behind: {left}"
+        assert self.leaves_files or not left, f"left behind: {left}"
 
 
 def name(peer: Process) -> str:

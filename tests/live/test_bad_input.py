@@ -12,6 +12,7 @@ import zmq
 from gossip import Claim, Contact, Envelope, Member, State, View
 from gossip import messages as m
 from gossip.view import NO_VIEW, Change, propose_view
+from p2p.processes import read_host
 from p2p.wire import Codec, DataHeader, DType
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
 
@@ -159,14 +160,16 @@ def test_what_is_well_formed_but_of_no_member_and_no_view_changes_nothing(swarm:
 @pytest.mark.parametrize(
     "contact",
     [
-        Contact("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 1, 1),
-        Contact("ipc:///nowhere/" + "x" * 200, "ipc:///nowhere/y", 1, 1),
-        Contact("ipc:///nowhere/x", "ipc:///nowhere/y", 0, 1),
-        Contact("ipc:///nowhere/x", "ipc:///nowhere/y", -1, 1),
-        Contact("ipc:///nowhere/x", "ipc:///nowhere/y", 2**40, 1),
-        Contact("ipc:///nowhere/\0", "ipc:///nowhere/y", 1, 1),
+        Contact("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", 1, 1, read_host()),
+        Contact("ipc:///nowhere/" + "x" * 200, "ipc:///nowhere/y", 1, 1, read_host()),
+        Contact("ipc:///nowhere/x", "ipc:///nowhere/y", 0, 1, read_host()),
+        Contact("ipc:///nowhere/x", "ipc:///nowhere/y", -1, 1, read_host()),
+        Contact("ipc:///nowhere/x", "ipc:///nowhere/y", 2**40, 1, read_host()),
+        Contact("ipc:///nowhere/\0", "ipc:///nowhere/y", 1, 1, read_host()),
+        Contact("ipc:///nowhere/x", "ipc:///nowhere/y", 1, 1, "elsewhere"),
+        Contact("ipc:///nowhere/x", "ipc:///nowhere/y", 1, 1, "elsewhere", "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"),
     ],
-    ids=["tcp", "long", "pid-0", "pid-negative", "pid-huge", "null"],
+    ids=["tcp", "long", "pid-0", "pid-negative", "pid-huge", "null", "elsewhere", "remote"],
 )
 def test_news_of_a_peer_that_cannot_be_harms_nobody(swarm: Swarm, contact: Contact) -> None:
     peer = swarm.start(STREAM)

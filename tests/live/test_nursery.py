@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.nursery import Child, Nursery
-from p2p.discovery import process_start
+from p2p.processes import process_start
 
 HANG_S = 20.0
 

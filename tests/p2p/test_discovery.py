@@ -18,9 +18,9 @@ from p2p.discovery import (
     default_home,
     make_private,
     parse_entry,
-    process_start,
 )
 from p2p.errors import RegistryError
+from p2p.processes import process_start
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
@@ -91,7 +91,7 @@ def test_who_finds_only_dead_peers_founds_and_removes_what_they_left(home: Path)
 def test_an_entry_of_another_boot_is_dead(home: Path) -> None:
     one = registry(home)
     entry = one.enter(A, 1).own
-    (one.folder / f"{A}.json").write_text(json.dumps(asdict(replace(entry, boot_id="another"))))
+    (one.folder / f"{A}.json").write_text(json.dumps(asdict(replace(entry, host="another"))))
     assert registry(home).enter(B, 2).own.role is Role.FOUNDER
 
 

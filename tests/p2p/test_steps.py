@@ -30,8 +30,8 @@ class Peer:
     """Core, memory and steps of one peer."""
 
     def __init__(self, me: Member, view: View, folder: Path) -> None:
-        addresses = [f"ipc://{folder}/{me.peer_id}.{name}" for name in ("control", "data")]
-        self.transport = Transport(*addresses)
+        control, data = (f"ipc://{folder}/{me.peer_id}.{name}" for name in ("control", "data"))
+        self.transport = Transport(control, data)
         self.commons = Commons(me.peer_id, 8 * PIECE_BYTES)
         self.core: Core = member_of(view, me)
         self.frames = Frames(me, self.transport)

@@ -1,0 +1,126 @@
+"""Where peers are reached: `ipc://` and a path on one host, `tcp://host:port` between hosts."""
+
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+ANY: Final = "*"
+"""As a host to listen on: every address of this machine, of both versions of IP."""
+
+_WILDCARDS: Final = (ANY, "0.0.0.0", "::")
+_NAME: Final = re.compile(r"(?!-)[A-Za-z0-9_.-]{1,253}")
+_MAX_PATH_BYTES: Final = 107
+_ELSEWHERE: Final = "192.0.2.1"  # for documentation (RFC 5737); nothing is sent there
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host (a name, an IPv4 or an IPv6 address without brackets) and a port; 0: any that is free."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `host:port`, `[IPv6]:port` or `*:port`; raise ValueError for anything else."""
+        host, colon, digits = text.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+            is_host = _is_ip(host, ipaddress.IPv6Address)
+        else:
+            is_host = host == ANY or bool(_NAME.fullmatch(host))
+        if not (colon and is_host and re.fullmatch("[0-9]{1,5}", digits) and int(digits) < 2**16):
+            raise ValueError(f"expected host:port (an IPv6 address in brackets), got {text[:200]!r}")
+        return cls(host, int(digits))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if self.is_ipv6 else f"{self.host}:{self.port}"
+
+    @property
+    def address(self) -> str:
+        return f"tcp://{self}"
+
+    @property
+    def is_ipv6(self) -> bool:
+        return ":" in self.host
+
+    @property
+    def is_wildcard(self) -> bool:
+        return self.host in _WILDCARDS
+
+
+def _is_ip(host: str, kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address]) -> bool:
+    try:
+        kind(host)
+    except ValueError:
+        return False
+    return True
+
+
+def check_address(address: str) -> None:
+    """Raise ValueError unless one can connect to `address`, which may come from a peer."""
+    if address.startswith("tcp://"):
+        endpoint = Endpoint.parse(address.removeprefix("tcp://"))
+        is_multicast = _is_ip(endpoint.host, ipaddress.IPv4Address) and ipaddress.ip_address(endpoint.host).is_multicast
+        if endpoint.port == 0 or endpoint.is_wildcard or is_multicast:
+            raise ValueError(f"nobody can be reached at {address}")
+        return
+    path = address.removeprefix("ipc://")
+    if path == address or not path.startswith("/"):
+        raise ValueError(f"an address is ipc:// and an absolute path, or tcp://host:port, got {address[:200]!r}")
+    num_bytes = len(os.fsencode(path))
+    if num_bytes > _MAX_PATH_BYTES:
+        raise ValueError(f"a socket's path has at most {_MAX_PATH_BYTES} bytes, {path[:200]!r} has {num_bytes}")
+
+
+def resolve(host: str) -> frozenset[str]:
+    """The numeric addresses of `host`; none if nobody knows it. May take as long as a name server does."""
+    try:
+        return frozenset(str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
+    except (OSError, UnicodeError):
+        return frozenset()
+
+
+def advertised(bound: Endpoint, seeds: Sequence[Endpoint]) -> Endpoint:
+    """What to tell others, of a socket that is bound to `bound`, if nobody has said it.
+
+    A seed's own spelling if it is this one, so that all speak of a seed in the same words; the address itself if it is
+    one; of several, the one that packets to the first seed, or to the world, leave from.
+    """
+    if not bound.is_wildcard:
+        mine = resolve(bound.host)
+        return next((seed for seed in seeds if seed.port == bound.port and mine & resolve(seed.host)), bound)
+    for seed in seeds:
+        if seed.port == bound.port and any(_is_here(host) for host in resolve(seed.host)):
+            return seed
+    targets = (*(host for seed in seeds for host in sorted(resolve(seed.host))), _ELSEWHERE)
+    hosts = (_leaves_from(target) for target in targets)
+    return Endpoint(next((host for host in hosts if host is not None), "127.0.0.1"), bound.port)
+
+
+def _is_here(host: str) -> bool:
+    """Whether `host`, in digits, is an address of this machine."""
+    with _udp(host) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _leaves_from(target: str) -> str | None:
+    """The address that packets to `target`, in digits, would have; nothing is sent."""
+    with _udp(target) as probe:
+        try:
+            probe.connect((target, 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _udp(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,0 +1,27 @@
+"""What the kernel knows of processes, and which kernel it is. Linux only."""
+
+import os
+from hashlib import blake2b
+from pathlib import Path
+
+
+def read_host() -> str:
+    """16 hex digits: which boot of which kernel this is, and whose numbers processes have here (its pid namespace)."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return blake2b(b"%b %d" % (boot_id.strip(), namespace), digest_size=8).hexdigest()
+
+
+def process_start(pid: int) -> int | None:
+    """Clock ticks from boot to the start of process `pid`; None if it has ended, reaped or not.
+
+    Raises:
+        OSError: that cannot be found out, say because no file can be opened.
+    """
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # Field 2 is the program's name in parentheses and may itself hold blanks and parentheses.
+    state, *rest = status.rpartition(")")[2].split()
+    return None if state in ("Z", "X") else int(rest[18])
