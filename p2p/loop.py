@@ -240,6 +240,7 @@ class Loop:
                 self._registry.leave()
                 self._page.close()
                 self._page.remove()
+                self._steps.install()  # what ran over the memory of others lets go of it
                 self.commons.vacate()
                 if not self._keeps_memory:
                     self.commons.close()
