@@ -222,6 +222,13 @@ def observer() -> Core:
     return peer
 
 
+def test_r2_what_all_others_show_as_finished_is_committed() -> None:
+    peer = seated(B)
+    assert bodies(Progress, peer.finished(0.0, 0, b"bits", b"state", is_shown=True)) == []
+    (committed,) = only(Committed, peer.all_finished(0.0))
+    assert committed.finish.digest == b"bits" and peer.done == 0
+
+
 def test_r9_an_observer_asks_for_the_state_and_runs_the_steps_that_it_is_fed() -> None:
     peer = joiner(follows=True)
     assert say(peer, A, Head(3, b"three")) == [Send(A, StateQuery(3))]
