@@ -228,6 +228,8 @@ class Operations:
         weighted = operation.use is Use.WEIGHTED
         if self._running[index] is not None or (weighted and self.counts is None):
             return  # the turn of what is weighted comes when the counts are known
+        if self.sharing is not None and index and self._running[index - 1] is None:
+            return  # and so does that of what is behind it: over shared memory all ranks keep one order
         if operation.kind == "all_gather":
             operation.ran = "one-shot"
             operation.result = np.empty(operation.input.size * self._world_size, operation.input.dtype)

@@ -86,6 +86,30 @@ def test_a_step_of_several_operations_has_the_bits_of_the_message_path_and_one_d
         assert group.all[me].end() == operations[me]
 
 
+@given(st.integers(2, 4), seeds)
+@settings(deadline=None)
+def test_what_is_not_weighted_keeps_its_place_behind_what_waits_for_the_counts(
+    machine: Machine, world_size: int, seed: int
+) -> None:
+    group = sharing_view(machine, world_size, seed)
+    means = [[weighted(np.full(9, float(me), np.float32)) for _ in range(2)] for me in range(world_size)]
+    greatest = [all_reduce(np.full(5, me), op="max") for me in range(world_size)]
+    calls = [[counts(1), means[me][0], greatest[me], means[me][1]] for me in range(world_size)]
+    turns = [me for me in range(world_size) for _ in calls[me]]
+    group.rng.shuffle(turns)
+    for me in turns:
+        group.all[me].submit(1, calls[me].pop(0))
+        group.deliver(group.rng.randrange(5))
+    for each in group.all:
+        each.close(1, b"")
+    group.deliver()
+    group.finished()
+    assert not group.mismatched
+    for me in range(world_size):
+        assert (greatest[me].result == world_size - 1).all()
+        assert all(np.allclose(mean.result, (world_size - 1) / 2) for mean in means[me])
+
+
 def test_only_what_has_no_program_goes_by_message(machine: Machine) -> None:
     group = sharing_view(machine, 3)
     for algorithm in (None, *SHARED):
