@@ -26,7 +26,6 @@ from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
 GOSSIP = m.Ping | m.Ack | m.PingRequest | m.NoAck | m.Gossip | m.Sync | m.SyncReply
 PAXOS = m.Prepare | m.Promise | m.Accept | m.Accepted | m.Nack
 
-
 MOST_CHARACTERS = 200
 """What a peer says of its capability."""
 

@@ -9,21 +9,18 @@ import logging
 import math
 import os
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
 
 from gossip import Claim, Core, Envelope, Member, View
 from gossip import effects as fx
 from gossip import messages as m
 
 from .arrivals import Arrival, StateOffer
-from .baton import Baton
 from .config import LoopConfig
 from .discovery import Registry, Role
+from .driver import Driver
 from .entrance import Entrance, enter
 from .errors import OperationMismatch, RegistryError, RemoteProtocolError, ShoalError, error_of
 from .feeding import Feeding
@@ -34,18 +31,10 @@ from .neighbours import Neighbours, claim_of
 from .operations import Operation, Segment
 from .receipts import Moment
 from .seeds import Seeds
-from .sharing import Standing
+from .sharing import Sharing, Standing
 from .steps import Steps
 
 logger = logging.getLogger("p2p")
-
-SPIN_S: Final = 200e-6
-"""So long a peer looks again and again at the memory of others before it sleeps."""
-NET_S: Final = 20e-3
-"""Who sleeps looks again after this long, rung for or not."""
-LOOK_OUT_S: Final = 1e-3
-"""So long the sockets may be left alone while there is other work."""
-
 
 RUN_IS_OVER = (
     "nobody of the swarm is left: its run has ended, and this peer, which has a state of it, had no seat; "
@@ -53,7 +42,7 @@ RUN_IS_OVER = (
 )
 
 
-class Loop:
+class Loop(Driver):
     """The running protocol of one peer. `explain`: any thread; the rest: the training thread."""
 
     def __init__(self, registry: Registry, config: LoopConfig, former: "Loop | None" = None) -> None:
@@ -65,6 +54,7 @@ class Loop:
             former: was removed, and has stopped: this one goes on as the same peer, in another incarnation.
         """
         entrance: Entrance = enter(registry, config, time.time_ns(), None if former is None else former.entrance)
+        super().__init__(entrance.transport.wake)
         self.entrance: Entrance = entrance
         own, self.commons = entrance.own, entrance.commons
         self._acquaintances = [claim_of(entry) for entry in entrance.others]
@@ -73,9 +63,7 @@ class Loop:
         self.peer_id: str = own.peer_id
         self._is_back = former is not None
         self.now = time.monotonic
-        self.inbox: SimpleQueue[Arrival] = SimpleQueue()
         self.moments: SimpleQueue[Moment] = SimpleQueue()
-        self.ended = threading.Event()
         self._registry = registry
         self._config = config
         self.core: Core = Core(
@@ -105,69 +93,22 @@ class Loop:
             tell=self._tell,
             note=self._note,
         )
-        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._role = own.role
         self._layout: tuple[str, bytes] | None = None
-        self._next_link_check = self._next_look_out = 0.0
-        self.baton = Baton()
+        self._next_link_check = 0.0
         self._failure: ShoalError | None = None
         self._next_look = 0.0
-        self._stopping = threading.Event()
         self._keeps_memory = False
-        self._thread = threading.Thread(target=self._run, name="shoal-loop", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
+    def end_incarnation(self) -> None:
+        """As `stop`, but keep the arena, for the next incarnation of this peer."""
+        self._keeps_memory = True
+        self.stop()
 
     @property
     def is_alone(self) -> bool:
         """Whether nobody else was in the registry when this peer entered."""
         return self._role is Role.FOUNDER
-
-    def stop(self, *, keeps_memory: bool = False) -> None:
-        """End the thread, close the sockets, leave the registry. `keeps_memory`: for the next incarnation."""
-        self._keeps_memory = keeps_memory
-        self.post(self._stopping.set)
-        self._thread.join(timeout=10.0)
-
-    def post(self, command: Callable[[], None]) -> None:
-        """Have `command` run by the loop thread, soon."""
-        self.baton.shield(True)
-        try:
-            self._commands.put(command)
-            self.baton.post()
-            self._transport.wake()
-        finally:
-            self.baton.shield(False)
-
-    def call(self, *commands: Callable[[], None], timeout_s: float) -> Arrival:
-        """Run `commands` and then the loop itself in the calling thread, until it has something to say.
-
-        The same as `post` and a look into `inbox`, without two changes of thread.
-
-        Raises:
-            Empty: nothing within `timeout_s`.
-        """
-        with self.baton.borrowed(interrupt=self._transport.wake):
-            try:
-                deadline = time.monotonic() + timeout_s
-                standing = Standing.IDLE
-                if not self._stopping.is_set():
-                    for command in commands:
-                        command()
-                    standing = self._go_on()
-                while self.inbox.empty() and time.monotonic() < deadline and not self._stopping.is_set():
-                    self._look(standing, deadline)
-                    standing = self._go_on()
-                if time.monotonic() >= self._next_look_out and not self._stopping.is_set():
-                    self._look(Standing.BUSY)  # others must be heard even if it is done
-            except BaseException as error:
-                is_signal = not isinstance(error, Exception)
-                if self.baton.is_busy or not is_signal:  # a handler that does not defer leaves things half done
-                    self._crash(error)
-                if is_signal:
-                    raise
-        return self.inbox.get(timeout=0)
 
     # Commands of the training thread; to be posted.
 
@@ -223,89 +164,50 @@ class Loop:
         """Say so, and set `ended` when the others can do without this peer."""
         self._carry_out(self.core.leave(time.monotonic()))
 
-    # The thread.
+    # What the thread drives.
 
-    def _run(self) -> None:
-        try:
-            for claim in self._acquaintances:
-                self._carry_out(self.core.meet(time.monotonic(), claim))
-            while not self._stopping.is_set():
-                with self.baton.hold():
-                    self._drive()
-                self.baton.stand_by()
-        finally:
-            with self.baton.hold():
-                self._neighbours.close()
-                self._transport.close()
-                self._registry.leave()
-                self._page.close()
-                self._page.remove()
-                self._steps.install()  # what ran over the memory of others lets go of it
-                self.commons.vacate()
-                if not self._keeps_memory:
-                    self.commons.close()
-                self.ended.set()
+    def _begin(self) -> None:
+        for claim in self._acquaintances:
+            self._carry_out(self.core.meet(time.monotonic(), claim))
 
-    def _drive(self) -> None:
+    @property
+    def _sharing(self) -> Sharing | None:
+        return self._steps.sharing
+
+    def _advance(self) -> Standing:
         try:
-            while not (self._stopping.is_set() or self.baton.is_wanted):
-                self._look(self._go_on())
-        except Exception as error:
-            self._crash(error)
+            return self._steps.advance()
+        except RemoteProtocolError as error:
+            self._transport.count_invalid(str(error))
+            return Standing.IDLE
+
+    def _close(self) -> None:
+        self._neighbours.close()
+        self._transport.close()
+        self._registry.leave()
+        self._page.close()
+        self._page.remove()
+        self._steps.install()  # what ran over the memory of others lets go of it
+        self.commons.vacate()
+        if not self._keeps_memory:
+            self.commons.close()
 
     def _crash(self, error: BaseException) -> None:
         logger.error("the loop of peer %s failed", self.core.me, exc_info=error)
         self._tell(ShoalError(f"the loop of this peer failed: {error!r}; see the log"))
         self._stopping.set()
 
-    def _go_on(self) -> Standing:
-        """Go on with what runs over shared memory, for a moment."""
-        until = time.monotonic() + LOOK_OUT_S
-        standing = Standing.BUSY
-        while standing is Standing.BUSY and time.monotonic() < until:
-            try:
-                standing = self._steps.advance()
-            except RemoteProtocolError as error:
-                self._transport.count_invalid(str(error))
-                return Standing.IDLE
-            if standing is Standing.WAITING and self._spin():
-                standing = Standing.BUSY
-        return standing
-
-    def _spin(self) -> bool:
-        """Look again and again whether the others have come, for a while, unless that was in vain lately."""
-        sharing = self._steps.sharing
-        assert sharing is not None
-        if not sharing.spins:
-            return sharing.is_over()
-        limit = time.monotonic() + SPIN_S
-        while not (is_over := sharing.is_over()):
-            if time.monotonic() >= limit or not self._commands.empty() or self.baton.is_wanted_back:
-                break
-            os.sched_yield()  # there may be more peers than cores
-        sharing.waited(is_long=not is_over)
-        return is_over
-
     def _look(self, standing: Standing, limit: float = math.inf) -> None:
-        """Wait until something happens, `limit` at the latest, and deal with it; do not wait if there is more to do."""
-        began = time.monotonic()
         deadline = min(self.core.next_deadline(), self._next_link_check, limit)
-        sharing = self._steps.sharing if standing is Standing.WAITING else None
-        if sharing is not None:
-            deadline = min(deadline, began + NET_S) if sharing.doze() else began
+        timeout_s = self._sleep(standing, deadline)
         self.baton.begin_wait()
-        ready = self._transport.poll(0.0 if standing is Standing.BUSY else max(0.0, deadline - began))
+        ready = self._transport.poll(timeout_s)
         self.baton.end_wait()
         self.baton.seen()
-        if sharing is not None:
-            sharing.wake()
-            if not sharing.spins:
-                sharing.waited(is_long=time.monotonic() - began > SPIN_S)
-        self._next_look_out = time.monotonic() + LOOK_OUT_S
+        self._awake()
         for member in self._neighbours.ended(ready.fds):
             self._bury(member, "its process has ended", self._neighbours.record_of(member))
-        while not self._commands.empty():
-            self._commands.get_nowait()()
+        self._run_commands()
         if ready.data:
             for header, payload in self._transport.receive_data():
                 self._take_data(header, payload)

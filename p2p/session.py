@@ -162,7 +162,7 @@ class Session:
         if not self._config.rejoin or not self._replica.layout[0] or len(self._returns) > MOST_RETURNS:
             raise removed
         logger.warning("%s; this peer, %s, comes back by itself", removed.reason, former.peer_id)
-        former.stop(keeps_memory=True)
+        former.end_incarnation()
         self._write_moments()
         former.baton.shield(True)
         try:
