@@ -223,6 +223,7 @@ class Loop(Driver):
             self.seeds.call(now, self.core)
             self._try_take_over(now)
         if now >= self.core.next_deadline():
+            self._steps.report()
             self._carry_out(self.core.tick(now))
         self._following.go_on()
 

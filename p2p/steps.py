@@ -61,7 +61,7 @@ class Steps:
         self._mismatches = Mismatches(core.me, self._operations.operation)
         self._counts: Array | None = None
         self._shown = b""
-        self._reported = 0, 0, 0
+        self._reported, self._gets_on = (0, 0, 0), False
         self._attempt, self._void_attempt = 0, -1
         self._aborted: tuple[int, str] | None = None
 
@@ -117,8 +117,8 @@ class Steps:
         """
         standing = self._operations.advance()
         if standing is Standing.BUSY:
-            self._report(gets_on=True)
-        self.try_finish()
+            self._gets_on = True
+            self.try_finish()
         is_open = self._core.has_finished  # it may have been heard to be committed meanwhile
         if (sharing := self.sharing) is not None and is_open and (shown := sharing.all_finished()):
             self._see(shown)
@@ -147,7 +147,7 @@ class Steps:
             RemoteProtocolError: it fits nothing; nothing changed.
         """
         self._operations.receive(segment)
-        self._report(gets_on=True)
+        self._gets_on = True
 
     def overhear(self, source: Member, abort: m.Abort) -> None:
         """`source` says what it has called."""
@@ -207,7 +207,6 @@ class Steps:
         """Say that the open step is finished, if it is."""
         if self._core.has_finished:
             return
-        self._report()
         finished = self._operations.finished()
         if finished is not None and finished[0] == self._core.done + 1:
             self._counts = self._operations.counts
@@ -219,13 +218,13 @@ class Steps:
                 sharing.announce(step, self._shown)
             self._carry_out(self._core.finished(self._now(), *finished, is_shown=sharing is not None))
 
-    def _report(self, *, gets_on: bool = False) -> None:
-        """Tell the core how far the open step is, if that is new, or if something of it `gets_on`."""
+    def report(self) -> None:
+        """Tell the core how far the open step is, if something of it has got on."""
         num_running, num_complete = self._operations.progress()
         standing = self._core.done + 1, num_running, num_complete
-        if num_running and not self._core.has_finished and (gets_on or standing != self._reported):
+        if num_running and not self._core.has_finished and (self._gets_on or standing != self._reported):
             self._core.submitted(*standing)
-            self._reported = standing
+            self._reported, self._gets_on = standing, False
 
     def commit(self, finish: m.Finish, view: View) -> Commit:
         """All have finished the step, in `view`: what the training thread is to hear."""
