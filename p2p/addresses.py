@@ -12,7 +12,7 @@ ANY: Final = "*"
 """As a host to listen on: every address of this machine, of both versions of IP."""
 
 _WILDCARDS: Final = (ANY, "0.0.0.0", "::")
-_NAME: Final = re.compile(r"(?!-)[A-Za-z0-9_.-]{1,253}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _MAX_PATH_BYTES: Final = 107
 _ELSEWHERE: Final = "192.0.2.1"  # for documentation (RFC 5737); nothing is sent there
 
@@ -30,7 +30,7 @@ class Endpoint:
         host, colon, digits = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
-            is_host = _is_ip(host, ipaddress.IPv6Address)
+            is_host = _is_ip(host, ipaddress.IPv6Address) and re.fullmatch("[0-9A-Za-z:.%_-]+", host) is not None
         else:
             is_host = host == ANY or bool(_NAME.fullmatch(host))
         if not (colon and is_host and re.fullmatch("[0-9]{1,5}", digits) and int(digits) < 2**16):

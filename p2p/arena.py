@@ -175,7 +175,8 @@ class Arena(Memory):
 
     def close(self) -> None:
         """Give up the own mapping and the descriptor; peers keep what they have mapped."""
-        os.close(self._fd)
+        fd, self._fd, self._free = self._fd, -1, []
+        os.close(fd)
         super().close()
 
 

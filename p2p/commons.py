@@ -2,6 +2,7 @@
 
 import logging
 import mmap
+import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final
@@ -12,6 +13,7 @@ from gossip import Member, View
 
 from .arena import REGIONS_OFFSET, Arena, ArenaError, Array, Mapping, MappingRefused, Memory, Region, Slots
 from .board import IS_ORDERED, tag_of
+from .exchange import VIEW_SHIFT
 from .lending import Seat
 from .sharing import PIECE_BYTES, Sharing
 
@@ -34,6 +36,7 @@ class Commons:
         self._mappings: dict[Member, Mapping] = {}
         self._arena: Arena | None = None
         self._freed: SimpleQueue[Region] = SimpleQueue()
+        self._lock = threading.Lock()
         self._installed: dict[Member, Mapping] = {}
         if size == 0 or not IS_ORDERED:
             return
@@ -55,14 +58,13 @@ class Commons:
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
         """A one-dimensional array of undefined elements, in the arena if there is room. For the training thread."""
-        if self._arena is None:
-            return np.empty(count, dtype)
-        while not self._freed.empty():
-            self._arena.free(self._freed.get_nowait())
-        region = self._arena.allocate(count * dtype.itemsize)
-        if region is None:
-            return np.empty(count, dtype)
-        return self._arena.lend(region, dtype, self._freed.put)
+        with self._lock:
+            if self._arena is None:
+                return np.empty(count, dtype)
+            while not self._freed.empty():
+                self._arena.free(self._freed.get_nowait())
+            region = self._arena.allocate(count * dtype.itemsize)
+            return np.empty(count, dtype) if region is None else self._arena.lend(region, dtype, self._freed.put)
 
     def map(self, member: Member, pid: int) -> bool:
         """Map the arena of a peer whose process was seen to be alive; whether it can be read."""
@@ -84,6 +86,8 @@ class Commons:
         self._installed = {member: self._mappings[member] for member in members if member in self._mappings}
         if self._arena is not None:
             self._arena.board.install(0 if view is None else tag_of(view.hash))
+            if view is not None:  # in another lineage views may have lower numbers than the progress that stands there
+                self._arena.board.progress(0)[0] = view.number << VIEW_SHIFT
 
     def share(self, view: View, me: Member, ring: Callable[[int], None]) -> Sharing:
         """Run the operations of `view`, the installed one, whose members can all read each other."""
@@ -100,5 +104,7 @@ class Commons:
     def close(self) -> None:
         """Let go of all memory."""
         self.vacate()
-        if self._arena is not None:
-            self._arena.close()
+        with self._lock:  # the training thread may want a region of it
+            arena, self._arena = self._arena, None
+            if arena is not None:
+                arena.close()

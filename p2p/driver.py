@@ -126,7 +126,11 @@ class Driver(ABC):
 
     def _run(self) -> None:
         try:
-            self._begin()
+            with self.baton.hold():
+                try:
+                    self._begin()
+                except Exception as error:
+                    self._crash(error)
             while not self._stopping.is_set():
                 with self.baton.hold():
                     self._drive()

@@ -22,7 +22,8 @@ from .arena import Array, Memory
 from .board import Finished, fence
 from .lending import Call, Operands, Seat
 
-_VIEW_SHIFT: Final = 40
+VIEW_SHIFT: Final = 40
+"""Progress counts from the number of the view, shifted by this."""
 _SPINS_GIVEN_UP: Final = 4
 
 Reducer = Callable[[Sequence[Array], Array], None]
@@ -52,7 +53,7 @@ class Exchange:
         self._sleeping = boards[seat.rank].sleeping(seat.group)
         self._others = [(rank, board.sleeping(seat.group)) for rank, board in enumerate(boards) if rank != seat.rank]
         self._peers = tuple(rank for rank, _ in self._others)
-        self._published = self._base = seat.view_number << _VIEW_SHIFT
+        self._published = self._base = seat.view_number << VIEW_SHIFT
         self._turn = 0
         self._instructions: Sequence[Instruction] = ()
         self._next = 0

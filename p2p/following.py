@@ -113,6 +113,11 @@ class Following:
         if (assembly := self._assemblies.pop(source, None)) is not None and assembly.is_state:
             self._state_came = -PATIENCE_S
 
+    def seated(self) -> None:
+        """Nothing is needed any more."""
+        self._streams, self._assemblies, self._asked, self._kept = {}, {}, {}, {}
+        self._held = self._next = None
+
     def _take(self, parcel: Parcel) -> None:
         record = parcel.record
         if isinstance(record, StateRecord):

@@ -100,6 +100,9 @@ class Guard:
         return any(hmac.compare_digest(credentials[0], key) for key in self._callers)
 
 
+_MOST_EVENTS: Final = 1000
+
+
 class _Listener:
     """One ROUTER, and who was sent away from it."""
 
@@ -109,7 +112,11 @@ class _Listener:
         limit_bytes = max_frame_bytes + _SEAL_BYTES
         self.router = open_socket(context, zmq.ROUTER, limit_bytes, high_water_mark, is_tcp=True)
         guard.admit(self.router)
-        self._monitor = self.router.get_monitor_socket(_MONITORED)
+        address = f"inproc://monitor-{id(self)}"
+        self.router.monitor(address, _MONITORED)
+        self._monitor = context.socket(zmq.PAIR)
+        self._monitor.rcvhwm = 0  # full, it would block libzmq's I/O thread, and with it all links
+        self._monitor.connect(address)
         self._num_let_in = 0
         self._before: dict[int, int] = {}
         self._has_failed = False
@@ -144,7 +151,9 @@ class _Listener:
         word; it is known by nobody having been let in since it came.
         """
         reasons = []
-        while self._monitor.poll(0):
+        for _ in range(_MOST_EVENTS):  # the rest next time
+            if not self._monitor.poll(0):
+                break
             message = recv_monitor_message(self._monitor)
             event, value = message["event"], message["value"]
             if event == zmq.EVENT_ACCEPTED:
@@ -161,7 +170,7 @@ class _Listener:
         return reasons
 
     def close(self) -> None:
-        self.router.disable_monitor()
+        self.router.monitor(None, 0)
         self._monitor.close(linger=0)
         self.router.close(linger=0)
 

@@ -74,16 +74,23 @@ def join(
     return peer
 
 
-def _let_leave(peer: Peer, number: signal.Signals, default: object, make: Callable[[], BaseException]) -> None:
-    """Make a signal end the script with an exception, so that the peer leaves. A handler of the script's own stays."""
+class _Handler:
+    """Ends the script with an exception, when its peer can be interrupted."""
 
-    def handler(received: int, frame: FrameType | None) -> None:
-        interruption = make()
-        if not peer.defer(interruption):
+    def __init__(self, peer: Peer, make: Callable[[], BaseException]) -> None:
+        self._peer, self._make = peer, make
+
+    def __call__(self, received: int, frame: FrameType | None) -> None:
+        interruption = self._make()
+        if not self._peer.defer(interruption):
             raise interruption
 
-    if signal.getsignal(number) is default:
-        signal.signal(number, handler)
+
+def _let_leave(peer: Peer, number: signal.Signals, default: object, make: Callable[[], BaseException]) -> None:
+    """Make a signal end the script with an exception, so that the peer leaves. A handler of the script's own stays."""
+    before = signal.getsignal(number)
+    if before is default or isinstance(before, _Handler):
+        signal.signal(number, _Handler(peer, make))
 
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

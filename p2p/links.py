@@ -96,8 +96,12 @@ class Link:
         self._monitor = self.control.get_monitor_socket(_MONITORED)
         self._connection = _Connection.OPENING
         self._answers = False
-        self.control.connect(control_address)
-        self.data.connect(data_address)
+        try:
+            self.control.connect(control_address)
+            self.data.connect(data_address)
+        except zmq.ZMQError:
+            self.close(linger_ms=0)
+            raise
 
     def is_lost(self) -> bool:
         self._look()

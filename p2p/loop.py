@@ -275,6 +275,7 @@ class Loop(Driver):
                     self._install(view)
                 case fx.Activated(view, done, shares):
                     self._feeding.seated(view)
+                    self._following.seated()
                     self._steps.activate(view, done, shares=shares)
                 case fx.Committed(finish, view):
                     commit = self._steps.commit(finish, view)

@@ -75,7 +75,7 @@ class Session:
         self._submitted: list[Operation] = []
         self._returns: list[float] = []
         self._unusable: ShoalError | None = None
-        self._left = False
+        self._left = self._is_closed = False
         self.loop.start()
 
     def _open_ledger(self) -> Ledger | None:
@@ -188,10 +188,11 @@ class Session:
             self._write_moments()
             if self._ledger is not None:
                 self._ledger.close()
+            self._is_closed = True
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        return self._left or self.loop.baton.defer(interruption)
+        return (self._left and not self._is_closed) or self.loop.baton.defer(interruption)
 
     # Steps.
 
@@ -304,16 +305,20 @@ class Session:
         self._open = ""
         deadline = self.loop.now() + self._config.step_timeout_s
         arrival: Arrival | None = None
+        offer: StateOffer | None = None
         try:
             while not isinstance(arrival, awaited):
                 arrival = take(timeout=max(0.0, deadline - self.loop.now()))
+                if isinstance(arrival, StateOffer) and awaited is Withdrawn:
+                    offer = arrival  # a backward pass may be under way, which needs its parameters
+                    continue
                 if isinstance(arrival, RemovedFromView) and state_digest is not None:
                     self._return(arrival)
                     self._submit_again(submitted, state_digest)
                     continue
                 self._take_in(arrival)
                 if isinstance(arrival, StateOffer):
-                    if awaited is Commit and state_digest is None:
+                    if state_digest is None:
                         raise RemovedFromView(
                             f"operation {step} was committed without this peer, its result is unknown"
                         )
@@ -332,6 +337,8 @@ class Session:
             if isinstance(error, Empty):
                 raise StepTimeout(why) from None
             raise
+        if offer is not None:
+            self.loop.inbox.put(offer)  # for the commit that comes next
         return arrival
 
     def _submit_again(self, operations: list[Operation], state_digest: StateDigest) -> None:

@@ -200,7 +200,11 @@ class Steps:
             raise OperationMismatch(str(error), is_alone=True) from None
         self._note("followed", finish.step)
         self._mismatches.commit(member.peer_id for member in view.members)
-        receipt = write_receipt(finish, view, np.array(record.counts, np.int64), record.algorithm)
+        try:
+            counts = np.array(record.counts, np.int64)
+        except OverflowError as error:
+            raise OperationMismatch(f"numbers of samples that nobody has: {error}", is_alone=True) from None
+        receipt = write_receipt(finish, view, counts, record.algorithm)
         return Commit(receipt, view, operations, record.fingerprints)
 
     def try_finish(self) -> None:

@@ -113,7 +113,10 @@ class Transport:
         check_address(data_address)
         if peer_id in self._links:
             raise ValueError(f"there is a link to {peer_id}; disconnect it first")
-        self._links[peer_id] = Link(self._context, peer_id, control_address, data_address, self._introduce)
+        try:
+            self._links[peer_id] = Link(self._context, peer_id, control_address, data_address, self._introduce)
+        except zmq.ZMQError as error:  # no such name, or too many sockets
+            raise ValueError(f"libzmq refuses to connect to {control_address}, {data_address}: {error}") from None
 
     def disconnect(self, peer_id: str) -> None:
         """Close the link, if there is one; what was not sent yet is forgotten."""

@@ -124,7 +124,8 @@ class DataParallel(torch.nn.Module):
         """The module's own forward pass."""
         if self._in_pass and torch._C._current_graph_task_id() < 0:  # it raised: no backward is under way
             self._begin_anew()
-        self._session.state_is_complete()
+        if torch.is_grad_enabled() and not self._is_due:  # an evaluation may come before the update, or a schedule's
+            self._session.state_is_complete()
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:

@@ -331,3 +331,22 @@ def test_listeners_hear_of_a_view_in_the_training_thread_at_a_commit(swarm: Swar
     step = first.expect("world").split()[2]
     assert [line for line in first.stdout if line.startswith("change")] == [f"change True 2 {step}"]
     assert not [line for line in second.stdout if line.startswith("change")]
+
+
+AFTER = """
+import signal
+import p2p
+
+for turn in range(2):
+    with p2p.join() as peer:
+        peer.barrier()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_script_can_be_interrupted_after_its_peers_have_left(swarm: Swarm) -> None:
+    peer = swarm.start(AFTER)
+    assert peer.end() == 0 and peer.stdout[-1:] == ["interrupted"], peer.report()

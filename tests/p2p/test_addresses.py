@@ -30,7 +30,7 @@ def test_an_endpoint_is_read_and_written_alike(text: str, host: str, port: int) 
     "text",
     [
         "", ":", "a", "a:", ":1", "a:b", "a:65536", "a:-1", "a:1:2", "::1:7", "[1.2.3.4]:7", "[::1]", "a b:1", "-a:1",
-        "a/b:1", "a\0:1", "a:\u0661",
+        "_a:1", ".a:1", "[fe80::1%a b]:1", "a/b:1", "a\0:1", "a:\u0661",
     ],
 )  # fmt: skip
 def test_anything_else_is_no_endpoint(text: str) -> None:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -16,7 +17,7 @@ from gossip import Member, View
 from p2p.arena import Mapping, MappingRefused, available_bytes
 from p2p.board import tag_of
 from p2p.commons import LEAST_BYTES, Commons
-from p2p.sharing import PIECE_BYTES, SharedRun
+from p2p.sharing import PIECE_BYTES, SharedRun, Standing
 from tests.gossip.members import view_of
 from tests.p2p.processes import arenas_in
 from tests.p2p.sharing import SAME, finish
@@ -214,3 +215,35 @@ def test_members_of_one_view_after_the_other_share_in_rank_order(opened: ExitSta
     assert add_up(peers, view_of(2, a, b, c)) == [6.0] * 3
     assert add_up(peers, view_of(3, c, a)) == [3.0] * 2
     assert add_up(peers, view_of(4, b, c, a)) == [6.0] * 3
+
+
+# After the end.
+
+
+def test_who_has_closed_takes_memory_from_the_heap_and_no_file_grows(opened: ExitStack, tmp_path: Path) -> None:
+    """The number of the arena's descriptor may be that of a file by then."""
+    peers = peers_of(opened, SIZE)
+    peers.close()
+    files = [opened.enter_context((tmp_path / str(number)).open("wb")) for number in range(20)]
+    array = peers.all[0].empty(1000, np.dtype(np.float32))
+    assert array.size == 1000 and all(os.fstat(file.fileno()).st_size == 0 for file in files)
+
+
+def test_in_a_view_of_a_lower_number_what_stood_there_is_not_taken_for_published(opened: ExitStack) -> None:
+    """A peer that comes back in another lineage keeps its arena."""
+    peers = peers_of(opened, SIZE, SIZE)
+    own, other = peers.all
+    peers.map_all()
+    other.install(view_of(50, *peers.members))
+    for commons in (own, other):
+        commons.install(view_of(3, *peers.members))
+    sharings = [
+        commons.share(view_of(3, *peers.members), member, no_ring)
+        for member, commons in zip(peers.members, peers.all, strict=True)
+    ]
+    program_of = sharings[0].all_reduce("one-shot")
+    assert program_of is not None
+    values = np.ones(4, np.float32)
+    run = SharedRun(program_of, SAME, values, np.empty_like(values), Reduction("sum", 2))
+    sharings[0].enqueue(run)
+    assert sharings[0].advance() is Standing.WAITING

@@ -456,3 +456,18 @@ def test_a_door_that_nobody_watches_keeps_everybody_out_and_lets_members_in_late
     assert b.live_links() == []
     assert gather(a, 1, b) == [b"patient"]
     assert b.live_links() == [B.replace("b", "a")]
+
+
+def test_a_thousand_connections_that_nobody_looks_at_stop_no_other_link() -> None:
+    """libzmq tells its monitors of each, and waits where one of them is full."""
+    with open_pond() as pond, ExitStack() as stack:
+        pond.open(A)
+        context = pond.gates[A].context
+        one, other = (stack.enter_context(context.socket(zmq.PAIR)) for _ in range(2))
+        address = f"ipc://{pond._folder}/pair"
+        one.bind(address)
+        other.connect(address)
+        for _ in range(1000):
+            socket.create_connection(("127.0.0.1", pond.port(A)), timeout=5.0).close()
+        other.send(b"still here")
+        assert one.poll(5000) and one.recv() == b"still here"
