@@ -152,7 +152,7 @@ class Following:
     def loaded(self, step: int, chain: bytes) -> None:
         """The state that was offered is loaded."""
         self._is_offered = False
-        self._asked = {}
+        self._asked, self._state_came = {}, -PATIENCE_S
         self._note("loaded", step)
         self._advance(step, chain)
         self._offer()
