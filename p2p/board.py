@@ -15,8 +15,8 @@ overtake an earlier store. So data before progress, and data before another look
 a store has to be seen before the next load is made (progress, then sleeping; sleeping, then progress) there is a
 `fence`. Other processors promise less: `IS_ORDERED` says whether the board may be used.
 
-Finishing and installing take one lock (PROTOCOL.md, R4 and C9): a member never looks finished to others and not to
-what its own READY says.
+Only the thread that drives the loop writes, so finishing and installing exclude each other (PROTOCOL.md, R4 and C9): a
+member never looks finished to others and not to what its own READY says.
 """
 
 import platform
@@ -76,7 +76,6 @@ class Board:
         assert page.nbytes == BOARD_BYTES
         self._page = page
         self._words = page.cast("Q")
-        self._lock = threading.Lock()
         self.tag: Cell = self._cell(_TAG_WORD)
 
     def _cell(self, word: int) -> Cell:
@@ -115,26 +114,21 @@ class Board:
     def finish(self, finished: Finished) -> bool:
         """Say that a step is finished, if its view is still installed; otherwise nothing changes."""
         assert len(finished.digests) == DIGESTS_BYTES
-        with self._lock:
-            if self.tag[0] != finished.tag:
-                return False
-            word = _finished_word(finished.step)
-            self._words[word + 7] = 0  # who reads the older step meanwhile sees that it goes
-            self._words[word] = finished.tag
-            self._page[(word + 1) * 8 : (word + 7) * 8] = finished.digests
-            self._words[word + 7] = finished.step + 1
-            return True
+        if self.tag[0] != finished.tag:
+            return False
+        word = _finished_word(finished.step)
+        self._words[word + 7] = 0  # who reads the older step meanwhile sees that it goes
+        self._words[word] = finished.tag
+        self._page[(word + 1) * 8 : (word + 7) * 8] = finished.digests
+        self._words[word + 7] = finished.step + 1
+        return True
 
-    def install(self, tag: int) -> Finished | None:
+    def install(self, tag: int) -> None:
         """Enter the view with this tag, or leave all with 0; before anything else is done about it.
 
-        Returns:
-            The last step that was finished here: for READY. No step of an older view is finished after this.
+        No step of an older view is finished after this.
         """
-        with self._lock:
-            self.tag[0] = tag
-            slots = [self._finished_in(step) for step in (0, 1)]
-            return max((slot for slot in slots if slot is not None), default=None)
+        self.tag[0] = tag
 
     def finished(self, step: int, tag: int) -> bytes | None:
         """The digests with which the owner finished `step` in the view of this tag, in which it still is."""

@@ -14,7 +14,7 @@ The role in an entry tells what its owner's death costs. A founder that died bef
 nothing along, so a joiner may found in its place. A peer in an agreed view says "member"; when the last
 member is dead, so is the swarm's state, and no joiner may pretend otherwise.
 
-Left out: other hosts, and containers that share the folder but not the pid namespace. Linux only.
+Left out: other hosts, which seeds.py calls; containers that share the folder but not the pid namespace. Linux only.
 """
 
 import fcntl
