@@ -66,6 +66,13 @@ class StepMachine:
 
     # Views and their barrier.
 
+    def could_share(self) -> bool:
+        """Whether the host can read the memory of all others by now, and could not when the view was installed."""
+        return self.view is not None and not self._shares and self._reads_all(self.view)
+
+    def _reads_all(self, view: View) -> bool:
+        return all(member in self.reads for member in view.members if member != self._me)
+
     def found(self, view: View) -> list[Effect]:
         """Begin a lineage: nothing is done, and that is agreed."""
         self.seated = True
@@ -79,7 +86,7 @@ class StepMachine:
         self._outvoted = frozenset()
         self._ready, self._progress, self._target = {}, {}, None
         self.submitted = self.complete = 0
-        self._shares = all(member in self.reads for member in view.members if member != self._me)
+        self._shares = self._reads_all(view)
         mine = Ready(self.seated, self.done, self.digest, self.finish, *self._aborted, self._shares)
         effects: list[Effect] = [Installed(view), *self._tell_all(mine)]
         return [*effects, *self.receive(self._me, mine)]

@@ -13,21 +13,19 @@ from random import Random
 
 from . import messages as m
 from .acceptor import BLANK
-from .claim import Claim, State, Status
+from .claim import Claim, State
 from .commit import Phase, StepMachine
 from .config import CoreConfig
 from .effects import Discovered, Effect, Explain, Forget, Left, Provide, Refused, Removed, Send
 from .joining import Joining
 from .membership import Membership
-from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Kind, Report
+from .messages import AcceptorRecord, Envelope, Kind, Report
+from .own_status import OwnStatus
 from .swim import Swim
 from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
 
 GOSSIP = m.Ping | m.Ack | m.PingRequest | m.NoAck | m.Gossip | m.Sync | m.SyncReply
 PAXOS = m.Prepare | m.Promise | m.Accept | m.Accepted | m.Nack
-
-MOST_CHARACTERS = 200
-"""What a peer says of its capability."""
 
 
 class Core:
@@ -43,8 +41,7 @@ class Core:
         self._next = self._membership.next
         self._joining = Joining(self._swim, self._steps, state_s=config.state_s, founding_s=config.founding_s)
         self._next_beat = now
-        self._shown = now, NOTHING_DONE
-        self._loss, self._capability = 0.0, ""
+        self._status = OwnStatus(now=now, every_s=config.status_s)
         self._leave_by = math.inf
         self._expected = now
 
@@ -185,14 +182,22 @@ class Core:
         """All other members show in their memory what this one has finished, with the same bits, in this view."""
         return [*self._notice_pause(now), *self._membership.note(now, self._steps.all_finished())]
 
-    def can_read(self, member: Member, *, is_so: bool) -> None:
-        """Whether the host can read the memory of `member`; counts from the next view on."""
+    def can_read(self, now: float, member: Member, *, is_so: bool) -> list[Effect]:
+        """Whether the host can read the memory of `member`; counts from the next view on.
+
+        If it is the last one of the view, whom this peer may have met through the view itself, that one comes at once.
+        """
         (self._steps.reads.add if is_so else self._steps.reads.discard)(member)
+        return self._try_sharing(now)
+
+    def _try_sharing(self, now: float) -> list[Effect]:
+        is_wanted = self._steps.could_share() and not self._next.wishes(self.done + 1)
+        return self._start_over(now, Kind.READABLE, self.done + 1) if is_wanted else []
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run with what was fed."""
         effects = [*self._steps.loaded(step, digest), *self._joining.loaded()]
-        self._shown = self._shown[0], self.done  # steps that others have made
+        self._status.loaded(self.done)
         return self._follow_up(now, effects)
 
     def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
@@ -205,8 +210,7 @@ class Core:
 
     def describe(self, *, loss: float = 0.0, capability: str = "") -> None:
         """What the script and the host say of themselves; spread with this peer's status, a few times a minute."""
-        self._loss = loss if math.isfinite(loss) else 0.0
-        self._capability = capability[:MOST_CHARACTERS]
+        self._status.describe(loss, capability)
 
     def claims(self) -> tuple[Claim, ...]:
         """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
@@ -286,6 +290,7 @@ class Core:
         if now >= self._next_beat and not is_over:
             self._next_beat = now + self._config.beat_s
             effects += self._seek(now) if self.view is None else self._membership.beat(now)
+            effects += self._try_sharing(now)
             self._show(now)
         return self._follow_up(now, effects)
 
@@ -376,20 +381,9 @@ class Core:
 
     def _show(self, now: float) -> None:
         """Let the others know how far this peer is, unless they know."""
-        at, done = self._shown
-        elapsed_s = now - at
-        if elapsed_s < self._config.status_s:
-            return
-        self._shown = now, self.done
-        status = Status(
-            view_number=self.stamp.number,
-            step=self.done,
-            steps_per_s=round((self.done - done) / elapsed_s, 3),
-            loss=self._loss,
-            digest=self._steps.digest,
-            capability=self._capability,
-        )
-        self._swim.set_status(now, status)
+        status = self._status.renew(now, self.stamp.number, self.done, self._steps.digest)
+        if status is not None:
+            self._swim.set_status(now, status)
 
     def _seek(self, now: float) -> list[Effect]:
         self._next_beat = now + 2 * self._config.beat_s

@@ -220,6 +220,8 @@ class Kind(IntEnum):
     """Its sender starts the open step over, and takes part in it with weight 0."""
     ABORTED = 5
     """Its sender has given the open step up."""
+    READABLE = 6
+    """Its sender can read the memory of all others by now, and could not when it installed the view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +230,8 @@ class Report:
 
     Attributes:
         kind: of the observation.
-        subject: whom it is about; of the last three kinds, the sender.
-        step: of the last three kinds, the open step.
+        subject: whom it is about; of the last four kinds, the sender.
+        step: of the last four kinds, the open step.
         record: of PROVEN, what the dead member has left behind, if it could be read.
     """
 

@@ -19,6 +19,7 @@ RESTARTS = {
     Kind.STALLED: "stalled: frames were lost",
     Kind.WITHDRAWN: "withdrawn by",
     Kind.ABORTED: "aborted by",
+    Kind.READABLE: "begun again over shared memory by",
 }
 
 

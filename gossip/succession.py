@@ -91,6 +91,10 @@ class Succession:
         """Start over with the same members, in a new view."""
         self._wish = report
 
+    def wishes(self, step: int) -> bool:
+        """Whether this member wants `step` to start over already."""
+        return self._wish is not None and self._wish.step == step
+
     def unwish(self, kind: Kind) -> None:
         """What was wished for has come about by itself."""
         if self._wish is not None and self._wish.kind is kind:

@@ -268,7 +268,7 @@ class Loop(Driver):
                 case fx.Forget(member):
                     self._neighbours.unlink(member)
                     self.commons.forget(member)
-                    self.core.can_read(member, is_so=False)
+                    self.core.can_read(time.monotonic(), member, is_so=False)
                     self._feeding.forget(member)
                     self._following.forget(member)
                 case fx.Installed(view):
@@ -304,7 +304,8 @@ class Loop(Driver):
         if reason := self._neighbours.link(claim):
             self._bury(claim.member, reason)
         elif self._neighbours.is_watched(claim.member):
-            self.core.can_read(claim.member, is_so=self.commons.map(claim.member, claim.contact.pid))
+            is_so = self.commons.map(claim.member, claim.contact.pid)
+            self._carry_out(self.core.can_read(time.monotonic(), claim.member, is_so=is_so))
 
     def _install(self, view: View) -> None:
         self.commons.install(view)  # before anything is said in it

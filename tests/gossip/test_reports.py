@@ -18,7 +18,7 @@ from .members import A2, A, B, C, D, E, view_of
 FIVE = view_of(7, A, B, C, D, E)
 STEP = 3
 ROUND = Kind.PROVEN, Kind.REFUSED, Kind.SILENT
-RESTART = Kind.STALLED, Kind.WITHDRAWN, Kind.ABORTED
+RESTART = Kind.STALLED, Kind.WITHDRAWN, Kind.ABORTED, Kind.READABLE
 RECORD = AcceptorRecord(FIVE, Ballot(1, 1), None)
 NOBODY = Cut()
 
@@ -295,6 +295,7 @@ def test_silence_that_was_interrupted_begins_anew() -> None:
         (Kind.STALLED, "step 3 is stalled: frames were lost"),
         (Kind.WITHDRAWN, "step 3 is withdrawn by b"),
         (Kind.ABORTED, "step 3 is aborted by b"),
+        (Kind.READABLE, "step 3 is begun again over shared memory by b"),
     ],
 )
 def test_the_open_step_starts_over_with_the_same_members(kind: Kind, reason: str) -> None:

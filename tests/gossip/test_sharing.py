@@ -10,9 +10,24 @@ from hypothesis import strategies as st
 from gossip import Member
 from gossip.commit import StepMachine, chain
 from gossip.effects import Activated, Committed, Diverged, Effect, Installed, Send
-from gossip.messages import Beat, Decide, Finish, Progress, Ready
+from gossip.messages import Beat, Decide, Finish, Kind, Progress, Ready, Report
 
-from .cores import NOTHING, activate, bodies, commit_step_0, first_view, genesis, only, say, seated, view_of, view_with
+from .cores import (
+    NOTHING,
+    activate,
+    after,
+    bodies,
+    commit_step_0,
+    decide,
+    first_view,
+    genesis,
+    only,
+    run,
+    say,
+    seated,
+    view_of,
+    view_with,
+)
 from .members import A, B, C, D
 
 SHARING = replace(NOTHING, shares=True)
@@ -112,17 +127,36 @@ def test_all_members_decide_alike_whatever_order_they_hear_it_in(
 
 def test_what_the_host_can_read_counts_from_the_next_view_on() -> None:
     peer = seated(B, C)
-    peer.can_read(B, is_so=True)
-    peer.can_read(C, is_so=True)
-    peer.can_read(C, is_so=True)
-    assert only(Activated, say(peer, B, NOTHING)) == []
+    for member in (B, C):
+        peer.can_read(0.0, member, is_so=True)
     for is_so in (True, False):
-        peer.can_read(C, is_so=is_so)
-        peer.can_read(D, is_so=False)  # of which nothing was known
-        told = say(peer, B, Decide(replace(view_of(peer), number=view_of(peer).number + 1, parent=view_of(peer).hash)))
+        peer.can_read(0.0, C, is_so=is_so)
+        peer.can_read(0.0, D, is_so=False)  # of which nothing was known
+        told = say(peer, B, Decide(after(view_of(peer), A, B, C)))
         assert [ready.shares for _, ready in bodies(Ready, told)] == [is_so, is_so]
         assert say(peer, B, SHARING) == []
         assert say(peer, C, SHARING) == [Activated(view_of(peer), -1, shares=is_so)]
+
+
+def test_who_can_read_the_last_one_only_after_a_view_was_installed_has_its_members_start_over() -> None:
+    peer = seated(B, C)
+    wish = Report(Kind.READABLE, A, 0)
+    assert peer.can_read(0.0, B, is_so=True) == []
+    assert bodies(Report, peer.can_read(0.0, C, is_so=True)) == [(B, wish), (C, wish)]
+    assert peer.can_read(0.0, C, is_so=True) == []  # it is wished for already
+    decide(peer, B, 0.0)
+    say(peer, B, SHARING)
+    assert only(Activated, say(peer, C, SHARING)) == [Activated(view_of(peer), -1, shares=True)]
+    assert peer.can_read(0.0, C, is_so=True) == []  # it says so in this view
+
+
+def test_who_has_finished_the_open_step_starts_over_in_the_step_after_it() -> None:
+    peer = seated(B)
+    peer.finished(0.0, 0, b"bits", b"")
+    assert peer.can_read(0.0, B, is_so=True) == []
+    assert bodies(Report, run(peer, 0.0, 0.5)) == []
+    assert only(Committed, say(peer, B, Progress(-1, genesis(), Finish(0, b"bits", b"", view_of(peer).number)))) != []
+    assert bodies(Report, run(peer, 0.5, 1.0))[0] == (B, Report(Kind.READABLE, A, 1))
 
 
 # What is seen.
