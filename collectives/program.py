@@ -30,6 +30,10 @@ BLOCK_BYTES: Final = 512 << 10
 
 BLOCKS_FROM_BYTES: Final = 1 << 20
 
+BLOCKS_BEHIND: Final = 8
+"""So far behind its own blocks a rank copies those of others: near enough to find them in a cache that all share, and
+far enough that ranks which share a core need not change places after each block."""
+
 
 @dataclass(frozen=True, slots=True)
 class Publish:
@@ -91,17 +95,18 @@ def one_shot_program(rank: int, world_size: int) -> Program:
 def direct_program(rank: int, world_size: int, num_blocks: int = 1) -> Program:
     """Add up the own part for all, then copy the others' parts: two waits; for n ranks and S bytes each reads 2S.
 
-    The part of a rank is cut into `num_blocks` chunks, which are its own and follow each other. While a block is
-    added up, the block before it is copied from the others, who have it in the shared cache still.
+    The part of a rank is cut into `num_blocks` chunks, which are its own and follow each other. Those of others are
+    copied while it is still busy with its own, `BLOCKS_BEHIND` later.
     """
     peers, everybody = peers_after(rank, world_size), tuple(range(world_size))
     instructions: list[Instruction] = [Publish(), *_wait(peers, 1)]
-    for block in range(num_blocks + 1):
+    lag = min(num_blocks, BLOCKS_BEHIND)
+    for block in range(num_blocks + lag):
         if block < num_blocks:
             instructions += [Reduce(rank * num_blocks + block, everybody), Publish()]
-        if block > 0:
+        if (copied := block - lag) >= 0:
             for peer in peers:
-                instructions += [*_wait([peer], 1 + block), Copy(peer * num_blocks + block - 1, peer)]
+                instructions += [*_wait([peer], 2 + copied), Copy(peer * num_blocks + copied, peer)]
     return Program(world_size * num_blocks, tuple(instructions))
 
 

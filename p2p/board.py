@@ -32,7 +32,7 @@ NUM_GROUPS: Final = 15
 NONCE_BYTES: Final = 16
 DIGESTS_BYTES: Final = 48
 FINGERPRINT_BYTES: Final = 16
-VERSION: Final = 1
+VERSION: Final = 2
 
 IS_ORDERED: Final = platform.machine() in ("x86_64", "AMD64") and sys.byteorder == "little"
 """Whether this processor is known to keep the order that the board relies on."""
@@ -44,7 +44,7 @@ _TAG_WORD: Final = _WORDS
 _FINISHED_LINE: Final = 2
 _GROUP_LINE: Final = 4
 _LINES_PER_GROUP: Final = 4
-_LENT: Final = struct.Struct(f"={FINGERPRINT_BYTES}s4Q")
+_LENT: Final = struct.Struct(f"={FINGERPRINT_BYTES}s5Q")
 
 Cell = memoryview
 """One word of a board, as `cell[0]`: written by the owner, read by all."""
@@ -58,6 +58,8 @@ class Lent(NamedTuple):
     input_bytes: int
     result_offset: int = 0
     result_bytes: int = 0
+    ahead_bytes: int = 0
+    """How much of what follows its owner could do in one go."""
 
 
 class Finished(NamedTuple):

@@ -61,6 +61,7 @@ class Call(NamedTuple):
         input: in the own arena; only read.
         lent_result: in the own arena: where others copy from. For programs that lend a result.
         result: one-dimensional, anywhere; None: the result is what is lent.
+        ahead_bytes: how much of what follows could be done in one go here.
     """
 
     fingerprint: bytes
@@ -68,6 +69,7 @@ class Call(NamedTuple):
     dtype: npt.DTypeLike
     lent_result: Region | None = None
     result: Array | None = None
+    ahead_bytes: int = 0
 
 
 class Operands:
@@ -96,7 +98,7 @@ class Operands:
         is_part = whole.stop < result.size
         self.input_bounds = (whole,) * program.num_chunks if is_part else self.bounds
         assert program.num_chunks <= MOST_CHUNKS, f"{program.num_chunks} chunks"
-        own.board.lend(seat.group, turn, Lent(call.fingerprint, *call.input, *(region or (0, 0))))
+        own.board.lend(seat.group, turn, Lent(call.fingerprint, *call.input, *(region or (0, 0)), call.ahead_bytes))
 
     def input(self, rank: int) -> Array:
         """The whole input of `rank`, which has published that it lends it."""
@@ -113,6 +115,11 @@ class Operands:
     def lent_result(self, rank: int) -> Array:
         """The whole result of `rank`, as far as it has published it."""
         return self._array(rank, Region(self._lent_by(rank).result_offset, self._call.input.length), self._call.dtype)
+
+    def ahead_bytes(self) -> int:
+        """How much of what follows all can do in one go. All have published what they lend."""
+        others = (self._lent_by(rank) for rank in range(len(self._memories)) if rank != self._seat.rank)
+        return min([self._call.ahead_bytes, *(lent.ahead_bytes for lent in others)])
 
     def read_digest(self, rank: int, chunk: int) -> bytes:
         """Of a chunk of the result of `rank`, which it has published."""

@@ -1,9 +1,10 @@
 """The operations of a view whose members all read each other's memory. Belongs to the loop.
 
-They run one after the other, in the order in which they were submitted, each in *pieces* of `PIECE_BYTES`, cut alike on
-all ranks. What does not lie in the arena of this peer is copied there, piece by piece, into *slots* that take turns: a
-slot is written again only after all ranks have begun the piece after the one that it was for, and nobody reads it any
-more. So operations of any length need little of the arena.
+They run one after the other, in the order in which they were submitted, each in *pieces*, cut alike on all ranks. What
+does not lie in the arena of this peer is copied there, piece by piece, into *slots* that take turns: a slot is written
+again only after all ranks have begun the piece after the one that it was for, and nobody reads it any more. So
+operations of any length need little of the arena. The first piece has `PIECE_BYTES`, and with it each rank says how
+long the next may be: `LONG_PIECE_BYTES` where nothing has to be copied anywhere.
 """
 
 from collections import deque
@@ -25,6 +26,7 @@ from .exchange import Exchange
 from .lending import Call, Seat
 
 PIECE_BYTES: Final = 4 << 20
+LONG_PIECE_BYTES: Final = 64 << 20
 
 
 class Standing(Enum):
@@ -74,17 +76,15 @@ class SharedRun:
         self._program_of, self._weight = program_of, weight
         self.reduction, self.dtype = reduction, input.dtype
         self._raw, self.input, self.result = input, carried(input), carried(result)
-        self._num_pieces = 1 if input.size != result.size else max(1, -(-input.nbytes // PIECE_BYTES))
-        self._piece = 0
+        self._start = self._stop = 0
         self._digests: list[bytes] = []
 
-    def piece(self) -> tuple[Program, slice, slice]:
-        """Program of the next piece, and where it lies in input and result."""
-        length = PIECE_BYTES // self.input.itemsize
-        start = self._piece * length
-        of_input = slice(start, min(start + length, self.input.size))
+    def piece(self, num_bytes: int) -> tuple[Program, slice, slice]:
+        """Program of the next piece, of so many bytes at most, and where it lies in input and result."""
+        self._stop = min(self._start + num_bytes // self.input.itemsize, self.input.size)
+        of_input = slice(self._start, self._stop)
         of_result = of_input if self.input.size == self.result.size else slice(0, self.result.size)
-        return self._program_of((of_input.stop - of_input.start) * self.input.itemsize), of_input, of_result
+        return self._program_of((self._stop - self._start) * self.input.itemsize), of_input, of_result
 
     def fill(self, of_input: slice, slot: Array) -> None:
         """Write a piece of what this rank adds into `slot`."""
@@ -103,16 +103,17 @@ class SharedRun:
     def end_piece(self, digests: Sequence[bytes]) -> None:
         """The piece is complete, with these digests of its chunks."""
         self._digests += digests
-        self._piece += 1
-        self.done = self._piece == self._num_pieces
+        self._start = self._stop
+        self.done = self._stop == self.input.size
 
     def digest(self) -> bytes:
         """The digests of all chunks of the result."""
         return b"".join(self._digests)
 
     def missing(self, late: Sequence[int]) -> tuple[Awaited, ...]:
-        """Who is waited for, with which piece."""
-        return tuple(Awaited(rank, 0, self._piece, self._num_pieces) for rank in late)
+        """Who is waited for, with which of the pieces, if all were of `PIECE_BYTES`."""
+        piece, num_pieces = (-(-size * self.input.itemsize // PIECE_BYTES) for size in (self._start, self.input.size))
+        return tuple(Awaited(rank, 0, piece, max(1, num_pieces)) for rank in late)
 
 
 class Sharing:
@@ -142,6 +143,7 @@ class Sharing:
         self._reducer = cache(reducer)
         self._queue: deque[SharedRun] = deque()
         self._is_open = False
+        self._piece_bytes = PIECE_BYTES
         self._announced: Finished | None = None
         self.is_broken = False
 
@@ -201,17 +203,19 @@ class Sharing:
         if not self._is_open:
             self._begin(run)
         if not self._exchange.advance():
-            return Standing.WAITING
+            return Standing.WAITING if self._exchange.late() else Standing.BUSY
         self._is_open = False
         run.end_piece(self._exchange.digests)
         if run.done:
             self._queue.popleft()
+        self._piece_bytes = PIECE_BYTES if run.done else self._exchange.ahead_bytes()
         return Standing.BUSY
 
     def _begin(self, run: SharedRun) -> None:
-        program, of_input, of_result = run.piece()
+        program, of_input, of_result = run.piece(self._piece_bytes)
         input, result = run.input[of_input], run.result[of_result]
         lent_input = self._arena.region_of(input) if run.is_raw else None
+        is_long = program.lends_result and lent_input is not None
         if lent_input is None:
             lent_input = self._inputs.take(input.nbytes)
             run.fill(of_input, self._arena.array(lent_input, input.dtype))
@@ -221,7 +225,8 @@ class Sharing:
             lent_result = self._arena.region_of(result)
             into = None if lent_result is not None else result
             lent_result = lent_result or Region(self._result.offset, result.nbytes)
-        call = Call(run.fingerprint, lent_input, input.dtype, lent_result, into)
+        ahead_bytes = LONG_PIECE_BYTES if is_long and into is None else PIECE_BYTES
+        call = Call(run.fingerprint, lent_input, input.dtype, lent_result, into, ahead_bytes)
         self._exchange.begin(program, call, self._reducer(run.reduction, run.dtype), checked=run.checked)
         self._is_open = True
 

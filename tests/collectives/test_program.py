@@ -25,7 +25,12 @@ from collectives.program import (
 
 Build = Callable[[int, int], Program]
 
-BUILDS: list[Build] = [one_shot_program, direct_program, partial(direct_program, num_blocks=3)]
+BUILDS: list[Build] = [
+    one_shot_program,
+    direct_program,
+    partial(direct_program, num_blocks=3),
+    partial(direct_program, num_blocks=11),
+]
 
 
 def programs(build: Build, world_size: int) -> list[Program]:

@@ -17,7 +17,7 @@ from p2p.lending import Call, Seat
 from p2p.sharing import PIECE_BYTES, Sharing
 
 SAME = bytes(16)
-SPACE = 3 * PIECE_BYTES
+SPACE = 5 * PIECE_BYTES
 """For what lies in the arena and not in a slot."""
 MOST_TURNS = 10_000
 """More than any test needs: ranks that need more wait for each other in vain."""
@@ -112,7 +112,7 @@ class Machine:
     """All peers, with slots; they enter one view after the other."""
 
     def __init__(self, num_peers: int) -> None:
-        self.host = Host(num_peers, 8 * PIECE_BYTES)
+        self.host = Host(num_peers, 9 * PIECE_BYTES)
         self.slots: list[tuple[Slots, Region]] = []
         for arena in self.host.arenas:
             inputs, results = Slots.of(arena, PIECE_BYTES), arena.allocate(PIECE_BYTES)

@@ -278,7 +278,7 @@ def test_memory_that_could_shrink_or_is_too_short_is_refused() -> None:
 
 def test_memory_that_is_laid_out_otherwise_is_refused() -> None:
     with memory(f"shoal-{ME}") as fd:
-        for board in (b"", ME.encode(), ME.encode() + b"\2SHOAL\0\0"):
+        for board in (b"", ME.encode(), ME.encode() + b"\3SHOAL\0\0"):
             os.pwrite(fd, board, 0)
             with pytest.raises(MappingRefused, match="is laid out by another version of shoal"):
                 mapping_of_me()

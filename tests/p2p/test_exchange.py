@@ -47,6 +47,7 @@ PROGRAMS: dict[str, Callable[[int, int], Program]] = {
     "one-shot": one_shot_program,
     "direct": direct_program,
     "blocks": partial(direct_program, num_blocks=3),
+    "many blocks": partial(direct_program, num_blocks=21),
 }
 
 
@@ -107,6 +108,17 @@ def test_what_is_complete_stays_so(host: Host) -> None:
     assert [rank.result.tobytes() for rank in ranks] == before
 
 
+def test_others_can_be_heard_after_so_many_chunks(host: Host) -> None:
+    ranks, values = ranks_of(host, 2), inputs(2, 4099)
+    for rank, value in zip(ranks, values, strict=True):
+        rank.begin(program_of("many blocks", rank, 2), value)
+    assert not ranks[0].exchange.advance() and ranks[0].exchange.late() == [1]
+    assert not ranks[1].exchange.advance() and ranks[1].exchange.late() == []
+    assert not ranks[1].exchange.advance() and ranks[1].exchange.late() == [0]
+    finish(Random(0), *(rank.exchange.advance for rank in ranks))
+    assert [rank.result.tobytes() for rank in ranks] == [by_messages("one-shot", values).tobytes()] * 2
+
+
 def test_another_way_to_reduce_is_used_for_every_chunk(host: Host) -> None:
     ranks, values = ranks_of(host, 2), inputs(2, 10)
     for rank, value in zip(ranks, values, strict=True):
@@ -135,7 +147,7 @@ def test_all_ranks_have_the_digests_of_all_chunks(host: Host, name: str, is_heap
     ranks, values = ranks_of(host, 3), inputs(3, 630)
     for turn in range(3):  # each of the two tables of digests, and again
         add_up(name, ranks, values, seed=turn, is_heap=is_heap)
-        chunks = np.split(ranks[0].result, {"one-shot": 1, "direct": 3, "blocks": 9}[name])
+        chunks = np.split(ranks[0].result, {"one-shot": 1, "direct": 3, "blocks": 9, "many blocks": 63}[name])
         expected = [xxhash.xxh3_128_digest(chunk.tobytes()) for chunk in chunks]
         assert [rank.exchange.digests for rank in ranks] == [expected] * 3
 

@@ -179,6 +179,24 @@ def test_a_peer_may_lend_what_others_have_elsewhere(machine: Machine) -> None:
     assert {each.tobytes() for each in results} == {by_messages("direct", values, "sum")}
 
 
+@pytest.mark.parametrize("lenders", [(0, 1, 2), (0, 2), ()])
+def test_where_all_lend_what_follows_the_first_piece_is_done_in_one_go(
+    machine: Machine, lenders: tuple[int, ...]
+) -> None:
+    group = machine.enter_view(0, 1, 2)
+    rest = SPACE // 2 - 64 - PIECE_BYTES
+    values = values_of(3, (PIECE_BYTES + rest) // 4, np.dtype(np.float32))
+    results = [np.empty_like(each) for each in values]
+    inputs = list(values)
+    for peer in lenders:
+        inputs[peer], results[peer] = machine.place(peer, values[peer]), machine.place(peer, values[peer], SPACE // 2)
+    runs = [run_of(s, "direct", i, r, world_size=3) for s, i, r in zip(group, inputs, results, strict=True)]
+    carry_out(group, runs, seed=1)
+    assert {each.tobytes() for each in results} == {by_messages("direct", values, "sum")}
+    lent = [{arena.board.lent(0, turn).input_bytes for turn in (0, 1)} for arena in machine.host.arenas]
+    assert lent == [{PIECE_BYTES, rest} if len(lenders) == 3 else {PIECE_BYTES, rest - PIECE_BYTES}] * 3
+
+
 def test_only_what_has_a_program_is_shared(machine: Machine) -> None:
     sharing, _ = machine.enter_view(0, 1)
     assert sharing.all_reduce("ring") is None and sharing.all_reduce("tree") is None
