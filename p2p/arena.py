@@ -20,13 +20,14 @@ import stat
 import weakref
 from bisect import bisect
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from .bell import Bell, Rope, link_of
 from .board import BOARD_BYTES, LINE_BYTES, Board
 from .errors import ShoalError
 
@@ -94,7 +95,11 @@ class Memory:
 
 
 class Arena(Memory):
-    """The memory of this peer. Regions are given out and taken back by one thread."""
+    """The memory of this peer. Regions are given out and taken back by one thread.
+
+    Attributes:
+        bell: others ring it when there is something new in their memory.
+    """
 
     def __init__(self, size: int, peer_id: str) -> None:
         """Take the board.
@@ -108,21 +113,22 @@ class Arena(Memory):
         """
         if size <= REGIONS_OFFSET or size % mmap.PAGESIZE:
             raise ValueError(f"an arena has whole pages, {REGIONS_OFFSET} bytes and more, got {size}")
-        try:
-            self._fd = os.memfd_create(_NAME.format(peer_id), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        except OSError as error:
-            raise _no_memory(size, error) from error
-        try:
-            os.ftruncate(self._fd, size)
-            os.posix_fallocate(self._fd, 0, REGIONS_OFFSET)
-            mapped = mmap.mmap(self._fd, size)
-            mapped.madvise(mmap.MADV_DONTFORK)  # or a forked child would keep it
-            super().__init__(mapped)
-            self.board.sign(peer_id.encode())
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
-        except OSError as error:
-            os.close(self._fd)
-            raise _no_memory(size, error) from error
+        with ExitStack() as undo:
+            try:
+                self._fd = os.memfd_create(_NAME.format(peer_id), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+                undo.callback(os.close, self._fd)
+                self.bell = Bell()
+                undo.callback(self.bell.close)
+                os.ftruncate(self._fd, size)
+                os.posix_fallocate(self._fd, 0, REGIONS_OFFSET)
+                mapped = mmap.mmap(self._fd, size)
+                mapped.madvise(mmap.MADV_DONTFORK)  # or a forked child would keep it
+                super().__init__(mapped)
+                self.board.sign(peer_id.encode(), self.bell.number)
+                fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
+            except OSError as error:
+                raise _no_memory(size, error) from error
+            undo.pop_all()
         self._start = np.frombuffer(mapped, np.uint8).ctypes.data
         self._free = [Region(REGIONS_OFFSET, size - REGIONS_OFFSET)]
 
@@ -177,6 +183,7 @@ class Arena(Memory):
         """Give up the own mapping and the descriptor; peers keep what they have mapped."""
         fd, self._fd, self._free = self._fd, -1, []
         os.close(fd)
+        self.bell.close()
         super().close()
 
 
@@ -215,7 +222,13 @@ class Slots:
 
 
 class Mapping(Memory):
-    """The memory of another peer of this host, read-only."""
+    """The memory of another peer of this host, read-only.
+
+    Attributes:
+        rope: of its bell.
+    """
+
+    rope: Rope
 
     @classmethod
     def open(cls, pid: int, peer_id: str) -> Self:
@@ -243,6 +256,10 @@ class Mapping(Memory):
         mapping = cls(mapped)
         if not mapping.board.is_signed(peer_id.encode()):
             raise MappingRefused(f"{name} is laid out by another version of shoal")
+        rope = _find(f"/proc/{pid:d}/fd", link_of(mapping.board.bell), os.O_WRONLY)
+        if rope is None:
+            raise MappingRefused(f"the bell of peer {peer_id} is not in process {pid}: it ends")
+        mapping.rope = Rope(rope)
         return mapping
 
 
@@ -265,12 +282,12 @@ def _no_memory(size: int, error: OSError) -> ArenaError:
     return ArenaError(f"no arena of {size} bytes can be had: {error.strerror}; make it smaller")
 
 
-def _find(folder: str, link: str) -> int | None:
+def _find(folder: str, link: str, mode: int = os.O_RDONLY) -> int | None:
     """Open the descriptor in `folder` that is a link to `link`; the last one, if there are several."""
     for name in sorted(os.listdir(folder), key=int, reverse=True):
         with suppress(FileNotFoundError):
             if os.readlink(f"{folder}/{name}") == link:
-                return os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                return os.open(f"{folder}/{name}", mode | os.O_CLOEXEC | os.O_NONBLOCK)
     return None
 
 

@@ -39,6 +39,7 @@ IS_ORDERED: Final = platform.machine() in ("x86_64", "AMD64") and sys.byteorder 
 
 _MAGIC: Final = int.from_bytes(b"SHOAL\0\0", "little") << 8 | VERSION
 _MAGIC_WORD: Final = NONCE_BYTES // 8
+_BELL_WORD: Final = _MAGIC_WORD + 1
 _WORDS: Final = LINE_BYTES // 8
 _TAG_WORD: Final = _WORDS
 _FINISHED_LINE: Final = 2
@@ -85,15 +86,21 @@ class Board:
 
     # The arena that this is the board of.
 
-    def sign(self, nonce: bytes) -> None:
-        """Make this the board of a new arena."""
+    def sign(self, nonce: bytes, bell: int) -> None:
+        """Make this the board of a new arena, whose owner has the bell of this number."""
         assert len(nonce) == NONCE_BYTES
         self._page[:NONCE_BYTES] = nonce
+        self._words[_BELL_WORD] = bell
         self._words[_MAGIC_WORD] = _MAGIC
 
     def is_signed(self, nonce: bytes) -> bool:
         """Whether this is the board of the arena with this nonce, and laid out as we know it."""
         return self._page[:NONCE_BYTES] == nonce and self._words[_MAGIC_WORD] == _MAGIC
+
+    @property
+    def bell(self) -> int:
+        """Number of the owner's bell."""
+        return self._words[_BELL_WORD]
 
     # Groups.
 
@@ -102,6 +109,10 @@ class Board:
 
     def sleeping(self, group: int) -> Cell:
         return self._cell((_group_line(group) + 1) * _WORDS)
+
+    def awaited(self, group: int) -> Cell:
+        """Whom the sleeper waits for: a bit for each rank; 0: it may be anybody."""
+        return self._cell((_group_line(group) + 1) * _WORDS + 1)
 
     def lend(self, group: int, turn: int, lent: Lent) -> None:
         """Say what the operation of this turn (0 or 1) lends. To be published by the group's progress."""

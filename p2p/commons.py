@@ -3,7 +3,6 @@
 import logging
 import mmap
 import threading
-from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import numpy as np
 from gossip import Member, View
 
 from .arena import REGIONS_OFFSET, Arena, ArenaError, Array, Mapping, MappingRefused, Memory, Region, Slots
+from .bell import Bell
 from .board import IS_ORDERED, tag_of
 from .exchange import VIEW_SHIFT
 from .lending import Seat
@@ -89,12 +89,19 @@ class Commons:
             if view is not None:  # in another lineage views may have lower numbers than the progress that stands there
                 self._arena.board.progress(0)[0] = view.number << VIEW_SHIFT
 
-    def share(self, view: View, me: Member, ring: Callable[[int], None]) -> Sharing:
+    @property
+    def bell(self) -> Bell | None:
+        """Rings when a member has come as far as this peer waits for."""
+        return None if self._arena is None else self._arena.bell
+
+    def share(self, view: View, me: Member) -> Sharing:
         """Run the operations of `view`, the installed one, whose members can all read each other."""
         assert self._arena is not None
-        memories: list[Memory] = [self._arena if member == me else self._installed[member] for member in view.members]
-        seat = Seat(view.members.index(me), view.number, tag_of(view.hash))
-        return Sharing(self._arena, self._slots, memories, seat, ring)
+        rank = view.members.index(me)
+        mappings = {r: self._installed[member] for r, member in enumerate(view.members) if r != rank}
+        memories: list[Memory] = [mappings.get(r, self._arena) for r in range(len(view.members))]
+        seat = Seat(rank, view.number, tag_of(view.hash))
+        return Sharing(self._arena, self._slots, memories, seat, lambda r: mappings[r].rope.pull())
 
     def vacate(self) -> None:
         """Leave all views, and read nobody's memory any more; that of this peer stays."""

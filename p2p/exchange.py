@@ -2,13 +2,13 @@
 
 No message is needed: what a rank lends and how far it is stand in its arena. Nothing here waits: `advance` goes on
 until somebody else has to do something first. Whoever drives it looks again for a while; then it says on its board
-what it waits for (`doze`), looks once more, and sleeps until its doorbell rings. Whoever publishes rings for those who
-sleep.
+what it waits for (`doze`), looks once more, and sleeps until its bell rings. Whoever publishes rings for who sleeps, if
+it is the last one waited for.
 
 What is read of another rank counts only if its tag is right *after* the read (PROTOCOL.md, R10). Whatever goes
 wrong, inputs are untouched, and what is half written lies in the result: the operation can be done again.
 
-Left out: who allocates regions and when they are free again; members on other hosts; what a doorbell is.
+Left out: who allocates regions and when they are free again; members on other hosts; what a bell is.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +25,8 @@ from .lending import Call, Operands, Seat
 VIEW_SHIFT: Final = 40
 """Progress counts from the number of the view, shifted by this."""
 _SPINS_GIVEN_UP: Final = 4
+_MOST_NAMED: Final = 64
+"""Ranks, for which a board has bits."""
 _CHUNKS_AT_ONCE: Final = 8
 """Then others should be heard. Some milliseconds for chunks of half a megabyte."""
 
@@ -45,16 +47,20 @@ class Exchange:
         Args:
             memories: of all ranks; the own arena among them, whose board has the tag of the view.
             seat: in the view.
-            ring: rings the doorbell of a rank. Never blocks.
+            ring: rings the bell of a rank. Never blocks.
             digest: of a chunk, 16 bytes; called by whoever reduces it, while it is in the cache.
         """
         self._memories, self._seat, self._ring, self._digest = memories, seat, ring, digest
         boards = [memory.board for memory in memories]
         self._boards = boards
         self._progress = [board.progress(seat.group) for board in boards]
-        self._sleeping = boards[seat.rank].sleeping(seat.group)
-        self._others = [(rank, board.sleeping(seat.group)) for rank, board in enumerate(boards) if rank != seat.rank]
-        self._peers = tuple(rank for rank, _ in self._others)
+        self._sleeping, self._for = boards[seat.rank].sleeping(seat.group), boards[seat.rank].awaited(seat.group)
+        self._others = [
+            (rank, board.sleeping(seat.group), board.awaited(seat.group))
+            for rank, board in enumerate(boards)
+            if rank != seat.rank
+        ]
+        self._peers = tuple(rank for rank, *_ in self._others)
         self._published = self._base = seat.view_number << VIEW_SHIFT
         self._turn = 0
         self._instructions: Sequence[Instruction] = ()
@@ -174,7 +180,9 @@ class Exchange:
 
     def doze(self) -> bool:
         """Say that this rank sleeps until nobody is late. Whether it has to: somebody still is."""
-        self._sleeping[0] = self._awaited[1]
+        ranks, target = self._awaited
+        self._for[0] = sum(1 << rank for rank in ranks) if max(ranks, default=0) < _MOST_NAMED else 0
+        self._sleeping[0] = target
         fence()
         return bool(self.late())
 
@@ -187,6 +195,10 @@ class Exchange:
         self._published += 1
         self._progress[self._seat.rank][0] = self._published
         fence()
-        for rank, sleeping in self._others:
-            if 0 < sleeping[0] <= self._published:
+        for rank, sleeping, awaited in self._others:
+            if 0 < (target := sleeping[0]) <= self._published and self._is_last(awaited[0], target):
                 self._ring(rank)
+
+    def _is_last(self, awaited: int, target: int) -> bool:
+        """Whether all who are waited for have come as far as `target`. Of those who come at once one sees it."""
+        return all(progress[0] >= target for rank, progress in enumerate(self._progress) if awaited >> rank & 1)

@@ -17,7 +17,6 @@ from .handover import ParcelSegment
 from .operations import Segment
 from .transport import Transport
 from .wire import (
-    FLAG_BELL,
     FLAG_FED,
     FLAG_FINAL,
     FLAG_FINISHED,
@@ -88,11 +87,6 @@ class Frames:
         header = self._header(sequence, outgoing.transfer, outgoing.segment, fingerprint)
         self._transport.send_data(self._members[outgoing.peer].peer_id, header.pack(), outgoing.payload)
 
-    def ring(self, rank: int) -> None:
-        """Wake a rank that sleeps: what it waits for stands in our memory."""
-        header = self._header(0, 0, 0, NO_DIGEST, FLAG_BELL)
-        self._transport.send_data(self._members[rank].peer_id, header.pack(), b"")
-
     def send_parcel(self, target: Member, stream: int, segment: ParcelSegment) -> None:
         """Send a segment of a parcel, in whatever view `target` is."""
         flags = FLAG_STATE if segment.is_state else FLAG_FED
@@ -143,7 +137,7 @@ class Frames:
         return envelope
 
     def read_data(self, frame: memoryview, payload: memoryview) -> Envelope | Segment | Delivery | Taken | None:
-        """FINISHED, a segment of an operation or of a parcel, or that some have come; None: of another view, or a bell.
+        """FINISHED, a segment of an operation or of a parcel, or that some have come; None: of another view.
 
         Raises:
             RemoteProtocolError: it is none of these.
@@ -157,8 +151,6 @@ class Frames:
             self._stamp.lineage,
         ):
             return None
-        if header.flags & FLAG_BELL:
-            return None  # whoever is woken by it looks for itself
         if header.source >= len(self._members):
             raise RemoteProtocolError(f"data frame of rank {header.source} in a view of {len(self._members)}")
         if header.flags & FLAG_FINISHED:

@@ -57,6 +57,7 @@ class Loop(Driver):
         super().__init__(entrance.transport.wake)
         self.entrance: Entrance = entrance
         own, self.commons = entrance.own, entrance.commons
+        self._bell = self.commons.bell
         self._acquaintances = [claim_of(entry) for entry in entrance.others]
         if former is not None:
             self._acquaintances += former.core.acquaintances()
@@ -81,7 +82,7 @@ class Loop(Driver):
             carry_out=self._carry_out,
             tell=self._tell,
             note=self._note,
-            share=lambda view: self.commons.share(view, self.core.me, self._frames.ring),
+            share=lambda view: self.commons.share(view, self.core.me),
         )
         self._feeding = Feeding(self._frames.send_parcel, segment_bytes=config.segment_bytes)
         self._following = Following(
@@ -167,6 +168,8 @@ class Loop(Driver):
     # What the thread drives.
 
     def _begin(self) -> None:
+        if self._bell is not None:
+            self._transport.watch(self._bell.fd)
         for claim in self._acquaintances:
             self._carry_out(self.core.meet(time.monotonic(), claim))
 
@@ -205,6 +208,8 @@ class Loop(Driver):
         self.baton.end_wait()
         self.baton.seen()
         self._awake()
+        if self._bell is not None and self._bell.fd in ready.fds:
+            self._bell.silence()
         for member in self._neighbours.ended(ready.fds):
             self._bury(member, "its process has ended", self._neighbours.record_of(member))
         self._run_commands()

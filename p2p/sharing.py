@@ -135,7 +135,7 @@ class Sharing:
                 the piece that it is of, so nobody reads the one before any more.
             memories: of all ranks, `arena` among them.
             seat: in the view, whose tag is on the board of `arena`.
-            ring: rings the doorbell of a rank.
+            ring: rings the bell of a rank.
         """
         self._arena, (self._inputs, self._result), self._seat = arena, slots, seat
         self._world_size = len(memories)

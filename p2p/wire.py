@@ -45,7 +45,6 @@ FLAG_STATE, FLAG_FED, FLAG_TAKEN = 1, 32, 64  # part of a state or a step to who
 FLAG_LAST: Final = 2  # the last segment of its part of a state, or of a fed step
 FLAG_FINAL: Final = 4  # the last segment of everything
 FLAG_FINISHED: Final = 8  # says FINISHED: the digest is the step's, the payload the chain's and the parameters'
-FLAG_BELL: Final = 16  # says nothing: what its receiver waits for stands in the sender's memory
 
 _MAGIC = b"SHOL"
 _HEADER = struct.Struct("<4sI16sQ16sQIIHHHH16s")

@@ -6,7 +6,6 @@ import sys
 import numpy as np
 
 from p2p.arena import Arena
-from tests.p2p.doorbell import Doorbell
 from tests.p2p.processes import hear, meet, say
 
 SIZE_BYTES = 4 << 20
@@ -19,7 +18,7 @@ def main(number: int) -> None:
     region = arena.allocate(LENGTH)
     assert region is not None
     arena.array(region, np.int64)[:] = number + 1
-    memories = meet(number, arena, peer_id, Doorbell())
+    memories = meet(number, arena, peer_id)
     say([int(memory.array(region, np.int64).sum()) for memory in memories])
     hear()
 

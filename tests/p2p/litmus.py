@@ -9,6 +9,7 @@ process 1 reads it without any wait. What it read under one tag must be what was
 
 import os
 import secrets
+import select
 import sys
 import time
 from random import Random
@@ -18,10 +19,10 @@ import xxhash
 
 from collectives import Reduction, reducer
 from collectives.program import Program, one_shot_program
-from p2p.arena import REGIONS_OFFSET, Arena, Memory, Region, Slots
+from p2p.arena import REGIONS_OFFSET, Arena, Mapping, Memory, Region, Slots
+from p2p.bell import Bell
 from p2p.exchange import Exchange
 from p2p.lending import Call, Seat
-from tests.p2p.doorbell import Doorbell
 from tests.p2p.processes import meet, say
 
 COUNT = 1024
@@ -40,11 +41,11 @@ TAG = 1
 
 def main(number: int, what: str, limit_s: float) -> None:
     peer_id = secrets.token_hex(8)
-    arena, bell = Arena(1 << 20, peer_id), Doorbell()
+    arena = Arena(1 << 20, peer_id)
     arena.board.install(TAG)
-    memories = meet(number, arena, peer_id, bell)
+    memories = meet(number, arena, peer_id)
     if what == "sums":
-        sums(number, arena, memories, bell, limit_s)
+        sums(number, arena, memories, limit_s)
     elif number == 0:
         write_tags(arena, memories[1], limit_s)
     else:
@@ -59,6 +60,20 @@ def delay(rng: Random) -> None:
             pass
 
 
+class Ropes:
+    """Of the bells of all others."""
+
+    def __init__(self, memories: list[Memory]) -> None:
+        self._memories = memories
+        self.num_pulled = 0
+
+    def ring(self, rank: int) -> None:
+        self.num_pulled += 1
+        mapping = self._memories[rank]
+        assert isinstance(mapping, Mapping)
+        mapping.rope.pull()
+
+
 class Driver:
     """Waits for the other as the loop of a peer does, now and then without a spin.
 
@@ -67,7 +82,7 @@ class Driver:
         num_caught: sleeps that no bell ended, though one should have. Must stay 0.
     """
 
-    def __init__(self, exchange: Exchange, bell: Doorbell, rng: Random) -> None:
+    def __init__(self, exchange: Exchange, bell: Bell, rng: Random) -> None:
         self._exchange, self._bell, self._rng = exchange, bell, rng
         self._reduce = reducer(Reduction(), np.dtype(np.int64))
         self.num_sleeps = self.num_caught = 0
@@ -89,19 +104,24 @@ class Driver:
 
     def _sleep(self) -> None:
         self.num_sleeps += 1
-        if self._exchange.doze() and not self._bell.wait(NET_S) and not self._exchange.late():
+        if self._exchange.doze() and not self._rings(NET_S) and not self._exchange.late():
             # Either the bell is about to ring, or nobody had seen that we sleep.
-            self.num_caught += not self._bell.wait(BELL_S)
+            self.num_caught += not self._rings(BELL_S)
         self._exchange.wake()
 
+    def _rings(self, timeout_s: float) -> bool:
+        """Whether it rang, within so many seconds or since the last time."""
+        return bool(select.select([self._bell.fd], [], [], timeout_s)[0]) and self._bell.silence()
 
-def sums(rank: int, arena: Arena, memories: list[Memory], bell: Doorbell, limit_s: float) -> None:
+
+def sums(rank: int, arena: Arena, memories: list[Memory], limit_s: float) -> None:
     """Rank 0 says by a negative input that this is the last operation."""
     slots = Slots.of(arena, 8 * COUNT)
     assert slots is not None
     program, rng, result = one_shot_program(rank, 2), Random(rank), np.empty(COUNT, np.int64)
-    exchange = Exchange(memories, Seat(rank, 1, TAG), bell.ring, digest=xxhash.xxh3_128_digest)
-    driver = Driver(exchange, bell, rng)
+    ropes = Ropes(memories)
+    exchange = Exchange(memories, Seat(rank, 1, TAG), ropes.ring, digest=xxhash.xxh3_128_digest)
+    driver = Driver(exchange, arena.bell, rng)
     fingerprint, end, number, is_last = bytes(16), time.perf_counter() + limit_s, 0, False
     while not is_last:
         number += 1
@@ -114,7 +134,7 @@ def sums(rank: int, arena: Arena, memories: list[Memory], bell: Doorbell, limit_
         is_last = int(result[0]) < 0
         expected = 2 * number - (1 << 40) if is_last else 3 * number
         assert (result == expected).all(), f"operation {number}: {set(result.tolist())} instead of {expected}"
-    say([number, driver.num_sleeps, driver.num_caught, bell.num_rung])
+    say([number, driver.num_sleeps, driver.num_caught, ropes.num_pulled])
 
 
 def write_tags(arena: Arena, reader: Memory, limit_s: float) -> None:

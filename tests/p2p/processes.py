@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from p2p.arena import Arena, Mapping, Memory
-from tests.p2p.doorbell import Doorbell
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +21,6 @@ class Introduction(NamedTuple):
 
     pid: int
     peer_id: str
-    bell: str = ""
 
     def open(self) -> Mapping:
         return Mapping.open(self.pid, self.peer_id)
@@ -94,9 +92,8 @@ def hear() -> Any:
     return json.loads(sys.stdin.readline())
 
 
-def meet(number: int, arena: Arena, peer_id: str, bell: Doorbell) -> list[Memory]:
+def meet(number: int, arena: Arena, peer_id: str) -> list[Memory]:
     """Introduce this process to all; their memory, in the order of their numbers."""
-    say(Introduction(os.getpid(), peer_id, bell.address))
+    say(Introduction(os.getpid(), peer_id))
     others = [Introduction(*each) for each in hear()]
-    bell.connect([each.bell for each in others])
     return [arena if peer == number else each.open() for peer, each in enumerate(others)]

@@ -30,7 +30,7 @@ def digests(number: int) -> bytes:
 @given(st.lists(words, min_size=2 * NUM_GROUPS, max_size=2 * NUM_GROUPS), words)
 def test_every_word_of_every_group_has_a_place_of_its_own(values: list[int], tag: int) -> None:
     owner, reader = new_board()
-    owner.sign(bytes(range(16)))
+    owner.sign(bytes(range(16)), 77)
     owner.install(tag)
     owner.finish(Finished(6, tag, digests(6)))
     owner.finish(Finished(7, tag, digests(7)))
@@ -38,12 +38,14 @@ def test_every_word_of_every_group_has_a_place_of_its_own(values: list[int], tag
     for group in range(NUM_GROUPS):
         owner.progress(group)[0] = values[2 * group]
         owner.sleeping(group)[0] = values[2 * group + 1]
+        owner.awaited(group)[0] = values[2 * group] ^ tag
         for turn in range(2):
             owner.lend(group, turn, lent[2 * group + turn])
     assert [reader.progress(group)[0] for group in range(NUM_GROUPS)] == values[::2]
     assert [reader.sleeping(group)[0] for group in range(NUM_GROUPS)] == values[1::2]
+    assert [reader.awaited(group)[0] ^ tag for group in range(NUM_GROUPS)] == values[::2]
     assert [reader.lent(group, turn) for group in range(NUM_GROUPS) for turn in range(2)] == lent
-    assert reader.is_signed(bytes(range(16))) and reader.tag[0] == tag
+    assert reader.is_signed(bytes(range(16))) and reader.bell == 77 and reader.tag[0] == tag
     assert [reader.finished(step, tag) for step in (6, 7)] == [digests(6), digests(7)]
 
 

@@ -66,11 +66,6 @@ def tag_in(mapping: Mapping) -> int:
     return mapping.board.tag[0]
 
 
-def no_ring(rank: int) -> None:
-    """Nobody sleeps here."""
-    raise AssertionError(f"rank {rank} does not sleep")
-
-
 # Without an arena.
 
 
@@ -144,7 +139,7 @@ def test_who_is_forgotten_is_held_no_longer_than_the_view_in_which_it_is(opened:
     other.close()
     peers.all.remove(other)
     assert arenas_in(ME, peers.members[1].peer_id) != []
-    assert one.share(view, peers.members[0], no_ring) is not None
+    assert one.share(view, peers.members[0]) is not None
     one.install(view_of(3, peers.members[0]))
     assert arenas_in(ME, peers.members[1].peer_id) == []
 
@@ -191,7 +186,7 @@ def add_up(peers: Peers, view: View) -> list[float]:
     own = {member: commons for member, commons in zip(peers.members, peers.all, strict=True)}
     for member in view.members:
         own[member].install(view)
-    group = [own[member].share(view, member, no_ring) for member in view.members]
+    group = [own[member].share(view, member) for member in view.members]
     results = [np.zeros(1000) for _ in group]
     runs = []
     for rank, sharing in enumerate(group):
@@ -238,7 +233,7 @@ def test_in_a_view_of_a_lower_number_what_stood_there_is_not_taken_for_published
     for commons in (own, other):
         commons.install(view_of(3, *peers.members))
     sharings = [
-        commons.share(view_of(3, *peers.members), member, no_ring)
+        commons.share(view_of(3, *peers.members), member)
         for member, commons in zip(peers.members, peers.all, strict=True)
     ]
     program_of = sharings[0].all_reduce("one-shot")

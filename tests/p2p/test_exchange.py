@@ -192,6 +192,29 @@ def test_who_sleeps_is_rung_for_and_who_is_awake_is_not(host: Host) -> None:
     assert (late.rung, early.rung) == ([0], [])
 
 
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_the_last_one_who_is_waited_for_rings(host: Host, order: tuple[int, int]) -> None:
+    ranks, value = ranks_of(host, 3), inputs(1, 4)[0]
+    for rank in ranks:
+        rank.begin(one_shot_program(rank.rank, 3), value)
+    assert not ranks[0].exchange.advance() and ranks[0].exchange.doze()
+    for number in order:
+        assert [rank.rung for rank in ranks] == [[], [], []]
+        ranks[number].exchange.advance()
+    assert ranks[order[1]].rung == [0] and ranks[order[0]].rung == []
+
+
+def test_who_waits_for_one_rank_is_rung_for_by_that_one(host: Host) -> None:
+    ranks, value = ranks_of(host, 3), inputs(1, 6)[0]
+    for rank in ranks:
+        rank.begin(direct_program(rank.rank, 3), value)
+        rank.exchange.advance()  # only the last one sees that all have begun, and adds up its part
+    assert not ranks[0].exchange.advance()
+    assert ranks[0].exchange.late() == [1] and ranks[0].exchange.doze()
+    assert ranks[1].exchange.advance()
+    assert (ranks[1].rung, ranks[2].rung) == ([0], [])
+
+
 def test_who_is_not_late_any_more_is_not_slept_for(host: Host) -> None:
     early, late = ranks_of(host, 2)
     early.begin(one_shot_program(0, 2), inputs(1, 4)[0])

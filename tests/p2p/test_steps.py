@@ -45,7 +45,7 @@ class Peer:
             carry_out=self.carry_out,
             tell=self.told.append,
             note=lambda event, detail: None,
-            share=lambda view: self.commons.share(view, me, self.frames.ring),
+            share=lambda view: self.commons.share(view, me),
         )
 
     def carry_out(self, effects: list[Effect]) -> None:

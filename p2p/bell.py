@@ -1,0 +1,59 @@
+"""A bell for each peer, which all peers of this host can ring: it ends the owner's wait for its sockets.
+
+A pipe. Its owner polls it; others open it anew among the descriptors of its process, as they find an arena, by the
+number that its owner says. Ringing is one write, a tenth of what a frame
+costs, and wakes one thread, not three.
+"""
+
+import os
+import weakref
+from contextlib import suppress
+
+_ENOUGH_BYTES = 4096
+
+
+class Bell:
+    """The bell of this peer.
+
+    Attributes:
+        fd: is readable when it has rung.
+        number: by which others find it.
+    """
+
+    def __init__(self) -> None:
+        """Hang it up.
+
+        Raises:
+            OSError: there is no descriptor left.
+        """
+        self.fd, self._rope = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.number = os.fstat(self.fd).st_ino
+
+    def silence(self) -> bool:
+        """Hear it; whether it had rung."""
+        with suppress(BlockingIOError):
+            return bool(os.read(self.fd, _ENOUGH_BYTES))
+        return False
+
+    def close(self) -> None:
+        os.close(self.fd)
+        os.close(self._rope)
+
+
+class Rope:
+    """The rope of somebody's bell."""
+
+    def __init__(self, fd: int) -> None:
+        """`fd` is the end of a pipe, which is closed when nobody has the rope any more."""
+        self._fd = fd
+        weakref.finalize(self, os.close, fd)
+
+    def pull(self) -> None:
+        """Ring. Never waits."""
+        with suppress(BlockingIOError, BrokenPipeError):  # it rings already; its owner is gone
+            os.write(self._fd, b"\0")
+
+
+def link_of(number: int) -> str:
+    """What a descriptor of that bell is called in /proc."""
+    return f"pipe:[{number}]"
