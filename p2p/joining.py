@@ -1,7 +1,6 @@
 """`p2p.join`: this process becomes a peer, with what `shoal run` has set in the environment."""
 
 import atexit
-import faulthandler
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 from .config import PeerConfig
 from .errors import ShoalError
 from .peer import Peer
+from .stacks import show_on
 
 
 def join(
@@ -69,8 +69,8 @@ def join(
     if threading.current_thread() is threading.main_thread():
         _let_leave(peer, signal.SIGTERM, signal.SIG_DFL, lambda: SystemExit(128 + signal.SIGTERM))
         _let_leave(peer, signal.SIGINT, signal.default_int_handler, KeyboardInterrupt)
-    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL and sys.__stderr__ is not None:
-        faulthandler.register(signal.SIGUSR1, file=sys.__stderr__, all_threads=True)  # kill -USR1 of a stuck peer
+        if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL and sys.__stderr__ is not None:
+            show_on(signal.SIGUSR1, sys.__stderr__)
     return peer
 
 

@@ -1,0 +1,38 @@
+"""Where all threads of this process are, printed when a signal asks for it.
+
+faulthandler can do that inside the signal's handler, whatever the process is busy with, and kills it now and then: it
+looks at frames that other threads, or the one that it has interrupted, are about to change. So a thread of its own does
+it, holding the interpreter lock, and is told by the interpreter's own C handler through a pipe. It also speaks
+while the main thread is stuck in somebody's C code, if that does not hold the lock.
+"""
+
+import faulthandler
+import os
+import signal
+import threading
+from typing import TextIO
+
+
+def show_on(number: signal.Signals, file: TextIO) -> bool:
+    """Print them into `file` from now on, at each signal `number`. For the main thread.
+
+    Returns:
+        False: somebody else is told of signals, asyncio say; nothing has changed.
+    """
+    said, heard = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(heard, False)
+    known = signal.set_wakeup_fd(heard, warn_on_full_buffer=False)
+    if known != -1:
+        signal.set_wakeup_fd(known)
+        os.close(said)
+        os.close(heard)
+        return False
+    signal.signal(number, lambda _, __: None)  # or the interpreter's handler would not be called
+    threading.Thread(target=_show, args=(number, said, file), name="shoal-stacks", daemon=True).start()
+    return True
+
+
+def _show(number: signal.Signals, said: int, file: TextIO) -> None:
+    while numbers := os.read(said, 4096):
+        if number in numbers:
+            faulthandler.dump_traceback(file, all_threads=True)
