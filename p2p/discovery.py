@@ -147,7 +147,7 @@ class Registry:
         assert start is not None, "who asks is running"
         self._founds = founds
         with self._locked():
-            living, dead = self._read(apart_from=peer_id)
+            living, dead = self.read(apart_from=peer_id)
             self._clean_up(dead, keep_members=bool(living) and all_wait(living))
             own = Entry(
                 swarm=self.swarm,
@@ -175,11 +175,11 @@ class Registry:
             RegistryError: members died and none lives, so what they trained is gone.
         """
         own = self._entered()
-        living, _ = self._read(apart_from=own.peer_id)
+        living, _ = self.read(apart_from=own.peer_id)
         if own.role is not Role.JOINER or not self._founds or not all_wait(living):
             return Standing(own, living)
         with self._locked():
-            living, dead = self._read(apart_from=own.peer_id)
+            living, dead = self.read(apart_from=own.peer_id)
             if all_wait(living):
                 self._check_state_not_lost(dead)
                 if own == min((own, *living), key=lambda entry: (entry.incarnation, entry.peer_id)):
@@ -208,7 +208,7 @@ class Registry:
         self._own = None
         try:
             with self._locked():
-                living, dead = self._read(apart_from=own.peer_id)
+                living, dead = self.read(apart_from=own.peer_id)
                 self._clean_up(dead, keep_members=bool(living) and all_wait((own, *living)))
         except RegistryError as error:
             logger.warning("what dead peers left stays for the next to clean up: %s", error)
@@ -227,8 +227,8 @@ class Registry:
     def _path(self, peer_id: str) -> Path:
         return self.folder / f"{peer_id}.json"
 
-    def _read(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-        """The living and the dead. A file that is no entry is ignored, and named once in a warning."""
+    def read(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+        """Entries of the living and the dead. A file that is no entry is ignored, and named once in a warning."""
         living: list[Entry] = []
         dead: list[Entry] = []
         for path in sorted(self.folder.glob("*.json")):
