@@ -44,7 +44,7 @@ class Errands:
 
     def __init__(self, config: TcpConfig, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
-        self._guard = Guard(config.swarm, "", config.secret)
+        self._guard = Guard(config.realm, "", config.secret)
         self._clock = clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._errands: list[_Errand] = []

@@ -161,7 +161,7 @@ def test_a_silent_seed_is_named(new_host: NewHost, key: Path) -> None:
 @pytest.mark.parametrize(
     ("swarm", "mode", "said"),
     [
-        ("lake", "same key", "belongs to another swarm: give all peers the same --swarm"),
+        ("lake", "same key", "belongs to another swarm, or to another --network: .* the same --swarm and --network"),
         ("default", "other key", "hangs up: it has another key, or one side runs without a key .*"),
         ("default", "no key", "hangs up: it has another key, or one side runs without a key .*"),
     ],
