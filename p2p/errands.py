@@ -14,10 +14,10 @@ from zmq.utils.monitor import recv_monitor_message
 from .addresses import check_address
 from .gate import Guard
 from .links import MAX_CONTROL_BYTES, open_socket
-from .tcp import TcpConfig
+from .tcp import Network, TcpConfig
 
-PATIENCE_S: Final = 5.0
-"""So long an errand may take: ten round trips of a bad link, or two attempts of which the first packet is lost."""
+PATIENCE_S: Final = {Network.LAN: 5.0, Network.WAN: 20.0}
+"""So long an errand may take: it needs five round trips, and some time for lost packets and for links that stall."""
 
 _LAST_WORDS_MS: Final = 1000  # for what a standing connection has not sent yet
 
@@ -45,6 +45,7 @@ class Errands:
     def __init__(self, config: TcpConfig, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
         self._guard = Guard(config.realm, "", config.secret)
+        self._patience_s = PATIENCE_S[config.network]
         self._clock = clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._errands: list[_Errand] = []
@@ -67,7 +68,7 @@ class Errands:
             dealer = open_socket(self._context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1, is_tcp=True)
             self._guard.introduce(dealer, peer_id)
             monitor = dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-            self._errands.append(_Errand(address, dealer, monitor, self._clock() + PATIENCE_S))
+            self._errands.append(_Errand(address, dealer, monitor, self._clock() + self._patience_s))
             dealer.connect(address)
             dealer.send(frame, zmq.DONTWAIT)
         except zmq.ZMQError as error:

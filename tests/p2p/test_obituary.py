@@ -18,12 +18,13 @@ from p2p.gate import Gate
 from p2p.obituary import Obituaries
 from p2p.processes import process_start
 from p2p.records import RecordPage
-from p2p.tcp import TcpConfig
+from p2p.tcp import Network, TcpConfig
 from p2p.transport import Transport
 from p2p.wire import Codec
 
 DEAD, ELSEWHERE, BESIDE, VOTED_FOR, HIDDEN = (Member(letter * 16, 1) for letter in "abcde")
 CONFIG = TcpConfig(swarm="pond", bind=Endpoint("127.0.0.1", 0), secret=bytes(32))
+LATE_S = PATIENCE_S[Network.LAN]
 ME = os.getpid(), process_start(os.getpid())
 
 
@@ -97,13 +98,13 @@ def test_all_seats_that_cannot_see_the_process_are_told_in_its_name(host: Host) 
 def test_who_is_not_reached_in_time_is_named_and_given_up(host: Host) -> None:
     host.write({DEAD: at(""), ELSEWHERE: at("tcp://127.0.0.1:1")}, {})
     assert host.obituaries.announce(*ME) == ""
-    assert host.obituaries.deadline == PATIENCE_S
+    assert host.obituaries.deadline == LATE_S
     assert host.obituaries.look() == ""
-    host.clock.now = PATIENCE_S
+    host.clock.now = LATE_S
     assert host.obituaries.look().startswith("could not tell tcp://127.0.0.1:1 of a death here")
     assert host.obituaries.deadline == float("inf")
     host.obituaries.announce(*ME)
-    host.clock.now += PATIENCE_S
+    host.clock.now += LATE_S
     assert host.obituaries.close().startswith("could not tell tcp://127.0.0.1:1 ")
 
 
