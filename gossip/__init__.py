@@ -3,13 +3,14 @@
 from . import effects, messages
 from .claim import Claim, Contact, State, overrides
 from .commit import Phase
-from .config import CoreConfig
+from .config import WAN, CoreConfig
 from .core import Core
 from .messages import Envelope
 from .view import NO_VIEW, Decision, Member, Policy, Seat, Stamp, View, is_quorum, propose_view
 
 __all__ = [
     "NO_VIEW",
+    "WAN",
     "Claim",
     "Contact",
     "Core",

@@ -323,6 +323,13 @@ class Abort:
     fingerprint: str
 
 
+@dataclass(frozen=True, slots=True)
+class Died:
+    """DIED: my process has ended, and this is my record. Said for the sender by its launcher, its parent process."""
+
+    record: AcceptorRecord
+
+
 Body = (
     Ping
     | Ack
@@ -350,6 +357,7 @@ Body = (
     | Beat
     | StateQuery
     | Abort
+    | Died
 )
 
 

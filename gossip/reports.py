@@ -150,7 +150,8 @@ class Reports:
         pairs = {
             (reporter, subject)
             for (kind, reporter, subject, _), lease in self._leases.items()
-            if kind is Kind.REFUSED or (kind is Kind.SILENT and now - lease.since >= self.config.bridge_s)
+            if subject not in certain  # an older report of the dead says nothing of its reporter
+            and (kind is Kind.REFUSED or (kind is Kind.SILENT and now - lease.since >= self.config.bridge_s))
         }
         ranks = self._ranks
         apart = {reporter for reporter, _ in pairs if self._is_cut_off(reporter, pairs)}

@@ -56,6 +56,10 @@ def run(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="TCP without a key: anybody may connect.", envvar="SHOAL_INSECURE")
     ] = False,
+    network: Annotated[
+        str,
+        typer.Option(help="Between hosts: lan, or wan for long delays; the same everywhere.", envvar="SHOAL_NETWORK"),
+    ] = "lan",
 ) -> None:
     """Start identical peers on this host; they found the swarm, or join it."""
     from p2p.launch import LaunchConfig, Launcher
@@ -70,7 +74,7 @@ def run(
         min_peers=min_peers,
         policy=policy,
         receipts=receipts,
-        tcp=TcpOptions(seeds=seeds, bind=bind, advertise=advertise, key=key, insecure=insecure),
+        tcp=TcpOptions(seeds=seeds, bind=bind, advertise=advertise, key=key, insecure=insecure, network=network),
     )
     launcher = Launcher(config, environ=os.environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
     raise typer.Exit(launcher.run())

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from gossip import CoreConfig, Policy
+from gossip import WAN, CoreConfig, Policy
 
 from .discovery import default_home
-from .tcp import TcpConfig, TcpOptions
+from .tcp import Network, TcpConfig, TcpOptions
 
 TCP_NAMES: Final = tuple(field.name for field in fields(TcpOptions))
 
@@ -51,7 +51,7 @@ class PeerConfig:
         arena_bytes: at most so much memory of this peer is read in place by the others of its host; 0: none, everything
             between them goes through sockets.
         rejoin: who trains a model and was removed from the view, since it was stopped or cut off, comes back by itself.
-        tcp: seeds, and how other hosts reach this peer.
+        tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way.
     """
 
     swarm: str = "default"
@@ -77,6 +77,22 @@ class PeerConfig:
         for name in ("join_timeout_s", "step_timeout_s", "leave_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
+
+    def for_loop(self) -> LoopConfig:
+        """What this means for the loop.
+
+        Raises:
+            NetworkError, SecurityError: TCP cannot be used like this.
+        """
+        tcp = self.tcp.check(self.swarm)
+        return replace(
+            self.loop,
+            core=self.loop.core if tcp is None or tcp.network is Network.LAN else WAN,
+            policy=Policy[self.policy.upper()],
+            keep_moments=self.receipts is not None,
+            arena_bytes=self.arena_bytes,
+            tcp=tcp,
+        )
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **given: Any) -> Self:

@@ -24,8 +24,6 @@ import os
 import re
 import secrets
 import shlex
-import stat
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +37,7 @@ import platformdirs
 from gossip import Member
 
 from .errors import RegistryError
+from .folders import acquire, check_socket_path, make_private
 from .processes import process_start, read_host
 from .records import record_path
 
@@ -46,8 +45,6 @@ logger = logging.getLogger(__name__)
 
 HEX_NAME: Final = re.compile(r"[0-9a-f]{16}")
 SWARM_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
-SOCKET_PATH_MAX_BYTES: Final = 107
-"""What `sun_path` of AF_UNIX holds on Linux, without the final zero byte."""
 ENTRY_MAX_BYTES: Final = 16 * 1024
 
 
@@ -68,6 +65,7 @@ class Entry:
         process_start: clock ticks from boot to the start of `pid`; tells it from a later process with the
             same number.
         remote_control_address, remote_data_address: for peers of other hosts; empty: there are none.
+        network: as in `tcp.TcpOptions`.
         host: who has the same sees the same processes under the same numbers; see `read_host`.
     """
 
@@ -82,6 +80,7 @@ class Entry:
     host: str
     remote_control_address: str = ""
     remote_data_address: str = ""
+    network: str = "lan"
 
 
 FIELD_TYPES: Final = {field.name: str if field.type is Role else field.type for field in fields(Entry)}
@@ -126,7 +125,13 @@ class Registry:
         make_private(self.folder)
 
     def enter(
-        self, peer_id: str, incarnation: int, *, remote: tuple[str, str] = ("", ""), founds: bool = True
+        self,
+        peer_id: str,
+        incarnation: int,
+        *,
+        remote: tuple[str, str] = ("", ""),
+        network: str = "lan",
+        founds: bool = True,
     ) -> Standing:
         """Write this process's entry, as founder if no other entry has a living process.
 
@@ -136,10 +141,11 @@ class Registry:
             peer_id: 16 hex digits.
             incarnation: nanoseconds.
             remote: its control and data address for other hosts.
+            network: between them.
             founds: False: who founds is decided elsewhere, and this peer is a joiner whoever lives here.
 
         Raises:
-            RegistryError: the folder stays locked, or cannot be written.
+            RegistryError: the folder stays locked, cannot be written, or somebody here expects another network.
         """
         if not HEX_NAME.fullmatch(peer_id):
             raise ValueError(f"a peer_id has 16 hex digits, got {peer_id!r}")
@@ -147,8 +153,13 @@ class Registry:
         assert start is not None, "who asks is running"
         self._founds = founds
         with self._locked():
-            living, dead = self._read(apart_from=peer_id)
+            living, dead = self.read(apart_from=peer_id)
             self._clean_up(dead, keep_members=bool(living) and all_wait(living))
+            if other := next((entry for entry in living if entry.network != network), None):
+                raise RegistryError(
+                    f"process {other.pid} of swarm {self.swarm!r} runs with --network {other.network}, and this one "
+                    f"with --network {network}: give all peers the same"
+                )
             own = Entry(
                 swarm=self.swarm,
                 peer_id=peer_id,
@@ -161,6 +172,7 @@ class Registry:
                 host=self.host,
                 remote_control_address=remote[0],
                 remote_data_address=remote[1],
+                network=network,
             )
             self._write(own)
         return Standing(own, living)
@@ -175,11 +187,11 @@ class Registry:
             RegistryError: members died and none lives, so what they trained is gone.
         """
         own = self._entered()
-        living, _ = self._read(apart_from=own.peer_id)
+        living, _ = self.read(apart_from=own.peer_id)
         if own.role is not Role.JOINER or not self._founds or not all_wait(living):
             return Standing(own, living)
         with self._locked():
-            living, dead = self._read(apart_from=own.peer_id)
+            living, dead = self.read(apart_from=own.peer_id)
             if all_wait(living):
                 self._check_state_not_lost(dead)
                 if own == min((own, *living), key=lambda entry: (entry.incarnation, entry.peer_id)):
@@ -208,7 +220,7 @@ class Registry:
         self._own = None
         try:
             with self._locked():
-                living, dead = self._read(apart_from=own.peer_id)
+                living, dead = self.read(apart_from=own.peer_id)
                 self._clean_up(dead, keep_members=bool(living) and all_wait((own, *living)))
         except RegistryError as error:
             logger.warning("what dead peers left stays for the next to clean up: %s", error)
@@ -227,8 +239,8 @@ class Registry:
     def _path(self, peer_id: str) -> Path:
         return self.folder / f"{peer_id}.json"
 
-    def _read(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-        """The living and the dead. A file that is no entry is ignored, and named once in a warning."""
+    def read(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+        """Entries of the living and the dead. A file that is no entry is ignored, and named once in a warning."""
         living: list[Entry] = []
         dead: list[Entry] = []
         for path in sorted(self.folder.glob("*.json")):
@@ -344,56 +356,3 @@ def parse_entry(text: bytes) -> Entry:
 def all_wait(entries: tuple[Entry, ...]) -> bool:
     """Whether nobody among `entries` has founded, or is a member of, anything."""
     return all(entry.role is Role.JOINER for entry in entries)
-
-
-def check_socket_path(path: Path) -> None:
-    """Raise RegistryError if `path` is too long for a socket."""
-    length = len(os.fsencode(path))
-    if length > SOCKET_PATH_MAX_BYTES:
-        raise RegistryError(
-            f"the socket path {path} has {length} bytes, and a socket takes {SOCKET_PATH_MAX_BYTES}; "
-            "set SHOAL_HOME to a shorter folder"
-        )
-
-
-def make_private(folder: Path) -> None:
-    """Make `folder` with mode 0700 unless it is there; raise RegistryError if others have a way in."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.lstat()
-    except OSError as error:
-        raise RegistryError(f"cannot make the registry folder {folder}: {error.strerror}") from error
-    if stat.S_ISLNK(status.st_mode):
-        raise RegistryError(f"the registry folder {folder} is a symbolic link; set SHOAL_HOME to its target")
-    if status.st_uid != os.geteuid():
-        raise RegistryError(
-            f"the registry folder {folder} belongs to user {status.st_uid}, and this is user {os.geteuid()}; "
-            "set SHOAL_HOME to a folder of your own"
-        )
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
-        raise RegistryError(
-            f"the registry folder {folder} has mode {mode:04o}, so others may use it; "
-            f"run: chmod 700 {shlex.quote(str(folder))}"
-        )
-
-
-def acquire(descriptor: int, *, timeout_s: float) -> bool:
-    """Take the exclusive lock on an open file; False if others hold it for `timeout_s`.
-
-    The kernel's wait has no deadline, so where there is one to wait for, a thread does. One that was given up
-    on ends when the lock reaches it, and as the descriptor is closed by then, the lock goes on to the next.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        pass
-    granted = threading.Event()
-
-    def wait() -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        granted.set()
-
-    threading.Thread(target=wait, name="shoal-registry-lock", daemon=True).start()
-    return granted.wait(timeout_s)

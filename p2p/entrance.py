@@ -50,7 +50,8 @@ def enter(registry: Registry, config: LoopConfig, now_ns: int, former: Entrance 
             undo.callback(gate.close)
             remote = gate.control_address, gate.data_address
         has_seeds = config.tcp is not None and bool(config.tcp.seeds)
-        standing = registry.enter(peer_id, incarnation, remote=remote, founds=not has_seeds)
+        network = "lan" if config.tcp is None else config.tcp.network
+        standing = registry.enter(peer_id, incarnation, remote=remote, network=network, founds=not has_seeds)
         undo.callback(registry.leave)
         own = standing.own
         page = RecordPage(registry.folder, Member(own.peer_id, own.incarnation))

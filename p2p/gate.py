@@ -25,8 +25,8 @@ from zmq.utils.monitor import recv_monitor_message
 from .addresses import ANY, Endpoint, advertised, resolve
 from .errors import NetworkError, SecurityError
 from .keys import derive
-from .links import MAX_CONTROL_BYTES, MAX_DATA_BYTES, open_socket
-from .tcp import TcpConfig
+from .links import HEARTBEAT_MS, MAX_CONTROL_BYTES, MAX_DATA_BYTES, open_socket
+from .tcp import Network, TcpConfig
 
 logger = logging.getLogger("p2p")
 
@@ -42,6 +42,7 @@ _FAILURES: Final = {
 }
 _ANY_FAILURE: Final = sum(_FAILURES)
 _MONITORED: Final = _ANY_FAILURE | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_HEARTBEAT_MS: Final = {Network.LAN: HEARTBEAT_MS, Network.WAN: 1000}
 _LOOPBACK: Final = {ANY: "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -181,6 +182,7 @@ class Gate:
     Attributes:
         context: of all sockets of this peer: the handler serves those of its own context. `close` ends it.
         guard: for those that this peer connects with.
+        heartbeat_ms: how often libzmq asks whether the other end of a connection is there.
         door: readable when somebody waits to be let in; see `answer`.
         control, data: ROUTERs.
         control_address, data_address: what others are told.
@@ -194,7 +196,8 @@ class Gate:
             SecurityError: a stranger got in, or nobody does.
         """
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.guard = Guard(config.swarm, peer_id, config.secret)
+        self.guard = Guard(config.realm, peer_id, config.secret)
+        self.heartbeat_ms = _HEARTBEAT_MS[config.network]
         self._has_warned = False
         self._closing = ExitStack()
         self._closing.callback(self.context.destroy, linger=0)  # of what failed half-way, sockets are open

@@ -33,6 +33,7 @@ def join(
     advertise: str | None = None,
     key: str | os.PathLike[str] | None = None,
     insecure: bool | None = None,
+    network: str | None = None,
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `wait_view` gives it a seat.
 
@@ -60,6 +61,7 @@ def join(
         "advertise": advertise,
         "key": None if key is None else Path(key),
         "insecure": insecure,
+        "network": network,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if sys.excepthook is sys.__excepthook__:

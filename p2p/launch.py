@@ -4,11 +4,13 @@ The launcher decides nothing for the peers: it hands each of them the same envir
 other. Each peer is the leader of its own session, so that Ctrl-C in the terminal reaches the launcher only,
 which then asks the peers to leave. On Linux the kernel kills the peers if the launcher itself is killed.
 
-One thread, one selector: it wakes up for output, for the end of a peer (SIGCHLD) and for the signals that
-end the run. Left out: restarting peers, and starting them on other hosts (Slurm, Kubernetes or Ray do both).
+One thread, one selector: it wakes up for output, for the end of a peer (SIGCHLD), of which it tells the peers of other
+hosts, and for the signals that end the run. Left out: restarting peers, and starting them on other hosts (Slurm,
+Kubernetes or Ray do both).
 """
 
 import ctypes
+import math
 import os
 import selectors
 import signal
@@ -25,7 +27,9 @@ from typing import IO, Final
 
 from p2p.discovery import Registry, default_home
 from p2p.errors import LaunchError
-from p2p.tcp import TcpOptions
+from p2p.obituary import Obituaries
+from p2p.processes import process_start
+from p2p.tcp import TcpConfig, TcpOptions
 
 READ_BYTES: Final = 1 << 16
 LINE_MAX_BYTES: Final = 1 << 20
@@ -60,8 +64,13 @@ class LaunchConfig:
     tcp: TcpOptions = field(default_factory=TcpOptions)
     grace_s: float = 10.0
 
-    def check(self) -> None:
-        """Raise LaunchError for what cannot be started; NetworkError or SecurityError for TCP that cannot be used."""
+    def check(self) -> TcpConfig | None:
+        """How to reach other hosts, if at all.
+
+        Raises:
+            LaunchError: something cannot be started.
+            NetworkError, SecurityError: TCP cannot be used.
+        """
         if self.num_peers < 1:
             raise LaunchError(f"-n is the number of peers and must be at least 1, got {self.num_peers}")
         if self.min_peers is not None and self.min_peers < 1:
@@ -71,7 +80,7 @@ class LaunchConfig:
         if not self.script.is_file():
             what = "is not a file" if self.script.exists() else "does not exist"
             raise LaunchError(f"the script {self.script} {what}")
-        self.tcp.check(self.swarm)
+        return self.tcp.check(self.swarm)
 
 
 def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str]) -> dict[str, str]:
@@ -133,6 +142,7 @@ class Stream:
 class RunningPeer:
     index: int
     pid: int
+    start: int | None
     process: subprocess.Popen[bytes]
     streams: tuple[Stream, ...]
 
@@ -156,8 +166,9 @@ class Launcher:
             LaunchError, NetworkError, SecurityError: the config asks for what cannot be started.
             RegistryError: no peer could use the registry folder.
         """
-        config.check()
-        Registry(config.home or default_home(environ), config.swarm)
+        tcp = config.check()
+        registry = Registry(config.home or default_home(environ), config.swarm)
+        self._obituaries = Obituaries(registry, tcp, time.monotonic)
         self._config = config
         self._environ = environ
         self._sinks = (stdout, stderr)
@@ -165,7 +176,7 @@ class Launcher:
         self._peers: list[RunningPeer] = []
         self._return_codes: list[int] = []
         self._ended_by: int | None = None
-        self._kill_at: float | None = None
+        self._kill_at = math.inf
 
     def run(self) -> int:
         """Start the peers, wait until the last has ended, and return the exit code of the run."""
@@ -178,6 +189,7 @@ class Launcher:
                     self._wait(wake_up)
             finally:
                 self._kill_all()
+                self._warn(self._obituaries.close())
         return run_exit_code(self._return_codes, self._ended_by)
 
     def _start(self, index: int) -> RunningPeer:
@@ -200,18 +212,20 @@ class Launcher:
             os.set_blocking(source.fileno(), False)
             streams.append(Stream(source, sink, LinePrefixer(prefix(index, sink))))
             self._selector.register(source, selectors.EVENT_READ, streams[-1])
-        return RunningPeer(index, process.pid, process, tuple(streams))
+        return RunningPeer(index, process.pid, process_start(process.pid), process, tuple(streams))
 
     def _wait(self, wake_up: socket.socket) -> None:
         """Sleep until something happens, and deal with it."""
-        timeout_s = None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
-        for key, _ in self._selector.select(timeout_s):
+        wake_at = min(self._kill_at, self._obituaries.deadline)
+        for key, _ in self._selector.select(None if wake_at == math.inf else max(0.0, wake_at - time.monotonic())):
             if isinstance(key.data, Stream):
                 self._pass_on(key.data)
             else:
                 for number in wake_up.recv(READ_BYTES):
                     self._receive_signal(number)
-        if self._peers and self._kill_at is not None and time.monotonic() >= self._kill_at:
+        if time.monotonic() >= self._obituaries.deadline:
+            self._warn(self._obituaries.look())
+        if self._peers and time.monotonic() >= self._kill_at:
             self._say(f"killing {self._names()}, still there after {self._config.grace_s:g} s")
             self._kill_all()
 
@@ -246,6 +260,7 @@ class Launcher:
         # Helpers, such as DataLoader workers, do not outlive their peer. Only while the peer itself is not
         # reaped can its pid not belong to somebody else.
         kill_session(peer.pid)
+        self._warn(self._obituaries.announce(peer.pid, peer.start))
         return_code = peer.process.wait()
         self._peers.remove(peer)
         self._return_codes.append(return_code)
@@ -287,6 +302,10 @@ class Launcher:
 
     def _say(self, text: str) -> None:
         self._write(self._sinks[1], f"shoal: {text}\n".encode())
+
+    def _warn(self, text: str) -> None:
+        if text and self._ended_by is None:
+            self._say(text)
 
     def _names(self) -> str:
         return "peer " + ", ".join(str(peer.index) for peer in self._peers)

@@ -9,14 +9,14 @@ from zmq.utils.monitor import recv_monitor_message
 
 MAX_CONTROL_BYTES: Final = 4 << 20
 MAX_DATA_BYTES: Final = 8 << 20
+HEARTBEAT_MS: Final = 250
+"""libzmq's own thread answers: without the interpreter, not in a stopped process. After four in vain a link breaks."""
 
 _IPC_BUFFER_BYTES: Final = 2 << 20  # as far as the system allows; 16 MB in 0.9 of the time. Never for TCP.
 _HANDSHAKE_MS: Final = 5000
 _RECONNECT_MS: Final = 10
 _RECONNECT_MAX_MS: Final = 500
 _CALL_RECONNECT_MS: Final = 500  # whoever has another key hangs up at once, again and again
-_HEARTBEAT_MS: Final = 250  # libzmq's own thread answers: without the interpreter, not in a stopped process
-_HEARTBEAT_TIMEOUT_MS: Final = 1000
 
 
 class Introduce(Protocol):
@@ -77,8 +77,9 @@ class Link:
         control_address: str,
         data_address: str,
         introduce: Introduce | None,
+        heartbeat_ms: int = HEARTBEAT_MS,
     ) -> None:
-        """`introduce`: of who may connect to TCP addresses.
+        """`introduce`: of who may connect to TCP addresses; `heartbeat_ms`: there.
 
         Raises:
             ValueError: a TCP address, and no `introduce`.
@@ -92,7 +93,8 @@ class Link:
             for socket, needs_it in zip((self.control, self.data), is_tcp, strict=True):
                 if needs_it:
                     introduce(socket, peer_id)
-        self.control.heartbeat_ivl, self.control.heartbeat_timeout = _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS
+        beat_ms = heartbeat_ms if is_tcp[0] else HEARTBEAT_MS
+        self.control.heartbeat_ivl, self.control.heartbeat_timeout = beat_ms, 4 * beat_ms
         self._monitor = self.control.get_monitor_socket(_MONITORED)
         self._connection = _Connection.OPENING
         self._answers = False
@@ -130,7 +132,7 @@ class Verdict(Enum):
     SILENT = "is silent: is a peer running there, is the address right and the port open?"
     ANSWERS = "was reached, but says nothing yet"
     OTHER_KEY = "hangs up: it has another key, or one side runs without a key (--insecure), or it is no peer"
-    OTHER_SWARM = "belongs to another swarm: give all peers the same --swarm"
+    OTHER_SWARM = "belongs to another swarm, or to another --network: give all peers the same --swarm and --network"
 
 
 _VERDICTS: Final = {

@@ -236,7 +236,11 @@ class Loop(Driver):
 
     def _take_control(self, frame: bytes) -> None:
         try:
-            self._carry_out(self.core.receive(time.monotonic(), self._frames.read_control(frame)))
+            envelope = self._frames.read_control(frame)
+            if isinstance(envelope.body, m.Died):  # as good as the word of our own kernel
+                self._bury(envelope.sender, "its launcher says that its process has ended", envelope.body.record)
+            else:
+                self._carry_out(self.core.receive(time.monotonic(), envelope))
         except RemoteProtocolError as error:
             self._transport.count_invalid(str(error))
 

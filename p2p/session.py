@@ -5,11 +5,10 @@ What is seen here of views and steps changes only when a step commits. Made and 
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from queue import Empty
 
-from gossip import Policy, View
+from gossip import View
 
 from .arrivals import Admitted, Arrival, Commit, StateOffer, Withdrawn
 from .config import PeerConfig
@@ -51,13 +50,7 @@ class Session:
 
     def __init__(self, config: PeerConfig) -> None:
         self._config = config
-        self._loop_config = replace(
-            config.loop,
-            policy=Policy[config.policy.upper()],
-            keep_moments=config.receipts is not None,
-            arena_bytes=config.arena_bytes,
-            tcp=config.tcp.check(config.swarm),
-        )
+        self._loop_config = config.for_loop()
         self._registry = Registry(config.home, config.swarm)
         self.loop = Loop(self._registry, self._loop_config)
         self._ledger = self._open_ledger()

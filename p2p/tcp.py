@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
 
@@ -11,6 +12,13 @@ from .keys import read_key
 
 PORTS_PER_PEER: Final = 2
 """Control at the port that was asked for, data at the next."""
+
+
+class Network(StrEnum):
+    """What lies between the hosts of a swarm, the same for all: how long a delay means nothing."""
+
+    LAN = "lan"
+    WAN = "wan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +31,7 @@ class TcpOptions:
         advertise: `host` or `host:port` that others are told; without it, chosen from `bind` and `seeds`.
         key: file with the swarm key.
         insecure: TCP without a key, for a network on which everybody is trusted.
+        network: `lan`, or `wan` for delays of a tenth of a second and more; the same for all peers of a swarm.
     """
 
     seeds: str = ""
@@ -30,6 +39,7 @@ class TcpOptions:
     advertise: str = ""
     key: Path | None = None
     insecure: bool = False
+    network: str = "lan"
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
@@ -41,6 +51,7 @@ class TcpOptions:
             advertise=environ.get("SHOAL_ADVERTISE", ""),
             key=Path(key) if key else None,
             insecure=environ.get("SHOAL_INSECURE", "") not in ("", "0"),
+            network=environ.get("SHOAL_NETWORK") or "lan",
         )
 
     def to_environment(self, index: int = 0) -> dict[str, str]:
@@ -52,6 +63,7 @@ class TcpOptions:
             "SHOAL_ADVERTISE": _shifted(self.advertise, offset),
             "SHOAL_KEY": "" if self.key is None else str(self.key.absolute()),
             "SHOAL_INSECURE": "1" if self.insecure else "",
+            "SHOAL_NETWORK": self.network,
         }
         return {name: value for name, value in given.items() if value}
 
@@ -62,9 +74,11 @@ class TcpOptions:
             NetworkError: an address is none, or belongs to nothing.
             SecurityError: no key and not `insecure`, or the key cannot be used.
         """
+        if self.network not in tuple(Network):
+            raise NetworkError(f"--network must be {' or '.join(Network)}, got {self.network!r}")
         if not (self.bind or self.seeds):
-            if self.advertise or self.insecure:
-                raise NetworkError("--advertise and --insecure are for TCP: give --bind or --seeds, too")
+            if self.advertise or self.insecure or self.network != Network.LAN:
+                raise NetworkError("--advertise, --insecure and --network are for TCP: give --bind or --seeds, too")
             return None
         bind = Endpoint(ANY, 0) if not self.bind else _parse("--bind", self.bind)
         seeds = tuple(_parse("--seeds", seed.strip()) for seed in self.seeds.split(",")) if self.seeds else ()
@@ -79,7 +93,8 @@ class TcpOptions:
                 "--key swarm.key; or say --insecure, if everybody on the network may take part"
             )
         secret = None if self.key is None else read_key(self.key)
-        return TcpConfig(swarm=swarm, bind=bind, advertise=advertise, seeds=seeds, secret=secret)
+        network = Network(self.network)
+        return TcpConfig(swarm=swarm, bind=bind, advertise=advertise, seeds=seeds, secret=secret, network=network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +112,12 @@ class TcpConfig:
     advertise: Endpoint | None = None
     seeds: tuple[Endpoint, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
+    network: Network = Network.LAN
+
+    @property
+    def realm(self) -> str:
+        """What those have in common who let each other in. No swarm's name has a blank."""
+        return self.swarm if self.network is Network.LAN else f"{self.swarm} {self.network}"
 
 
 def _parse(option: str, text: str) -> Endpoint:

@@ -24,7 +24,7 @@ import zmq
 
 from .addresses import check_address
 from .gate import Gate
-from .links import MAX_CONTROL_BYTES, MAX_DATA_BYTES, Call, Link, Verdict, open_socket
+from .links import HEARTBEAT_MS, MAX_CONTROL_BYTES, MAX_DATA_BYTES, Call, Link, Verdict, open_socket
 from .wire import HEADER_BYTES
 
 logger = logging.getLogger(__name__)
@@ -77,6 +77,7 @@ class Transport:
         self.dropped: Counter[str] = Counter()
         self._gate = gate
         self._introduce = None if gate is None else gate.guard.introduce
+        self._heartbeat_ms = HEARTBEAT_MS if gate is None else gate.heartbeat_ms
         self._links: dict[str, Link] = {}
         self._calls: dict[str, Call] = {}
         self._wake_lock = threading.RLock()  # a signal handler may call `wake` in the middle of `wake`
@@ -114,7 +115,9 @@ class Transport:
         if peer_id in self._links:
             raise ValueError(f"there is a link to {peer_id}; disconnect it first")
         try:
-            self._links[peer_id] = Link(self._context, peer_id, control_address, data_address, self._introduce)
+            self._links[peer_id] = Link(
+                self._context, peer_id, control_address, data_address, self._introduce, self._heartbeat_ms
+            )
         except zmq.ZMQError as error:  # no such name, or too many sockets
             raise ValueError(f"libzmq refuses to connect to {control_address}, {data_address}: {error}") from None
 

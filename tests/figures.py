@@ -1,19 +1,22 @@
 """What the membership achieves in simulation, as tables: `python -m tests.figures` (`make figures`).
 
-Virtual time throughout, on links like those of one LAN, so the figures do not depend on the machine; only the speed of
-the simulation itself does. Part one drives whole peers (views), part two discovery alone (flocks of up to 2,000).
+Virtual time throughout, on links like those of one LAN unless a table says WAN, so the figures do not depend on the
+machine; only the speed of the simulation itself does. Part one drives whole peers (views), part two discovery alone
+(flocks of up to 2,000).
 """
 
 import argparse
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
 
+from gossip import WAN, CoreConfig
 from gossip.swim import SwimConfig
 from tests.simulated import flock_figures as flocks
+from tests.simulated import wide_area
 from tests.simulated.network import Weather
 from tests.simulated.plan import Plan
 from tests.simulation import Simulation
@@ -39,20 +42,22 @@ class Recovery:
     worst_s: float
 
 
-def recovery(size: int, *, is_proven: bool, deaths: int) -> Recovery:
+def recovery(size: int, *, is_proven: bool, deaths: int, is_wide: bool = False) -> Recovery:
     """One member of a quiet swarm ends in each run, another one each time.
 
     Args:
         size: members.
         is_proven: the kernel tells all survivors at once, with the acceptor record; otherwise nobody is told.
         deaths: runs.
+        is_wide: on the links of a WAN, with its timers.
     """
     took = []
     for seed in range(deaths):
-        end_s = DEATH_S + 6.0
-        plan = Plan(num_peers=size, most_peers=size, weather=LAN, compute_s=0.1, calm_s=end_s, end_s=end_s)
+        death_s, end_s = (40.0, 80.0) if is_wide else (DEATH_S, DEATH_S + 6.0)
+        lan = Plan(num_peers=size, most_peers=size, weather=LAN, compute_s=0.1, calm_s=end_s, end_s=end_s)
+        plan = replace(lan, weather=wide_area.WEATHER, config=WAN) if is_wide else lan
         simulation = Simulation(seed, plan)
-        moment, name = DEATH_S + 0.037 * (seed % 27), f"p{1 + seed % size}"
+        moment, name = death_s + 0.037 * (seed % 27), f"p{1 + seed % size}"
         simulation.clock.at(moment, None, "death", _kill, simulation, name, is_proven)
         simulation.run()
         (death,) = simulation.deaths
@@ -74,16 +79,28 @@ def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     return statistics.median(ordered), ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)], ordered[-1]
 
 
-def show_recoveries(console: Console, sizes: Sequence[int], deaths: int) -> None:
-    table = Table(
-        "members", "death", "deaths", "p50 ms", "p99 ms", "worst ms", title="Death to new view, active at all"
-    )
+def show_recoveries(console: Console, sizes: Sequence[int], deaths: int, *, is_wide: bool) -> None:
+    title = f"Death to new view, active at all, --network {'wan' if is_wide else 'lan'}"
+    table = Table("members", "death", "deaths", "p50 ms", "p99 ms", "worst ms", title=title)
     for is_proven in (True, False):
         for size in sizes:
-            found = recovery(size, is_proven=is_proven, deaths=deaths)
+            found = recovery(size, is_proven=is_proven, deaths=deaths, is_wide=is_wide)
             numbers = (found.p50_s, found.p99_s, found.worst_s)
             name = "proven" if is_proven else "silent"
             table.add_row(str(size), name, str(deaths), *(f"{1000 * number:.1f}" for number in numbers))
+    console.print(table)
+
+
+def show_wide_area(console: Console, seeds: Sequence[int]) -> None:
+    """Healthy members on bad links: 150 to 250 ms one way, 1 % loss, and links that stall now and then."""
+    table = Table("members", "a link stalls for", "lan", "wan", title="Healthy members removed in 180 s, per seed")
+    for size in (2, 4, 8):
+        for stall_s in (0.0, 1.0, 2.0, 4.0):
+            cells = []
+            for config in (CoreConfig(), WAN):
+                found = [wide_area.removed(size, config, seed=seed, stall_s=stall_s) for seed in seeds]
+                cells.append(" / ".join(map(str, found)))
+            table.add_row(str(size), f"{stall_s:g} s", *cells)
     console.print(table)
 
 
@@ -139,7 +156,9 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console()
     deaths, seeds = (10, (1,)) if arguments.quick else (arguments.deaths, (1, 2, 3))
-    show_recoveries(console, (3, 4, 8) if arguments.quick else (3, 4, 6, 8, 12, 16), deaths)
+    show_recoveries(console, (3, 4, 8) if arguments.quick else (3, 4, 6, 8, 12, 16), deaths, is_wide=False)
+    show_recoveries(console, (3, 8), deaths, is_wide=True)
+    show_wide_area(console, seeds)
     show_discovery(console, (1000,) if arguments.quick else (1000, 2000), seeds)
     show_false_alarms(console, seeds)
     show_costs(console, (16, 64, 256) if arguments.quick else (16, 64, 256, 1000, 2000))

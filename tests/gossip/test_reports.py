@@ -156,6 +156,13 @@ def test_the_dead_accuse_nobody() -> None:
     assert said(new, 0.0, (D, A), kind=Kind.PROVEN).cut(0.0, STEP).gone == (A,)
 
 
+def test_who_saw_a_link_refused_is_not_cut_off_once_the_other_is_proven_dead() -> None:
+    """The last of two hosts: its link is refused first, and the word of the other launcher comes later."""
+    new = said(reports(view_of(1, A, B)), 0.0, (B, A), kind=Kind.REFUSED)
+    assert new.cut(0.0, STEP).gone == (B,)
+    assert said(new, 0.1, (B, A), kind=Kind.PROVEN).cut(0.1, STEP) == Cut((A,))
+
+
 def test_who_is_refused_by_all_is_cut_alone() -> None:
     assert said(reports(), 0.0, *((B, m) for m in (A, C, D, E)), kind=Kind.REFUSED).cut(0.0, STEP).gone == (B,)
 

@@ -95,12 +95,13 @@ class Process:
         assert line is not None, f"no line {start!r} came\n{self.report()}"
         return line
 
-    def expect_line(self, pattern: str, after: str = "") -> str:
-        """Block until a whole line of stdout matches, behind the first line `after`; the first one that does."""
+    def expect_line(self, pattern: str, after: str = "", *, is_error: bool = False) -> str:
+        """Block until a whole line of stdout, or stderr, matches, behind the first line `after`; the first one."""
+        output = self.stderr if is_error else self.stdout
 
         def found() -> str | None:
-            start = self.stdout.index(after) + 1 if after in self.stdout else 0
-            lines = self.stdout[start:] if start or not after else []
+            start = output.index(after) + 1 if after in output else 0
+            lines = output[start:] if start or not after else []
             return next((line for line in lines if re.fullmatch(pattern, line)), None)
 
         with self._news:
@@ -190,9 +191,9 @@ class Swarm:
         peers += [self.start(script, *arguments, min_peers=count) for _ in range(count - 1)]
         return peers
 
-    def launch(self, count: int, script: str) -> Process:
-        """`shoal run -n count`."""
-        return self._start(["-m", "p2p.cli", "run", "-n", str(count), self._write(script)], {})
+    def launch(self, count: int, script: str, *arguments: str, options: Sequence[str] = ()) -> Process:
+        """`shoal run -n count`, with more `options`; `arguments` are the script's."""
+        return self._start(["-m", "p2p.cli", "run", "-n", str(count), *options, self._write(script), *arguments], {})
 
     def _write(self, script: str) -> str:
         path = self._folder / f"script{len(self._started)}.py"

@@ -4,11 +4,9 @@ import json
 import os
 import re
 import socket
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -19,33 +17,8 @@ from hypothesis import strategies as st
 from p2p.gate import Guard
 from p2p.keys import read_key, write_key
 from p2p.links import MAX_CONTROL_BYTES
+from tests.live.conftest import NewHost
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
-
-NewHost = Callable[[], Swarm]
-
-
-@pytest.fixture
-def new_host(tmp_path: Path) -> Iterator[NewHost]:
-    """A host that has nothing in common with the others but the network. Their scripts and receipts may not mix."""
-    hosts: list[Swarm] = []
-    with ExitStack() as stack:
-
-        def make() -> Swarm:
-            home = stack.enter_context(TemporaryDirectory(prefix="shoal-", dir="/tmp"))
-            folder = tmp_path / str(len(hosts))
-            folder.mkdir()
-            hosts.append(Swarm(Path(home), folder))
-            stack.callback(hosts[-1].close)
-            return hosts[-1]
-
-        yield make
-
-
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    path = tmp_path / "swarm.key"
-    write_key(path)
-    return path
 
 
 def free_ports() -> int:
@@ -188,7 +161,7 @@ def test_a_silent_seed_is_named(new_host: NewHost, key: Path) -> None:
 @pytest.mark.parametrize(
     ("swarm", "mode", "said"),
     [
-        ("lake", "same key", "belongs to another swarm: give all peers the same --swarm"),
+        ("lake", "same key", "belongs to another swarm, or to another --network: .* the same --swarm and --network"),
         ("default", "other key", "hangs up: it has another key, or one side runs without a key .*"),
         ("default", "no key", "hangs up: it has another key, or one side runs without a key .*"),
     ],
@@ -274,44 +247,6 @@ def flood(guard: Guard, peer_id: str, port: int) -> None:
 
 
 # Two hosts, as nearly as one machine can have them.
-
-
-def has_namespaces() -> bool:
-    if os.geteuid() != 0:
-        return False
-    probe = f"shoal-probe-{os.getpid()}"
-    try:
-        made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
-    if made:
-        subprocess.run(["ip", "netns", "del", probe], check=True)
-    return made
-
-
-@pytest.fixture
-def wires() -> Iterator[list[str]]:
-    """Two network namespaces that are connected by a cable; 10.77.0.1 and 10.77.0.2."""
-    if not has_namespaces():
-        pytest.skip("network namespaces need root and iproute2")
-    names = [f"shoal-{os.getpid()}-{index}" for index in (1, 2)]
-    ends = [f"sh{os.getpid() % 100_000}{side}" for side in "ab"]
-    try:
-        for each in names:
-            ip("netns", "add", each)
-        ip("link", "add", ends[0], "netns", names[0], "type", "veth", "peer", "name", ends[1], "netns", names[1])
-        for index, (each, end) in enumerate(zip(names, ends, strict=True), 1):
-            ip("-n", each, "addr", "add", f"10.77.0.{index}/24", "dev", end)
-            ip("-n", each, "link", "set", end, "up")
-            ip("-n", each, "link", "set", "lo", "up")
-        yield names
-    finally:
-        for each in names:
-            subprocess.run(["ip", "netns", "del", each], capture_output=True, check=False)
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 def test_two_network_namespaces_are_two_hosts(new_host: NewHost, key: Path, wires: list[str]) -> None:

@@ -14,12 +14,11 @@ from p2p.discovery import (
     Entry,
     Registry,
     Role,
-    acquire,
     default_home,
-    make_private,
     parse_entry,
 )
 from p2p.errors import RegistryError
+from p2p.folders import acquire, make_private
 from p2p.processes import process_start
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
@@ -72,6 +71,15 @@ def test_an_address_is_a_socket_of_sixteen_hex_digits_in_the_folder(home: Path) 
 def test_two_swarms_of_one_home_do_not_meet(home: Path) -> None:
     Registry(home, "pond").enter(A, 1)
     assert Registry(home, "lake").enter(B, 2).own.role is Role.FOUNDER
+
+
+def test_peers_of_one_swarm_expect_one_network(home: Path) -> None:
+    first = registry(home).enter(A, 1, network="wan")
+    late = registry(home)
+    with pytest.raises(RegistryError, match=f"process {os.getpid()} .* --network wan, and this one with --network lan"):
+        late.enter(B, 2)
+    assert not late.knows(B)
+    assert late.enter(B, 2, network="wan").others == (first.own,)
 
 
 def test_a_home_reached_through_a_link_further_up_is_the_same_home(home: Path, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from p2p.addresses import ANY, Endpoint
 from p2p.errors import NetworkError, SecurityError
 from p2p.gate import Gate, Guard
 from p2p.keys import derive
-from p2p.links import MAX_CONTROL_BYTES, MAX_DATA_BYTES, Verdict
-from p2p.tcp import TcpConfig
+from p2p.links import MAX_CONTROL_BYTES, MAX_DATA_BYTES, Link, Verdict
+from p2p.tcp import Network, TcpConfig
 from p2p.transport import JOINED_BYTES, ZERO_COPY_BYTES, Ready, Transport
 from p2p.wire import HEADER_BYTES
 
@@ -38,9 +38,16 @@ class Pond:
         self.gates: dict[str, Gate] = {}
 
     def open(
-        self, name: str, secret: bytes | None = SECRET, *, swarm: str = "pond", port: int = 0, host: str = "127.0.0.1"
+        self,
+        name: str,
+        secret: bytes | None = SECRET,
+        *,
+        swarm: str = "pond",
+        port: int = 0,
+        host: str = "127.0.0.1",
+        network: Network = Network.LAN,
     ) -> Transport:
-        gate = Gate(TcpConfig(swarm=swarm, bind=Endpoint(host, port), secret=secret), name)
+        gate = Gate(TcpConfig(swarm=swarm, bind=Endpoint(host, port), secret=secret, network=network), name)
         control, data = (f"ipc://{self._folder}/{secrets.token_hex(4)}" for _ in range(2))
         transport = Transport(control, data, gate)
         self._stack.callback(transport.close)
@@ -219,6 +226,34 @@ def test_without_a_key_other_swarms_are_told_so(pond: Pond) -> None:
     address, _ = pond.addresses(B)
     poll_until(lambda: stranger.call(address, [b"hello"]) is Verdict.OTHER_SWARM, stranger, b)
     assert list(b.receive_control()) == []
+
+
+@MODES
+def test_who_expects_another_network_is_told_so(pond: Pond, secret: bytes | None) -> None:
+    b, stranger = pond.open(B, secret), pond.open(A, secret, network=Network.WAN)
+    address, _ = pond.addresses(B)
+    poll_until(lambda: stranger.call(address, [b"hello"]) is Verdict.OTHER_SWARM, stranger, b)
+    assert list(b.receive_control()) == []
+
+
+@MODES
+def test_members_of_a_wide_network_talk(pond: Pond, secret: bytes | None) -> None:
+    a, b = pond.open(A, secret, network=Network.WAN), pond.open(B, secret, network=Network.WAN)
+    a.connect(B, *pond.addresses(B))
+    a.send_control(B, b"hello")
+    assert gather(b, 1, a) == [b"hello"]
+
+
+def test_only_links_to_other_hosts_have_the_heartbeat_of_the_network(pond: Pond, tmp_path: Path) -> None:
+    pond.open(B)
+    with zmq.Context() as context:
+        for addresses, expected in (
+            (pond.addresses(B), (1000, 4000)),
+            ((f"ipc://{tmp_path}/c", f"ipc://{tmp_path}/d"), (250, 1000)),
+        ):
+            link = Link(context, B, *addresses, pond.gates[B].guard.introduce, heartbeat_ms=1000)
+            assert (link.control.heartbeat_ivl, link.control.heartbeat_timeout) == expected
+            link.close(linger_ms=0)
 
 
 def test_a_silent_address_stays_silent(pond: Pond) -> None:

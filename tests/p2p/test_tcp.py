@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from gossip import WAN, CoreConfig
 from p2p.addresses import ANY, Endpoint
-from p2p.config import PeerConfig
+from p2p.config import LoopConfig, PeerConfig
 from p2p.errors import NetworkError, SecurityError
 from p2p.keys import read_key, write_key
 from p2p.tcp import TcpConfig, TcpOptions
@@ -68,6 +69,9 @@ def test_a_key_that_others_may_read_is_refused(key: Path) -> None:
         TcpOptions(seeds="a:1,a:1", insecure=True),
         TcpOptions(seeds="a:0", insecure=True),
         TcpOptions(seeds="*:1", insecure=True),
+        TcpOptions(bind="*:1", insecure=True, network="moon"),
+        TcpOptions(network="moon"),
+        TcpOptions(network="wan"),
     ],
 )
 def test_what_cannot_be_is_named(options: TcpOptions) -> None:
@@ -87,18 +91,30 @@ def test_each_of_several_peers_on_a_host_gets_two_ports_of_its_own(key: Path) ->
         "SHOAL_BIND": "[::]:7704",
         "SHOAL_ADVERTISE": "node1:8804",
         "SHOAL_KEY": str(key),
+        "SHOAL_NETWORK": "lan",
     }
-    assert TcpOptions(bind="*:0", advertise="node1", insecure=True).to_environment(2) == {
+    assert TcpOptions(bind="*:0", advertise="node1", insecure=True, network="wan").to_environment(2) == {
         "SHOAL_BIND": "*:0",
         "SHOAL_ADVERTISE": "node1",
         "SHOAL_INSECURE": "1",
+        "SHOAL_NETWORK": "wan",
     }
 
 
 def test_a_peer_reads_what_the_launcher_has_set_and_its_script_has_the_last_word(key: Path, tmp_path: Path) -> None:
-    options = TcpOptions(seeds="a:1", bind="*:7700", advertise="node1", key=key)
+    options = TcpOptions(seeds="a:1", bind="*:7700", advertise="node1", key=key, network="wan")
     environ = {"SHOAL_HOME": str(tmp_path), **options.to_environment()}
     assert PeerConfig.from_environment(environ).tcp == options
     config = PeerConfig.from_environment(environ, bind="*:1", swarm="pond")
     assert (config.tcp.bind, config.tcp.seeds, config.swarm) == ("*:1", "a:1", "pond")
     assert PeerConfig.from_environment({"SHOAL_INSECURE": "0", "SHOAL_HOME": "/x"}).tcp == TcpOptions()
+
+
+def test_the_network_decides_the_timers_and_who_is_let_in(key: Path, tmp_path: Path) -> None:
+    timers = CoreConfig(beat_s=0.5)
+    for network, core, realm in (("lan", timers, "pond"), ("wan", WAN, "pond wan")):
+        tcp = TcpOptions(bind="*:7700", key=key, network=network)
+        config = PeerConfig(home=tmp_path, swarm="pond", tcp=tcp, loop=LoopConfig(core=timers)).for_loop()
+        assert config.core == core
+        assert config.tcp is not None and config.tcp.realm == realm
+    assert PeerConfig(home=tmp_path, loop=LoopConfig(core=timers)).for_loop().core == timers

@@ -86,6 +86,7 @@ class Weather:
         delay_s: one way, at most, but for the tail; messages overtake each other.
         data_delay_s: the same for data frames.
         tail: share of messages that take eight times as long.
+        least_s: one way, at least.
     """
 
     loss: float = 0.0
@@ -93,6 +94,7 @@ class Weather:
     delay_s: float = 0.0005
     data_delay_s: float = 0.001
     tail: float = 0.0
+    least_s: float = 0.0
 
     @classmethod
     def draw(cls, rng: Random) -> "Weather":
@@ -243,5 +245,6 @@ class Network:
 
     def _delay(self, most_s: float) -> float:
         rng = self._rng
-        delay_s = rng.random() * most_s
+        least_s = min(self.weather.least_s, most_s)
+        delay_s = least_s + rng.random() * (most_s - least_s)
         return 8 * delay_s if rng.random() < self.weather.tail else delay_s

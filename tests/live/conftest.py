@@ -1,0 +1,77 @@
+"""Hosts: registry folders that have nothing in common, and network namespaces that are joined by a cable."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from p2p.keys import write_key
+from tests.live.swarm import Swarm
+
+NewHost = Callable[[], Swarm]
+
+
+@pytest.fixture
+def new_host(tmp_path: Path) -> Iterator[NewHost]:
+    """A host that has nothing in common with the others but the network. Their scripts and receipts may not mix."""
+    hosts: list[Swarm] = []
+    with ExitStack() as stack:
+
+        def make() -> Swarm:
+            home = stack.enter_context(TemporaryDirectory(prefix="shoal-", dir="/tmp"))
+            folder = tmp_path / str(len(hosts))
+            folder.mkdir()
+            hosts.append(Swarm(Path(home), folder))
+            stack.callback(hosts[-1].close)
+            return hosts[-1]
+
+        yield make
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "swarm.key"
+    write_key(path)
+    return path
+
+
+def has_namespaces() -> bool:
+    if os.geteuid() != 0:
+        return False
+    probe = f"shoal-probe-{os.getpid()}"
+    try:
+        made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+    if made:
+        subprocess.run(["ip", "netns", "del", probe], check=True)
+    return made
+
+
+@pytest.fixture
+def wires() -> Iterator[list[str]]:
+    """Two network namespaces that are connected by a cable; 10.77.0.1 and 10.77.0.2."""
+    if not has_namespaces():
+        pytest.skip("network namespaces need root and iproute2")
+    names = [f"shoal-{os.getpid()}-{index}" for index in (1, 2)]
+    ends = [f"sh{os.getpid() % 100_000}{side}" for side in "ab"]
+    try:
+        for each in names:
+            ip("netns", "add", each)
+        ip("link", "add", ends[0], "netns", names[0], "type", "veth", "peer", "name", ends[1], "netns", names[1])
+        for index, (each, end) in enumerate(zip(names, ends, strict=True), 1):
+            ip("-n", each, "addr", "add", f"10.77.0.{index}/24", "dev", end)
+            ip("-n", each, "link", "set", end, "up")
+            ip("-n", each, "link", "set", "lo", "up")
+        yield names
+    finally:
+        for each in names:
+            subprocess.run(["ip", "netns", "del", each], capture_output=True, check=False)
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)

@@ -1,0 +1,102 @@
+"""`shoal run` on two hosts, whose kernels cannot tell of each other's processes: the launchers have to."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from tests.live.conftest import NewHost
+from tests.live.swarm import STREAM, Process, Swarm
+
+STEPS = STREAM.replace(
+    STREAM[STREAM.index("def command") : STREAM.index("with p2p")],
+    """
+import os
+def command():
+    return "stop" if os.path.exists(sys.argv[1]) else ""
+
+""",
+)
+"""The same stream; it stops when the file appears that is the script's argument."""
+
+
+@pytest.fixture
+def hosts(new_host: NewHost, key: Path, wires: list[str]) -> list[Swarm]:
+    """Two, each with a network, process numbers and a registry folder of its own."""
+    found = [new_host(), new_host()]
+    for index, (namespace, host) in enumerate(zip(wires, found, strict=True), 1):
+        host.prefix = ("ip", "netns", "exec", namespace, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+        host.environ = {
+            "SHOAL_SEEDS": "10.77.0.1:7700",
+            "SHOAL_BIND": f"10.77.0.{index}:7700",
+            "SHOAL_KEY": str(key),
+        }
+        host.leaves_files = True
+    return found
+
+
+def launch(hosts: Sequence[Swarm], num_peers: int, stop: Path) -> list[Process]:
+    """`num_peers` on each host; rank 0 is on the first."""
+    options = ["--min-peers", str(num_peers * len(hosts))]
+    runs = [host.launch(num_peers, STEPS, str(stop), options=options) for host in hosts]
+    for run in runs:
+        for index in range(num_peers):
+            run.expect_line(rf"\[{index}\] step 20 .*")
+    return runs
+
+
+def launcher_of(run: Process) -> psutil.Process:
+    """The launcher as we see it: `unshare` has started it."""
+    (launcher,) = psutil.Process(run.pid).children()
+    return launcher
+
+
+def kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("num_peers", [1, 2])
+@pytest.mark.parametrize("dying", [0, 1], ids=["with-rank-0", "without-rank-0"])
+def test_a_host_goes_on_when_all_peers_of_the_other_are_killed(
+    hosts: list[Swarm], tmp_path: Path, num_peers: int, dying: int
+) -> None:
+    """Half of the members, in one case without rank 0: only proof with records lets them go on."""
+    stop = tmp_path / "stop"
+    runs = launch(hosts, num_peers, stop)
+    kill(launcher_of(runs[dying]).children())
+    survivor = runs[1 - dying]
+    for index in range(num_peers):
+        survivor.expect_line(rf"\[{index}\] step \d+ \d {num_peers}", after=f"[{index}] view of {num_peers}")
+    assert runs[dying].end() == 128 + signal.SIGKILL, runs[dying].report()
+    stop.touch()
+    assert survivor.end() == 0, survivor.report()
+    said = [line for run in runs for line in run.stderr if line.startswith("shoal: ") and "was killed by" not in line]
+    assert not said
+
+
+def test_one_after_the_other_down_to_the_last(hosts: list[Swarm], tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    runs = launch(hosts, 2, stop)
+    victims = launcher_of(runs[0]).children()
+    kill(victims[:1])
+    runs[1].expect("[0] view of 3")
+    kill(victims[1:])
+    runs[1].expect("[0] view of 2")
+    kill(launcher_of(runs[1]).children()[:1])
+    runs[1].expect_line(r"\[1\] step \d+ 0 1")
+    stop.touch()
+    assert runs[1].end() == 0, runs[1].report()
+
+
+def test_when_the_launcher_dies_too_nothing_is_proven(hosts: list[Swarm], tmp_path: Path) -> None:
+    runs = launch(hosts, 1, tmp_path / "stop")
+    kill([launcher_of(runs[0])])
+    runs[0].end()
+    runs[1].expect_line(r"\[0\] 1 of 2 members of view \d can be heard, not [0-9a-f]{16}", is_error=True)
+    runs[1].kill()
+    runs[1].end()
+    assert "[0] view of 1" not in runs[1].stdout
