@@ -57,6 +57,7 @@ class StepMachine:
         self._is_void = False
         self._outvoted: frozenset[Member] = frozenset()
         self._aborted = (0, "")
+        self._is_handed_out = False
         self._heard_abort_of = 0
         self._ready: dict[Member, Ready] = {}
         self._progress: dict[Member, Progress] = {}
@@ -81,6 +82,9 @@ class StepMachine:
 
     def install(self, view: View) -> list[Effect]:
         """End the view before and say READY for this one."""
+        if self._is_handed_out and self.view is not None:  # what was handed out cannot be done over
+            self._aborted = max(self._aborted, (self.view.number, ""))
+        self._is_handed_out = False
         self.view, self.phase = view, Phase.INSTALLING
         self.finish, self._is_void = None if self._is_void else self.finish, False
         self._outvoted = frozenset()
@@ -171,6 +175,7 @@ class StepMachine:
         if view_number <= self._heard_abort_of:  # said again by a member whose barrier before this did not complete
             return effects
         self._heard_abort_of = view_number
+        self._aborted = view_number, reason  # whoever said it may die, and this barrier be incomplete elsewhere
         return [*effects, Aborted(done + 1, reason)]
 
     # Finish and commit within a view.
@@ -221,6 +226,10 @@ class StepMachine:
         if progress.done != self.done:
             return progress.done > self.done
         return progress.finish is not None or progress.submitted >= self.submitted
+
+    def handed_out(self) -> None:
+        """Results of the open step are used here before its commit: if another view comes first, all give it up."""
+        self._is_handed_out = True
 
     def abort(self, step: int, reason: str) -> None:
         """Give up `step` for all: the next view's barrier tells the others. The caller sees to that view."""
@@ -285,7 +294,7 @@ class StepMachine:
         assert self._finish_view is not None
         self.previous, self.digest = self.digest, chain(self.digest, finish)
         self.done, self.finish, self.submitted, self.complete = finish.step, None, 0, 0
-        self._aborted = (0, "")
+        self._aborted, self._is_handed_out = (0, ""), False
         return [Committed(finish, self._finish_view)]
 
     def _tell_all(self, body: Ready | Progress | Beat | Leave) -> list[Effect]:

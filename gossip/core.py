@@ -113,8 +113,7 @@ class Core:
     ) -> list[Effect]:
         """Begin a lineage. `layout` is hash and description of the state that this peer trains."""
         self._begin(layout, follows=False)
-        founder = Seat(self.me, 1, self._swim.me.contact)
-        view = founding_view(founder, lineage, founding_size, policy)
+        view = founding_view(Seat(self.me, 1, self._swim.me.contact), lineage, founding_size, policy)
         return self._follow_up(now, self._membership.found(now, view))
 
     def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
@@ -149,6 +148,10 @@ class Core:
             self._steps.submitted, self._steps.complete = num_operations, num_complete
             self._membership.watch_anew()
 
+    def handed_out(self) -> None:
+        """Results of step done + 1 are used here before its commit: should another view come first, all give it up."""
+        self._steps.handed_out()
+
     def standing(self, now: float, member: Member) -> tuple[int | None, float]:
         """Operations of step done + 1 that `member` is known to have submitted (None: all), and its silence in s."""
         return self._steps.num_submitted(member), self._swim.silence_s(now, member)
@@ -156,19 +159,16 @@ class Core:
     def finished(
         self, now: float, step: int, digest: bytes, state_digest: bytes, *, is_shown: bool = False
     ) -> list[Effect]:
-        """All operations of `step` are complete here, in the installed view, which is active.
+        """All operations of `step`, done + 1, are complete here, in the installed view, which is active.
 
         Args:
             now: the time.
-            step: done + 1.
             digest: of its results.
             state_digest: of the parameters that it was computed with.
             is_shown: all members read it in the memory of this peer, so it is not said (but still in beats).
         """
         effects = self._steps.finished(step, digest, state_digest, is_shown=is_shown)
-        self.ended = self.ended or any(
-            isinstance(effect, Removed) for effect in effects
-        )  # it has other parameters than most
+        self.ended |= any(isinstance(effect, Removed) for effect in effects)  # it has other parameters than most
         return [*self._notice_pause(now), *self._membership.note(now, effects)]
 
     def saw(self, now: float, shown: Sequence[tuple[Member, m.Progress]]) -> list[Effect]:

@@ -286,7 +286,7 @@ class Ready:
         done: its last committed step; `digest` is of the chain of steps up to it.
         finish: what it had finished when it installed this view.
         aborted_in: the view in which step done + 1 was given up; 0 if it was not.
-        aborted: why.
+        aborted: why; empty: some had results of it before its commit, which a step that is done over might change.
         shares: it can read the memory of every other member of this view.
     """
 
