@@ -159,10 +159,11 @@ class Core:
     def finished(
         self, now: float, step: int, digest: bytes, state_digest: bytes, *, is_shown: bool = False
     ) -> list[Effect]:
-        """All operations of `step`, done + 1, are complete here, in the installed view, which is active.
+        """All operations of `step` are complete here, in the installed view, which is active.
 
         Args:
             now: the time.
+            step: done + 1.
             digest: of its results.
             state_digest: of the parameters that it was computed with.
             is_shown: all members read it in the memory of this peer, so it is not said (but still in beats).
@@ -173,9 +174,7 @@ class Core:
 
     def saw(self, now: float, shown: Sequence[tuple[Member, m.Progress]]) -> list[Effect]:
         """What members of the installed view show in their memory."""
-        effects: list[Effect] = []
-        for member, progress in shown:
-            effects += self._steps.receive(member, progress)
+        effects = [effect for member, progress in shown for effect in self._steps.receive(member, progress)]
         return self._done_with(now, effects)
 
     def all_finished(self, now: float) -> list[Effect]:

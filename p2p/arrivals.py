@@ -21,6 +21,13 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Early:
+    """The result of `operation` is complete here. Its step is not committed yet."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
 class Withdrawn:
     """What was submitted for `step` is taken back: submit it anew."""
 
@@ -45,4 +52,4 @@ class Admitted:
     done: int
 
 
-Arrival = Commit | Withdrawn | StateOffer | Admitted | ShoalError
+Arrival = Commit | Early | Withdrawn | StateOffer | Admitted | ShoalError

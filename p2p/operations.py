@@ -47,7 +47,12 @@ class Segment(NamedTuple):
 
 
 class Operations:
-    """Runs the operations of one step after the other, in the view that is active."""
+    """Runs the operations of one step after the other, in the view that is active.
+
+    Attributes:
+        early: operations that are complete here, and whose results are wanted before the commit; taken by who hands
+            them out.
+    """
 
     def __init__(
         self,
@@ -82,6 +87,7 @@ class Operations:
         self._early: defaultdict[int, list[Segment]] = defaultdict(list)
         self._first_sequence = 0
         self._num_complete = 0
+        self.early: list[Operation] = []
         self.counts: Array | None = None
 
     def activate(self, rank: int, world_size: int, sharing: Sharing | None = None) -> None:
@@ -129,7 +135,7 @@ class Operations:
         operations = [] if step is None else step.operations
         if self._active:  # in a barrier the count of the view has not begun
             self._first_sequence += len(operations)
-        self._running, self._num_complete, self.counts = [], 0, None
+        self._running, self._num_complete, self.early, self.counts = [], 0, [], None
         self._shared.clear()
         return operations
 
@@ -334,6 +340,8 @@ class Operations:
             return
         self._num_complete += 1
         operation = self._step.operations[index]
+        if operation.is_early:
+            self.early.append(operation)
         if operation.use is Use.COUNTS:
             self.counts = operation.result.reshape(self._world_size, -1)
             for later in range(index + 1, len(self._step.operations)):

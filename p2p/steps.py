@@ -12,8 +12,8 @@ from gossip import Core, Member, View
 from gossip import effects as fx
 from gossip import messages as m
 
-from .arrivals import Admitted, Arrival, Commit, Withdrawn
-from .errors import OperationMismatch
+from .arrivals import Admitted, Arrival, Commit, Early, Withdrawn
+from .errors import OperationInterrupted, OperationMismatch
 from .frames import NO_DIGEST, Frames
 from .handover import Buffer, StepRecord
 from .mismatch import Mismatches
@@ -208,7 +208,12 @@ class Steps:
         return Commit(receipt, view, operations, record.fingerprints)
 
     def try_finish(self) -> None:
-        """Say that the open step is finished, if it is."""
+        """Say that the open step is finished, if it is; before that, hand out the results that are wanted early."""
+        if self._operations.early:
+            early, self._operations.early = self._operations.early, []
+            self._core.handed_out()
+            for operation in early:
+                self._tell(Early(operation))
         if self._core.has_finished:
             return
         finished = self._operations.finished()
@@ -262,7 +267,7 @@ class Steps:
         self._carry_out(effects)
 
     def give_up(self, step: int, reason: str) -> None:
-        """Raise in the training thread, once, what it submits for `step`, or has submitted."""
+        """Raise in the training thread, once, what it submits for `step`, or has submitted. `reason`: as in READY."""
         if self._operations.operation(step, 0) is not None:
             self._operations.end()
             self._operations.pause()
@@ -271,7 +276,8 @@ class Steps:
             return
         self._mismatches.settle()
         self._aborted, self._void_attempt = None, self._attempt
-        self._tell(OperationMismatch(reason))
+        number = 0 if self._core.view is None else self._core.view.number
+        self._tell(OperationMismatch(reason) if reason else OperationInterrupted(step, number))
 
     def explain(self) -> str:
         """What the open step waits for; a snapshot, from any thread."""
