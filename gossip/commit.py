@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from hashlib import blake2b
 
-from .effects import Aborted, Activated, Committed, Diverged, Effect, Explain, Installed, Removed, Send
-from .messages import NOTHING_DONE, Beat, Finish, Leave, Progress, Ready, StateQuery
+from .effects import Aborted, Activated, Committed, Diverged, Effect, Explain, Installed, Overheard, Removed, Send
+from .messages import NOT_CALLED, NOTHING_DONE, Abort, Beat, Finish, Leave, Progress, Ready, StateQuery
 from .view import Member, View
 
 LAST_STEP = 2**62
@@ -134,7 +134,7 @@ class StepMachine:
                 known = self._progress.get(source)
                 if known is None or _recency(known) <= _recency(body):  # a beat may be older than what overtook it
                     self._progress[source] = body
-                return self._try_commit()
+                return [*self._compare_ends(source, body), *self._try_commit()]
         return [*self.receive(source, body.ready), *self.receive(source, body.progress)]
 
     def _try_barrier(self) -> list[Effect]:
@@ -185,8 +185,17 @@ class StepMachine:
         assert self.view is not None and self.phase is Phase.ACTIVE, f"step {step} finished in {self.phase.name}"
         assert step == self.done + 1 and self.finish is None, f"step {step} finished after {self.done}, {self.finish}"
         self.finish, self._finish_view = Finish(step, digest, state_digest, self.view.number), self.view
-        told = [] if is_shown else self._tell_all(Progress(self.done, self.digest, self.finish))
+        told = [] if is_shown else self._tell_all(self._standing())
         return [*told, *self._try_commit()]
+
+    def _compare_ends(self, source: Member, body: Progress) -> list[Effect]:
+        """If `source` has finished the open step before an operation that was submitted here, it does not call that."""
+        finish = body.finish
+        if finish is None or self.finish is not None or not 0 < body.submitted < self.submitted:
+            return []
+        if self.view is None or (finish.step, finish.view_number) != (self.done + 1, self.view.number):
+            return []
+        return [Overheard(source, Abort(finish.step, body.submitted, NOT_CALLED))]
 
     def all_finished(self) -> list[Effect]:
         """Commit: every other member has finished, in this view, what this one has, with the same bits."""

@@ -13,6 +13,9 @@ from .view import Member, Stamp, View
 NOTHING_DONE = -1
 """The step before step 0: no step is committed."""
 
+NOT_CALLED = "nothing, since the step ends before it,"
+"""The fingerprint of an operation that a member has not called, and will not."""
+
 
 # Who exists: sent to anybody, in any view.
 
@@ -268,7 +271,8 @@ class Progress:
     Attributes:
         done: the last committed step; `digest` is of the chain of steps up to it.
         finish: step done + 1, if it is finished.
-        submitted: how many operations of step done + 1 have been submitted; only beats say so.
+        submitted: how many operations of step done + 1 have been submitted; before it is finished only beats say so.
+            0 with `finish`: not known.
     """
 
     done: int

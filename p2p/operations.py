@@ -24,6 +24,7 @@ from collectives import (
     one_shot_all_gather,
     scale,
 )
+from gossip.messages import NOT_CALLED
 
 from .errors import RemoteProtocolError
 from .lending import Differs, Interrupted
@@ -162,6 +163,12 @@ class Operations:
         if self._step is None or self._step.number != step or index >= len(self._step.operations):
             return None
         return self._step.operations[index]
+
+    def called(self, step: int, index: int) -> str | None:
+        """What was called here as operation `index` of `step`, in words; None: nothing yet."""
+        if (operation := self.operation(step, index)) is not None:
+            return operation.describe()
+        return NOT_CALLED if self.is_submitted(step) else None
 
     def missing(self) -> list[tuple[int, int, int, int, int]]:
         """(operation, peer, transfer, segment, number of segments) still waited for, of what runs."""

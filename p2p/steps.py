@@ -58,7 +58,7 @@ class Steps:
         self._note = note
         self._share = share
         self._operations = Operations(frames.send_segment, self._object, segment_bytes=segment_bytes)
-        self._mismatches = Mismatches(core.me, self._operations.operation)
+        self._mismatches = Mismatches(core.me, self._operations.called)
         self._counts: Array | None = None
         self._shown = b""
         self._reported, self._gets_on = (0, 0, 0), False
@@ -225,6 +225,8 @@ class Steps:
                 digests = digest, state_digest, self._core.digest
                 self._shown = b"".join(each or NO_DIGEST for each in digests)
                 sharing.announce(step, self._shown)
+            number = self._operations.progress()[0]
+            self._core.submitted(step, number, number)
             self._carry_out(self._core.finished(self._now(), *finished, is_shown=sharing is not None))
 
     def report(self) -> None:
@@ -262,6 +264,8 @@ class Steps:
             self._tell(OperationMismatch(reason, is_alone=True))
             self._carry_out(self._core.leave(self._now()))
             return
+        if self._core.has_finished:
+            return  # it ends here before that operation: whoever has called it starts the step over, and says why
         effects = [*self._core.broadcast(ours), *self._core.abort(self._now(), step, reason)]
         self.give_up(step, reason)
         self._carry_out(effects)

@@ -460,7 +460,9 @@ def a_peer_with_a_model_commits_each(peer: Peer) -> None:
         one = torch.ones(3)
         peer.all_reduce(one, commit=False)
         assert (one == 2).all() and peer.done == 2 * turn + 1
+        optimizer.zero_grad()
         parallel(torch.ones(2, 4)).mean().backward()
+        optimizer.step()
         assert peer.done == 2 * turn + 2
 
 
