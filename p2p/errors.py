@@ -112,13 +112,14 @@ class QuorumLost(ShoalError):
 class RemovedFromView(ShoalError):
     """The others agreed on a view without this peer, and committed steps that it does not know.
 
-    Who trains a model comes back by itself, unless it was told not to, or is removed all the time.
+    Who trains a model comes back by itself, unless it was told not to, or is removed all the time. A script without one
+    has to ask for it: it alone knows whether it can do without the results that it has missed.
     """
 
     exit_code = 3
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}; start this peer again to join as a new member")
+        super().__init__(f"{reason}; start this peer again to join as a new member, or call `peer.wait_view` in it")
         self.reason = reason
 
 

@@ -94,10 +94,15 @@ class Peer:
     def wait_view(self, timeout_s: float | None = None) -> View:
         """Ask for a seat and wait until this peer has it and step 0 is committed. An observer does not wait.
 
+        A script that was told `RemovedFromView` and can do without the steps that it has missed calls this again: the
+        same process comes back as a new member, and goes on from `done`.
+
         Raises:
             JoinRefused: the swarm trains something else.
+            RemovedFromView: this peer may not come back (`rejoin=False`, or too often), or nobody is left.
             StepTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
         """
+        self.session.come_back()
         return self.session.take_seat(timeout_s=timeout_s)
 
     def barrier(self) -> None:

@@ -65,7 +65,12 @@ class Session:
         )
         self._registry = Registry(config.home, config.swarm)
         self.loop = Loop(self._registry, self._loop_config)
-        self._ledger = self._open_ledger()
+        try:
+            self._ledger = Ledger.open(config.receipts, self.loop.peer_id)
+        except ShoalError:
+            self.loop.start()
+            self.loop.stop()
+            raise
         self.view: View | None = None
         self.done = -1
         self.receipt: Receipt | None = None
@@ -80,16 +85,6 @@ class Session:
         self._unusable: ShoalError | None = None
         self._left = self._is_closed = False
         self.loop.start()
-
-    def _open_ledger(self) -> Ledger | None:
-        if self._config.receipts is None:
-            return None
-        try:
-            return Ledger(self._config.receipts, self.loop.peer_id)
-        except OSError as error:
-            self.loop.start()
-            self.loop.stop()
-            raise ShoalError(f"receipts cannot be written to {self._config.receipts}: {error}") from error
 
     # A seat, and no seat any more.
 
@@ -153,18 +148,25 @@ class Session:
         digest = None if state_digest is None else state_digest()
         self.loop.post(partial(self.loop.loaded, offer, self.share.state.contributors, digest))
 
-    def _return(self, removed: RemovedFromView) -> None:
+    def come_back(self) -> None:
+        """If this peer was removed, as its script knows, which can do without what it has missed: as `_return`."""
+        if isinstance(self._unusable, RemovedFromView):
+            self._return(self._unusable, is_asked=True)
+            self._unusable = self.view = None
+
+    def _return(self, removed: RemovedFromView, *, is_asked: bool = False) -> None:
         """Come back as another incarnation, with the model as it is, and ask for a seat again.
 
         Raises:
-            RemovedFromView: `removed`, if this peer has no model to come back with, returned too often, or must not;
-                or if nobody is left.
+            RemovedFromView: `removed`, if this peer has no model to come back with and was not asked to, returned too
+                often, or must not; or if nobody is left.
         """
         former, now = self.loop, self.loop.now()
         self._returns = [*(at for at in self._returns if at > now - RETURNS_S), now]
-        if not self._config.rejoin or not self._replica.layout[0] or len(self._returns) > MOST_RETURNS:
+        may_return = self._config.rejoin and (is_asked or self._replica.layout[0])
+        if not may_return or len(self._returns) > MOST_RETURNS:
             raise removed
-        logger.warning("%s; this peer, %s, comes back by itself", removed.reason, former.peer_id)
+        logger.warning("%s; this peer, %s, comes back", removed.reason, former.peer_id)
         former.end_incarnation()
         self._write_moments()
         former.baton.shield(True)
@@ -346,7 +348,7 @@ class Session:
             self._unusable = None if error.goes_on else error
             raise
         except BaseException as error:  # nobody may write what was submitted while it may still be sent
-            why = self._why_no_commit(step)
+            why = f"step {step} did not commit in {self._config.step_timeout_s:g} s: {self.loop.explain()}"
             self._unusable = ShoalError(INTERRUPTED)
             self.loop.post(self.loop.leave)
             if isinstance(error, Empty):
@@ -395,6 +397,3 @@ class Session:
     def _why_no_seat(self, waited_s: float) -> str:
         advice = self.loop.seeds.explain() or f"is another peer of swarm {self._config.swarm!r} stuck?"
         return explain_no_seat(self.loop.core, waited_s, advice)
-
-    def _why_no_commit(self, step: int) -> str:
-        return f"step {step} did not commit in {self._config.step_timeout_s:g} s: {self.loop.explain()}"
