@@ -288,9 +288,7 @@ class Session:
 
     def begin_batch(self) -> int:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
-        if (
-            self._attempt.what is BACKWARD
-        ):  # it raised, and the script goes on: with zeros, and samples that do not count
+        if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
             self.withdraw()
             self.share.void()
         self.state_is_complete()
