@@ -1,4 +1,4 @@
-"""Steps that commit, with one rule removed: R1 to R10 of PROTOCOL.md."""
+"""Steps that commit, with one rule removed: R1 to R10 and R15 of PROTOCOL.md."""
 
 from collections.abc import Callable
 from dataclasses import replace
