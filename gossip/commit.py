@@ -82,9 +82,8 @@ class StepMachine:
 
     def install(self, view: View) -> list[Effect]:
         """End the view before and say READY for this one."""
-        if self._is_handed_out and self.view is not None:  # what was handed out cannot be done over
-            self._aborted = max(self._aborted, (self.view.number, ""))
-        self._is_handed_out = False
+        if self._is_handed_out and self.view is not None and self.view.members != view.members:
+            self.interrupt()  # by the same members a step is done over with the same results
         self.view, self.phase = view, Phase.INSTALLING
         self.finish, self._is_void = None if self._is_void else self.finish, False
         self._outvoted = frozenset()
@@ -237,8 +236,13 @@ class StepMachine:
         return progress.finish is not None or progress.submitted >= self.submitted
 
     def handed_out(self) -> None:
-        """Results of the open step are used here before its commit: if another view comes first, all give it up."""
+        """Results of the open step are used here before its commit: if others than now do it over, all give it up."""
         self._is_handed_out = True
+
+    def interrupt(self) -> None:
+        """What was handed out of the open step, here or elsewhere, is void: the next barrier tells all."""
+        assert self.view is not None
+        self._aborted, self._is_handed_out = max(self._aborted, (self.view.number, "")), False
 
     def abort(self, step: int, reason: str) -> None:
         """Give up `step` for all: the next view's barrier tells the others. The caller sees to that view."""

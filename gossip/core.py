@@ -220,8 +220,13 @@ class Core:
         self._steps.abort(step, reason)
         return self._start_over(now, Kind.ABORTED, step)
 
-    def withdraw(self, now: float, step: int) -> list[Effect]:
-        """Start `step` over: in a new view of the same members this one takes part with weight 0."""
+    def withdraw(self, now: float, step: int, *, interrupts: bool = False) -> list[Effect]:
+        """Start `step` over: in a new view of the same members this one takes part with weight 0.
+
+        `interrupts`: somebody may use results of it already, so all give it up.
+        """
+        if interrupts and self.view is not None and not self.has_finished:
+            self._steps.interrupt()
         return self._start_over(now, Kind.WITHDRAWN, step)
 
     def _start_over(self, now: float, kind: Kind, step: int) -> list[Effect]:

@@ -6,7 +6,7 @@ from gossip import View
 
 from .errors import ShoalError
 from .handover import PackedState
-from .operations import Operation
+from .operations import Array, Operation
 from .receipts import Receipt
 
 
@@ -22,9 +22,10 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """The result of `operation` is complete here. Its step is not committed yet."""
+    """The result of `operation` is complete here, and nobody writes it any more. Its step is not committed yet."""
 
     operation: Operation
+    result: Array
 
 
 @dataclass(frozen=True, slots=True)

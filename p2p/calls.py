@@ -45,13 +45,13 @@ class Call:
         operation = self.operation
         if self._into is None:
             self._into = operation.result.reshape(self._array.shape)
-        operation.input, operation.result = operation.input.copy(), np.empty_like(operation.result)
-        operation.is_early = True
+        operation.input, operation.is_early = operation.input.copy(), True
 
-    def hand_out(self) -> None:
-        """The result is there for the script: write it into the tensor."""
+    def hand_out(self, result: Array | None = None) -> None:
+        """The result is there for the script, that of the operation or an early one: write it into the tensor."""
         if self._into is not None:
-            carried(self._into)[...] = carried(self.operation.result).reshape(self._array.shape)
+            result = self.operation.result if result is None else result
+            carried(self._into)[...] = carried(result).reshape(self._array.shape)
 
 
 class OpenStep:
@@ -139,8 +139,7 @@ class Calls:
         call = Call(tensor, op, algorithm, out, self._buffers.like)
         if not commit and self._session.may_run_early(call.operation.input.nbytes):
             call.keep_apart()
-            self._session.run_early(call.operation)
-            call.hand_out()
+            call.hand_out(self._session.run_early(call.operation))
         else:
             self._session.run_alone(call.operation)
             call.hand_out()

@@ -8,7 +8,7 @@ ShoalError
     SecurityError         the swarm key cannot be used, or it would not keep strangers out
     JoinRefused           the swarm trains something else; raised on the joiner only
     OperationMismatch     peers called different operations; raised on every one of them
-    OperationInterrupted  the view changed under results that were handed out before their commit; raised on every peer
+    OperationInterrupted  members changed under results that were handed out before their commit; raised on every peer
     ReplicasDiverged      peers finished one step with different bits; raised on every one of them
     NonFiniteGradient     this peer's gradients are not finite; raised on it only, before it sends them
     QuorumLost            this side may not go on; state kept
@@ -70,7 +70,7 @@ class OperationMismatch(ShoalError):
 
 
 class OperationInterrupted(ShoalError):
-    """Another view came before the commit of a step of which results had been handed out (`commit=False`).
+    """Members came or went before the commit of a step of which results had been handed out (`commit=False`).
 
     It is raised once on every member, by whatever it calls next, and nothing of the step counts: call all operations
     again that were called since the last commit.

@@ -40,7 +40,9 @@ class Operation:
         scratch: like `input`; holds the weighted input where `use` is WEIGHTED.
         op: of `collectives.OPS`, for an all_reduce. A mean is over members, or over samples where `use` is WEIGHTED.
         ran: the algorithm that was taken in the last view.
-        is_early: its result is wanted as soon as it is complete here, before its step is committed.
+        is_early: its result is wanted as soon as it is complete here, before its step is committed. Each run writes
+            another one, since the caller may still read what it was handed.
+        is_handed_out: that has happened.
     """
 
     kind: str
@@ -53,6 +55,7 @@ class Operation:
     op: str = "sum"
     ran: str = ""
     is_early: bool = False
+    is_handed_out: bool = False
 
     def __post_init__(self) -> None:
         assert self.use is not Use.WEIGHTED or self.op == "mean", f"a weighted {self.op}"

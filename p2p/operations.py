@@ -243,6 +243,8 @@ class Operations:
             return  # the turn of what is weighted comes when the counts are known
         if self.sharing is not None and index and self._running[index - 1] is None:
             return  # and so does that of what is behind it: over shared memory all ranks keep one order
+        if operation.is_early:
+            operation.result = np.empty_like(operation.result)
         if operation.kind == "all_gather":
             operation.ran = "one-shot"
             operation.result = np.empty(operation.input.size * self._world_size, operation.input.dtype)
@@ -347,7 +349,7 @@ class Operations:
             return
         self._num_complete += 1
         operation = self._step.operations[index]
-        if operation.is_early:
+        if operation.is_early and not operation.is_handed_out:
             self.early.append(operation)
         if operation.use is Use.COUNTS:
             self.counts = operation.result.reshape(self._world_size, -1)

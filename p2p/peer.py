@@ -167,7 +167,7 @@ class Peer:
                 tensors must not be written. Each holds its input until then.
             commit: False, on every peer: the result may be handed out as soon as it is complete here. All operations
                 up to the next that commits (`barrier`, a step, an operation that does not say so) are one step with
-                it, and it holds copies of their inputs and results. If the view changes before that commit,
+                it, and it holds copies of their inputs and results. If members come or go before that commit,
                 `OperationInterrupted` is raised once on every peer, by its next call at the latest, and none of them
                 counts: call all of them again. `view` and `done` are those of the last commit. End with one before
                 you leave. Every 256 operations, or 64 MiB, are committed as they come, and so is each by a peer that

@@ -19,7 +19,7 @@ from .discovery import Registry
 from .errors import JoinRefused, RemovedFromView, ShoalError, StepTimeout
 from .handover import Replica, compare_with_nothing
 from .loop import Loop
-from .operations import Operation
+from .operations import Array, Operation
 from .receipts import Ledger, Receipt
 from .share import Share
 from .waiting import explain_no_seat
@@ -263,8 +263,8 @@ class Session:
         """
         return not self._replica.layout[0] and self._attempt.has_room(num_bytes)
 
-    def run_early(self, operation: Operation) -> None:
-        """Return when the result is complete here; the operation belongs to the step that is committed next."""
+    def run_early(self, operation: Operation) -> Array:
+        """Return the result when it is complete here; the operation belongs to the step that is committed next."""
         self.take_seat()
         self.open_step(EARLY)
         self._attempt.add(operation)
@@ -274,6 +274,7 @@ class Session:
             self._attempt.end()
             raise
         assert early.operation is operation
+        return early.result
 
     def _driven(self, operation: Operation, *further: Callable[[], None]) -> Callable[..., Arrival]:
         """Takes what the loop says while the calling thread drives it, from the submission of `operation` on."""

@@ -95,12 +95,12 @@ class Steps:
         if attempt == self._void_attempt:
             return  # it is given up: the training thread is told
         has_run = self._operations.progress()[0] > 0
-        self._operations.end()
+        interrupts = any(operation.is_early for operation in self._operations.end())
         self._tell(Withdrawn(step))
         if has_run:
             self._operations.pause()
             self._core.submitted(step, 0, 0)
-            self._carry_out(self._core.withdraw(self._now(), step))
+            self._carry_out(self._core.withdraw(self._now(), step, interrupts=interrupts))
 
     # What runs over shared memory.
 
@@ -213,7 +213,8 @@ class Steps:
             early, self._operations.early = self._operations.early, []
             self._core.handed_out()
             for operation in early:
-                self._tell(Early(operation))
+                operation.is_handed_out = True
+                self._tell(Early(operation, operation.result))
         if self._core.has_finished:
             return
         finished = self._operations.finished()

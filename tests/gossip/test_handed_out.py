@@ -3,7 +3,7 @@
 from gossip.effects import Aborted, Activated, Committed, Send
 from gossip.messages import Progress, Ready
 
-from .machines import GENESIS, NOTHING, PAIR, TRIO, ZERO, active, barrier
+from .machines import GENESIS, NOTHING, PAIR, TRIO, TRIO_LATER, ZERO, active, barrier
 from .members import B, C
 
 
@@ -14,6 +14,20 @@ def test_a_step_of_which_results_are_used_is_given_up_by_all_when_a_view_comes_b
     assert machine.install(PAIR)[1] == Send(B, said)
     assert machine.receive(B, NOTHING) == [Aborted(0, ""), Activated(PAIR, -1)]
     assert barrier(active(), said) == [Aborted(0, ""), Activated(PAIR, -1)]
+
+
+def test_the_same_members_do_a_step_over_of_which_results_are_used_unless_one_has_withdrawn_from_it() -> None:
+    machine = active()
+    machine.handed_out()
+    assert machine.install(TRIO_LATER)[1] == Send(B, NOTHING)
+    machine.receive(B, NOTHING)
+    assert machine.receive(C, NOTHING) == [Activated(TRIO_LATER, -1)]
+    assert machine.install(PAIR)[1] == Send(B, Ready(True, -1, GENESIS, None, TRIO_LATER.number, ""))
+    machine = active()
+    machine.interrupt()
+    assert machine.install(TRIO_LATER)[1] == Send(B, Ready(True, -1, GENESIS, None, TRIO.number, ""))
+    machine.receive(B, NOTHING)
+    assert machine.receive(C, NOTHING) == [Aborted(0, ""), Activated(TRIO_LATER, -1)]
 
 
 def test_a_step_that_all_have_finished_commits_though_results_of_it_were_used() -> None:

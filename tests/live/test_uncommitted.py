@@ -220,6 +220,48 @@ def test_whoever_comes_and_goes_a_committed_step_has_the_results_that_were_hande
     assert files[name(members[0])].endswith(files[name(joiner)]) and files[name(joiner)]
 
 
+WITHDRAWN = """
+import sys
+import numpy as np
+import p2p
+
+def add(**how):
+    one = np.ones(3)
+    peer.all_reduce(one, **how)
+    assert (one == 3).all()
+
+with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    before = peer.done
+    add(commit=False)
+    try:
+        with peer.step():
+            peer.all_reduce(np.ones(3))
+            if peer.rank == 1:
+                raise KeyError
+    except KeyError:
+        print("withdrawn")
+        try:
+            add(commit=False)
+        except p2p.OperationInterrupted:
+            print("interrupted")
+    except p2p.OperationInterrupted:
+        print("interrupted")
+    add(commit=False)
+    add()
+    print("steps", peer.done - before)
+"""
+
+
+@ARENAS
+def test_who_withdraws_takes_back_what_was_handed_out_and_everybody_hears_of_it(swarm: Swarm, arena_bytes: int) -> None:
+    peers = swarm.start_all(3, WITHDRAWN, str(arena_bytes))
+    assert [peer.end() for peer in peers] == [0, 0, 0], "\n".join(peer.report() for peer in peers)
+    printed = sorted(peer.stdout[1:] for peer in peers)
+    assert printed == [["interrupted", "steps 1"]] * 2 + [["withdrawn", "interrupted", "steps 1"]]
+
+
 UNTOUCHED = """
 import sys
 import numpy as np

@@ -75,3 +75,25 @@ def test_what_is_early_is_another_operation_than_what_is_committed() -> None:
     one, other = all_reduce(np.arange(3)), all_reduce(np.arange(3))
     other.is_early = True
     assert other.describe() == f"{one.describe()}, uncommitted"
+
+
+def test_what_is_done_over_writes_another_result_than_the_one_that_is_in_use(machine: Machine) -> None:
+    group = SharingGroup(machine, 2)
+    operations = [all_reduce(np.arange(9) + me) for me in range(2)]
+    results = []
+    for turn in range(2):
+        group.install(0, 1)
+        group.activate()
+        for each, operation in zip(group.all, operations, strict=True):
+            if turn == 0:
+                operation.is_early = True
+                each.submit(0, operation)
+        group.deliver()
+        results.append([operation.result for operation in operations])
+        for each, operation in zip(group.all, operations, strict=True):
+            assert each.early == ([operation] if turn == 0 else [])  # once
+            operation.is_handed_out = True
+            each.early = []
+    for me in range(2):
+        assert results[0][me] is not results[1][me]
+        assert all((result[me] == 2 * np.arange(9) + 1).all() for result in results)

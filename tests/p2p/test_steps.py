@@ -173,7 +173,7 @@ def test_a_result_that_is_wanted_early_is_told_before_the_step_is_closed(peers: 
         peer.steps.advance()
     peers[0].steps.advance()
     for peer, operation in zip(peers, early, strict=True):
-        assert peer.told == [Early(operation)] and (operation.result == 1).all()
+        assert peer.told == [Early(operation, operation.result)] and (operation.result == 1).all()
         assert not peer.core.has_finished
         peer.told.clear()
     for peer, operation in zip(peers, last, strict=True):

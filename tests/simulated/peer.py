@@ -168,7 +168,7 @@ class Peer:
         self.training.halted, self.training.handed_out = step, ()
         if withdraw:
             self.training.weightless = step
-            self.perform(self.core.withdraw(self.now(), step))
+            self.perform(self.core.withdraw(self.now(), step, interrupts=step % 2 == 1))
         else:
             self.perform(self.core.abort(self.now(), step, f"{self.member} gives up"))
 
