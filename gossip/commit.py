@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from hashlib import blake2b
 
-from .effects import Aborted, Activated, Committed, Diverged, Effect, Explain, Installed, Removed, Send
-from .messages import NOTHING_DONE, Beat, Finish, Leave, Progress, Ready, StateQuery
+from .effects import Aborted, Activated, Committed, Diverged, Effect, Explain, Installed, Overheard, Removed, Send
+from .messages import NOT_CALLED, NOTHING_DONE, Abort, Beat, Finish, Leave, Progress, Ready, StateQuery
 from .view import Member, View
 
 LAST_STEP = 2**62
@@ -57,6 +57,7 @@ class StepMachine:
         self._is_void = False
         self._outvoted: frozenset[Member] = frozenset()
         self._aborted = (0, "")
+        self._is_handed_out = False
         self._heard_abort_of = 0
         self._ready: dict[Member, Ready] = {}
         self._progress: dict[Member, Progress] = {}
@@ -81,6 +82,8 @@ class StepMachine:
 
     def install(self, view: View) -> list[Effect]:
         """End the view before and say READY for this one."""
+        if self._is_handed_out and self.view is not None and self.view.members != view.members:
+            self.interrupt()  # by the same members a step is done over with the same results
         self.view, self.phase = view, Phase.INSTALLING
         self.finish, self._is_void = None if self._is_void else self.finish, False
         self._outvoted = frozenset()
@@ -130,7 +133,7 @@ class StepMachine:
                 known = self._progress.get(source)
                 if known is None or _recency(known) <= _recency(body):  # a beat may be older than what overtook it
                     self._progress[source] = body
-                return self._try_commit()
+                return [*self._compare_ends(source, body), *self._try_commit()]
         return [*self.receive(source, body.ready), *self.receive(source, body.progress)]
 
     def _try_barrier(self) -> list[Effect]:
@@ -171,6 +174,7 @@ class StepMachine:
         if view_number <= self._heard_abort_of:  # said again by a member whose barrier before this did not complete
             return effects
         self._heard_abort_of = view_number
+        self._aborted = view_number, reason  # whoever said it may die, and this barrier be incomplete elsewhere
         return [*effects, Aborted(done + 1, reason)]
 
     # Finish and commit within a view.
@@ -180,8 +184,17 @@ class StepMachine:
         assert self.view is not None and self.phase is Phase.ACTIVE, f"step {step} finished in {self.phase.name}"
         assert step == self.done + 1 and self.finish is None, f"step {step} finished after {self.done}, {self.finish}"
         self.finish, self._finish_view = Finish(step, digest, state_digest, self.view.number), self.view
-        told = [] if is_shown else self._tell_all(Progress(self.done, self.digest, self.finish))
+        told = [] if is_shown else self._tell_all(self._standing())
         return [*told, *self._try_commit()]
+
+    def _compare_ends(self, source: Member, body: Progress) -> list[Effect]:
+        """If `source` has finished the open step before an operation that was submitted here, it does not call that."""
+        finish = body.finish
+        if finish is None or self.finish is not None or not 0 < body.submitted < self.submitted:
+            return []
+        if self.view is None or (finish.step, finish.view_number) != (self.done + 1, self.view.number):
+            return []
+        return [Overheard(source, Abort(finish.step, body.submitted, NOT_CALLED))]
 
     def all_finished(self) -> list[Effect]:
         """Commit: every other member has finished, in this view, what this one has, with the same bits."""
@@ -221,6 +234,15 @@ class StepMachine:
         if progress.done != self.done:
             return progress.done > self.done
         return progress.finish is not None or progress.submitted >= self.submitted
+
+    def handed_out(self) -> None:
+        """Results of the open step are used here before its commit: if others than now do it over, all give it up."""
+        self._is_handed_out = True
+
+    def interrupt(self) -> None:
+        """What was handed out of the open step, here or elsewhere, is void: the next barrier tells all."""
+        assert self.view is not None
+        self._aborted, self._is_handed_out = max(self._aborted, (self.view.number, "")), False
 
     def abort(self, step: int, reason: str) -> None:
         """Give up `step` for all: the next view's barrier tells the others. The caller sees to that view."""
@@ -285,7 +307,7 @@ class StepMachine:
         assert self._finish_view is not None
         self.previous, self.digest = self.digest, chain(self.digest, finish)
         self.done, self.finish, self.submitted, self.complete = finish.step, None, 0, 0
-        self._aborted = (0, "")
+        self._aborted, self._is_handed_out = (0, ""), False
         return [Committed(finish, self._finish_view)]
 
     def _tell_all(self, body: Ready | Progress | Beat | Leave) -> list[Effect]:

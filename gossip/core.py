@@ -113,8 +113,7 @@ class Core:
     ) -> list[Effect]:
         """Begin a lineage. `layout` is hash and description of the state that this peer trains."""
         self._begin(layout, follows=False)
-        founder = Seat(self.me, 1, self._swim.me.contact)
-        view = founding_view(founder, lineage, founding_size, policy)
+        view = founding_view(Seat(self.me, 1, self._swim.me.contact), lineage, founding_size, policy)
         return self._follow_up(now, self._membership.found(now, view))
 
     def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
@@ -149,6 +148,10 @@ class Core:
             self._steps.submitted, self._steps.complete = num_operations, num_complete
             self._membership.watch_anew()
 
+    def handed_out(self) -> None:
+        """Results of step done + 1 are used here before its commit: should another view come first, all give it up."""
+        self._steps.handed_out()
+
     def standing(self, now: float, member: Member) -> tuple[int | None, float]:
         """Operations of step done + 1 that `member` is known to have submitted (None: all), and its silence in s."""
         return self._steps.num_submitted(member), self._swim.silence_s(now, member)
@@ -166,16 +169,12 @@ class Core:
             is_shown: all members read it in the memory of this peer, so it is not said (but still in beats).
         """
         effects = self._steps.finished(step, digest, state_digest, is_shown=is_shown)
-        self.ended = self.ended or any(
-            isinstance(effect, Removed) for effect in effects
-        )  # it has other parameters than most
+        self.ended |= any(isinstance(effect, Removed) for effect in effects)  # it has other parameters than most
         return [*self._notice_pause(now), *self._membership.note(now, effects)]
 
     def saw(self, now: float, shown: Sequence[tuple[Member, m.Progress]]) -> list[Effect]:
         """What members of the installed view show in their memory."""
-        effects: list[Effect] = []
-        for member, progress in shown:
-            effects += self._steps.receive(member, progress)
+        effects = [effect for member, progress in shown for effect in self._steps.receive(member, progress)]
         return self._done_with(now, effects)
 
     def all_finished(self, now: float) -> list[Effect]:
@@ -221,8 +220,13 @@ class Core:
         self._steps.abort(step, reason)
         return self._start_over(now, Kind.ABORTED, step)
 
-    def withdraw(self, now: float, step: int) -> list[Effect]:
-        """Start `step` over: in a new view of the same members this one takes part with weight 0."""
+    def withdraw(self, now: float, step: int, *, interrupts: bool = False) -> list[Effect]:
+        """Start `step` over: in a new view of the same members this one takes part with weight 0.
+
+        `interrupts`: somebody may use results of it already, so all give it up.
+        """
+        if interrupts and self.view is not None and not self.has_finished:
+            self._steps.interrupt()
         return self._start_over(now, Kind.WITHDRAWN, step)
 
     def _start_over(self, now: float, kind: Kind, step: int) -> list[Effect]:

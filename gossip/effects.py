@@ -75,7 +75,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Others have given the step up: what was, or will be, submitted for it here raises."""
+    """The step is given up by all: what was, or will be, submitted for it here raises. `reason`: as in READY."""
 
     step: int
     reason: str

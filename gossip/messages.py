@@ -13,6 +13,9 @@ from .view import Member, Stamp, View
 NOTHING_DONE = -1
 """The step before step 0: no step is committed."""
 
+NOT_CALLED = "nothing, since the step ends before it,"
+"""The fingerprint of an operation that a member has not called, and will not."""
+
 
 # Who exists: sent to anybody, in any view.
 
@@ -268,7 +271,8 @@ class Progress:
     Attributes:
         done: the last committed step; `digest` is of the chain of steps up to it.
         finish: step done + 1, if it is finished.
-        submitted: how many operations of step done + 1 have been submitted; only beats say so.
+        submitted: how many operations of step done + 1 have been submitted; before it is finished only beats say so.
+            0 with `finish`: not known.
     """
 
     done: int
@@ -286,7 +290,7 @@ class Ready:
         done: its last committed step; `digest` is of the chain of steps up to it.
         finish: what it had finished when it installed this view.
         aborted_in: the view in which step done + 1 was given up; 0 if it was not.
-        aborted: why.
+        aborted: why; empty: some had results of it before its commit, which a step that is done over might change.
         shares: it can read the memory of every other member of this view.
     """
 

@@ -6,6 +6,7 @@ from .config import PeerConfig
 from .errors import (
     JoinRefused,
     NonFiniteGradient,
+    OperationInterrupted,
     OperationMismatch,
     QuorumLost,
     RegistryError,
@@ -26,6 +27,7 @@ __all__ = [
     "DataParallel",
     "JoinRefused",
     "NonFiniteGradient",
+    "OperationInterrupted",
     "OperationMismatch",
     "Peer",
     "PeerConfig",

@@ -6,7 +6,7 @@ from gossip import View
 
 from .errors import ShoalError
 from .handover import PackedState
-from .operations import Operation
+from .operations import Array, Operation
 from .receipts import Receipt
 
 
@@ -18,6 +18,14 @@ class Commit:
     view: View
     operations: list[Operation]
     fingerprints: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """The result of `operation` is complete here, and nobody writes it any more. Its step is not committed yet."""
+
+    operation: Operation
+    result: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +53,4 @@ class Admitted:
     done: int
 
 
-Arrival = Commit | Withdrawn | StateOffer | Admitted | ShoalError
+Arrival = Commit | Early | Withdrawn | StateOffer | Admitted | ShoalError

@@ -20,6 +20,10 @@ from .tensors import Buffers, as_array, as_result
 
 ASYNCHRONOUS = "asynchronous operations are open: call `wait` of one of their handles first"
 BY_HAND = "a `with peer.step()` block is open: its operations are committed at its end, so call this after it"
+IN_BLOCK = (
+    "operations in a `with peer.step()` block are asynchronous, and committed at its end: "
+    "leave `async_op` and `commit` out"
+)
 
 
 class Call:
@@ -32,14 +36,22 @@ class Call:
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         flat = np.ascontiguousarray(self._array).reshape(-1)  # a copy, where the strides ask for one
-        self._is_copied = out is None
+        self._into = self._array if out is None else None
         result = like(flat) if out is None else as_result(out, self._array)
         self.operation = Operation("all_reduce", flat, result, self._array.shape, algorithm, op=op)
 
-    def hand_out(self) -> None:
-        """The step is committed: write the result into the tensor."""
-        if self._is_copied:
-            carried(self._array)[...] = carried(self.operation.result).reshape(self._array.shape)
+    def keep_apart(self) -> None:
+        """Let the script have its tensors back before the commit: until then others may read what they held."""
+        operation = self.operation
+        if self._into is None:
+            self._into = operation.result.reshape(self._array.shape)
+        operation.input, operation.is_early = operation.input.copy(), True
+
+    def hand_out(self, result: Array | None = None) -> None:
+        """The result is there for the script, that of the operation or an early one: write it into the tensor."""
+        if self._into is not None:
+            result = self.operation.result if result is None else result
+            carried(self._into)[...] = carried(result).reshape(self._array.shape)
 
 
 class OpenStep:
@@ -107,11 +119,15 @@ class Calls:
         self._block: OpenStep | None = None
         self._asynchronous: OpenStep | None = None
 
-    def all_reduce(self, tensor: Any, op: str, algorithm: str | None, *, out: Any, async_op: bool) -> Handle | None:
+    def all_reduce(
+        self, tensor: Any, op: str, algorithm: str | None, *, out: Any, async_op: bool, commit: bool
+    ) -> Handle | None:
         """See `Peer.all_reduce`."""
+        if async_op and not commit:
+            raise ValueError("async_op=True and commit=False: take one, or use `async_op` for several at a time")
         if self._block is not None:
-            if async_op:
-                raise ShoalError("operations in a `with peer.step()` block are asynchronous: leave `async_op` out")
+            if async_op or not commit:
+                raise ShoalError(IN_BLOCK)
             self._block.add(Call(tensor, op, algorithm, out, self._new))
             return None
         if async_op:
@@ -121,9 +137,13 @@ class Calls:
             self._asynchronous.add(call)
             return Handle(self._asynchronous)
         call = Call(tensor, op, algorithm, out, self._buffers.like)
-        self._session.run_alone(call.operation)
-        call.hand_out()
-        self._session.announce()
+        if not commit and self._session.may_run_early(call.operation.input.nbytes):
+            call.keep_apart()
+            call.hand_out(self._session.run_early(call.operation))
+        else:
+            self._session.run_alone(call.operation)
+            call.hand_out()
+            self._session.announce()
         return None
 
     def _new(self, array: Array) -> Array:

@@ -50,7 +50,8 @@ class PeerConfig:
         leave_timeout_s: for the others to agree on a view without this peer.
         arena_bytes: at most so much memory of this peer is read in place by the others of its host; 0: none, everything
             between them goes through sockets.
-        rejoin: who trains a model and was removed from the view, since it was stopped or cut off, comes back by itself.
+        rejoin: who trains a model and was removed from the view, since it was stopped or cut off, comes back by itself;
+            who trains none when its script calls `wait_view` again.
         tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way.
     """
 

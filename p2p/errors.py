@@ -8,6 +8,7 @@ ShoalError
     SecurityError         the swarm key cannot be used, or it would not keep strangers out
     JoinRefused           the swarm trains something else; raised on the joiner only
     OperationMismatch     peers called different operations; raised on every one of them
+    OperationInterrupted  members changed under results that were handed out before their commit; raised on every peer
     ReplicasDiverged      peers finished one step with different bits; raised on every one of them
     NonFiniteGradient     this peer's gradients are not finite; raised on it only, before it sends them
     QuorumLost            this side may not go on; state kept
@@ -19,7 +20,13 @@ from gossip.effects import Diverged, Paused, Refused, Removed
 
 
 class ShoalError(Exception):
-    """Says what happened, with which values, and what to do, in one line."""
+    """Says what happened, with which values, and what to do, in one line.
+
+    Attributes:
+        goes_on: the peer that raises it may call the next operation.
+    """
+
+    goes_on = False
 
 
 class RemoteProtocolError(ShoalError):
@@ -59,7 +66,23 @@ class OperationMismatch(ShoalError):
             "this peer has left the swarm, which goes on" if is_alone else "nothing was summed, the swarm is intact"
         )
         super().__init__(f"{reason}; {outcome}: call the same operation on every peer")
-        self.is_alone = is_alone
+        self.is_alone, self.goes_on = is_alone, not is_alone
+
+
+class OperationInterrupted(ShoalError):
+    """Members came or went before the commit of a step of which results had been handed out (`commit=False`).
+
+    It is raised once on every member, by whatever it calls next, and nothing of the step counts: call all operations
+    again that were called since the last commit.
+    """
+
+    goes_on = True
+
+    def __init__(self, step: int, view_number: int) -> None:
+        super().__init__(
+            f"view {view_number} came before step {step} was committed, and some peers had results of it already "
+            f"(`commit=False`): none of it counts, on any peer; call again what was called since step {step - 1}"
+        )
 
 
 class ReplicasDiverged(ShoalError):
@@ -89,13 +112,14 @@ class QuorumLost(ShoalError):
 class RemovedFromView(ShoalError):
     """The others agreed on a view without this peer, and committed steps that it does not know.
 
-    Who trains a model comes back by itself, unless it was told not to, or is removed all the time.
+    Who trains a model comes back by itself, unless it was told not to, or is removed all the time. A script without one
+    has to ask for it: it alone knows whether it can do without the results that it has missed.
     """
 
     exit_code = 3
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}; start this peer again to join as a new member")
+        super().__init__(f"{reason}; start this peer again to join as a new member, or call `peer.wait_view` in it")
         self.reason = reason
 
 

@@ -71,7 +71,7 @@ class Frames:
     def send(self, target: Member, body: m.Body) -> None:
         """Say `body` to `target`. Encoded once if it is said to many in a row."""
         if isinstance(body, m.Progress) and body.finish is not None:
-            header = self._header(body.finish.step, 0, 0, body.finish.digest or NO_DIGEST, FLAG_FINISHED)
+            header = self._header(body.finish.step, body.submitted, 0, body.finish.digest or NO_DIGEST, FLAG_FINISHED)
             self._transport.send_data(target.peer_id, header.pack(), body.digest + body.finish.state_digest)
             return
         if self._encoded is None or self._encoded[0] is not body:
@@ -163,7 +163,8 @@ class Frames:
         digest = b"" if header.digest == NO_DIGEST else header.digest
         finish = m.Finish(header.sequence, digest, payload[16:], header.view_number)
         stamp = Stamp(header.lineage, header.view_number, header.view_hash)
-        return Envelope(self._members[header.source], stamp, m.Progress(header.sequence - 1, payload[:16], finish))
+        progress = m.Progress(header.sequence - 1, payload[:16], finish, header.transfer)
+        return Envelope(self._members[header.source], stamp, progress)
 
 
 def _read_outside(header: DataHeader, payload: memoryview) -> Delivery | Taken:

@@ -22,7 +22,7 @@ from .config import LoopConfig
 from .discovery import Registry, Role
 from .driver import Driver
 from .entrance import Entrance, enter
-from .errors import OperationMismatch, RegistryError, RemoteProtocolError, ShoalError, error_of
+from .errors import RegistryError, RemoteProtocolError, ShoalError, error_of
 from .feeding import Feeding
 from .following import Following
 from .frames import Delivery, Frames, Taken
@@ -366,8 +366,7 @@ class Loop(Driver):
 
     def _tell(self, arrival: Arrival) -> None:
         """Let the training thread know. After an error that ends this peer there is no further one."""
-        goes_on = isinstance(arrival, OperationMismatch) and not arrival.is_alone
-        if isinstance(arrival, ShoalError) and not goes_on:
+        if isinstance(arrival, ShoalError) and not arrival.goes_on:
             if self._failure is not None:
                 return
             self._failure = arrival

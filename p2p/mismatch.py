@@ -11,18 +11,16 @@ from gossip import Member, View
 from gossip.effects import Send
 from gossip.messages import Abort
 
-from .operations import Operation
-
-Lookup = Callable[[int, int], Operation | None]
-"""What was submitted here as this operation of this step."""
+Lookup = Callable[[int, int], str | None]
+"""What was called here as this operation of this step, in words; None: nothing yet."""
 
 
 class Mismatches:
     """What others say that they have called in the open step."""
 
-    def __init__(self, me: Member, submitted: Lookup) -> None:
+    def __init__(self, me: Member, called: Lookup) -> None:
         self._me = me
-        self._submitted = submitted
+        self._called = called
         self._contributors: frozenset[str] = frozenset()
         self._heard: dict[int, dict[Member, str]] = {}
         self._is_settled = False
@@ -69,10 +67,10 @@ class Mismatches:
             ours = self._ours(step, index)
             for source, theirs in sides.items():
                 if ours is not None and theirs != ours.fingerprint:
-                    reason = f"operation {index} of step {step} is {ours.fingerprint} here, {theirs} at peer {source}"
-                    return ours, reason
+                    both = f"{ours.fingerprint} at peer {self._me}, {theirs} at peer {source}"
+                    return ours, f"operation {index} of step {step} is {both}"
         return None
 
     def _ours(self, step: int, index: int) -> Abort | None:
-        operation = self._submitted(step, index)
-        return None if operation is None else Abort(step, index, operation.describe())
+        called = self._called(step, index)
+        return None if called is None else Abort(step, index, called)

@@ -40,6 +40,9 @@ class Operation:
         scratch: like `input`; holds the weighted input where `use` is WEIGHTED.
         op: of `collectives.OPS`, for an all_reduce. A mean is over members, or over samples where `use` is WEIGHTED.
         ran: the algorithm that was taken in the last view.
+        is_early: its result is wanted as soon as it is complete here, before its step is committed. Each run writes
+            another one, since the caller may still read what it was handed.
+        is_handed_out: that has happened.
     """
 
     kind: str
@@ -51,6 +54,8 @@ class Operation:
     scratch: Array | None = None
     op: str = "sum"
     ran: str = ""
+    is_early: bool = False
+    is_handed_out: bool = False
 
     def __post_init__(self) -> None:
         assert self.use is not Use.WEIGHTED or self.op == "mean", f"a weighted {self.op}"
@@ -59,7 +64,8 @@ class Operation:
         """What all ranks must have in common, in words."""
         weighted = " weighted" if self.use is Use.WEIGHTED else ""
         name = f"{self.kind}{weighted} {self.op}" if self.kind == "all_reduce" else self.kind
-        return f"{name} of {type_name(self.input.dtype)} {list(self.shape)} by {self.algorithm or 'size'}"
+        early = ", uncommitted" if self.is_early else ""
+        return f"{name} of {type_name(self.input.dtype)} {list(self.shape)} by {self.algorithm or 'size'}{early}"
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from collectives import (
     one_shot_all_gather,
     scale,
 )
+from gossip.messages import NOT_CALLED
 
 from .errors import RemoteProtocolError
 from .lending import Differs, Interrupted
@@ -47,7 +48,12 @@ class Segment(NamedTuple):
 
 
 class Operations:
-    """Runs the operations of one step after the other, in the view that is active."""
+    """Runs the operations of one step after the other, in the view that is active.
+
+    Attributes:
+        early: operations that are complete here, and whose results are wanted before the commit; taken by who hands
+            them out.
+    """
 
     def __init__(
         self,
@@ -82,6 +88,7 @@ class Operations:
         self._early: defaultdict[int, list[Segment]] = defaultdict(list)
         self._first_sequence = 0
         self._num_complete = 0
+        self.early: list[Operation] = []
         self.counts: Array | None = None
 
     def activate(self, rank: int, world_size: int, sharing: Sharing | None = None) -> None:
@@ -129,7 +136,7 @@ class Operations:
         operations = [] if step is None else step.operations
         if self._active:  # in a barrier the count of the view has not begun
             self._first_sequence += len(operations)
-        self._running, self._num_complete, self.counts = [], 0, None
+        self._running, self._num_complete, self.early, self.counts = [], 0, [], None
         self._shared.clear()
         return operations
 
@@ -156,6 +163,12 @@ class Operations:
         if self._step is None or self._step.number != step or index >= len(self._step.operations):
             return None
         return self._step.operations[index]
+
+    def called(self, step: int, index: int) -> str | None:
+        """What was called here as operation `index` of `step`, in words; None: nothing yet."""
+        if (operation := self.operation(step, index)) is not None:
+            return operation.describe()
+        return NOT_CALLED if self.is_submitted(step) else None
 
     def missing(self) -> list[tuple[int, int, int, int, int]]:
         """(operation, peer, transfer, segment, number of segments) still waited for, of what runs."""
@@ -230,6 +243,8 @@ class Operations:
             return  # the turn of what is weighted comes when the counts are known
         if self.sharing is not None and index and self._running[index - 1] is None:
             return  # and so does that of what is behind it: over shared memory all ranks keep one order
+        if operation.is_early:
+            operation.result = np.empty_like(operation.result)
         if operation.kind == "all_gather":
             operation.ran = "one-shot"
             operation.result = np.empty(operation.input.size * self._world_size, operation.input.dtype)
@@ -334,6 +349,8 @@ class Operations:
             return
         self._num_complete += 1
         operation = self._step.operations[index]
+        if operation.is_early and not operation.is_handed_out:
+            self.early.append(operation)
         if operation.use is Use.COUNTS:
             self.counts = operation.result.reshape(self._world_size, -1)
             for later in range(index + 1, len(self._step.operations)):

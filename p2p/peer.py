@@ -5,8 +5,7 @@
 
 What a script sees of the view changes only when a step commits. A peer that trains a model and joins a run under way
 *observes* at first: it runs the same loop, is given the results of the members, and adds nothing to them. It gets its
-seat when it has caught up, and comes back in this way if it was removed. Leaves out: results before a
-commit (`commit=False`).
+seat when it has caught up, and comes back in this way if it was removed.
 """
 
 import atexit
@@ -95,10 +94,15 @@ class Peer:
     def wait_view(self, timeout_s: float | None = None) -> View:
         """Ask for a seat and wait until this peer has it and step 0 is committed. An observer does not wait.
 
+        A script that was told `RemovedFromView` and can do without the steps that it has missed calls this again: the
+        same process comes back as a new member, and goes on from `done`.
+
         Raises:
             JoinRefused: the swarm trains something else.
+            RemovedFromView: this peer may not come back (`rejoin=False`, or too often), or nobody is left.
             StepTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
         """
+        self.session.come_back()
         return self.session.take_seat(timeout_s=timeout_s)
 
     def barrier(self) -> None:
@@ -128,6 +132,7 @@ class Peer:
         algorithm: str | None = None,
         out: Any = None,
         async_op: Literal[False] = False,
+        commit: bool = True,
     ) -> None: ...
 
     @overload
@@ -136,7 +141,14 @@ class Peer:
     ) -> Handle: ...
 
     def all_reduce(
-        self, tensor: Any, *, op: str = "sum", algorithm: str | None = None, out: Any = None, async_op: bool = False
+        self,
+        tensor: Any,
+        *,
+        op: str = "sum",
+        algorithm: str | None = None,
+        out: Any = None,
+        async_op: bool = False,
+        commit: bool = True,
     ) -> Handle | None:
         """Replace `tensor` by what `op` makes of all members' tensors, when all have it. A step of its own.
 
@@ -153,17 +165,26 @@ class Peer:
             async_op: return at once. All operations up to the first `wait` of one of their handles are one step, in
                 the order of the calls, the same on every peer; nothing else can be called before that, and the
                 tensors must not be written. Each holds its input until then.
+            commit: False, on every peer: the result may be handed out as soon as it is complete here. All operations
+                up to the next that commits (`barrier`, a step, an operation that does not say so) are one step with
+                it, and it holds copies of their inputs and results. If members come or go before that commit,
+                `OperationInterrupted` is raised once on every peer, by its next call at the latest, and none of them
+                counts: call all of them again. `view` and `done` are those of the last commit. End with one before
+                you leave. Every 256 operations, or 64 MiB, are committed as they come, and so is each by a peer that
+                trains a model.
 
         Returns:
             None, or with `async_op` a handle to wait for.
 
         Raises:
             TypeError, ValueError: no such tensor, `op` or algorithm; nobody else hears of it.
-            OperationMismatch: another member called something else; raised on every member.
+            OperationMismatch: another member called something else; raised on every member, and what was called
+                with `commit=False` since the last commit does not count either.
+            OperationInterrupted: a step of which results were handed out (`commit=False`) could not be committed.
             QuorumLost, RemovedFromView, ReplicasDiverged: this peer cannot go on; `tensor` is untouched.
             ShoalError: another step is open.
         """
-        return self._calls.all_reduce(tensor, op, algorithm, out=out, async_op=async_op)
+        return self._calls.all_reduce(tensor, op, algorithm, out=out, async_op=async_op, commit=commit)
 
     def step(self, samples: int | None = None) -> AbstractContextManager[OpenStep]:
         """`with peer.step(samples=n):` makes one step of all operations in the block, committed at its end.

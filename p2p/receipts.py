@@ -14,6 +14,8 @@ import numpy.typing as npt
 from gossip import View
 from gossip.messages import Finish
 
+from .errors import ShoalError
+
 UNKNOWN_SAMPLE = -1
 """First sample of a member whose samples were not handed out by `peer.batches`."""
 
@@ -69,6 +71,18 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True)
         self._receipts = (folder / f"{peer_id}.receipts.jsonl").open("a", buffering=1, encoding="utf-8")
         self._timings = (folder / f"{peer_id}.timings.jsonl").open("a", buffering=1, encoding="utf-8")
+
+    @staticmethod
+    def open(folder: Path | None, peer_id: str) -> "Ledger | None":
+        """The files of a peer in `folder`, if there is one.
+
+        Raises:
+            ShoalError: they cannot be written.
+        """
+        try:
+            return None if folder is None else Ledger(folder, peer_id)
+        except OSError as error:
+            raise ShoalError(f"receipts cannot be written to {folder}: {error}") from error
 
     def record(self, receipt: Receipt) -> None:
         self._receipts.write(to_line(receipt))

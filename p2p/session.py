@@ -7,18 +7,21 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from queue import Empty
+from typing import TypeVar
 
 from gossip import View
 
-from .arrivals import Admitted, Arrival, Commit, StateOffer, Withdrawn
+from .arrivals import Admitted, Arrival, Commit, Early, StateOffer, Withdrawn
+from .attempt import EARLY, Attempt
 from .config import PeerConfig
 from .discovery import Registry
-from .errors import JoinRefused, OperationMismatch, RemovedFromView, ShoalError, StepTimeout
+from .errors import JoinRefused, RemovedFromView, ShoalError, StepTimeout
 from .handover import Replica, compare_with_nothing
 from .loop import Loop
-from .operations import Operation
+from .operations import Array, Operation
 from .receipts import Ledger, Receipt
 from .share import Share
+from .waiting import explain_no_seat
 
 logger = logging.getLogger("p2p")
 
@@ -30,6 +33,8 @@ RETURNS_S, MOST_RETURNS = 600.0, 5
 
 StateDigest = Callable[[], bytes]
 """Of the parameters that step done + 1 is computed with."""
+
+Awaited = TypeVar("Awaited", Commit, Early, Withdrawn)
 
 BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
 """What is said to who calls an operation in a step that `DataParallel` has opened."""
@@ -53,7 +58,12 @@ class Session:
         self._loop_config = config.for_loop()
         self._registry = Registry(config.home, config.swarm)
         self.loop = Loop(self._registry, self._loop_config)
-        self._ledger = self._open_ledger()
+        try:
+            self._ledger = Ledger.open(config.receipts, self.loop.peer_id)
+        except ShoalError:
+            self.loop.start()
+            self.loop.stop()
+            raise
         self.view: View | None = None
         self.done = -1
         self.receipt: Receipt | None = None
@@ -63,23 +73,11 @@ class Session:
         self._announced: View | None = None
         self._has_asked = False
         self._complete = -2
-        self._attempt = 0
-        self._open = ""
-        self._submitted: list[Operation] = []
+        self._attempt = Attempt()
         self._returns: list[float] = []
         self._unusable: ShoalError | None = None
         self._left = self._is_closed = False
         self.loop.start()
-
-    def _open_ledger(self) -> Ledger | None:
-        if self._config.receipts is None:
-            return None
-        try:
-            return Ledger(self._config.receipts, self.loop.peer_id)
-        except OSError as error:
-            self.loop.start()
-            self.loop.stop()
-            raise ShoalError(f"receipts cannot be written to {self._config.receipts}: {error}") from error
 
     # A seat, and no seat any more.
 
@@ -143,18 +141,25 @@ class Session:
         digest = None if state_digest is None else state_digest()
         self.loop.post(partial(self.loop.loaded, offer, self.share.state.contributors, digest))
 
-    def _return(self, removed: RemovedFromView) -> None:
+    def come_back(self) -> None:
+        """If this peer was removed, as its script knows, which can do without what it has missed: as `_return`."""
+        if isinstance(self._unusable, RemovedFromView):
+            self._return(self._unusable, is_asked=True)
+            self._unusable = self.view = None
+
+    def _return(self, removed: RemovedFromView, *, is_asked: bool = False) -> None:
         """Come back as another incarnation, with the model as it is, and ask for a seat again.
 
         Raises:
-            RemovedFromView: `removed`, if this peer has no model to come back with, returned too often, or must not;
-                or if nobody is left.
+            RemovedFromView: `removed`, if this peer has no model to come back with and was not asked to, returned too
+                often, or must not; or if nobody is left.
         """
         former, now = self.loop, self.loop.now()
         self._returns = [*(at for at in self._returns if at > now - RETURNS_S), now]
-        if not self._config.rejoin or not self._replica.layout[0] or len(self._returns) > MOST_RETURNS:
+        may_return = self._config.rejoin and (is_asked or self._replica.layout[0])
+        if not may_return or len(self._returns) > MOST_RETURNS:
             raise removed
-        logger.warning("%s; this peer, %s, comes back by itself", removed.reason, former.peer_id)
+        logger.warning("%s; this peer, %s, comes back", removed.reason, former.peer_id)
         former.end_incarnation()
         self._write_moments()
         former.baton.shield(True)
@@ -202,14 +207,12 @@ class Session:
             ShoalError: one is open already, or this peer cannot go on.
         """
         self._check_usable()
-        if self._open:
-            raise ShoalError(self._open)
-        self._open = what
+        self._attempt.begin(what)
 
     def submit(self, operation: Operation) -> None:
         """Add an operation to the step that is open; the loop's thread runs it."""
         self._check_usable()
-        self._submitted.append(operation)
+        self._attempt.add(operation)
         self.loop.post(self._submission(operation))
 
     def commit(self, state_digest: StateDigest | None = None) -> list[Operation]:
@@ -223,13 +226,13 @@ class Session:
             Its operations, whose results are now the caller's, who calls `announce` once they are handed out.
         """
         self.loop.post(self._closing(b"" if state_digest is None else state_digest()))
-        return self._await_commit(lambda timeout: self.loop.inbox.get(timeout=timeout), state_digest)
+        return self._await(Commit, lambda timeout: self.loop.inbox.get(timeout=timeout), state_digest).operations
 
     def withdraw(self) -> None:
         """Take back what was submitted for the open step, if one is. The others wait for what is submitted next."""
-        if self._open:
+        if self._attempt.what:
             self._check_usable()
-            self.loop.post(partial(self.loop.withdraw, self.done + 1, self._attempt))
+            self.loop.post(partial(self.loop.withdraw, self.done + 1, self._attempt.number))
             try:
                 self._await(Withdrawn, self.loop.inbox.get)
             except RemovedFromView as error:
@@ -241,21 +244,45 @@ class Session:
         self.loop.post(self._standing_of_state())
 
     def run_alone(self, operation: Operation) -> None:
-        """A step of one operation, run by the calling thread."""
+        """End a step with this operation, run by the calling thread: the only one in it, or behind those run early."""
         self.take_seat()
         self.open_step("an operation waits for the others")
-        commands = [self._standing_of_state(), self._submission(operation), self._closing(b"")]
+        self._await(Commit, self._driven(operation, self._closing(b"")))
+
+    def may_run_early(self, num_bytes: int) -> bool:
+        """Whether `run_early` may be called with so many bytes; the answer is the same on every member.
+
+        Not where a model is trained, since observers are fed whole steps; and not where the open step holds enough.
+        """
+        return not self._replica.layout[0] and self._attempt.has_room(num_bytes)
+
+    def run_early(self, operation: Operation) -> Array:
+        """Return the result when it is complete here; the operation belongs to the step that is committed next."""
+        self.take_seat()
+        self.open_step(EARLY)
+        self._attempt.add(operation)
+        try:
+            early = self._await(Early, self._driven(operation))
+        except BaseException:
+            self._attempt.end()
+            raise
+        assert early.operation is operation
+        return early.result
+
+    def _driven(self, operation: Operation, *further: Callable[[], None]) -> Callable[..., Arrival]:
+        """Takes what the loop says while the calling thread drives it, from the submission of `operation` on."""
+        commands = [self._standing_of_state(), self._submission(operation), *further]
 
         def take(timeout: float) -> Arrival:
             arrival = self.loop.call(*commands, timeout_s=timeout)
             commands.clear()
             return arrival
 
-        self._await_commit(take, None)
+        return take
 
     def begin_batch(self) -> int:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
-        if self._open is BACKWARD:  # it raised, and the script goes on: with zeros, and with samples that do not count
+        if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
             self.withdraw()
             self.share.void()
         self.state_is_complete()
@@ -270,32 +297,24 @@ class Session:
         return self._completion() if is_certain else partial(self.loop.state_withheld, self.done)
 
     def _submission(self, operation: Operation) -> Callable[[], None]:
-        return partial(self.loop.submit, self.done + 1, self._attempt, operation)
+        return partial(self.loop.submit, self.done + 1, self._attempt.number, operation)
 
     def _closing(self, state_digest: bytes) -> Callable[[], None]:
-        return partial(self.loop.close, self.done + 1, self._attempt, state_digest)
+        return partial(self.loop.close, self.done + 1, self._attempt.number, state_digest)
 
     def _check_usable(self) -> None:
         if self._unusable is not None:
             raise self._unusable
 
-    def _await_commit(self, take: Callable[..., Arrival], state_digest: StateDigest | None) -> list[Operation]:
-        """Take what the loop says until step done + 1 is committed, or is given up."""
-        arrival = self._await(Commit, take, state_digest)
-        assert isinstance(arrival, Commit)
-        return arrival.operations
-
     def _await(
         self,
-        awaited: type[Commit] | type[Withdrawn],
+        awaited: type[Awaited],
         take: Callable[..., Arrival],
         state_digest: StateDigest | None = None,
-    ) -> Arrival:
-        """Take what the loop says until the open step, done + 1, is over in this attempt: `awaited` comes."""
+    ) -> Awaited:
+        """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1."""
         step = self.done + 1
-        submitted, self._submitted = self._submitted, []
-        self._attempt += 1
-        self._open = ""
+        submitted = [] if awaited is Early else self._attempt.end()
         deadline = self.loop.now() + self._config.step_timeout_s
         arrival: Arrival | None = None
         offer: StateOffer | None = None
@@ -317,14 +336,11 @@ class Session:
                         )
                     self._load(arrival, state_digest)
                     step = self.done + 1
-        except OperationMismatch as error:
-            self._unusable = error if error.is_alone else None
-            raise
         except ShoalError as error:
-            self._unusable = error
+            self._unusable = None if error.goes_on else error
             raise
         except BaseException as error:  # nobody may write what was submitted while it may still be sent
-            why = self._why_no_commit(step)
+            why = f"step {step} did not commit in {self._config.step_timeout_s:g} s: {self.loop.explain()}"
             self._unusable = ShoalError(INTERRUPTED)
             self.loop.post(self.loop.leave)
             if isinstance(error, Empty):
@@ -339,7 +355,7 @@ class Session:
         for operation in operations:
             self.loop.post(self._submission(operation))
         self.loop.post(self._closing(state_digest()))
-        self._attempt += 1
+        self._attempt.end()
 
     def _take_in(self, arrival: Arrival) -> None:
         """What the loop says of steps and views becomes what the script sees; an error is raised."""
@@ -365,21 +381,11 @@ class Session:
                 listener(view)
 
     def _write_moments(self) -> None:
-        moments = self.loop.moments
-        while not moments.empty():
-            moment = moments.get_nowait()
+        while not self.loop.moments.empty():
+            moment = self.loop.moments.get_nowait()
             if self._ledger is not None:
                 self._ledger.note(moment)
 
     def _why_no_seat(self, waited_s: float) -> str:
-        view, core = self.loop.core.view, self.loop.core
-        if view is None:
-            return (
-                f"no seat after {waited_s:g} s: {core.reason}; "
-                f"{self.loop.seeds.explain() or f'is another peer of swarm {self._config.swarm!r} stuck?'}"
-            )
-        here = f"{len(view.members)} of {view.founding_size} peers are here"
-        return f"no start after {waited_s:g} s: {here} ({', '.join(map(str, view.members))}); start the others"
-
-    def _why_no_commit(self, step: int) -> str:
-        return f"step {step} did not commit in {self._config.step_timeout_s:g} s: {self.loop.explain()}"
+        advice = self.loop.seeds.explain() or f"is another peer of swarm {self._config.swarm!r} stuck?"
+        return explain_no_seat(self.loop.core, waited_s, advice)

@@ -12,8 +12,8 @@ from gossip import Core, Member, View
 from gossip import effects as fx
 from gossip import messages as m
 
-from .arrivals import Admitted, Arrival, Commit, Withdrawn
-from .errors import OperationMismatch
+from .arrivals import Admitted, Arrival, Commit, Early, Withdrawn
+from .errors import OperationInterrupted, OperationMismatch
 from .frames import NO_DIGEST, Frames
 from .handover import Buffer, StepRecord
 from .mismatch import Mismatches
@@ -58,7 +58,7 @@ class Steps:
         self._note = note
         self._share = share
         self._operations = Operations(frames.send_segment, self._object, segment_bytes=segment_bytes)
-        self._mismatches = Mismatches(core.me, self._operations.operation)
+        self._mismatches = Mismatches(core.me, self._operations.called)
         self._counts: Array | None = None
         self._shown = b""
         self._reported, self._gets_on = (0, 0, 0), False
@@ -95,12 +95,12 @@ class Steps:
         if attempt == self._void_attempt:
             return  # it is given up: the training thread is told
         has_run = self._operations.progress()[0] > 0
-        self._operations.end()
+        interrupts = any(operation.is_early for operation in self._operations.end())
         self._tell(Withdrawn(step))
         if has_run:
             self._operations.pause()
             self._core.submitted(step, 0, 0)
-            self._carry_out(self._core.withdraw(self._now(), step))
+            self._carry_out(self._core.withdraw(self._now(), step, interrupts=interrupts))
 
     # What runs over shared memory.
 
@@ -208,7 +208,13 @@ class Steps:
         return Commit(receipt, view, operations, record.fingerprints)
 
     def try_finish(self) -> None:
-        """Say that the open step is finished, if it is."""
+        """Say that the open step is finished, if it is; before that, hand out the results that are wanted early."""
+        if self._operations.early:
+            early, self._operations.early = self._operations.early, []
+            self._core.handed_out()
+            for operation in early:
+                operation.is_handed_out = True
+                self._tell(Early(operation, operation.result))
         if self._core.has_finished:
             return
         finished = self._operations.finished()
@@ -220,6 +226,8 @@ class Steps:
                 digests = digest, state_digest, self._core.digest
                 self._shown = b"".join(each or NO_DIGEST for each in digests)
                 sharing.announce(step, self._shown)
+            number = self._operations.progress()[0]
+            self._core.submitted(step, number, number)
             self._carry_out(self._core.finished(self._now(), *finished, is_shown=sharing is not None))
 
     def report(self) -> None:
@@ -257,12 +265,14 @@ class Steps:
             self._tell(OperationMismatch(reason, is_alone=True))
             self._carry_out(self._core.leave(self._now()))
             return
+        if self._core.has_finished:
+            return  # it ends here before that operation: whoever has called it starts the step over, and says why
         effects = [*self._core.broadcast(ours), *self._core.abort(self._now(), step, reason)]
         self.give_up(step, reason)
         self._carry_out(effects)
 
     def give_up(self, step: int, reason: str) -> None:
-        """Raise in the training thread, once, what it submits for `step`, or has submitted."""
+        """Raise in the training thread, once, what it submits for `step`, or has submitted. `reason`: as in READY."""
         if self._operations.operation(step, 0) is not None:
             self._operations.end()
             self._operations.pause()
@@ -271,7 +281,8 @@ class Steps:
             return
         self._mismatches.settle()
         self._aborted, self._void_attempt = None, self._attempt
-        self._tell(OperationMismatch(reason))
+        number = 0 if self._core.view is None else self._core.view.number
+        self._tell(OperationMismatch(reason) if reason else OperationInterrupted(step, number))
 
     def explain(self) -> str:
         """What the open step waits for; a snapshot, from any thread."""

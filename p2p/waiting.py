@@ -23,3 +23,12 @@ def explain_waiting(core: Core, operations: Operations, now: float) -> str:
             heard = "this one" if member == core.me else f"last heard {silence_s:.1f} s ago"
             parts.append(f"peer {member} ({heard}) has submitted {count} operations of step {core.done + 1}")
     return "; ".join(part for part in parts if part) or core.reason
+
+
+def explain_no_seat(core: Core, waited_s: float, advice: str) -> str:
+    """Why this peer has waited so long for a seat, or for step 0; `advice` is for who has found no view."""
+    view = core.view
+    if view is None:
+        return f"no seat after {waited_s:g} s: {core.reason}; {advice}"
+    here = f"{len(view.members)} of {view.founding_size} peers are here"
+    return f"no start after {waited_s:g} s: {here} ({', '.join(map(str, view.members))}); start the others"

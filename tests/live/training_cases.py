@@ -434,6 +434,39 @@ def operations_that_run_while_the_script_goes_on_are_one_step(peer: Peer) -> Non
 
 
 @case
+def lent_and_half_tensors_are_free_as_soon_as_a_result_is_handed_out(peer: Peer) -> None:
+    peer.wait_view()
+    before = peer.done
+    for size in (3, 200_000):
+        lent, out = peer.empty(size), peer.empty(size)
+        lent.fill_(peer.rank)
+        peer.all_reduce(lent, out=out, commit=False)
+        assert (out == 1).all() and (lent == peer.rank).all()
+        lent.fill_(7)
+        out.fill_(7)
+        half = torch.full((size, 2), 1.0, dtype=torch.bfloat16)
+        peer.all_reduce(half[:, 0], algorithm="ring", commit=False)
+        assert (half[:, 0] == 2).all() and (half[:, 1] == 1).all()
+        half.fill_(7)
+    peer.barrier()
+    assert peer.done == before + 1
+
+
+@case
+def a_peer_with_a_model_commits_each(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    for turn in range(3):
+        one = torch.ones(3)
+        peer.all_reduce(one, commit=False)
+        assert (one == 2).all() and peer.done == 2 * turn + 1
+        optimizer.zero_grad()
+        parallel(torch.ones(2, 4)).mean().backward()
+        optimizer.step()
+        assert peer.done == 2 * turn + 2
+
+
+@case
 def a_block_is_a_step_with_samples(peer: Peer) -> None:
     peer.wait_view()
     with peer.step(samples=3 + peer.rank) as step:
@@ -441,7 +474,7 @@ def a_block_is_a_step_with_samples(peer: Peer) -> None:
         peer.all_reduce(total)
         peer.all_reduce(greatest, op="max")
         assert (total == 1).all()
-        raises(p2p.ShoalError, "leave `async_op` out", lambda: peer.all_reduce(total, async_op=True))
+        raises(p2p.ShoalError, "leave `async_op` and `commit` out", lambda: peer.all_reduce(total, async_op=True))
         raises(p2p.ShoalError, "`with peer.step()` block is open", peer.barrier)
     assert (total == 2).all() and greatest.tolist() == [1, 1]
     assert peer.done == step.number == 1 and peer.receipt is not None

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from gossip import Core, Envelope, Member, View
-from gossip.effects import Committed, Diverged, Effect, Send
-from gossip.messages import Abort, Body, Progress
-from p2p.arrivals import Admitted, Arrival, Commit
+from gossip.effects import Committed, Diverged, Effect, Overheard, Send
+from gossip.messages import NOT_CALLED, Abort, Beat, Body, Progress
+from p2p.arrivals import Admitted, Arrival, Commit, Early
 from p2p.commons import Commons
+from p2p.errors import OperationInterrupted, OperationMismatch
 from p2p.frames import Frames
 from p2p.operations import Operation
 from p2p.sharing import PIECE_BYTES, Standing
@@ -162,3 +163,88 @@ def test_another_digest_of_the_parameters_is_loud(peers: tuple[Peer, Peer]) -> N
         peer.steps.advance()
     assert [len(only(Diverged, peer.effects)) for peer in (one, other)] == [1, 1]
     assert (one.core.done, other.core.done) == (-1, -1)
+
+
+def test_a_result_that_is_wanted_early_is_told_before_the_step_is_closed(peers: tuple[Peer, Peer]) -> None:
+    early, last = (tuple(all_reduce(np.full(9, float(rank))) for rank in range(2)) for _ in range(2))
+    for peer, operation in zip(peers, early, strict=True):
+        operation.is_early = True
+        peer.steps.submit(0, 0, operation)
+        peer.steps.advance()
+    peers[0].steps.advance()
+    for peer, operation in zip(peers, early, strict=True):
+        assert peer.told == [Early(operation, operation.result)] and (operation.result == 1).all()
+        assert not peer.core.has_finished
+        peer.told.clear()
+    for peer, operation in zip(peers, last, strict=True):
+        peer.submit(0, operation)
+    for peer in (*peers, *peers):
+        peer.steps.advance()
+    for peer, first, second in zip(peers, early, last, strict=True):
+        (commit,) = peer.told
+        assert isinstance(commit, Commit) and commit.operations == [first, second]
+
+
+def test_a_step_that_is_interrupted_raises_once_what_was_submitted_and_the_next_attempt_runs(
+    peers: tuple[Peer, Peer],
+) -> None:
+    one, _ = peers
+    operation = all_reduce(np.ones(9))
+    one.steps.submit(0, 5, operation)
+    one.steps.give_up(0, "")
+    one.steps.submit(0, 5, operation)  # it was on its way
+    one.steps.close(0, 5, STATE)
+    (error,) = one.told
+    assert isinstance(error, OperationInterrupted) and error.goes_on
+    assert "view 2 came before step 0 was committed" in str(error)
+    one.steps.submit(0, 6, operation)
+    assert len(one.told) == 1
+
+
+def test_a_step_that_is_interrupted_before_it_is_called_again_raises_then(peers: tuple[Peer, Peer]) -> None:
+    one, _ = peers
+    one.steps.give_up(0, "")
+    assert not one.told
+    one.steps.submit(0, 3, all_reduce(np.ones(9)))
+    assert [type(arrival) for arrival in one.told] == [OperationInterrupted]
+
+
+def test_an_operation_beyond_the_end_at_the_other_is_given_up_and_both_sides_are_named(
+    peers: tuple[Peer, Peer],
+) -> None:
+    one, other = peers
+    run_step(one, other, 0)
+    for peer in peers:
+        peer.told.clear()
+        peer.effects.clear()
+        peer.steps.submit(1, 0, all_reduce(np.arange(10)))
+        peer.steps.advance()
+    one.steps.advance()
+    one.steps.close(1, 0, STATE)
+    other.steps.submit(1, 0, all_reduce(np.arange(11)))
+    other.steps.report()
+    assert one.core.has_finished
+    (beat,) = (said.body for said in only(Send, one.core.tick(1.0)) if isinstance(said.body, Beat))
+    other.hear(one, beat.progress)
+    (overheard,) = only(Overheard, other.effects)
+    assert overheard == Overheard(one.core.me, Abort(1, 1, NOT_CALLED))
+    other.steps.overhear(one.core.me, overheard.abort)
+    (error,) = other.told
+    assert isinstance(error, OperationMismatch) and not error.is_alone
+    sides = f"all_reduce sum of int64 [11] by size at peer {other.core.me}, {NOT_CALLED} at peer {one.core.me}"
+    assert f"operation 1 of step 1 is {sides}" in str(error)
+    theirs = Abort(1, 1, "all_reduce sum of int64 [11] by size")
+    assert (one.core.me, theirs) in other.said()
+    one.steps.overhear(other.core.me, theirs)
+    assert not one.told  # the barrier that follows tells it
+
+
+def test_who_has_just_joined_and_ends_its_step_too_early_raises_alone(peers: tuple[Peer, Peer]) -> None:
+    one, other = peers
+    one.submit(0, all_reduce(np.arange(10)))
+    one.steps.overhear(other.core.me, Abort(0, 1, "all_reduce sum of int64 [11] by size"))
+    assert not one.told  # so has the other, as far as this one knows
+    one.steps.loaded(-1, (other.core.me.peer_id,), None)
+    one.steps.overhear(other.core.me, Abort(0, 1, "all_reduce sum of int64 [11] by size"))
+    (error,) = one.told
+    assert isinstance(error, OperationMismatch) and error.is_alone and one.core.leaving

@@ -176,5 +176,10 @@ class Invariants:
                         "S7", f"{brief(who)} commits {brief(finish)} with {chunk}, submitted was {expected}"
                     )
 
+    def used(self, who: Member, finish: Finish, handed_out: tuple[Tokens, ...], committed: tuple[Tokens, ...]) -> None:
+        """What was handed out before the commit is what commits."""
+        if handed_out != committed:
+            raise Violation("S13", f"{brief(who)} has used {handed_out}, and commits {brief(finish)} with {committed}")
+
     def loaded(self, who: Member, step: int) -> None:
         self.done[who] = step

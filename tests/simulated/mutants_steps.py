@@ -1,4 +1,4 @@
-"""Steps that commit, with one rule removed: R1 to R10 of PROTOCOL.md."""
+"""Steps that commit, with one rule removed: R1 to R10 and R15 of PROTOCOL.md."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -204,6 +204,9 @@ STEPS: dict[str, Mutant] = {
     ),
     "R7: an input is freed at the end of its operation": mutant(
         (Training, "restart", _free_at_the_end_of_an_operation(Training.restart)), breaks="S6", seed=6
+    ),
+    "R15: nobody is told that results were handed out": mutant(
+        (StepMachine, "handed_out", lambda self: None), breaks="S13", seed=3
     ),
     "data of another view is taken": mutant((Peer, "take_in", _take_in_unfenced), breaks="S2 S7 S9 KeyError", seed=8),
     "what others say of steps in another view is taken": mutant(

@@ -165,10 +165,10 @@ class Peer:
     def give_up(self, withdraw: bool) -> None:
         """The script raises in the middle of the open step: it starts over, or ends it for all."""
         step = self.training.done + 1
-        self.training.halted = step
+        self.training.halted, self.training.handed_out = step, ()
         if withdraw:
             self.training.weightless = step
-            self.perform(self.core.withdraw(self.now(), step))
+            self.perform(self.core.withdraw(self.now(), step, interrupts=step % 2 == 1))
         else:
             self.perform(self.core.abort(self.now(), step, f"{self.member} gives up"))
 
@@ -243,6 +243,8 @@ class Peer:
                 world.strangers(self, reason)
             case Aborted():
                 seen["aborted"] += 1
+                seen["interrupted"] += bool(self.training.handed_out)
+                self.training.handed_out = ()
             case Diverged() | Refused() | Overheard():
                 raise Violation("never", f"{effect} at {self.member}")
         world.note(self, effect)

@@ -128,6 +128,7 @@ def test_what_should_happen_does() -> None:
         "commits at a barrier": 150,
         "dropped and redone": 120,
         "aborted": 25,
+        "interrupted": 25,
         "given up": 30,
         "withdrawn": 40,
         "removed": 80,

@@ -90,6 +90,7 @@ class Training:
         self._inputs: dict[int, str] = {}
         self._computing: int | None = None
         self._was_finished: Results = ()
+        self.handed_out: tuple[Tokens, ...] = ()
         self.forget_view()
 
     def forget_view(self) -> None:
@@ -207,6 +208,9 @@ class Training:
                 return
             parts = (total,)
         self._complete[operation] = parts
+        if operation == 0 and part.step % 2 and not self.handed_out:  # the script uses it before the commit
+            self.handed_out = parts
+            self._peer.core.handed_out()
         self._peer.core.submitted(part.step, len(self._submitted), len(self._complete))  # it gets on
         self._try_finish()
 
@@ -233,6 +237,8 @@ class Training:
     def commit(self, finish: Finish, view: View) -> None:
         results, self._was_finished = self._was_finished, ()
         self._world.invariants.contains(self._peer.member, finish, view, results)
+        if self.handed_out:
+            self._world.invariants.used(self._peer.member, finish, self.handed_out, results[0])
         self._advance(finish.step, finish.digest)
         self._inputs, self._complete, self._submitted = {}, {}, []
         for region in [key for key in self._arrived if key[0] <= finish.step]:
@@ -242,7 +248,7 @@ class Training:
                 self._arena.write(("result", operation), (f"clipped {finish.step}",))  # the user may: it is theirs
 
     def _advance(self, step: int, result: bytes) -> None:
-        self.done, self.state = step, state_after(self.state, result)
+        self.done, self.state, self.handed_out = step, state_after(self.state, result), ()
         self.results[step] = result
         self.results.pop(step - 8, None)
 

@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+
+from p2p.attempt import EARLY, MOST_EARLY, MOST_EARLY_BYTES, Attempt
+from p2p.errors import ShoalError
+from tests.p2p.group import all_reduce
+
+
+def test_who_opens_a_step_while_another_is_open_is_told_which() -> None:
+    attempt = Attempt()
+    attempt.begin("the first is open")
+    with pytest.raises(ShoalError, match="the first is open"):
+        attempt.begin("the second is open")
+    operation = all_reduce(np.ones(3))
+    attempt.add(operation)
+    assert attempt.end() == [operation]
+    attempt.begin("the second is open")
+    assert (attempt.number, attempt.operations) == (1, [])
+
+
+def test_whatever_comes_next_goes_on_with_a_step_of_which_results_were_handed_out() -> None:
+    attempt = Attempt()
+    operations = [all_reduce(np.ones(3)) for _ in range(3)]
+    for operation, what in zip(operations, (EARLY, EARLY, "the last is open"), strict=True):
+        attempt.begin(what)
+        attempt.add(operation)
+    with pytest.raises(ShoalError, match="the last is open"):
+        attempt.begin(EARLY)
+    assert attempt.end() == operations
+
+
+def test_a_step_holds_a_number_of_early_operations_and_bytes_of_them() -> None:
+    attempt = Attempt()
+    for _ in range(MOST_EARLY):
+        assert attempt.has_room(8)
+        attempt.add(all_reduce(np.ones(1)))
+    assert not attempt.has_room(0)
+    attempt.end()
+    attempt.add(all_reduce(np.ones(100)))
+    assert attempt.has_room(MOST_EARLY_BYTES - 800) and not attempt.has_room(MOST_EARLY_BYTES - 799)
