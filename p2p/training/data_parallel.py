@@ -85,7 +85,7 @@ class DataParallel(torch.nn.Module):
                 its backward pass, before anything of it is sent. `skip`: it adds nothing to the step, and 0 samples
                 to the receipt; the step is started over without them, which takes some milliseconds, and if nobody
                 adds anything the gradients are zeros. `allow`: they are averaged as they are. None: `raise`, or
-                `allow` if there is a GradScaler in `extra`, which has to see them. Each bucket is read once more.
+                `allow` if there is a GradScaler in `extra`, which has to see them.
 
         Raises:
             JoinRefused: the swarm trains another model.
@@ -102,7 +102,7 @@ class DataParallel(torch.nn.Module):
         self._state_digest = state_digest
         self._nonfinite = _policy(nonfinite, extra)
         self._summed = _summable(module)
-        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm)
+        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm, peer.session.loop.commons.empty)
         self._statistics = RunningStatistics(module, algorithm)
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.tensors)}
         self._num_submitted = 0
@@ -170,8 +170,8 @@ class DataParallel(torch.nn.Module):
         if not self._in_pass:
             self._begin_pass(parameter)
         if not self._under_no_sync:
-            self._add(parameter)
-            if self._ends_step:
+            bucket = self._add(parameter)
+            if self._ends_step and not bucket.missing:
                 self._submit_full_buckets()
 
     def _begin_pass(self, parameter: torch.nn.Parameter) -> None:
@@ -189,7 +189,7 @@ class DataParallel(torch.nn.Module):
             self._share.accumulate()
         torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
 
-    def _add(self, parameter: torch.Tensor) -> None:
+    def _add(self, parameter: torch.Tensor) -> Bucket:
         bucket, index = self._place[parameter]
         gradient = parameter.grad
         assert gradient is not None
@@ -197,6 +197,10 @@ class DataParallel(torch.nn.Module):
             name = self._name_of(parameter)
             raise TypeError(f"the gradient of {name} is {gradient.layout}: construct its layer with sparse=False")
         bucket.add(index, gradient.detach(), self._share.fraction)
+        if self._nonfinite != "allow":
+            bucket.check(index)
+        parameter.grad = None  # the next gradient takes its memory, which is still in the cache
+        return bucket
 
     def _end_pass(self) -> None:
         """Nothing more comes in this pass: end the step, or get ready for the next pass."""
