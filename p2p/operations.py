@@ -351,10 +351,10 @@ class Operations:
         if operation.use is not Use.WEIGHTED:
             return None
         assert self.counts is not None
-        numbers = self.counts[:, 1]
-        if numbers[0] > 0 and (numbers == numbers[0]).all() and operation.ran in ROUND_ONCE:
+        numbers = self.counts[:, 1].tolist()
+        if numbers[0] > 0 and numbers.count(numbers[0]) == len(numbers) and operation.ran in ROUND_ONCE:
             return None
-        return int(numbers[self._rank]) / max(int(numbers.sum()), 1)
+        return float(numbers[self._rank] / max(sum(numbers), 1))
 
     def _reduction(self, operation: Operation, weight: float | None) -> Reduction:
         is_sum = operation.kind == "all_gather" or weight is not None

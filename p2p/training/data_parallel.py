@@ -1,8 +1,9 @@
 """Data-parallel training whose steps commit: averages gradients over the samples of all members of the view.
 
-Gradients are copied into buckets as backward produces them, and each bucket is summed while backward goes on. The end
-of backward waits until the step is committed, so clipping, schedules and any optimizer see committed gradients only,
-and a member's death before that costs no more than summing again what backward has left in the buckets.
+Gradients are copied into buckets as backward produces them, and each bucket is summed while backward goes on; `grad` is
+None from the copy to the commit. The end of backward waits until the step is committed, so clipping, schedules and any
+optimizer see committed gradients only, and a member's death before that costs no more than summing again what backward
+has left in the buckets.
 
 What is committed: the mean of the gradients that the members computed, each weighted by its number of samples. If each
 loss is a mean over samples, that is the gradient of one process with all these samples in one batch. A step may have
@@ -11,6 +12,8 @@ several backward passes, of which the last ends it:
 - micro-batches of `peer.batches(max_local_batch=n)` are averaged, weighted by their samples, as one larger batch;
 - passes under `no_sync` are summed in `grad`, as in one process, and the script's to scale; these sums are averaged,
   weighted by the samples of all passes of a member.
+
+After a commit `grad` lies in the arena, which other peers of the host can read and forked children cannot.
 
 Leaves out: devices other than the CPU; buffers other than running statistics; optimizers that call backward several
 times in a step (LBFGS).
@@ -36,7 +39,8 @@ from ..wire import MAX_BYTES_LEN
 from .buckets import DTYPES, Bucket, make_buckets
 from .statistics import RunningStatistics
 
-BUCKET_BYTES = 4 << 20
+BUCKET_BYTES = 12 << 20
+"""An operation costs up to a millisecond beside the sum; the last one, which overlaps with nothing, the time of it."""
 
 TWICE = (
     "backward was called twice for one `optimizer.step`: call all but the last under `with model.no_sync():`, "

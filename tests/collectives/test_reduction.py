@@ -347,7 +347,8 @@ for dtype, expected in ((np.float32, False), (np.float64, False), (np.int32, Fal
 @pytest.mark.parametrize("num_inputs", [1, 2, 3, 4, 6, 64])
 def test_a_mean_has_the_bits_of_a_division(dtype: type, num_inputs: int) -> None:
     rng, least = np.random.default_rng(0), np.finfo(dtype).smallest_subnormal
-    values: Array = np.concatenate([rng.standard_normal(100), [np.inf, -np.inf, -0.0, np.finfo(dtype).max]]).astype(dtype)
+    special: Array = np.array([np.inf, -np.inf, -0.0, np.finfo(dtype).max], dtype)
+    values: Array = np.concatenate([rng.standard_normal(100).astype(dtype), special])
     values = np.concatenate([values, least * np.arange(-100, 100).astype(dtype)])
     expected = values / dtype(num_inputs)
     Reduction("mean", num_inputs).complete(values)
