@@ -201,8 +201,8 @@ class Loop(Driver):
         self._stopping.set()
 
     def _look(self, standing: Standing, limit: float = math.inf) -> None:
-        deadline = min(self.core.next_deadline(), self._next_link_check, limit)
-        timeout_s = self._sleep(standing, deadline)
+        deadline = self.core.next_deadline()
+        timeout_s = self._sleep(standing, min(deadline, self._next_link_check, limit))
         self.baton.begin_wait()
         ready = self._transport.poll(timeout_s)
         self.baton.end_wait()
@@ -227,7 +227,7 @@ class Loop(Driver):
             self._feeding.expire(now)
             self.seeds.call(now, self.core)
             self._try_take_over(now)
-        if now >= self.core.next_deadline():
+        if now >= deadline:  # what has become due meanwhile is dealt with at the next look
             self._steps.report()
             self._carry_out(self.core.tick(now))
         self._following.go_on()

@@ -8,7 +8,7 @@ from ours is never summed.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ from .operation import Use as Use
 from .sharing import SharedRun, Sharing, Standing
 
 Array = npt.NDArray[Any]
+
+ROUND_ONCE: Final = ("one-shot", "direct")
+"""Algorithms that add up all inputs of an element in one go."""
 
 
 class Segment(NamedTuple):
@@ -275,7 +278,7 @@ class Operations:
                 self.num_refused += 1
 
     def _execute(self, operation: Operation) -> Execution:
-        gathers, weighted = operation.kind == "all_gather", operation.use is Use.WEIGHTED
+        gathers, weight = operation.kind == "all_gather", self._weight(operation)
         if gathers:
             schedule = one_shot_all_gather(self._rank, self._world_size)
         else:
@@ -283,10 +286,10 @@ class Operations:
         return Execution(
             schedule,
             self._rank,
-            self._weigh(operation) if weighted else operation.input,
+            operation.input if weight is None else _weigh(operation, weight),
             operation.result,
             segment_bytes=self._segment_bytes,
-            reduction=Reduction("sum" if weighted else operation.op, self._world_size),
+            reduction=self._reduction(operation, weight),
             own_chunk=self._rank if gathers else None,
             digest=xxhash.xxh3_128_digest,
         )
@@ -294,8 +297,8 @@ class Operations:
     def _share(self, index: int, operation: Operation) -> SharedRun:
         """Carry an operation out over shared memory, or only greet, if its algorithm has no program."""
         assert self._step is not None and self.sharing is not None
-        gathers, weighted = operation.kind == "all_gather", operation.use is Use.WEIGHTED
-        if gathers:
+        weight = self._weight(operation)
+        if operation.kind == "all_gather":
             program_of = self.sharing.all_gather(operation.input.nbytes)
         else:
             program_of = self.sharing.all_reduce(operation.ran)
@@ -308,8 +311,8 @@ class Operations:
                 fingerprint,
                 operation.input,
                 operation.result,
-                Reduction("sum" if weighted or gathers else operation.op, self._world_size),
-                weight=self._weight() if weighted else None,
+                self._reduction(operation, weight),
+                weight=weight,
                 checked=self._step.number,
             )
         self.sharing.enqueue(run)
@@ -356,16 +359,30 @@ class Operations:
             for later in range(index + 1, len(self._step.operations)):
                 self._run(later)
 
-    def _weight(self) -> float:
-        """This rank's share of the samples."""
-        assert self.counts is not None
-        return int(self.counts[self._rank, 1]) / max(int(self.counts[:, 1].sum()), 1)
+    def _weight(self, operation: Operation) -> float | None:
+        """What this rank's input is multiplied by before anything is added: its share of the samples.
 
-    def _weigh(self, operation: Operation) -> Array:
-        """The input times this rank's share of the samples; zeros, not 0 x input, where the share is 0."""
-        assert operation.scratch is not None
-        if (weight := self._weight()) == 0:
-            operation.scratch.fill(0)
-        else:
-            scale(operation.input, weight, operation.scratch)
-        return operation.scratch
+        None: by nothing. So it is, too, where all have the same share, and the sum is divided once: it is not where
+        sums are rounded on their way, which might overflow.
+        """
+        if operation.use is not Use.WEIGHTED:
+            return None
+        assert self.counts is not None
+        numbers = self.counts[:, 1].tolist()
+        if numbers[0] > 0 and numbers.count(numbers[0]) == len(numbers) and operation.ran in ROUND_ONCE:
+            return None
+        return float(numbers[self._rank] / max(sum(numbers), 1))
+
+    def _reduction(self, operation: Operation, weight: float | None) -> Reduction:
+        is_sum = operation.kind == "all_gather" or weight is not None
+        return Reduction("sum" if is_sum else operation.op, self._world_size)
+
+
+def _weigh(operation: Operation, weight: float) -> Array:
+    """The input times `weight`; zeros, not 0 x input, where that is 0."""
+    assert operation.scratch is not None
+    if weight == 0:
+        operation.scratch.fill(0)
+    else:
+        scale(operation.input, weight, operation.scratch)
+    return operation.scratch

@@ -1,16 +1,22 @@
 """Gradients in buckets: a few operations of about equal size, each of one type, instead of one per parameter."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..operations import Operation, Use
-from ..tensors import as_array
+from ..operations import Array, Operation, Use
+from ..tensors import as_array, empty_tensor
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Of parameters whose gradients can be averaged."""
+
+Empty = Callable[[int, np.dtype[Any]], Array]
+"""Makes memory for so many elements of a type."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +31,7 @@ class Bucket:
         operation: a weighted mean.
         missing: indices of parameters that this backward pass has not reached.
         empty: indices of parameters without a gradient in this step.
+        is_suspect: some of `flat` is not finite, or so large that a sum of it is not.
     """
 
     tensors: Sequence[Tensor]
@@ -34,6 +41,7 @@ class Bucket:
     operation: Operation
     missing: set[int] = field(default_factory=set)
     empty: set[int] = field(default_factory=set)
+    is_suspect: bool = False
     _version: int = 0
 
     def begin_pass(self) -> None:
@@ -44,17 +52,26 @@ class Bucket:
         """Nothing is in it."""
         self.begin_pass()
         self.empty = set(range(len(self.tensors)))
+        self.is_suspect = False
 
     def add(self, index: int, gradient: Tensor, fraction: float) -> None:
         """The pass has reached a parameter: add `fraction` of its gradient."""
+        values = self.inputs[index]
         if index not in self.empty:
-            self.inputs[index].add_(gradient, alpha=fraction)
+            values.add_(gradient, alpha=fraction)
         elif fraction == 1.0:
-            self.inputs[index].copy_(gradient)
+            values.copy_(gradient)
         else:
-            torch.mul(gradient, fraction, out=self.inputs[index])
+            torch.mul(gradient, fraction, out=values)
         self.empty.discard(index)
         self.missing.discard(index)
+
+    def check(self, index: int) -> None:
+        """Look for what is not finite where something was just added: it is in the cache still."""
+        values = self.inputs[index]
+        total = values.sum() if values.itemsize > 2 else values.sum(dtype=torch.float32)
+        if not math.isfinite(total.item()):
+            self.is_suspect = True
 
     def zero_empty(self) -> None:
         """The last pass of the step is over: what it and those before it did not reach adds nothing."""
@@ -72,9 +89,8 @@ class Bucket:
         return self.results[0]._version - self._version
 
     def is_finite(self) -> bool:
-        """Whether all of `flat` is. One pass over it, where the sum is finite; half types are summed in float32."""
-        wide = torch.float64 if self.flat.dtype == torch.float64 else torch.float32
-        return bool(self.flat.sum(dtype=wide).isfinite()) or bool(self.flat.isfinite().all())
+        """Whether all of `flat` is, which was looked at wherever something was added."""
+        return not self.is_suspect or bool(self.flat.isfinite().all())
 
     def first_not_finite(self) -> Tensor:
         """The first of `tensors` for which this peer has NaN or infinity; there is one."""
@@ -82,26 +98,29 @@ class Bucket:
         return next(tensor for tensor, values in pairs if not values.isfinite().all())
 
 
-def make_bucket(tensors: Sequence[Tensor], algorithm: str | None) -> Bucket:
-    """A bucket for `tensors`, which are of one type."""
-    size = sum(tensor.numel() for tensor in tensors)
-    flat, result, scratch = (torch.zeros(size, dtype=tensors[0].dtype) for _ in range(3))
-    arrays = [as_array(each) for each in (flat, result, scratch)]
+def make_bucket(tensors: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty) -> Bucket:
+    """A bucket for `tensors`, which are of one type; its input and its result lie in memory that `empty` makes."""
+    shape, dtype = (sum(tensor.numel() for tensor in tensors),), tensors[0].dtype
+    flat, result = (empty_tensor(shape, dtype, empty) for _ in range(2))
+    input, scratch = as_array(flat), as_array(torch.zeros(shape, dtype=dtype))
     operation = Operation(
-        "all_reduce", arrays[0], arrays[1], arrays[0].shape, algorithm, Use.WEIGHTED, arrays[2], op="mean"
+        "all_reduce", input, as_array(result), input.shape, algorithm, Use.WEIGHTED, scratch, op="mean"
     )
     bucket = Bucket(tensors, flat, views(flat, tensors), views(result, tensors), operation)
     bucket.begin_step()
     return bucket
 
 
-def make_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int, algorithm: str | None) -> list[Bucket]:
+def make_buckets(
+    parameters: Iterable[nn.Parameter], bucket_bytes: int, algorithm: str | None, empty: Empty = np.empty
+) -> list[Bucket]:
     """Buckets of `bucket_bytes`, more only where one parameter is larger.
 
     Args:
         parameters: in about the order in which backward reaches them.
         bucket_bytes: of one bucket.
         algorithm: of every operation.
+        empty: makes memory for inputs and results.
 
     Returns:
         In the order in which they should be full, which is the same on every peer.
@@ -115,7 +134,7 @@ def make_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: int, algorith
             groups.append(group)
         group.append((place, parameter))
     groups.sort(key=lambda group: group[-1][0])
-    return [make_bucket([parameter for _, parameter in group], algorithm) for group in groups]
+    return [make_bucket([parameter for _, parameter in group], algorithm, empty) for group in groups]
 
 
 def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:

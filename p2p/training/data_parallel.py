@@ -1,8 +1,9 @@
 """Data-parallel training whose steps commit: averages gradients over the samples of all members of the view.
 
-Gradients are copied into buckets as backward produces them, and each bucket is summed while backward goes on. The end
-of backward waits until the step is committed, so clipping, schedules and any optimizer see committed gradients only,
-and a member's death before that costs no more than summing again what backward has left in the buckets.
+Gradients are copied into buckets as backward produces them, and each bucket is summed while backward goes on; `grad` is
+None from the copy to the commit. The end of backward waits until the step is committed, so clipping, schedules and any
+optimizer see committed gradients only, and a member's death before that costs no more than summing again what backward
+has left in the buckets.
 
 What is committed: the mean of the gradients that the members computed, each weighted by its number of samples. If each
 loss is a mean over samples, that is the gradient of one process with all these samples in one batch. A step may have
@@ -11,6 +12,8 @@ several backward passes, of which the last ends it:
 - micro-batches of `peer.batches(max_local_batch=n)` are averaged, weighted by their samples, as one larger batch;
 - passes under `no_sync` are summed in `grad`, as in one process, and the script's to scale; these sums are averaged,
   weighted by the samples of all passes of a member.
+
+After a commit `grad` lies in the arena, which other peers of the host can read and forked children cannot.
 
 Leaves out: devices other than the CPU; buffers other than running statistics; optimizers that call backward several
 times in a step (LBFGS).
@@ -36,7 +39,8 @@ from ..wire import MAX_BYTES_LEN
 from .buckets import DTYPES, Bucket, make_buckets
 from .statistics import RunningStatistics
 
-BUCKET_BYTES = 4 << 20
+BUCKET_BYTES = 12 << 20
+"""An operation costs up to a millisecond beside the sum; the last one, which overlaps with nothing, the time of it."""
 
 TWICE = (
     "backward was called twice for one `optimizer.step`: call all but the last under `with model.no_sync():`, "
@@ -85,7 +89,7 @@ class DataParallel(torch.nn.Module):
                 its backward pass, before anything of it is sent. `skip`: it adds nothing to the step, and 0 samples
                 to the receipt; the step is started over without them, which takes some milliseconds, and if nobody
                 adds anything the gradients are zeros. `allow`: they are averaged as they are. None: `raise`, or
-                `allow` if there is a GradScaler in `extra`, which has to see them. Each bucket is read once more.
+                `allow` if there is a GradScaler in `extra`, which has to see them.
 
         Raises:
             JoinRefused: the swarm trains another model.
@@ -102,7 +106,7 @@ class DataParallel(torch.nn.Module):
         self._state_digest = state_digest
         self._nonfinite = _policy(nonfinite, extra)
         self._summed = _summable(module)
-        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm)
+        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm, peer.session.loop.commons.empty)
         self._statistics = RunningStatistics(module, algorithm)
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.tensors)}
         self._num_submitted = 0
@@ -170,8 +174,8 @@ class DataParallel(torch.nn.Module):
         if not self._in_pass:
             self._begin_pass(parameter)
         if not self._under_no_sync:
-            self._add(parameter)
-            if self._ends_step:
+            bucket = self._add(parameter)
+            if self._ends_step and not bucket.missing:
                 self._submit_full_buckets()
 
     def _begin_pass(self, parameter: torch.nn.Parameter) -> None:
@@ -189,7 +193,7 @@ class DataParallel(torch.nn.Module):
             self._share.accumulate()
         torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
 
-    def _add(self, parameter: torch.Tensor) -> None:
+    def _add(self, parameter: torch.Tensor) -> Bucket:
         bucket, index = self._place[parameter]
         gradient = parameter.grad
         assert gradient is not None
@@ -197,6 +201,10 @@ class DataParallel(torch.nn.Module):
             name = self._name_of(parameter)
             raise TypeError(f"the gradient of {name} is {gradient.layout}: construct its layer with sparse=False")
         bucket.add(index, gradient.detach(), self._share.fraction)
+        if self._nonfinite != "allow":
+            bucket.check(index)
+        parameter.grad = None  # the next gradient takes its memory, which is still in the cache
+        return bucket
 
     def _end_pass(self) -> None:
         """Nothing more comes in this pass: end the step, or get ready for the next pass."""

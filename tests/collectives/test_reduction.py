@@ -341,3 +341,15 @@ for dtype, expected in ((np.float32, False), (np.float64, False), (np.int32, Fal
     assert both[1].done and ("torch" in sys.modules) is expected, dtype
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("num_inputs", [1, 2, 3, 4, 6, 64])
+def test_a_mean_has_the_bits_of_a_division(dtype: type, num_inputs: int) -> None:
+    rng, least = np.random.default_rng(0), np.finfo(dtype).smallest_subnormal
+    special: Array = np.array([np.inf, -np.inf, -0.0, np.finfo(dtype).max], dtype)
+    values: Array = np.concatenate([rng.standard_normal(100).astype(dtype), special])
+    values = np.concatenate([values, least * np.arange(-100, 100).astype(dtype)])
+    expected = values / dtype(num_inputs)
+    Reduction("mean", num_inputs).complete(values)
+    assert values.tobytes() == expected.tobytes()

@@ -125,9 +125,9 @@ def counts(number: int, first: int = 0) -> Operation:
     return Operation("all_gather", values, values, values.shape, "one-shot", Use.COUNTS)
 
 
-def weighted(values: Array) -> Operation:
+def weighted(values: Array, algorithm: str | None = None) -> Operation:
     result, scratch = np.empty_like(values), values.copy()
-    return Operation("all_reduce", values, result, values.shape, None, Use.WEIGHTED, scratch, op="mean")
+    return Operation("all_reduce", values, result, values.shape, algorithm, Use.WEIGHTED, scratch, op="mean")
 
 
 def other_calls(algorithm: str) -> list[Operation]:
@@ -150,8 +150,10 @@ def inputs_of(world_size: int, length: int, dtype: type = np.float32) -> list[Ar
     return [rng.integers(-99, 99, length).astype(dtype) for _ in range(world_size)]
 
 
-def submit_weighted(group: Group, numbers: Sequence[int], gradients: Sequence[Array]) -> list[Operation]:
-    operations = [weighted(gradient) for gradient in gradients]
+def submit_weighted(
+    group: Group, numbers: Sequence[int], gradients: Sequence[Array], algorithm: str | None = None
+) -> list[Operation]:
+    operations = [weighted(gradient, algorithm) for gradient in gradients]
     for me in group.members:
         group.all[me].submit(0, counts(numbers[me], first=10 * me))
         group.all[me].submit(0, operations[me])

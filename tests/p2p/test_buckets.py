@@ -50,16 +50,38 @@ def test_gradients_of_several_passes_are_added_by_their_fraction() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_not_finite_is_found_and_large_numbers_are_not(dtype: torch.dtype) -> None:
     (bucket,) = make_buckets(parameters_of((dtype, 3), (dtype, 3)), 100, None)
-    assert bucket.is_finite()
-    bucket.flat.fill_(torch.finfo(dtype).max)  # whose sum is not finite
+
+    def fill(*gradients: list[float], fraction: float = 1.0) -> None:
+        for index, gradient in enumerate(gradients):
+            bucket.add(index, torch.tensor(gradient, dtype=dtype), fraction)
+            bucket.check(index)
+
+    largest = torch.finfo(dtype).max
+    fill([largest] * 3, [0.0] * 3)  # whose sum is not finite
     assert bucket.is_finite()
     for value in (math.nan, math.inf, -math.inf):
-        bucket.flat.zero_()
-        bucket.flat[4] = value
+        bucket.begin_step()
+        fill([0.0] * 3, [-value, value, 0.0])
         assert not bucket.is_finite()
         assert bucket.first_not_finite() is bucket.tensors[1]
-    bucket.flat[3] = -value
-    assert not bucket.is_finite()
+    bucket.begin_step()
+    fill([0.0] * 3, [0.0] * 3)
+    assert bucket.is_finite()
+
+
+def test_what_one_of_several_passes_adds_is_found_if_it_is_not_finite() -> None:
+    (bucket,) = make_buckets(parameters_of((torch.float16, 1), (torch.float16, 1)), 100, None)
+    for gradients in ((60000.0, math.nan), (60000.0, 0.0)):
+        bucket.begin_step()
+        for index, gradient in enumerate(gradients):
+            bucket.add(index, torch.tensor([gradient]), 0.5)
+            bucket.check(index)
+        bucket.begin_pass()
+        bucket.add(0, torch.tensor([50000.0]), 1.0)
+        bucket.check(0)
+        bucket.zero_empty()
+        assert not bucket.is_finite()  # by the pass before, or since the sum is more than float16 holds
+        assert bucket.first_not_finite() is bucket.tensors[0]
 
 
 def test_writes_by_the_script_are_counted_from_the_commit_on() -> None:

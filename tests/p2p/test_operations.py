@@ -310,6 +310,29 @@ def test_where_nobody_counts_the_sum_is_zeros() -> None:
     assert all((operation.result == 0).all() for operation in operations)
 
 
+@pytest.mark.parametrize("algorithm", ["one-shot", "direct"])
+def test_equal_shares_are_added_as_they_are_and_divided_once(algorithm: str) -> None:
+    group, rng = new_view(4), np.random.default_rng(0)
+    gradients = [rng.standard_normal(100).astype(np.float32) for _ in group.all]
+    operations = submit_weighted(group, [5, 3, 3, 3], gradients, algorithm)
+    group.deliver(9)
+    group.install(1, 2, 3)
+    group.activate()
+    group.deliver()
+    group.finished()
+    mean = ((gradients[1] + gradients[2]) + gradients[3]) / np.float32(3)
+    assert {operation.result.tobytes() for operation in operations[1:]} == {mean.tobytes()}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_large_gradients_of_a_half_type_do_not_overflow_on_their_way(algorithm: str) -> None:
+    group = new_view(3)
+    gradients = [np.full(50, 60000, np.float16) for _ in group.all]
+    operations = submit_weighted(group, [2, 2, 2], gradients, algorithm)
+    group.deliver()
+    assert all(np.allclose(operation.result, 60000, rtol=2e-3) for operation in operations)
+
+
 def test_weights_are_those_of_the_view_that_finishes_the_step() -> None:
     group = new_view(3)
     gradients = [np.full(50, value, np.float32) for value in (3.0, 9.0, 100.0)]

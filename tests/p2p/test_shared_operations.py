@@ -175,7 +175,11 @@ def test_a_gather_of_any_size_is_one_of_all(machine: Machine, num_bytes: int) ->
 # Weights.
 
 
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=4), st.booleans(), seeds)
+numbers_of_samples = st.lists(st.integers(0, 9), min_size=2, max_size=4)
+equal_numbers = st.tuples(st.integers(0, 9), st.integers(2, 4)).map(lambda drawn: [drawn[0]] * drawn[1])
+
+
+@given(numbers_of_samples | equal_numbers, st.booleans(), seeds)
 @settings(deadline=None)
 def test_weighted_sums_have_the_bits_of_the_message_path(
     machine: Machine, numbers: list[int], is_half: bool, seed: int
@@ -194,6 +198,22 @@ def test_weighted_sums_have_the_bits_of_the_message_path(
         assert all(each.counts is not None and each.counts.tolist() == gathered for each in group.all)
         results.append([operation.result.tobytes() for operation in operations])
     assert results[0] == results[1] and len(set(results[0])) == 1
+
+
+@pytest.mark.parametrize("numbers", [[4, 4, 4], [4, 4, 2]])
+def test_gradients_in_the_arena_that_count_alike_are_read_where_they_are(machine: Machine, numbers: list[int]) -> None:
+    group = sharing_view(machine, len(numbers))
+    gradients = [machine.place(me, np.full(100, me + 1, np.float32)) for me in range(len(numbers))]
+    operations = submit_weighted(group, numbers, gradients)
+    group.deliver()
+    group.finished()
+    mean = np.average([1.0, 2.0, 3.0], weights=numbers)
+    for arena, gradient, operation in zip(machine.host.arenas, gradients, operations, strict=False):
+        region = arena.region_of(gradient)
+        lent = {arena.board.lent(0, turn).input_offset for turn in (0, 1)}
+        assert region is not None and (region.offset in lent) is (len(set(numbers)) == 1)
+        assert np.allclose(operation.result, mean)
+    assert [gradient[0] for gradient in gradients] == [1.0, 2.0, 3.0]
 
 
 def test_what_is_weighted_waits_for_the_counts(machine: Machine) -> None:
