@@ -217,7 +217,7 @@ def test_a_stopped_peer_comes_back_by_itself(swarm: Swarm) -> None:
     for peer in peers:
         peer.expect("view of 2")
     stopped.send_signal(signal.SIGCONT)
-    back = stopped.expect_line(r"view \d+ was agreed without this peer.*; this peer, .*, comes back by itself")
+    back = stopped.expect_line(r"view \d+ was agreed without this peer.*; this peer, .*, comes back")
     for peer in peers:
         peer.expect_line("view of 3", after="view of 2")
     stopped.expect_line(r"step \d+ 2 3", after=back)
@@ -232,7 +232,7 @@ def test_a_peer_whose_parameters_change_in_its_memory_is_named_and_comes_back_wi
     damaged = swarm.start(TRAIN, "1000", "damaged", min_peers=3)
     back = damaged.expect_line(
         rf"the parameters of step 16 at {name(damaged)} differ from those of most members of its view; "
-        rf"this peer, {name(damaged)}, comes back by itself"
+        rf"this peer, {name(damaged)}, comes back"
     )
     for peer in peers:
         peer.expect(f"the parameters of step 16 at {name(damaged)} differ from those of most; it is done without it")
