@@ -12,7 +12,7 @@ from collectives.ring import ring_all_reduce
 from collectives.schedule import Kind, Schedule, Transfer, even_chunks
 from collectives.tree import tree_all_reduce
 from collectives.verification import verify, verify_all_gather
-from collectives.widening import reducer, scale
+from collectives.widening import Reducer, reducer, scale
 
 __all__ = [
     "ALGORITHMS",
@@ -23,6 +23,7 @@ __all__ = [
     "Execution",
     "Kind",
     "Outgoing",
+    "Reducer",
     "Reduction",
     "Schedule",
     "ScheduleError",

@@ -6,33 +6,29 @@ Where a rank can read the memory of all others, nothing has to be sent. Each len
 - PUBLISH counts the own progress up by one: whatever this rank has written so far may be read from now on. The
   first one of an operation is what lends the input.
 - WAIT goes on when the progress of each of these peers, in this operation, has come as far as it says.
-- REDUCE adds one chunk of the inputs of these peers, in their order, and writes the sum into the own result. With
-  one peer it is a copy of its input.
+- REDUCE adds up one chunk of inputs, or of results as they stand, and writes the sum into the own result. One
+  source alone is copied.
 - COPY takes one chunk of a peer's result into the own result.
 
-Inputs are never written, and each chunk of a result once. So what has been published is never written again, and a
-read is safe if a WAIT listed before it names a progress that its lender reaches only after the write: this is what
-`verify_programs` proves. All ranks publish equally often, so the next operation can count on from there; and every
-rank sees that every other has begun, so with two operations begun nobody still reads for the one before them.
+Inputs are never written. A chunk of a result may be: a ring leaves a partial sum there for its neighbour, and the
+sum of all later. `compilation` makes a program of any schedule; `program_verification` proves that nobody reads what is
+not there yet, or may be written meanwhile. A rank writes its result, and what goes with it, only after it has seen that
+all others have begun: so nobody still reads it for the operation before. All ranks count their progress up equally far,
+however often they publish, so that the next operation can count on from there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from graphlib import CycleError, TopologicalSorter
-from typing import Final
+from functools import cached_property
+from typing import NamedTuple
 
-from collectives.matching import Node, Place, ScheduleError
-from collectives.schedule import peers_after
 
-BLOCK_BYTES: Final = 512 << 10
-"""What is reduced at a time: the sum stays in a core's own cache until all inputs are in."""
+class Source(NamedTuple):
+    """Where a summand lies."""
 
-BLOCKS_FROM_BYTES: Final = 1 << 20
-
-BLOCKS_BEHIND: Final = 8
-"""So far behind its own blocks a rank copies those of others: near enough to find them in a cache that all share, and
-far enough that ranks which share a core need not change places after each block."""
+    rank: int
+    is_result: bool = False
+    """In the result of the rank, as it stands; otherwise in its input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +46,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Write the sum of `chunk` of the inputs of `peers`, in this order, into the own result."""
+    """Write the sum of `chunk` of all sources, in this order, into the own result."""
 
     chunk: int
-    peers: tuple[int, ...]
+    sources: tuple[Source, ...]
+    """The own result can only be the first."""
+
+    completes: bool = True
+    """Whether this is the result of all ranks; otherwise it is a partial sum, that others read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class Copy:
 
     chunk: int
     peer: int
+    is_passed_on: bool = False
+    """Whether others read the copy."""
 
 
 Instruction = Publish | Wait | Reduce | Copy
@@ -71,189 +73,23 @@ Instruction = Publish | Wait | Reduce | Copy
 class Program:
     """One rank's part of an operation. Compared by identity; build it once and keep it."""
 
-    num_chunks: int
-    """Of equal size."""
+    chunks: tuple[float, ...]
+    """The weight of each chunk, as in a schedule."""
 
     instructions: tuple[Instruction, ...]
+    num_publishes: int
+    """By how much the operation counts the progress up: as often as the rank publishes that does so most."""
 
     @cached_property
-    def num_publishes(self) -> int:
-        """By how much the operation counts the progress up."""
-        return sum(isinstance(each, Publish) for each in self.instructions)
+    def num_chunks(self) -> int:
+        return len(self.chunks)
 
-    @cached_property
-    def lends_result(self) -> bool:
-        """Whether peers read the result of this rank, so that it has to lie in shared memory."""
-        return any(isinstance(each, Copy) for each in self.instructions)
-
-
-def one_shot_program(rank: int, world_size: int) -> Program:
-    """Everybody adds up all inputs: one wait, for small buckets. For n ranks and S bytes each reads nS."""
-    return Program(1, (Publish(), *_wait(peers_after(rank, world_size), 1), Reduce(0, tuple(range(world_size)))))
+    @property
+    def lends_results(self) -> bool:
+        """Whether ranks read each other's results, which then have to lie in shared memory: they are published, too."""
+        return self.num_publishes > 1
 
 
-def direct_program(rank: int, world_size: int, num_blocks: int = 1) -> Program:
-    """Add up the own part for all, then copy the others' parts: two waits; for n ranks and S bytes each reads 2S.
-
-    The part of a rank is cut into `num_blocks` chunks, which are its own and follow each other. Those of others are
-    copied while it is still busy with its own, `BLOCKS_BEHIND` later.
-    """
-    peers, everybody = peers_after(rank, world_size), tuple(range(world_size))
-    instructions: list[Instruction] = [Publish(), *_wait(peers, 1)]
-    lag = min(num_blocks, BLOCKS_BEHIND)
-    for block in range(num_blocks + lag):
-        if block < num_blocks:
-            instructions += [Reduce(rank * num_blocks + block, everybody), Publish()]
-        if (copied := block - lag) >= 0:
-            for peer in peers:
-                instructions += [*_wait([peer], 2 + copied), Copy(peer * num_blocks + copied, peer)]
-    return Program(world_size * num_blocks, tuple(instructions))
-
-
-def all_gather_program(rank: int, world_size: int) -> Program:
-    """Copy the input of rank r into chunk r: one wait; each rank reads what all have."""
-    copies = [Reduce(peer, (peer,)) for peer in range(world_size)]
-    return Program(world_size, (Publish(), *_wait(peers_after(rank, world_size), 1), *copies))
-
-
-@lru_cache(maxsize=1024)
-def all_reduce_program(algorithm: str, rank: int, world_size: int, size_bytes: int) -> Program | None:
-    """What `rank` does with a bucket of this size; None for an algorithm that has no program."""
-    if algorithm == "one-shot":
-        return one_shot_program(rank, world_size)
-    if algorithm == "direct":
-        return direct_program(rank, world_size, num_blocks_for(size_bytes, world_size))
-    return None
-
-
-def num_blocks_for(size_bytes: int, world_size: int) -> int:
-    """Into how many blocks the part of one rank is cut, in a bucket of this size."""
-    return 1 if size_bytes < BLOCKS_FROM_BYTES else -(-size_bytes // (world_size * BLOCK_BYTES))
-
-
-def _wait(peers: Sequence[int], progress: int) -> list[Wait]:
-    return [Wait(tuple(peers), progress)] if peers else []
-
-
-def verify_programs(programs: Sequence[Program], expected: Callable[[int], tuple[int, ...]] | None = None) -> None:
-    """Prove that `programs`, one per rank, are an operation, whatever the timing.
-
-    Args:
-        programs: in rank order.
-        expected: whose inputs are added up in a chunk, in order; None: everybody's in rank order, an all-reduce.
-
-    Raises:
-        ScheduleError: they would hang, read what may not be there yet, or leave another result.
-    """
-    everybody = tuple(range(len(programs)))
-    _check_shapes(programs)
-    shown = _find_writes(programs)
-    for rank, program in enumerate(programs):
-        _check_reads(rank, program, shown, len(programs))
-    results = _evaluate(programs)
-    for rank in everybody:
-        for chunk in range(programs[0].num_chunks):
-            found = results.get((rank, chunk), ())
-            if found != (wanted := everybody if expected is None else expected(chunk)):
-                raise ScheduleError(f"rank {rank}, chunk {chunk}: adds up inputs {found}, not {wanted}")
-
-
-def _check_shapes(programs: Sequence[Program]) -> None:
-    first, ranks = programs[0], range(len(programs))
-    for rank, program in enumerate(programs):
-        shape = program.num_chunks, program.num_publishes
-        if shape != (first.num_chunks, first.num_publishes):
-            raise ScheduleError(
-                f"rank {rank} has {shape[0]} chunks and publishes {shape[1]} times, "
-                f"rank 0 has {first.num_chunks} and publishes {first.num_publishes} times"
-            )
-        for index, instruction in enumerate(program.instructions):
-            if not _is_sound(instruction, rank, ranks, range(first.num_chunks), first.num_publishes):
-                raise ScheduleError(f"{_name((rank, index), instruction)}: no such rank, chunk or progress")
-
-
-def _is_sound(instruction: Instruction, rank: int, ranks: range, chunks: range, num_publishes: int) -> bool:
-    match instruction:
-        case Publish():
-            return True
-        case Wait(peers, progress):
-            return all(peer in ranks and peer != rank for peer in peers) and 1 <= progress <= num_publishes
-        case Reduce(chunk, peers):
-            return chunk in chunks and all(peer in ranks for peer in peers) and bool(peers)
-    return instruction.chunk in chunks and instruction.peer in ranks and instruction.peer != rank
-
-
-def _find_writes(programs: Sequence[Program]) -> dict[Place, int]:
-    """For each chunk of each result, the progress of its rank that shows it to others."""
-    shown: dict[Place, int] = {}
-    for rank, program in enumerate(programs):
-        progress = 0
-        for index, instruction in enumerate(program.instructions):
-            if isinstance(instruction, Publish):
-                progress += 1
-            elif isinstance(instruction, Reduce | Copy):
-                if (rank, instruction.chunk) in shown:
-                    raise ScheduleError(f"{_name((rank, index), instruction)}: the chunk is written twice")
-                shown[rank, instruction.chunk] = progress + 1
-    return shown
-
-
-def _check_reads(rank: int, program: Program, shown: dict[Place, int], world_size: int) -> None:
-    """Every read of another rank's memory comes after a wait for what was published after the write."""
-    awaited = [0] * world_size
-    for index, instruction in enumerate(program.instructions):
-        needed: list[tuple[int, int]] = []
-        match instruction:
-            case Wait(peers, progress):
-                for peer in peers:
-                    awaited[peer] = max(awaited[peer], progress)
-            case Reduce(_, peers):
-                needed = [(peer, 1) for peer in peers if peer != rank]
-            case Copy(chunk, peer):
-                needed = [(peer, shown.get((peer, chunk), 1 << 40))]
-        for peer, progress in needed:
-            if awaited[peer] < progress:
-                raise ScheduleError(
-                    f"{_name((rank, index), instruction)}: does not wait until rank {peer} has shown it"
-                )
-    for peer in range(world_size):
-        if peer != rank and not awaited[peer]:
-            raise ScheduleError(
-                f"rank {rank} never sees that rank {peer} has begun, so memory could be reused too early"
-            )
-
-
-def _evaluate(programs: Sequence[Program]) -> dict[Place, tuple[int, ...]]:
-    """Whose inputs each chunk of each result adds up, in order."""
-    results: dict[Place, tuple[int, ...]] = {}
-    for rank, index in _sort(programs):
-        match programs[rank].instructions[index]:
-            case Reduce(chunk, peers):
-                results[rank, chunk] = peers
-            case Copy(chunk, peer):
-                results[rank, chunk] = results[peer, chunk]
-            case _:
-                pass
-    return results
-
-
-def _sort(programs: Sequence[Program]) -> list[Node]:
-    """All instructions, each after what it waits for."""
-    publishes = [
-        [index for index, each in enumerate(program.instructions) if isinstance(each, Publish)] for program in programs
-    ]
-    graph: dict[Node, list[Node]] = {}
-    for rank, program in enumerate(programs):
-        for index, instruction in enumerate(program.instructions):
-            graph[rank, index] = [(rank, index - 1)] if index else []
-            if isinstance(instruction, Wait):
-                graph[rank, index] += [(peer, publishes[peer][instruction.progress - 1]) for peer in instruction.peers]
-    try:
-        return list(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        cycle = [_name(node, programs[node[0]].instructions[node[1]]) for node in error.args[1]]
-        raise ScheduleError(f"these wait for each other: {'; '.join(cycle)}") from None
-
-
-def _name(node: Node, instruction: Instruction) -> str:
-    return f"rank {node[0]}, instruction {node[1]} ({instruction})"
+def inputs_of(ranks: Sequence[int]) -> tuple[Source, ...]:
+    """The inputs of `ranks`, in this order."""
+    return tuple(map(Source, ranks))

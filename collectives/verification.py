@@ -13,7 +13,7 @@ nothing in most reductions. Half types are rounded when a chunk is sent, and at 
 last, by a REDUCE, completes it: a mean is divided there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from collectives.matching import MatchedSchedules, Node, Place, ScheduleError
 from collectives.schedule import Kind, Schedule, even_chunks
@@ -29,16 +29,8 @@ def verify(build: Build, world_size: int) -> None:
         ScheduleError: it is not. Names the rank, the transfer and the chunk.
     """
     matched = MatchedSchedules([build(rank, world_size) for rank in range(world_size)])
-    expressions = _Expressions(world_size)
-    results = _evaluate(matched, expressions, lambda rank, chunk: rank)
-    for (rank, chunk), result in results.items():
-        summands = expressions.summands[result]
-        if summands != tuple(range(world_size)):
-            raise ScheduleError(f"rank {rank}, chunk {chunk}: adds up inputs {summands}, not each one once")
-        if world_size > 1 and result not in expressions.completed:
-            raise ScheduleError(f"rank {rank}, chunk {chunk}: no rank's last write of it completes the sum")
-        if result != results[0, chunk]:
-            raise ScheduleError(f"rank {rank}, chunk {chunk}: adds in another order than rank 0, or rounds elsewhere")
+    expressions = Expressions(world_size)
+    check_all_reduce(evaluate(matched, expressions, lambda rank, chunk: rank), expressions, world_size)
 
 
 def verify_all_gather(build: Build, world_size: int) -> None:
@@ -51,14 +43,39 @@ def verify_all_gather(build: Build, world_size: int) -> None:
     chunks = matched.schedules[0].chunks
     if chunks != even_chunks(world_size):
         raise ScheduleError(f"rank 0 cuts chunks {chunks}, not one of weight 1 for each of {world_size} ranks")
-    expressions = _Expressions(world_size)
-    results = _evaluate(matched, expressions, lambda rank, chunk: rank if rank == chunk else expressions.garbage)
+    expressions = Expressions(world_size)
+    results = evaluate(matched, expressions, lambda rank, chunk: rank if rank == chunk else expressions.garbage)
+    check_all_gather(results)
+
+
+def check_all_reduce(results: Mapping[Place, int], expressions: "Expressions", world_size: int) -> None:
+    """Check that each chunk of each rank is the complete sum of all inputs, and has the same bits on all ranks.
+
+    Raises:
+        ScheduleError: it is not.
+    """
+    for (rank, chunk), result in results.items():
+        summands = expressions.summands[result]
+        if summands != tuple(range(world_size)):
+            raise ScheduleError(f"rank {rank}, chunk {chunk}: adds up inputs {summands}, not each one once")
+        if world_size > 1 and result not in expressions.completed:
+            raise ScheduleError(f"rank {rank}, chunk {chunk}: no rank's last write of it completes the sum")
+        if result != results[0, chunk]:
+            raise ScheduleError(f"rank {rank}, chunk {chunk}: adds in another order than rank 0, or rounds elsewhere")
+
+
+def check_all_gather(results: Mapping[Place, int]) -> None:
+    """Check that chunk r of each rank is the input of rank r.
+
+    Raises:
+        ScheduleError: it is not.
+    """
     for (rank, chunk), result in results.items():
         if result != chunk:
             raise ScheduleError(f"rank {rank}, chunk {chunk}: does not end as the input of rank {chunk}")
 
 
-class _Expressions:
+class Expressions:
     """Sums of inputs by number: the inputs come first, and equal numbers mean equal bits."""
 
     def __init__(self, world_size: int) -> None:
@@ -97,8 +114,8 @@ class _Expressions:
         return self._numbers[key]
 
 
-def _evaluate(
-    matched: MatchedSchedules, expressions: _Expressions, inputs: Callable[[int, int], int]
+def evaluate(
+    matched: MatchedSchedules, expressions: Expressions, inputs: Callable[[int, int], int]
 ) -> dict[Place, int]:
     """The final expression of each chunk of each rank, given what the inputs are."""
     ranks, chunks = range(len(matched.schedules)), range(len(matched.schedules[0].chunks))

@@ -5,8 +5,8 @@ who needs it, since that takes seconds. Blocks are small enough to stay in a cor
 threads of its own: this runs beside a backward pass.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -15,6 +15,12 @@ from collectives.reduction import Reduction
 
 BLOCK: Final = 32768
 """Elements. torch uses several threads for more."""
+
+
+class Reducer(Protocol):
+    """Writes what becomes of `arrays`, in their order, into `out`, which may be the first of them."""
+
+    def __call__(self, arrays: Sequence[Array], out: Array, /, *, completes: bool = True) -> None: ...
 
 
 class Widening:
@@ -75,8 +81,8 @@ class Widening:
             bits[nans] = self._nan
 
 
-def reducer(reduction: Reduction, dtype: DType) -> Callable[[Sequence[Array], Array], None]:
-    """What writes the complete reduction of its first argument, one array per rank, into its second.
+def reducer(reduction: Reduction, dtype: DType) -> Reducer:
+    """What writes the reduction of its first argument into its second; complete, or to be reduced with others.
 
     With the bits that `Execution` leaves; one array alone is copied. Those of a half type are given as `carried` has
     them. For one thread at a time.
@@ -89,18 +95,19 @@ def reducer(reduction: Reduction, dtype: DType) -> Callable[[Sequence[Array], Ar
     combine = reduction.combine(np.dtype(np.float32) if widening else dtype)
 
     @np.errstate(over="ignore", invalid="ignore")  # infinities are for the caller to find, as in torch
-    def reduce(arrays: Sequence[Array], out: Array) -> None:
+    def reduce(arrays: Sequence[Array], out: Array, /, *, completes: bool = True) -> None:
         if len(arrays) == 1:
             out[:] = arrays[0]
             return
         if widening is not None:
-            widening.reduce(reduction, arrays, out, completes=True)
+            widening.reduce(reduction, arrays, out, completes=completes)
             return
         total = arrays[0]
         for array in arrays[1:]:
             combine(total, array, out=out)
             total = out
-        reduction.complete(out)
+        if completes:
+            reduction.complete(out)
 
     return reduce
 

@@ -11,7 +11,8 @@
 
 Memory order. A word is read and written by one aligned 8-byte load or store: that is what CPython compiles a
 `memoryview` of format "Q" to (a memcpy of constant size). x86-64 keeps stores in order, and loads; only a load may
-overtake an earlier store. So data before progress, and data before another look at the tag, need nothing there. Where
+overtake an earlier store. So data before progress, and data before another look at the tag, need nothing there, and
+neither does what is written over what others have read: they say so by their progress, later. Where
 a store has to be seen before the next load is made (progress, then sleeping; sleeping, then progress) there is a
 `fence`. Other processors promise less: `IS_ORDERED` says whether the board may be used.
 

@@ -16,9 +16,10 @@ from typing import Final
 
 import numpy as np
 
+from collectives import Reducer
 from collectives.program import Copy, Instruction, Program, Publish, Reduce, Wait
 
-from .arena import Array, Memory
+from .arena import Memory
 from .board import Finished, fence
 from .lending import Call, Operands, Seat
 
@@ -29,9 +30,6 @@ _MOST_NAMED: Final = 64
 """Ranks, for which a board has bits."""
 _CHUNKS_AT_ONCE: Final = 8
 """Then others should be heard. Some milliseconds for chunks of half a megabyte."""
-
-Reducer = Callable[[Sequence[Array], Array], None]
-"""Writes what becomes of the first, in their order, into the second."""
 
 DigestFunction = Callable[[memoryview], bytes]
 
@@ -83,6 +81,7 @@ class Exchange:
         """
         self._operands = Operands(program, call, self._memories, self._seat, self._turn)
         self._instructions, self._next, self._base = program.instructions, 0, self._published
+        self._end = self._base + program.num_publishes
         self._reducer, self._checked = reduce, checked % program.num_chunks
         self.digests = [b""] * program.num_chunks
         self._copied: set[int] = set()
@@ -105,41 +104,53 @@ class Exchange:
                     self._awaited = peers, self._base + progress
                     if self.late():
                         return False
-                case Reduce(chunk, peers):
-                    self._reduce(chunk, peers)
+                    if progress == 1:
+                        self._operands.check_calls(peers)
+                case Reduce() as reduce:
+                    self._reduce(reduce)
                     num_written += 1
-                case Copy(chunk, peer):
-                    self._copy(chunk, peer)
+                case Copy() as copy:
+                    self._copy(copy)
                     num_written += 1
             self._next += 1
             if num_written == _CHUNKS_AT_ONCE:
                 return False
         if self._instructions:
             self._instructions, self._next = (), 0
+            self._published = self._end  # others may have published more often, and all go on from the same number
             if self._checked in self._copied:
                 held = self._operands.result[self._operands.bounds[self._checked]]
                 self.digests[self._checked] = self._digest(held.view(np.uint8).data)
         return True
 
-    def _reduce(self, chunk: int, peers: Sequence[int]) -> None:
-        operands = self._operands
-        where, bounds = operands.bounds[chunk], operands.input_bounds[chunk]
+    def _reduce(self, reduce: Reduce) -> None:
+        operands, chunk = self._operands, reduce.chunk
+        where = operands.bounds[chunk]
         result = (operands.result if operands.lent is None else operands.lent)[where]
-        self._reducer([operands.input(peer)[bounds] for peer in peers], result)
-        operands.check_tags(peers)
+        arrays = [operands.read(source, chunk) for source in reduce.sources]
+        self._reducer(arrays, result, completes=reduce.completes)
+        operands.check_tags([source.rank for source in reduce.sources])
+        if not reduce.completes:
+            return
         self.digests[chunk] = digest = self._digest(result.view(np.uint8).data)
         if operands.lent is not None:
             if operands.lent is not operands.result:
                 operands.result[where] = result
             operands.write_digest(chunk, digest)
 
-    def _copy(self, chunk: int, peer: int) -> None:
-        operands = self._operands
+    def _copy(self, copy: Copy) -> None:
+        """The digest comes along; that of a partial sum says nothing, and nobody asks for it."""
+        operands, chunk = self._operands, copy.chunk
         where = operands.bounds[chunk]
-        operands.result[where] = operands.lent_result(peer)[where]
-        self.digests[chunk] = operands.read_digest(peer, chunk)
+        operands.result[where] = operands.lent_result(copy.peer)[where]
+        self.digests[chunk] = digest = operands.read_digest(copy.peer, chunk)
         self._copied.add(chunk)
-        operands.check_tags((peer,))
+        operands.check_tags((copy.peer,))
+        if copy.is_passed_on:
+            assert operands.lent is not None
+            if operands.lent is not operands.result:
+                operands.lent[where] = operands.result[where]
+            operands.write_digest(chunk, digest)
 
     def ahead_bytes(self) -> int:
         """How much of what follows the operation that is complete all ranks can do in one go; the same on all.

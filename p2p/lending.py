@@ -13,17 +13,17 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from collectives import even_chunks, split_by_weight
-from collectives.program import Program
+from collectives import split_by_weight
+from collectives.program import Program, Source
+from collectives.programs import MOST_CHUNKS
 
 from .arena import DIGESTS_OFFSET, TABLE_BYTES, Array, Memory, Region
 from .board import Lent
 from .errors import RemoteProtocolError
 
 DIGEST_BYTES: Final = 16
-MOST_CHUNKS: Final = TABLE_BYTES // DIGEST_BYTES
-
-_TABLE: Final = Region(DIGESTS_OFFSET, TABLE_BYTES)
+TABLE: Final = Region(DIGESTS_OFFSET, MOST_CHUNKS * DIGEST_BYTES)
+assert TABLE.length <= TABLE_BYTES
 
 
 class Interrupted(Exception):
@@ -77,7 +77,7 @@ class Operands:
 
     Attributes:
         result: of this rank.
-        lent: the own result as others see it; None if the program lends none.
+        lent: the own result as others see it, partial sums too; None if the program lends none.
         bounds: of the chunks in a result.
         input_bounds: of the chunks in an input.
     """
@@ -91,14 +91,20 @@ class Operands:
         self.lent = own.array(Region(region.offset, call.input.length), call.dtype) if region is not None else None
         result = self.lent if call.result is None else call.result
         assert result is not None, "the result has to go somewhere"
-        assert self.lent is not None or not program.lends_result, "others copy from the result: lend it"
+        assert self.lent is not None or not program.lends_results, "others copy from the result: lend it"
         self.result: Array = result
-        self.bounds = chunk_bounds(result.size, program.num_chunks)
+        self.bounds = chunk_bounds(result.size, program.chunks)
         whole = slice(0, self._inputs[seat.rank].size)
         is_part = whole.stop < result.size
         self.input_bounds = (whole,) * program.num_chunks if is_part else self.bounds
         assert program.num_chunks <= MOST_CHUNKS, f"{program.num_chunks} chunks"
         own.board.lend(seat.group, turn, Lent(call.fingerprint, *call.input, *(region or (0, 0)), call.ahead_bytes))
+
+    def read(self, source: Source, chunk: int) -> Array:
+        """What is to be added up, of a rank that has published it."""
+        if source.is_result:
+            return self.lent_result(source.rank)[self.bounds[chunk]]
+        return self.input(source.rank)[self.input_bounds[chunk]]
 
     def input(self, rank: int) -> Array:
         """The whole input of `rank`, which has published that it lends it."""
@@ -121,13 +127,23 @@ class Operands:
         others = (self._lent_by(rank) for rank in range(len(self._memories)) if rank != self._seat.rank)
         return min([self._call.ahead_bytes, *(lent.ahead_bytes for lent in others)])
 
+    def check_calls(self, ranks: Sequence[int]) -> None:
+        """Of `ranks`, which have begun: whether they call the same.
+
+        Raises:
+            Interrupted: one has left the view.
+            Differs: one calls something else.
+        """
+        for rank in ranks:
+            self._lent_by(rank)
+
     def read_digest(self, rank: int, chunk: int) -> bytes:
         """Of a chunk of the result of `rank`, which it has published."""
-        return bytes(self._memories[rank].array(_TABLE, np.uint8)[_digest_place(chunk)].data)
+        return bytes(self._memories[rank].array(TABLE, np.uint8)[_digest_place(chunk)].data)
 
     def write_digest(self, chunk: int, digest: bytes) -> None:
         """Of a chunk of the own result, before it is published."""
-        table = self._memories[self._seat.rank].array(_TABLE, np.uint8)
+        table = self._memories[self._seat.rank].array(TABLE, np.uint8)
         table[_digest_place(chunk)] = np.frombuffer(digest, np.uint8)
 
     def check_tags(self, ranks: Sequence[int]) -> None:
@@ -162,6 +178,6 @@ def _digest_place(chunk: int) -> slice:
 
 
 @lru_cache(maxsize=1024)
-def chunk_bounds(size: int, num_chunks: int) -> tuple[slice, ...]:
-    """Where each chunk lies in an array of `size` elements."""
-    return tuple(split_by_weight(size, even_chunks(num_chunks)))
+def chunk_bounds(size: int, chunks: tuple[float, ...]) -> tuple[slice, ...]:
+    """Where each chunk lies in an array of `size` elements, given their weights."""
+    return tuple(split_by_weight(size, chunks))

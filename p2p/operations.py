@@ -211,11 +211,7 @@ class Operations:
             self._mismatched(self._shared[0], error.rank)
             return Standing.IDLE
         while self._shared and isinstance(run := self._running[self._shared[0]], SharedRun) and run.done:
-            index = self._shared.popleft()
-            if run.is_greeting:
-                self._start(index)
-            else:
-                self._after(index, run)
+            self._after(self._shared.popleft(), run)
         return standing
 
     # Frames.
@@ -261,7 +257,7 @@ class Operations:
             self._feed_early(index)
 
     def _start(self, index: int) -> None:
-        """Carry an operation out by messages."""
+        """Carry an operation out by messages: in this view there is no shared memory."""
         assert self._step is not None
         self._running[index] = run = self._execute(self._step.operations[index])
         self._send_all(index, run.start())
@@ -295,26 +291,22 @@ class Operations:
         )
 
     def _share(self, index: int, operation: Operation) -> SharedRun:
-        """Carry an operation out over shared memory, or only greet, if its algorithm has no program."""
+        """Carry an operation out over shared memory."""
         assert self._step is not None and self.sharing is not None
         weight = self._weight(operation)
         if operation.kind == "all_gather":
             program_of = self.sharing.all_gather(operation.input.nbytes)
         else:
             program_of = self.sharing.all_reduce(operation.ran)
-        fingerprint = self._step.fingerprints[index]
-        if program_of is None:
-            run = self.sharing.greeting(fingerprint)
-        else:
-            run = SharedRun(
-                program_of,
-                fingerprint,
-                operation.input,
-                operation.result,
-                self._reduction(operation, weight),
-                weight=weight,
-                checked=self._step.number,
-            )
+        run = SharedRun(
+            program_of,
+            self._step.fingerprints[index],
+            operation.input,
+            operation.result,
+            self._reduction(operation, weight),
+            weight=weight,
+            checked=self._step.number,
+        )
         self.sharing.enqueue(run)
         return run
 
@@ -323,9 +315,6 @@ class Operations:
         assert self._step is not None and run is not None
         if segment.fingerprint != self._step.fingerprints[index]:
             self._mismatched(index, segment.source)
-            return
-        if isinstance(run, SharedRun) and run.is_greeting:
-            self._early[segment.sequence].append(segment)
             return
         if isinstance(run, SharedRun):
             raise RemoteProtocolError(f"operation {segment.sequence} came as a frame, and is one of shared memory")

@@ -13,12 +13,12 @@ from enum import Enum, auto
 from functools import cache
 from typing import Final
 
-import numpy as np
 import xxhash
 
 from collectives import Reduction, carried, reducer, scale
 from collectives.execution import Awaited
-from collectives.program import Program, all_gather_program, all_reduce_program
+from collectives.program import Program
+from collectives.programs import all_gather_program, all_reduce_program
 
 from .arena import Arena, Array, Memory, Region, Slots
 from .board import Finished
@@ -45,7 +45,6 @@ class SharedRun:
     Attributes:
         done: the result is complete.
         fingerprint: what all ranks must have in common; 16 bytes.
-        is_greeting: it only shows all that all call the same, and then messages carry it out.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class SharedRun:
             checked: of the chunks, in turns, which one this rank digests as it holds it.
         """
         self.fingerprint = fingerprint
-        self.done = self.is_greeting = False
+        self.done = False
         self.checked = checked
         self._program_of, self._weight = program_of, weight
         self.reduction, self.dtype = reduction, input.dtype
@@ -149,33 +148,16 @@ class Sharing:
 
     # What runs.
 
-    def all_reduce(self, algorithm: str) -> Callable[[int], Program] | None:
-        """The programs of this rank for an algorithm, if there are any."""
-        rank, world_size = self._seat.rank, self._world_size
-        if all_reduce_program(algorithm, rank, world_size, 0) is None:
-            return None
-
-        def program_of(num_bytes: int) -> Program:
-            program = all_reduce_program(algorithm, rank, world_size, num_bytes)
-            assert program is not None
-            return program
-
-        return program_of
-
-    def all_gather(self, num_bytes: int) -> Callable[[int], Program] | None:
-        """The program of this rank that gathers so many bytes of each rank, if they fit."""
-        if num_bytes > PIECE_BYTES:
-            return None
+    def all_reduce(self, algorithm: str) -> Callable[[int], Program]:
+        """The programs of this rank for an algorithm."""
         rank, world_size = self._seat.rank, self._world_size  # with `self` a cycle would keep the memory of the dead
-        return lambda _: all_gather_program(rank, world_size)
+        return lambda num_bytes: all_reduce_program(algorithm, rank, world_size, num_bytes)
 
-    def greeting(self, fingerprint: bytes) -> SharedRun:
-        """For an operation without a program. Otherwise who waits here, and who waits for frames, would not meet."""
-        program_of = self.all_reduce("one-shot")
-        assert program_of is not None
-        run = SharedRun(program_of, fingerprint, np.empty(0, np.uint8), np.empty(0, np.uint8), Reduction())
-        run.is_greeting = True
-        return run
+    def all_gather(self, num_bytes: int) -> Callable[[int], Program]:
+        """The program of this rank that gathers so many bytes of each rank: `PIECE_BYTES` at most."""
+        assert num_bytes <= PIECE_BYTES, f"{num_bytes} bytes are gathered in one piece of {PIECE_BYTES} at most"
+        rank, world_size = self._seat.rank, self._world_size
+        return lambda _: all_gather_program(rank, world_size)
 
     def enqueue(self, run: SharedRun) -> None:
         """Carry `run` out after those before it."""
@@ -215,13 +197,13 @@ class Sharing:
         program, of_input, of_result = run.piece(self._piece_bytes)
         input, result = run.input[of_input], run.result[of_result]
         lent_input = self._arena.region_of(input) if run.is_raw else None
-        is_long = program.lends_result and lent_input is not None
+        is_long = program.lends_results and lent_input is not None
         if lent_input is None:
             lent_input = self._inputs.take(input.nbytes)
             run.fill(of_input, self._arena.array(lent_input, input.dtype))
         lent_result: Region | None = None
         into: Array | None = result
-        if program.lends_result:
+        if program.lends_results:
             lent_result = self._arena.region_of(result)
             into = None if lent_result is not None else result
             lent_result = lent_result or Region(self._result.offset, result.nbytes)

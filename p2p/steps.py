@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from collectives.programs import MOST_CHUNKS
 from gossip import Core, Member, View
 from gossip import effects as fx
 from gossip import messages as m
@@ -167,7 +168,8 @@ class Steps:
         self._note("active", view.number)
         self._mismatches.begin()
         self._tell(Admitted(view, done))
-        sharing = self._share(view) if shares and len(view.members) > 1 else None
+        shares = shares and 1 < len(view.members) <= MOST_CHUNKS
+        sharing = self._share(view) if shares else None
         self._operations.activate(view.members.index(self._core.me), len(view.members), sharing)
         self.try_finish()
 

@@ -18,7 +18,8 @@ import numpy as np
 import xxhash
 
 from collectives import Reduction, reducer
-from collectives.program import Program, one_shot_program
+from collectives.program import Program
+from collectives.programs import one_shot_program
 from p2p.arena import REGIONS_OFFSET, Arena, Mapping, Memory, Region, Slots
 from p2p.bell import Bell
 from p2p.exchange import Exchange

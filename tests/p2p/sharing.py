@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from collectives import Reduction, reducer
+from collectives import Reducer, Reduction, reducer
 from collectives.program import Program
 from p2p.arena import Arena, Array, Mapping, Memory, Region, Slots
-from p2p.exchange import DigestFunction, Exchange, Reducer
+from p2p.exchange import DigestFunction, Exchange
 from p2p.lending import Call, Seat
 from p2p.sharing import PIECE_BYTES, Sharing
 
@@ -90,7 +90,7 @@ class Rank:
         """Begin to add up; where the result will be: outside the arena, if `is_heap`."""
         region, lent = self.lend(values), None
         self.result = np.full_like(values, 99)
-        if program.lends_result:
+        if program.lends_results:
             lent = self.arena.allocate(values.nbytes)
             assert lent is not None
             if not is_heap:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
+from collectives.programs import MOST_CHUNKS
 from gossip import Core, Envelope, Member, View
 from gossip.effects import Committed, Diverged, Effect, Overheard, Send
 from gossip.messages import NOT_CALLED, Abort, Beat, Body, Progress
@@ -248,3 +249,13 @@ def test_who_has_just_joined_and_ends_its_step_too_early_raises_alone(peers: tup
     one.steps.overhear(other.core.me, Abort(0, 1, "all_reduce sum of int64 [11] by size"))
     (error,) = one.told
     assert isinstance(error, OperationMismatch) and error.is_alone and one.core.leaving
+
+
+def test_more_members_than_have_room_for_digests_share_no_memory(peers: tuple[Peer, Peer]) -> None:
+    """So no program has more chunks than that."""
+    one, _ = peers
+    strangers = [Member(f"{number:016x}", 1) for number in range(MOST_CHUNKS)]
+    view = after(first_view(), one.core.me, *strangers)
+    one.steps.install()
+    one.steps.activate(view, -1, shares=True)
+    assert one.steps.sharing is None

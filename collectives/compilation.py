@@ -1,0 +1,159 @@
+"""Compiles schedules for shared memory: what would be sent is read where it lies.
+
+A REDUCE or RECV of a chunk from a peer becomes a WAIT for the progress at which the peer shows what it would have
+sent, and a read of its result; of its input, where it had written nothing into the chunk before. All that a rank
+reduces between two SENDs of a chunk is one instruction: so half types are rounded where a message would have been,
+and the bits are those of the messages.
+
+A rank does one thing after the other, so the list needs an order in which nobody waits for who waits for him: by the
+number of hops that have to come before, then as listed. Each chunk can be cut into blocks that follow each other: while
+one is added up, another one is read by the next rank, `BLOCKS_BEHIND` later.
+
+What overwrites a chunk depends on the receipt of all that was sent from it (`matching`), so it comes after the reads,
+too: whoever reads publishes again before anything that depends on it goes on. `program_verification` proves it.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from collectives.matching import MatchedSchedules, Node
+from collectives.program import Copy, Instruction, Program, Publish, Reduce, Source, Wait
+from collectives.schedule import Kind, Schedule, peers_after
+
+BLOCKS_BEHIND: Final = 8
+"""So far behind is what comes a hop later: near enough to find a block in a cache that all share, and far enough that
+ranks which share a core need not change places after each block."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The writes into a chunk between two SENDs of it: one instruction, for each block."""
+
+    num_hops: int
+    node: Node
+    """The last write."""
+
+    chunk: int
+    sources: tuple[Source, ...]
+    awaited: tuple[Node, ...]
+    """What other ranks have to have written and shown before."""
+
+    is_shown: bool
+    is_last: bool
+
+
+def compile_programs(schedules: Sequence[Schedule], num_blocks: int = 1) -> tuple[Program, ...]:
+    """What the ranks of an operation do over shared memory; the results have the bits that the messages leave.
+
+    Args:
+        schedules: in rank order.
+        num_blocks: into which each chunk is cut. The chunks of the programs are the blocks in order; if weights are
+            whole numbers, none crosses the border of a chunk.
+
+    Raises:
+        ScheduleError: the schedules do not fit together.
+    """
+    matched = MatchedSchedules(schedules)
+    runs = _find_runs(matched)
+    orders = [_order(each, num_blocks) for each in runs]
+    progress = {
+        (run.node, block): number
+        for order in orders
+        for number, (run, block) in enumerate(((run, block) for run, block in order if run.is_shown), start=2)
+    }
+    chunks = tuple(weight for weight in schedules[0].chunks for _ in range(num_blocks))
+    num_publishes = max(progress.values(), default=1)
+    programs = []
+    for rank, order in enumerate(orders):
+        instructions = _list_instructions(rank, len(schedules), order, progress, num_blocks)
+        programs.append(Program(chunks, tuple(instructions), num_publishes))
+    return tuple(programs)
+
+
+def _find_runs(matched: MatchedSchedules) -> list[list[_Run]]:
+    """Per rank."""
+    transfers, num_hops = matched.transfers, _count_hops(matched)
+    shown = {written for node, written in matched.previous_writes.items() if transfers[node].kind is Kind.SEND}
+    last = {(node[0], each.chunk): node for node, each in transfers.items() if each.kind is not Kind.SEND}
+    values: dict[tuple[int, int], list[Source]] = {}
+    awaited: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
+    runs: list[list[_Run]] = [[] for _ in matched.schedules]
+    for rank in range(len(runs)):
+        for chunk in range(len(matched.schedules[0].chunks)):
+            own = Source(rank)
+            values[rank, chunk] = [] if (rank, chunk) in matched.own_inputs else [own]
+            if (rank, chunk) not in last:
+                runs[rank].append(_Run(0, (rank, -1), chunk, (own,), (), is_shown=False, is_last=True))
+    for node, transfer in transfers.items():
+        if transfer.kind is Kind.SEND:
+            continue
+        rank, place = node[0], (node[0], transfer.chunk)
+        if transfer.kind is Kind.RECV:
+            values[place] = []  # but what was awaited is: others may rely on it
+        written = None if transfer.peer == rank else matched.previous_writes.get(matched.senders[node])
+        values[place].append(Source(transfer.peer, written is not None))
+        if written is not None:
+            awaited[place].append(written)
+        is_shown, is_last = node in shown, last[place] == node
+        if is_shown or is_last:
+            sources, needed = tuple(values[place]), tuple(awaited.pop(place, ()))
+            runs[rank].append(_Run(num_hops[node], node, transfer.chunk, sources, needed, is_shown, is_last))
+            values[place] = [Source(rank, is_result=True)]
+    return runs
+
+
+def _count_hops(matched: MatchedSchedules) -> dict[Node, int]:
+    """How many hops have to come before each transfer is finished."""
+    num_hops: dict[Node, int] = {}
+    for node in matched.order:
+        transfer = matched.transfers[node]
+        if transfer.kind is Kind.SEND:
+            earlier = [num_hops[node[0], index] for index in transfer.after]
+        else:
+            earlier = [num_hops[matched.previous_writes[node]]] if node in matched.previous_writes else []
+            earlier += [num_hops[matched.senders[node]] + 1] if node in matched.senders else []
+        num_hops[node] = max(earlier, default=0)
+    return num_hops
+
+
+def _order(runs: Sequence[_Run], num_blocks: int) -> list[tuple[_Run, int]]:
+    """The runs of one rank, block by block."""
+    lag = min(num_blocks, BLOCKS_BEHIND)
+
+    def turn(pair: tuple[_Run, int]) -> tuple[int, int, int]:
+        run, block = pair
+        return run.num_hops * lag + block, run.node[1], run.chunk
+
+    return sorted(((run, block) for run in runs for block in range(num_blocks)), key=turn)
+
+
+def _list_instructions(
+    rank: int,
+    world_size: int,
+    order: Sequence[tuple[_Run, int]],
+    progress: dict[tuple[Node, int], int],
+    num_blocks: int,
+) -> list[Instruction]:
+    peers = peers_after(rank, world_size)
+    seen = dict.fromkeys(peers, 1)
+    instructions: list[Instruction] = [Publish(), *([Wait(tuple(peers), 1)] if peers else [])]
+    for run, block in order:
+        late: defaultdict[int, list[int]] = defaultdict(list)
+        for node in run.awaited:
+            if seen[node[0]] < (needed := progress[node, block]):
+                seen[node[0]] = needed
+                late[needed].append(node[0])
+        instructions += [Wait(tuple(ranks), needed) for needed, ranks in late.items()]
+        instructions.append(_instruction(run, run.chunk * num_blocks + block))
+        if run.is_shown:
+            instructions.append(Publish())
+    return instructions
+
+
+def _instruction(run: _Run, chunk: int) -> Instruction:
+    first = run.sources[0]
+    if len(run.sources) == 1 and first.is_result:
+        return Copy(chunk, first.rank, run.is_shown)
+    return Reduce(chunk, run.sources, run.is_last)

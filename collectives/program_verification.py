@@ -1,0 +1,209 @@
+"""A proof that the programs of all ranks are a collective operation, whatever the timing.
+
+What happens before what is a graph: the instructions of a rank in their order, and each WAIT after the publish that it
+names. A *clock* per instruction says how much of every rank's list has surely happened before it. A read of a chunk
+stands for one value if every write of it has either happened before the read, or happens after it: the last one before
+is what is read. Expressions for values are those of `verification`.
+"""
+
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from collectives.matching import MatchedSchedules, Node, Place, ScheduleError
+from collectives.program import Copy, Instruction, Program, Publish, Reduce, Source, Wait
+from collectives.schedule import Schedule
+from collectives.verification import Expressions, check_all_gather, check_all_reduce, evaluate
+
+
+def verify_programs(programs: Sequence[Program], schedules: Sequence[Schedule] | None = None) -> None:
+    """Prove that `programs`, one per rank, are an all-reduce.
+
+    Args:
+        programs: in rank order.
+        schedules: what they were compiled from, if the bits are to be those that the messages leave.
+
+    Raises:
+        ScheduleError: they would hang, read what may not be there yet or may be written meanwhile, or leave another
+            result. Names the rank, the instruction and the chunk.
+    """
+    expressions = Expressions(len(programs))
+    results = _Proof(programs, expressions, gathers=False).results
+    check_all_reduce(results, expressions, len(programs))
+    if schedules is None:
+        return
+    expected = evaluate(MatchedSchedules(schedules), expressions, lambda rank, _: rank)
+    num_blocks = programs[0].num_chunks // len(schedules[0].chunks)
+    for (rank, chunk), result in results.items():
+        if result != expected[rank, chunk // num_blocks]:
+            raise ScheduleError(
+                f"rank {rank}, chunk {chunk}: adds in another order than the schedule, or rounds elsewhere"
+            )
+
+
+def verify_gather_programs(programs: Sequence[Program]) -> None:
+    """Prove that `programs`, one per rank, are an all-gather: all end with the input of rank r in chunk r.
+
+    Raises:
+        ScheduleError: they are not.
+    """
+    check_all_gather(_Proof(programs, Expressions(len(programs)), gathers=True).results)
+
+
+class _Proof:
+    """One walk through all instructions, which stands for all runs.
+
+    Attributes:
+        results: the expression of each chunk of each rank at the end.
+    """
+
+    def __init__(self, programs: Sequence[Program], expressions: Expressions, *, gathers: bool) -> None:
+        self._programs, self._expressions, self._gathers = programs, expressions, gathers
+        self._instructions: dict[Node, Instruction] = {
+            (rank, index): instruction
+            for rank, program in enumerate(programs)
+            for index, instruction in enumerate(program.instructions)
+        }
+        self._publishes = [
+            [index for index, each in enumerate(program.instructions) if isinstance(each, Publish)]
+            for program in programs
+        ]
+        self._check_shapes()
+        self._writes: dict[Place, list[Node]] = {}
+        for node, instruction in self._instructions.items():
+            if isinstance(instruction, Reduce | Copy):
+                self._writes.setdefault((node[0], instruction.chunk), []).append(node)
+        order = self._sort()
+        self._clocks = self._find_clocks(order)
+        self._values: dict[Node, int] = {}
+        self._digested: set[Node] = set()
+        for node in order:
+            self._carry_out(node)
+        self.results = {
+            (rank, chunk): self._result(rank, chunk)
+            for rank in range(len(programs))
+            for chunk in range(programs[0].num_chunks)
+        }
+
+    # What each program looks like.
+
+    def _check_shapes(self) -> None:
+        first = self._programs[0]
+        for rank, program in enumerate(self._programs):
+            if (program.chunks, program.num_publishes) != (first.chunks, first.num_publishes):
+                raise ScheduleError(
+                    f"rank {rank} has chunks {program.chunks} and counts up by {program.num_publishes}, "
+                    f"rank 0 has {first.chunks} and counts up by {first.num_publishes}"
+                )
+            if not 1 <= (count := len(self._publishes[rank])) <= program.num_publishes:
+                raise ScheduleError(f"rank {rank} publishes {count} times, and counts up by {program.num_publishes}")
+        for node, instruction in self._instructions.items():
+            if not self._is_sound(node[0], instruction):
+                raise ScheduleError(f"{self._name(node)}: no such rank, chunk or progress")
+
+    def _is_sound(self, rank: int, instruction: Instruction) -> bool:
+        ranks, chunks = range(len(self._programs)), range(self._programs[0].num_chunks)
+        match instruction:
+            case Publish():
+                return True
+            case Wait(peers, progress):
+                return all(
+                    peer in ranks and peer != rank and 1 <= progress <= len(self._publishes[peer]) for peer in peers
+                )
+            case Reduce(chunk, sources):
+                own_result = Source(rank, is_result=True)
+                return (
+                    chunk in chunks
+                    and bool(sources)
+                    and all(source.rank in ranks for source in sources)
+                    and own_result not in sources[1:]  # it is overwritten while the others are added
+                )
+        return instruction.chunk in chunks and instruction.peer in ranks and instruction.peer != rank
+
+    # What happens before what.
+
+    def _sort(self) -> list[Node]:
+        """All instructions, each after what it waits for."""
+        graph = {node: self._waits_for(node) for node in self._instructions}
+        try:
+            return list(TopologicalSorter(graph).static_order())
+        except CycleError as error:
+            cycle = "; ".join(self._name(node) for node in error.args[1])
+            raise ScheduleError(f"these wait for each other: {cycle}") from None
+
+    def _waits_for(self, node: Node) -> list[Node]:
+        (rank, index), instruction = node, self._instructions[node]
+        earlier = [(rank, index - 1)] if index else []
+        if isinstance(instruction, Wait):
+            earlier += [(peer, self._publishes[peer][instruction.progress - 1]) for peer in instruction.peers]
+        return earlier
+
+    def _find_clocks(self, order: Sequence[Node]) -> dict[Node, list[int]]:
+        """Per instruction, and rank, how many of the instructions of that rank have happened once it is done."""
+        clocks: dict[Node, list[int]] = {}
+        for node in order:
+            rank, index = node
+            earlier = [clocks[each] for each in self._waits_for(node)]
+            clock = list(map(max, zip(*earlier, strict=True))) if earlier else [0] * len(self._programs)
+            clock[rank] = index + 1
+            clocks[node] = clock
+        return clocks
+
+    def _is_before(self, earlier: Node, later: Node) -> bool:
+        return self._clocks[later][earlier[0]] > earlier[1]
+
+    # What is read and written.
+
+    def _carry_out(self, node: Node) -> None:
+        instruction = self._instructions[node]
+        if isinstance(instruction, Publish | Wait):
+            return
+        for peer, publishes in enumerate(self._publishes):
+            if peer != node[0] and not self._is_before((peer, publishes[0]), node):
+                raise ScheduleError(
+                    f"{self._name(node)}: does not wait until rank {peer} has begun, "
+                    "which may still read what was there before"
+                )
+        if isinstance(instruction, Copy):
+            read = self._find_write(node, instruction.peer, instruction.chunk)
+            self._values[node] = self._values[read]
+            if read in self._digested:
+                self._digested.add(node)
+            return
+        values = [self._read(node, source, instruction.chunk) for source in instruction.sources]
+        total = values[0]
+        for value in values[1:]:
+            total = self._expressions.add(total, value)
+        if instruction.completes:
+            self._digested.add(node)
+            total = self._expressions.complete(total) if len(values) > 1 else total
+        self._values[node] = self._expressions.round(total)
+
+    def _read(self, node: Node, source: Source, chunk: int) -> int:
+        if source.is_result:
+            return self._values[self._find_write(node, source.rank, chunk)]
+        return source.rank if source.rank == chunk or not self._gathers else self._expressions.garbage
+
+    def _find_write(self, reader: Node, rank: int, chunk: int) -> Node:
+        """What wrote the chunk of the result of `rank` that `reader` reads, whatever the timing."""
+        found: Node | None = None
+        for write in self._writes.get((rank, chunk), ()):
+            if write != reader and self._is_before(write, reader):
+                found = write
+            elif not self._is_before(reader, write):
+                raise ScheduleError(f"{self._name(reader)}: while it reads, {self._name(write)} may be under way")
+        if found is None:
+            raise ScheduleError(f"{self._name(reader)}: rank {rank} has written nothing there by then")
+        instruction = self._instructions[found]
+        is_lent = not isinstance(instruction, Copy) or instruction.is_passed_on
+        if not is_lent or not self._programs[rank].lends_results:
+            raise ScheduleError(f"{self._name(reader)}: reads what is not lent, {self._name(found)}")
+        return found
+
+    def _result(self, rank: int, chunk: int) -> int:
+        writes = self._writes.get((rank, chunk))
+        if not writes or writes[-1] not in self._digested:
+            raise ScheduleError(f"rank {rank}, chunk {chunk}: nothing is written there at last that has a digest")
+        return self._values[writes[-1]]
+
+    def _name(self, node: Node) -> str:
+        return f"rank {node[0]}, instruction {node[1]} ({self._instructions[node]})"

@@ -1,0 +1,88 @@
+"""The programs that there are: compiled from the schedules, but for those that every new view needs at once.
+
+`one_shot_program`, `direct_program` and `all_gather_program` are what `compile_programs` makes of the schedules of
+these names. They are written down because it takes the schedules of all ranks, 1 to 3 ms for 8 ranks and up to 100 for
+33, and who goes on after a death waits for them.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from collectives.algorithms import all_reduce_schedule
+from collectives.compilation import BLOCKS_BEHIND, compile_programs
+from collectives.program import Copy, Instruction, Program, Publish, Reduce, Wait, inputs_of
+from collectives.schedule import even_chunks, peers_after
+
+BLOCK_BYTES: Final = 512 << 10
+"""What is reduced at a time: the sum stays in a core's own cache until all inputs are in."""
+
+BLOCKS_FROM_BYTES: Final = 1 << 20
+MOST_CHUNKS: Final = 256
+"""Of a program, and so of ranks that share memory: there is room for the digests of so many."""
+
+
+def one_shot_program(rank: int, world_size: int) -> Program:
+    """Everybody adds up all inputs: one wait, for small buckets. For n ranks and S bytes each reads nS."""
+    reduce = Reduce(0, inputs_of(range(world_size)))
+    return Program(even_chunks(1), (*_begin(rank, world_size), reduce), num_publishes=1)
+
+
+def direct_program(rank: int, world_size: int, num_blocks: int = 1) -> Program:
+    """Add up the own part for all, then copy the others' parts: two waits; for n ranks and S bytes each reads 2S.
+
+    The part of a rank is cut into `num_blocks` chunks, which are its own and follow each other. Those of others are
+    copied while it is still busy with its own, `BLOCKS_BEHIND` later.
+    """
+    peers, everybody = peers_after(rank, world_size), inputs_of(range(world_size))
+    instructions = _begin(rank, world_size)
+    publishes = [Publish()] if peers else []
+    lag = min(num_blocks, BLOCKS_BEHIND)
+    for block in range(num_blocks + lag):
+        if block < num_blocks:
+            instructions += [Reduce(rank * num_blocks + block, everybody), *publishes]
+        if (copied := block - lag) >= 0:
+            for peer in peers:
+                instructions += [Wait((peer,), 2 + copied), Copy(peer * num_blocks + copied, peer)]
+    chunks = even_chunks(world_size * num_blocks)
+    return Program(chunks, tuple(instructions), 1 + num_blocks * len(publishes))
+
+
+def all_gather_program(rank: int, world_size: int) -> Program:
+    """Copy the input of rank r into chunk r: one wait; each rank reads what all have."""
+    copies = [Reduce(peer, inputs_of([peer])) for peer in (rank, *peers_after(rank, world_size))]
+    instructions = (*_begin(rank, world_size), *copies)
+    return Program(even_chunks(world_size), instructions, num_publishes=1)
+
+
+@lru_cache(maxsize=1024)
+def all_reduce_program(algorithm: str, rank: int, world_size: int, size_bytes: int) -> Program:
+    """What `rank` does with a bucket of this size; the same object each time.
+
+    Raises:
+        ValueError: the algorithm is unknown, or the rank is not in `range(world_size)`.
+    """
+    if algorithm == "one-shot":
+        return one_shot_program(rank, world_size)
+    if algorithm == "direct":
+        return direct_program(rank, world_size, num_blocks_for(size_bytes, world_size))
+    num_chunks = len(all_reduce_schedule(algorithm, rank, world_size).chunks)
+    return _compile(algorithm, world_size, num_blocks_for(size_bytes, num_chunks))[rank]
+
+
+@lru_cache(maxsize=32)
+def _compile(algorithm: str, world_size: int, num_blocks: int) -> tuple[Program, ...]:
+    schedules = [all_reduce_schedule(algorithm, rank, world_size) for rank in range(world_size)]
+    return compile_programs(schedules, num_blocks)
+
+
+def num_blocks_for(size_bytes: int, num_chunks: int) -> int:
+    """Into how many blocks each of so many equal parts of a bucket of this size is cut."""
+    if size_bytes < BLOCKS_FROM_BYTES:
+        return 1
+    return min(-(-size_bytes // (num_chunks * BLOCK_BYTES)), max(1, MOST_CHUNKS // num_chunks))
+
+
+def _begin(rank: int, world_size: int) -> list[Instruction]:
+    peers: Sequence[int] = peers_after(rank, world_size)
+    return [Publish(), *([Wait(tuple(peers), 1)] if peers else [])]
