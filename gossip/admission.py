@@ -2,12 +2,13 @@
 
 A joiner that *follows* takes committed steps while it has no seat, and is admitted when it lags by one step, or by a
 fifth of a second, which grows to a second while it asks; waiting until it has everything would never end where steps
-are shorter than the way to it. One that does not follow is admitted as it is, and the barrier of its view waits for its
-state.
+are shorter than the way to it. What it lacks must be on its way, or all would wait for its state. One that does not
+follow is admitted as it is, and the barrier of its view waits for its state.
 """
 
 import math
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from .messages import NOTHING_DONE, Join
@@ -79,6 +80,7 @@ class Admission:
         self._penalties: dict[str, _Penalty] = {}
         self._excluded: dict[str, int] = {}
         self._commits: deque[tuple[float, int]] = deque()
+        self._start = NOTHING_DONE
 
     def ask(self, now: float, joiner: Member, join: Join) -> None:
         """`joiner` asks, again or for the first time. The order of first asking is the order of admission."""
@@ -96,9 +98,9 @@ class Admission:
         for member in asking:
             self.forget(member)
 
-    def seated(self) -> None:
-        """The barrier of the installed view is complete."""
-        self._entering = []
+    def seated(self, done: int) -> None:
+        """The barrier of the installed view is complete, which starts from step `done`."""
+        self._entering, self._start = [], done
 
     def removed(self, now: float, member: Member) -> None:
         """`member` was taken out of the view against its will."""
@@ -127,15 +129,19 @@ class Admission:
         self._expire(now)
         return [*self._entering] + [member for member, joiner in self._joiners.items() if joiner.join.follows]
 
-    def candidates(self, now: float, done: int) -> list[Member]:
-        """Who may have a seat now; `done` is the last step that was committed here."""
+    def candidates(self, now: float, done: int, unfed: Collection[Member] = ()) -> list[Member]:
+        """Who may have a seat now; `done` is the last step that was committed here.
+
+        What an observer lacks must be on its way: committed in this view, and it is none of the `unfed`.
+        """
         self._expire(now)
-        return [
-            member
-            for member, joiner in self._joiners.items()
-            if _is_current(joiner.join, min(self._oldest(now, joiner, done), done) - 1)
-            and now >= self._held_until(now, member.peer_id)
-        ]
+        found: list[Member] = []
+        for member, joiner in self._joiners.items():
+            lacks_from = max(min(self._oldest(now, joiner, done), done) - 1, self._start)
+            needed = done if member in unfed else lacks_from
+            if _is_current(joiner.join, needed) and now >= self._held_until(now, member.peer_id):
+                found.append(member)
+        return found
 
     def _oldest(self, now: float, joiner: _Joiner, done: int) -> int:
         """The oldest step that `joiner` may still lack."""
@@ -143,6 +149,10 @@ class Admission:
         patience = min(1.0, (now - joiner.since) / config.patience_s)
         lag_s = config.least_lag_s + (config.lag_s - config.least_lag_s) * patience
         return next((step for at, step in self._commits if at >= now - lag_s), done)
+
+    def joiners(self) -> list[Member]:
+        """Who has asked, as far as it is known."""
+        return [*self._joiners]
 
     def is_empty(self) -> bool:
         return not self._joiners

@@ -29,7 +29,7 @@ from .effects import (
 from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Kind, Report
 from .succession import Succession
 from .swim import Swim
-from .view import NO_VIEW, Member, View
+from .view import NO_VIEW, Member, View, feeder_of
 
 MOST_STRANGERS = 64
 """Other swarms that are told of."""
@@ -218,16 +218,8 @@ class Membership:
         if not self._swim.is_alive(source):  # its death would go unnoticed
             return []
         self.next.admission.ask(now, source, join)
-        is_feeder = join.follows and self._feeder(source, self.view) == self.me and self._steps.phase is Phase.ACTIVE
+        is_feeder = join.follows and feeder_of(source, self.view) == self.me and self._steps.phase is Phase.ACTIVE
         return [Send(source, m.Head(self._steps.done, self._steps.digest))] if is_feeder else []
-
-    def _feeder(self, observer: Member, view: View) -> Member:
-        """Who gives what is committed in `view` to `observer`: the same for all in one view, another one in the next.
-
-        Nobody whom this view has admitted, who may be an observer itself until the barrier is complete.
-        """
-        members = [seat.member for seat in view.seats if seat.since < view.number] or view.members
-        return members[(sum(observer.peer_id.encode()) + view.number) % len(members)]
 
     def reconsider(self, now: float) -> list[Effect]:
         assert self.view is not None
@@ -245,7 +237,7 @@ class Membership:
             if isinstance(effect, Committed):
                 fed += self._feed(now, effect.view)
             if isinstance(effect, Activated):
-                self.next.admission.seated()
+                self.next.admission.seated(self._steps.done)
         return [*effects, *fed] if fed else effects
 
     def _feed(self, now: float, view: View) -> list[Effect]:
@@ -259,7 +251,7 @@ class Membership:
         self.next.admission.committed(now, steps.done)
         views = view, self.view
         followers = self.next.admission.followers(now)
-        mine = [member for member in followers if any(self._feeder(member, each) == self.me for each in views)]
+        mine = [member for member in followers if any(feeder_of(member, each) == self.me for each in views)]
         return [Feed(member, steps.done, steps.previous, steps.digest) for member in mine]
 
     def may_found_step_0(self) -> bool:

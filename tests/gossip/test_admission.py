@@ -117,6 +117,26 @@ def test_r9_who_has_waited_longer_may_lack_more(waited_s: float, lacks: int) -> 
         assert new.candidates(now, last) == ([D] if lag <= lacks + 1 else []), lag
 
 
+def test_r9_what_it_lacks_was_committed_in_this_view() -> None:
+    """Whoever feeds now has not fed it what is older."""
+    new = admission(least_lag_s=1.0, lag_s=1.0)
+    for step in range(11):
+        new.committed(step / 10, step)
+    new.seated(7)
+    assert asked(new, 1.0, D, join=following(6)).candidates(1.0, 10) == []
+    assert asked(new, 1.0, D, join=following(7)).candidates(1.0, 10) == [D]
+
+
+def test_r9_who_is_fed_by_nobody_lacks_nothing() -> None:
+    new = admission(least_lag_s=1.0, lag_s=1.0)
+    new.committed(0.0, 10)
+    asked(new, 0.0, D, join=following(9))
+    asked(new, 0.0, E, join=following(10))
+    assert new.joiners() == [D, E]
+    assert new.candidates(0.0, 10) == [D, E]
+    assert new.candidates(0.0, 10, [D, E]) == [E]
+
+
 def test_r9_before_the_first_step_nothing_is_missing() -> None:
     assert asked(admission(), 0.0, D, join=following(NOTHING_DONE)).candidates(0.0, NOTHING_DONE) == [D]
     assert asked(admission(), 0.0, D, join=following(NOTHING_DONE)).candidates(0.0, 0) == [D]
@@ -156,7 +176,7 @@ def test_r9_who_followed_is_fed_until_its_first_barrier_is_complete() -> None:
     asked(new, 0.0, E)
     new.install(view_of(2, A, C, E))
     assert new.followers(0.0) == [C, D]
-    new.seated()
+    new.seated(3)
     assert new.followers(0.0) == [D]
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from gossip import NO_VIEW, Core, Member, Phase, Policy, State, View
 from gossip.acceptor import NO_BALLOT
 from gossip.effects import (
@@ -259,6 +261,7 @@ def test_r9_no_head_is_told_during_a_barrier() -> None:
 def test_r9_an_observer_in_the_barrier_asks_for_the_state_only_after_two_beats() -> None:
     peer = joiner(follows=True)
     peer.loaded(0.0, 3, b"three")
+    say(peer, A, Head(3, b"three"))
     run(peer, 0.0, 2.0)
     say(peer, A, Decide(view_with(A, B)), now=2.0)
     assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None), now=2.0)) == []  # step 4 may be under way
@@ -279,6 +282,32 @@ def test_r9_an_observer_that_lacks_only_what_was_just_committed_is_admitted() ->
     meet(late, [B], 1.3)
     say(late, B, Join("hash", True, 0, b""), NO_VIEW, 1.4)
     assert late.reason == "1 of 1 members of view 1 are here"
+
+
+def test_r9_an_observer_whose_feeder_has_no_seat_any_more_asks_for_the_state_at_once() -> None:
+    peer = joiner(follows=True)
+    peer.loaded(0.0, 3, b"three")
+    meet(peer, [C])
+    say(peer, C, Head(3, b"three"))
+    say(peer, A, Decide(view_with(A, B)))
+    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None))) == [(A, StateQuery(4))]
+
+
+@pytest.mark.parametrize("lacks_a_step", [True, False])
+def test_r9_an_observer_that_lacks_a_step_is_not_admitted_by_the_view_that_removes_its_feeder(
+    lacks_a_step: bool,
+) -> None:
+    peer = seated(B, C)
+    activate(peer, after(view_of(peer), A, B, C))
+    feeders = {feeder_of(view_of(peer), observer): observer for observer in (Member(name, 1) for name in "xyz")}
+    commit_step_0(peer, B, C)
+    peer.bury(0.0, B, "gone")
+    meet(peer, [feeders[B], feeders[C]])
+    for observer in (feeders[B], feeders[C]):
+        say(peer, observer, Join("hash", True, -1 if lacks_a_step else 0, b""), NO_VIEW)
+    decide(peer, C, 0.0)
+    admitted = view_of(peer).members[2:]
+    assert admitted == ((feeders[C],) if lacks_a_step else (feeders[B], feeders[C]))
 
 
 def test_r9_an_observer_without_any_state_does_not_wait_for_what_is_fed() -> None:

@@ -9,6 +9,7 @@ from gossip.commit import StepMachine, chain
 from gossip.effects import Committed, Effect, Feed
 from gossip.membership import Membership
 from gossip.messages import Beat, Finish, Progress, Ready
+from gossip.view import feeder_of
 
 from .mutant import Mutant, mutant
 from .peer import Peer
@@ -98,9 +99,9 @@ def _feed_what_is_finished(original: Callable[..., list[Effect]]) -> Callable[..
         effects = original(self, now, step, digest, state_digest)
         view = self.view
         assert view is not None
-        followers = [m for m in self._next.admission.followers(now) if self._membership._feeder(m, view) == self.me]
+        followers = [m for m in self._next.admission.followers(now) if feeder_of(m, view) == self.me]
         if not any(isinstance(effect, Committed) for effect in effects):
-            finish = Finish(step, digest, state_digest, self.view.number)
+            finish = Finish(step, digest, state_digest, view.number)
             effects = [
                 *effects,
                 *(Feed(member, step, before, gossip.commit.chain(before, finish)) for member in followers),

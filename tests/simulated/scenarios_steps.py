@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from gossip import Member
 from gossip.messages import Accept, Accepted, Beat, Decide, Join, Prepare, Promise, Ready
-from gossip.view import Policy
+from gossip.view import Policy, feeder_of
 from tests.gossip.acceptors import Swarm, of_policy, successor
 from tests.simulation import Failure
 
@@ -181,7 +181,7 @@ def _an_observer_is_fed_too_early() -> None:
     stage.launch("p4")
     stage.table.holds = lambda source, target, frame: isinstance(frame, Prepare)  # it stays an observer
     stage.until(lambda: stage.named("p4") is not None and stage.peer("p4").done > 3)
-    feeder = stage.peer("p1").core._membership._feeder(stage.peer("p4").member, stage.view_of("p1")).peer_id
+    feeder = feeder_of(stage.peer("p4").member, stage.view_of("p1")).peer_id
     slow, victim = (name for name in ("p1", "p2", "p3") if name != feeder)
     step = stage.peer(slow).done + 2  # nothing of it is on its way
     stage.until(lambda: stage.done_by("p1", "p2", "p3") == step - 1)
