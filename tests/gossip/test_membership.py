@@ -263,10 +263,10 @@ def test_r9_an_observer_in_the_barrier_asks_for_the_state_only_after_two_beats()
     peer.loaded(0.0, 3, b"three")
     say(peer, A, Head(3, b"three"))
     run(peer, 0.0, 2.0)
-    say(peer, A, Decide(view_with(A, B)), now=2.0)
-    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None), now=2.0)) == []  # step 4 may be under way
-    assert bodies(StateQuery, run(peer, 2.0, 2.45)) == []
-    assert bodies(StateQuery, run(peer, 2.45, 2.8)) != []
+    say(peer, A, Decide(view_with(A, B)), now=2.1)
+    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None), now=2.1)) == []  # step 4 may be under way
+    assert bodies(StateQuery, run(peer, 2.1, 2.7)) == []
+    assert bodies(StateQuery, run(peer, 2.7, 3.0)) != []
 
 
 def test_r9_an_observer_that_lacks_only_what_was_just_committed_is_admitted() -> None:
