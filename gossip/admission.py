@@ -1,12 +1,14 @@
 """Who asks for a seat, and who may have one: observers that are current, held back if they come and go too often.
 
-A joiner that *follows* takes committed steps while it has no seat, and is admitted when it lags by less than a second
-or one step; waiting until it has everything would never end where steps are shorter than the way to it. One that does
-not follow is admitted as it is, and the barrier of its view waits for its state.
+A joiner that *follows* takes committed steps while it has no seat, and is admitted when it lags by one step, or by a
+fifth of a second, which grows to a second while it asks; waiting until it has everything would never end where steps
+are shorter than the way to it. What it lacks must be on its way, or all would wait for its state. One that does not
+follow is admitted as it is, and the barrier of its view waits for its state.
 """
 
 import math
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from .messages import NOTHING_DONE, Join
@@ -20,8 +22,14 @@ class AdmissionConfig:
     lease_s: float = 1.5
     """A JOIN that is not repeated is forgotten after this long."""
 
+    least_lag_s: float = 0.2
+    """An observer is current if it lacks one step, or only steps that were committed within this time: the others wait
+    until it has run them."""
+
     lag_s: float = 1.0
-    """An observer is current if it lacks one step, or only steps that were committed within this time."""
+    """Within this time, if it has asked for `patience_s`: it may be no faster than the members."""
+
+    patience_s: float = 5.0
 
     hold_down_s: float = 10.0
     """Who has been removed more than once waits so long for its next seat, doubled with each further removal."""
@@ -32,11 +40,13 @@ class AdmissionConfig:
     """Half of the removals are forgotten in this time."""
 
     def __post_init__(self) -> None:
-        values = (self.lease_s, self.lag_s, self.hold_down_s, self.hold_down_max_s, self.half_life_s)
-        if not all(0 < value < math.inf for value in values) or self.hold_down_s > self.hold_down_max_s:
+        lags = (self.least_lag_s, self.lag_s, self.patience_s)
+        values = (self.lease_s, *lags, self.hold_down_s, self.hold_down_max_s, self.half_life_s)
+        is_ordered = self.least_lag_s <= self.lag_s and self.hold_down_s <= self.hold_down_max_s
+        if not all(0 < value < math.inf for value in values) or not is_ordered:
             raise ValueError(
-                "need lease_s, lag_s, hold_down_s, hold_down_max_s and half_life_s positive and finite, "
-                f"and hold_down_s <= hold_down_max_s, got {values}"
+                "need lease_s, least_lag_s, lag_s, patience_s, hold_down_s, hold_down_max_s and half_life_s "
+                f"positive and finite, least_lag_s <= lag_s and hold_down_s <= hold_down_max_s, got {values}"
             )
 
 
@@ -48,6 +58,8 @@ MOST_EXCLUDED = 256
 class _Joiner:
     asked: float
     join: Join
+    since: float
+    """It asked for the first time then."""
 
 
 @dataclass(slots=True)
@@ -68,10 +80,12 @@ class Admission:
         self._penalties: dict[str, _Penalty] = {}
         self._excluded: dict[str, int] = {}
         self._commits: deque[tuple[float, int]] = deque()
+        self._start = NOTHING_DONE
 
     def ask(self, now: float, joiner: Member, join: Join) -> None:
         """`joiner` asks, again or for the first time. The order of first asking is the order of admission."""
-        self._joiners[joiner] = _Joiner(now, join)
+        known = self._joiners.get(joiner)
+        self._joiners[joiner] = _Joiner(now, join, now if known is None else known.since)
 
     def forget(self, joiner: Member) -> None:
         self._joiners.pop(joiner, None)
@@ -84,9 +98,9 @@ class Admission:
         for member in asking:
             self.forget(member)
 
-    def seated(self) -> None:
-        """The barrier of the installed view is complete."""
-        self._entering = []
+    def seated(self, done: int) -> None:
+        """The barrier of the installed view is complete, which starts from step `done`."""
+        self._entering, self._start = [], done
 
     def removed(self, now: float, member: Member) -> None:
         """`member` was taken out of the view against its will."""
@@ -115,15 +129,30 @@ class Admission:
         self._expire(now)
         return [*self._entering] + [member for member, joiner in self._joiners.items() if joiner.join.follows]
 
-    def candidates(self, now: float, done: int) -> list[Member]:
-        """Who may have a seat now; `done` is the last step that was committed here."""
+    def candidates(self, now: float, done: int, unfed: Collection[Member] = ()) -> list[Member]:
+        """Who may have a seat now; `done` is the last step that was committed here.
+
+        What an observer lacks must be on its way: committed in this view, and it is none of the `unfed`.
+        """
         self._expire(now)
-        oldest = next((step for at, step in self._commits if at >= now - self._config.lag_s), done)
-        return [
-            member
-            for member, joiner in self._joiners.items()
-            if _is_current(joiner.join, min(oldest, done) - 1) and now >= self._held_until(now, member.peer_id)
-        ]
+        found: list[Member] = []
+        for member, joiner in self._joiners.items():
+            lacks_from = max(min(self._oldest(now, joiner, done), done) - 1, self._start)
+            needed = done if member in unfed else lacks_from
+            if _is_current(joiner.join, needed) and now >= self._held_until(now, member.peer_id):
+                found.append(member)
+        return found
+
+    def _oldest(self, now: float, joiner: _Joiner, done: int) -> int:
+        """The oldest step that `joiner` may still lack."""
+        config = self._config
+        patience = min(1.0, (now - joiner.since) / config.patience_s)
+        lag_s = config.least_lag_s + (config.lag_s - config.least_lag_s) * patience
+        return next((step for at, step in self._commits if at >= now - lag_s), done)
+
+    def joiners(self) -> list[Member]:
+        """Who has asked, as far as it is known."""
+        return [*self._joiners]
 
     def is_empty(self) -> bool:
         return not self._joiners

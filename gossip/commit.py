@@ -48,6 +48,7 @@ class StepMachine:
         self.view: View | None = None
         self.seated = False
         self.follows = False
+        self.feeder: Member | None = None
         self.done = NOTHING_DONE
         self.digest = b""
         self.previous = b""
@@ -149,7 +150,7 @@ class StepMachine:
             self._target = done, digest
             if self.seated:
                 effects += self._settle(done, digest, seated)
-            elif not self.follows:  # what is fed may still be on its way
+            elif not self.follows or self.feeder not in self.view.members:  # else what is fed may be on its way
                 effects += self.query()
         joiners = [ready for ready in self._ready.values() if not ready.seated]
         if all((ready.done, ready.digest) == self._target for ready in joiners):

@@ -90,6 +90,7 @@ class Joining:
         What it fed may still be on its way, so a gap must last from one head to the next.
         """
         steps = self._steps
+        steps.feeder = source
         self._follower.heard(step, digest)
         missing = self._follower.missing(steps.done, steps.digest)
         known, since = self._gap

@@ -29,7 +29,7 @@ from .effects import (
 from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Kind, Report
 from .succession import Succession
 from .swim import Swim
-from .view import NO_VIEW, Member, View
+from .view import NO_VIEW, Member, View, feeder_of
 
 MOST_STRANGERS = 64
 """Other swarms that are told of."""
@@ -218,13 +218,8 @@ class Membership:
         if not self._swim.is_alive(source):  # its death would go unnoticed
             return []
         self.next.admission.ask(now, source, join)
-        is_feeder = join.follows and self._feeder(source) == self.me and self._steps.phase is Phase.ACTIVE
+        is_feeder = join.follows and feeder_of(source, self.view) == self.me and self._steps.phase is Phase.ACTIVE
         return [Send(source, m.Head(self._steps.done, self._steps.digest))] if is_feeder else []
-
-    def _feeder(self, observer: Member) -> Member:
-        """Who gives its committed steps to `observer`: the same for all in one view, another one in the next."""
-        assert self.view is not None
-        return self.view.members[(sum(observer.peer_id.encode()) + self.view.number) % len(self.view.members)]
 
     def reconsider(self, now: float) -> list[Effect]:
         assert self.view is not None
@@ -240,16 +235,24 @@ class Membership:
             if isinstance(effect, Activated | Committed):
                 self._last_progress = now
             if isinstance(effect, Committed):
-                fed += self._feed(now)
+                fed += self._feed(now, effect.view)
             if isinstance(effect, Activated):
-                self.next.admission.seated()
+                self.next.admission.seated(self._steps.done)
         return [*effects, *fed] if fed else effects
 
-    def _feed(self, now: float) -> list[Effect]:
+    def _feed(self, now: float, view: View) -> list[Effect]:
+        """Give the step that was committed now, and finished in `view`, to observers.
+
+        Where some commit it before a new view and some at its barrier, one of two feeders alone might do so in the
+        view of the other.
+        """
+        assert self.view is not None
         steps = self._steps
         self.next.admission.committed(now, steps.done)
-        followers = [member for member in self.next.admission.followers(now) if self._feeder(member) == self.me]
-        return [Feed(member, steps.done, steps.previous, steps.digest) for member in followers]
+        views = view, self.view
+        followers = self.next.admission.followers(now)
+        mine = [member for member in followers if any(feeder_of(member, each) == self.me for each in views)]
+        return [Feed(member, steps.done, steps.previous, steps.digest) for member in mine]
 
     def may_found_step_0(self) -> bool:
         """Step 0 is empty and held until the founding members are here."""
@@ -261,7 +264,11 @@ class Membership:
     def beat(self, now: float) -> list[Effect]:
         self._watch_operations(now)
         effects = [*self._steps.beat(), *self.next.observe(now, repeat=True)]
-        if self._steps.done == NOTHING_DONE or now - self._installed >= self._config.state_s or not self._steps.follows:
+        if (
+            self._steps.done == NOTHING_DONE
+            or now - self._installed >= 2 * self._config.beat_s
+            or not self._steps.follows
+        ):
             effects += self._steps.query()
         if self.next.leaving:
             effects += [Send(member, m.Leave()) for member in self.others()]

@@ -16,7 +16,7 @@ from .effects import Effect, Explain, Paused, Resumed, Send, WriteRecord
 from .messages import AcceptorRecord, Kind, Report
 from .reports import Cut, Reports
 from .swim import Swim
-from .view import Change, Contact, Decision, Member, View, can_decide, propose_view
+from .view import Change, Contact, Decision, Member, View, can_decide, feeder_of, propose_view
 
 MOST_DEAD = 256
 """Dead peers whose records are kept: they may turn out to have a seat in a view that is not known yet."""
@@ -147,7 +147,9 @@ class Succession:
             return []
         is_active = steps.phase is Phase.ACTIVE
         cut = self.reports.cut(now, steps.done + 1)
-        candidates = self.admission.candidates(now, steps.done) if is_active else []
+        view, going = self.view, {*cut.gone, *self.leavers}
+        unfed = [member for member in self.admission.joiners() if feeder_of(member, view) in going] if going else []
+        candidates = self.admission.candidates(now, steps.done, unfed) if is_active else []
         num_records = len(self.reports.records)
         seen = (cut, now < cut.settles_at, candidates, [*self.leavers], is_active, steps.seated, self._own, num_records)
         if seen == self._seen:

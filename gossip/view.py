@@ -151,6 +151,15 @@ class View:
         return next((seat.since for seat in self.seats if seat.member == member), None)
 
 
+def feeder_of(observer: Member, view: View) -> Member:
+    """Who gives what is committed in `view` to `observer`: the same for all in one view, another one in the next.
+
+    Nobody whom this view has admitted, who may be an observer itself until the barrier is complete.
+    """
+    members = [seat.member for seat in view.seats if seat.since < view.number] or view.members
+    return members[(sum(observer.peer_id.encode()) + view.number) % len(members)]
+
+
 MOST_MEMBERS = 100
 """An acceptor record, which holds two views, must fit into its page."""
 

@@ -90,17 +90,51 @@ def test_who_does_not_follow_is_admitted_as_it_is() -> None:
 
 @pytest.mark.parametrize(("done", "candidates"), [(8, []), (9, [D]), (10, [D]), (11, [D])])
 def test_r9_where_steps_are_slow_one_step_may_be_missing(done: int, candidates: list[Member]) -> None:
-    new = admission(lag_s=1.0)
+    new = admission(least_lag_s=1.0, lag_s=1.0)
     new.committed(0.0, 10)
     assert asked(new, 5.0, D, join=following(done)).candidates(5.0, 10) == candidates
 
 
 @pytest.mark.parametrize(("done", "candidates"), [(88, []), (89, [D]), (99, [D])])
 def test_r9_where_steps_are_fast_those_of_the_last_second_may_be_missing(done: int, candidates: list[Member]) -> None:
-    new = admission(lag_s=1.0)
+    new = admission(least_lag_s=1.0, lag_s=1.0)
     for step in range(101):
         new.committed(step / 10, step)
     assert asked(new, 10.0, D, join=following(done)).candidates(10.0, 100) == candidates
+
+
+@pytest.mark.parametrize(("waited_s", "lacks"), [(0.0, 2), (2.5, 6), (5.0, 10), (60.0, 10)])
+def test_r9_who_has_waited_longer_may_lack_more(waited_s: float, lacks: int) -> None:
+    """Steps take 0.1 s: 0.2 s at first, 1 s in the end, or a joiner that is as fast as the members never comes in."""
+    new, now = admission(lease_s=99.0), 10.0 + waited_s
+    new.ask(10.0, D, following(NOTHING_DONE))
+    for step in range(1001):
+        if step / 10 <= now:
+            new.committed(step / 10, step)
+    last = int(now * 10)
+    for lag in range(20):
+        new.ask(now, D, following(last - lag))
+        assert new.candidates(now, last) == ([D] if lag <= lacks + 1 else []), lag
+
+
+def test_r9_what_it_lacks_was_committed_in_this_view() -> None:
+    """Whoever feeds now has not fed it what is older."""
+    new = admission(least_lag_s=1.0, lag_s=1.0)
+    for step in range(11):
+        new.committed(step / 10, step)
+    new.seated(7)
+    assert asked(new, 1.0, D, join=following(6)).candidates(1.0, 10) == []
+    assert asked(new, 1.0, D, join=following(7)).candidates(1.0, 10) == [D]
+
+
+def test_r9_who_is_fed_by_nobody_lacks_nothing() -> None:
+    new = admission(least_lag_s=1.0, lag_s=1.0)
+    new.committed(0.0, 10)
+    asked(new, 0.0, D, join=following(9))
+    asked(new, 0.0, E, join=following(10))
+    assert new.joiners() == [D, E]
+    assert new.candidates(0.0, 10) == [D, E]
+    assert new.candidates(0.0, 10, [D, E]) == [E]
 
 
 def test_r9_before_the_first_step_nothing_is_missing() -> None:
@@ -117,7 +151,7 @@ def test_r9_what_it_has_taken_since_it_asked_counts() -> None:
 
 @given(st.lists(st.floats(0.001, 0.8), min_size=1, max_size=40), st.integers(-1, 45))
 def test_r9_who_lacks_no_older_step_than_the_lag_or_only_one_is_current(gaps: list[float], done: int) -> None:
-    new, now = admission(lag_s=1.0), 0.0
+    new, now = admission(least_lag_s=1.0, lag_s=1.0), 0.0
     times = []
     for step, gap in enumerate(gaps):
         now += gap
@@ -142,7 +176,7 @@ def test_r9_who_followed_is_fed_until_its_first_barrier_is_complete() -> None:
     asked(new, 0.0, E)
     new.install(view_of(2, A, C, E))
     assert new.followers(0.0) == [C, D]
-    new.seated()
+    new.seated(3)
     assert new.followers(0.0) == [D]
 
 
@@ -240,7 +274,9 @@ def test_only_the_last_former_members_are_remembered() -> None:
 # Configuration.
 
 
-@pytest.mark.parametrize("name", ["lease_s", "lag_s", "hold_down_s", "hold_down_max_s", "half_life_s"])
+@pytest.mark.parametrize(
+    "name", ["lease_s", "least_lag_s", "lag_s", "patience_s", "hold_down_s", "hold_down_max_s", "half_life_s"]
+)
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_times_are_positive_and_finite(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"need .*{name}.* positive and finite, .* got \(.*{value}.*\)"):
@@ -248,5 +284,7 @@ def test_times_are_positive_and_finite(name: str, value: float) -> None:
 
 
 def test_the_first_wait_is_not_above_the_limit() -> None:
-    with pytest.raises(ValueError, match=r"hold_down_s <= hold_down_max_s, got \(1.5, 1.0, 20.0, 10.0, 60.0\)"):
+    with pytest.raises(
+        ValueError, match=r"hold_down_s <= hold_down_max_s, got \(1.5, 0.2, 1.0, 5.0, 20.0, 10.0, 60.0\)"
+    ):
         admission(hold_down_s=20.0, hold_down_max_s=10.0)

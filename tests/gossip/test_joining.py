@@ -241,7 +241,7 @@ def in_barrier() -> StepMachine:
 
 def test_r6_who_is_fed_does_not_ask_for_the_state_at_once() -> None:
     machine = StepMachine(C)
-    machine.follows = True
+    machine.follows, machine.feeder = True, A
     machine.install(TRIO)
     machine.receive(A, SEATED)
     assert machine.receive(B, SEATED) == []

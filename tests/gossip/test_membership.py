@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from gossip import NO_VIEW, Core, Member, Phase, Policy, State
+import pytest
+
+from gossip import NO_VIEW, Core, Member, Phase, Policy, State, View
 from gossip.acceptor import NO_BALLOT
 from gossip.effects import (
     Activated,
@@ -27,6 +29,7 @@ from gossip.messages import (
     AcceptorRecord,
     Ballot,
     Decide,
+    Finish,
     Gossip,
     Head,
     Join,
@@ -163,18 +166,21 @@ def test_r8_a_late_join_of_the_older_incarnation_is_ignored() -> None:
 # Observers.
 
 
-def feeder_of(number: int, observer: Member, *members: Member) -> Member:
-    return members[(sum(observer.peer_id.encode()) + number) % len(members)]
+def feeder_of(view: View, observer: Member) -> Member:
+    members = [seat.member for seat in view.seats if seat.since < view.number]
+    return members[(sum(observer.peer_id.encode()) + view.number) % len(members)]
 
 
 def test_r9_an_observer_is_fed_by_exactly_one_member() -> None:
     trio = A, B, C
     heads, feeds = {}, {}
+    view = after(view_with(*trio), *trio)
     for me in trio:
         peer = member_of(view_with(*trio), me)
+        activate(peer, view)
         heads[me] = bodies(Head, ask(peer, D, follows=True))
         feeds[me] = only(Feed, commit_step_0(peer, *(member for member in trio if member != me)))
-    feeder = feeder_of(2, D, *trio)
+    feeder = feeder_of(view, D)
     assert [me for me in trio if heads[me]] == [me for me in trio if feeds[me]] == [feeder]
     assert heads[feeder] == [(D, Head(-1, genesis()))]
     assert [(feed.member, feed.step, feed.previous) for feed in feeds[feeder]] == [(D, 0, genesis())]
@@ -183,13 +189,38 @@ def test_r9_an_observer_is_fed_by_exactly_one_member() -> None:
 def test_r9_after_a_view_change_an_observer_is_fed_by_another_member() -> None:
     peer = seated(B, C)
     observers = [Member(name, 1) for name in "xyz"]
-    for number in (2, 3):
-        ours = [(member, Head(-1, genesis())) for member in observers if feeder_of(number, member, A, B, C) == A]
+    for _ in range(2):
+        activate(peer, after(view_of(peer), A, B, C))
+        ours = [(member, Head(-1, genesis())) for member in observers if feeder_of(view_of(peer), member) == A]
         assert bodies(Head, ask(peer, *observers, follows=True)) == ours
         assert len(ours) == 1
-        if number == 2:
-            activate(peer, after(view_of(peer), A, B, C))
     assert [feed.member for feed in only(Feed, commit_step_0(peer, B, C))] == [member for member, _ in ours]
+
+
+def test_r9_who_has_just_been_admitted_feeds_nobody() -> None:
+    observers = [Member(name, 1) for name in "xyz"]
+    founding = bodies(Head, ask(seated(B, C), *observers, follows=True))
+    assert [member for member, _ in founding] == observers
+    assert bodies(Head, ask(member_of(view_with(A, B, C), B), *observers, follows=True)) == []
+
+
+def test_r9_what_is_committed_at_a_barrier_is_fed_by_the_feeders_of_both_views() -> None:
+    """Whoever feeds in the new view may have committed it in the old one."""
+    peer = seated(B, C)
+    activate(peer, after(view_of(peer), A, B, C))
+    old, new = view_of(peer), after(view_of(peer), A, B)
+    observers = [Member(name, 1) for name in "uvwxyz"]
+    ask(peer, *observers, follows=True)
+    peer.finished(0.0, 0, b"bits", b"")
+    say(peer, B, Decide(new))
+    committed = say(peer, B, Ready(True, -1, genesis(), Finish(0, b"bits", b"", old.number)))
+    fed = [feed.member for feed in only(Feed, committed)]
+    assert fed == [member for member in observers if A in (feeder_of(old, member), feeder_of(new, member))]
+    assert {(feeder_of(old, member) == A, feeder_of(new, member) == A) for member in fed} == {
+        (True, True),
+        (True, False),
+        (False, True),
+    }
 
 
 def test_r9_an_observer_that_has_died_is_fed_no_more() -> None:
@@ -227,14 +258,15 @@ def test_r9_no_head_is_told_during_a_barrier() -> None:
     assert bodies(Head, ask(peer, *(Member(name, 1) for name in "wxyz"), follows=True)) == []
 
 
-def test_r9_an_observer_in_the_barrier_asks_for_the_state_only_after_a_while() -> None:
+def test_r9_an_observer_in_the_barrier_asks_for_the_state_only_after_two_beats() -> None:
     peer = joiner(follows=True)
     peer.loaded(0.0, 3, b"three")
+    say(peer, A, Head(3, b"three"))
     run(peer, 0.0, 2.0)
-    say(peer, A, Decide(view_with(A, B)), now=2.0)
-    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None), now=2.0)) == []  # step 4 may be under way
-    assert bodies(StateQuery, run(peer, 2.0, 2.9)) == []
-    assert bodies(StateQuery, run(peer, 2.9, 3.3)) != []
+    say(peer, A, Decide(view_with(A, B)), now=2.1)
+    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None), now=2.1)) == []  # step 4 may be under way
+    assert bodies(StateQuery, run(peer, 2.1, 2.7)) == []
+    assert bodies(StateQuery, run(peer, 2.7, 3.0)) != []
 
 
 def test_r9_an_observer_that_lacks_only_what_was_just_committed_is_admitted() -> None:
@@ -250,6 +282,32 @@ def test_r9_an_observer_that_lacks_only_what_was_just_committed_is_admitted() ->
     meet(late, [B], 1.3)
     say(late, B, Join("hash", True, 0, b""), NO_VIEW, 1.4)
     assert late.reason == "1 of 1 members of view 1 are here"
+
+
+def test_r9_an_observer_whose_feeder_has_no_seat_any_more_asks_for_the_state_at_once() -> None:
+    peer = joiner(follows=True)
+    peer.loaded(0.0, 3, b"three")
+    meet(peer, [C])
+    say(peer, C, Head(3, b"three"))
+    say(peer, A, Decide(view_with(A, B)))
+    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None))) == [(A, StateQuery(4))]
+
+
+@pytest.mark.parametrize("lacks_a_step", [True, False])
+def test_r9_an_observer_that_lacks_a_step_is_not_admitted_by_the_view_that_removes_its_feeder(
+    lacks_a_step: bool,
+) -> None:
+    peer = seated(B, C)
+    activate(peer, after(view_of(peer), A, B, C))
+    feeders = {feeder_of(view_of(peer), observer): observer for observer in (Member(name, 1) for name in "xyz")}
+    commit_step_0(peer, B, C)
+    peer.bury(0.0, B, "gone")
+    meet(peer, [feeders[B], feeders[C]])
+    for observer in (feeders[B], feeders[C]):
+        say(peer, observer, Join("hash", True, -1 if lacks_a_step else 0, b""), NO_VIEW)
+    decide(peer, C, 0.0)
+    admitted = view_of(peer).members[2:]
+    assert admitted == ((feeders[C],) if lacks_a_step else (feeders[B], feeders[C]))
 
 
 def test_r9_an_observer_without_any_state_does_not_wait_for_what_is_fed() -> None:

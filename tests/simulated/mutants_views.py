@@ -132,7 +132,6 @@ VIEWS: dict[str, Mutant] = {
         (Succession, "_reachable", _reachable_or_not),
         (Membership, "consider_join", _consider_any_join(Membership.consider_join)),
         breaks="I2",
-        seed=151,
         scenario="C8: a late JOIN of an older incarnation arrives after the newer has its seat",
     ),
     "R9: a joiner is counted before it is current": mutant(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from gossip import Member
 from gossip.messages import Accept, Accepted, Beat, Decide, Join, Prepare, Promise, Ready
-from gossip.view import Policy
+from gossip.view import Policy, feeder_of
 from tests.gossip.acceptors import Swarm, of_policy, successor
 from tests.simulation import Failure
 
@@ -181,14 +181,22 @@ def _an_observer_is_fed_too_early() -> None:
     stage.launch("p4")
     stage.table.holds = lambda source, target, frame: isinstance(frame, Prepare)  # it stays an observer
     stage.until(lambda: stage.named("p4") is not None and stage.peer("p4").done > 3)
-    feeder = stage.peer("p1").core._membership._feeder(stage.peer("p4").member).peer_id
+    feeder = feeder_of(stage.peer("p4").member, stage.view_of("p1")).peer_id
     slow, victim = (name for name in ("p1", "p2", "p3") if name != feeder)
+    step = stage.peer(slow).done + 2  # nothing of it is on its way
+    stage.until(lambda: stage.done_by("p1", "p2", "p3") == step - 1)
     lacks = _lacks_result_of(stage, slow, victim)
     stage.table.holds = lambda source, target, frame: isinstance(frame, Prepare) or lacks(source, target, frame)
     stage.until(lambda: _have_finished(stage, feeder, victim))
-    stage.wait(0.3)
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Prepare | Join) or lacks(source, target, frame)
+    stage.wait(2.0)  # the others forget that it asks: it must not be in the barrier that drops the step
     stage.kill(victim)
     stage.table.on_table.clear()
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Part) and frame.step > step
+    stage.until(lambda: stage.done_by(feeder, slow) == step)
+    if stage.view_of(feeder).since(stage.peer("p4").member) is not None:
+        raise Failure("L1", "the observer has a seat before the step is redone")
+    stage.until(lambda: stage.peer("p4").view is not None)
     stage.table.release()
     stage.until(lambda: stage.peer("p4").active)
     stage.end_well()
