@@ -137,7 +137,7 @@ class Calls:
             self._asynchronous.add(call)
             return Handle(self._asynchronous)
         call = Call(tensor, op, algorithm, out, self._buffers.like)
-        if not commit and self._session.may_run_early(call.operation.input.nbytes):
+        if not commit and self._session.may_run_early(call.operation):
             call.keep_apart()
             call.hand_out(self._session.run_early(call.operation))
         else:

@@ -249,12 +249,12 @@ class Session:
         self.open_step("an operation waits for the others")
         self._await(Commit, self._driven(operation, self._closing(b"")))
 
-    def may_run_early(self, num_bytes: int) -> bool:
-        """Whether `run_early` may be called with so many bytes; the answer is the same on every member.
+    def may_run_early(self, operation: Operation) -> bool:
+        """Whether `run_early` may be called; the answer is the same on every member.
 
         Not where a model is trained, since observers are fed whole steps; and not where the open step holds enough.
         """
-        return not self._replica.layout[0] and self._attempt.has_room(num_bytes)
+        return not self._replica.layout[0] and self._attempt.takes(operation)
 
     def run_early(self, operation: Operation) -> Array:
         """Return the result when it is complete here; the operation belongs to the step that is committed next."""

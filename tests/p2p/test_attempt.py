@@ -3,6 +3,7 @@ import pytest
 
 from p2p.attempt import EARLY, MOST_EARLY, MOST_EARLY_BYTES, Attempt
 from p2p.errors import ShoalError
+from p2p.sharing import PIECE_BYTES
 from tests.p2p.group import all_reduce
 
 
@@ -32,9 +33,21 @@ def test_whatever_comes_next_goes_on_with_a_step_of_which_results_were_handed_ou
 def test_a_step_holds_a_number_of_early_operations_and_bytes_of_them() -> None:
     attempt = Attempt()
     for _ in range(MOST_EARLY):
-        assert attempt.has_room(8)
+        assert attempt.takes(all_reduce(np.ones(1)))
         attempt.add(all_reduce(np.ones(1)))
-    assert not attempt.has_room(0)
+    assert not attempt.takes(all_reduce(np.ones(0)))
     attempt.end()
     attempt.add(all_reduce(np.ones(100)))
-    assert attempt.has_room(MOST_EARLY_BYTES - 800) and not attempt.has_room(MOST_EARLY_BYTES - 799)
+    rest = MOST_EARLY_BYTES - 800
+    assert attempt.takes(all_reduce(np.ones(rest // 8))) and not attempt.takes(all_reduce(np.ones(rest // 8 + 1)))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "is_taken"), [(None, True), ("one-shot", True), ("ring", False), ("tree", False)]
+)
+def test_what_may_have_other_bits_when_it_is_done_over_is_not_handed_out_early(
+    algorithm: str | None, is_taken: bool
+) -> None:
+    attempt = Attempt()
+    assert attempt.takes(all_reduce(np.ones(PIECE_BYTES, np.uint8), algorithm))
+    assert attempt.takes(all_reduce(np.ones(PIECE_BYTES + 1, np.uint8), algorithm)) is is_taken
