@@ -207,7 +207,12 @@ class Membership:
 
     def consider_join(self, now: float, source: Member, join: m.Join) -> list[Effect]:
         layout = self.layout
-        if self.view is None or layout is None:
+        if layout is None:
+            return []
+        if self.view is None:  # it may be the one to feed `source` before that asks again
+            is_heard = self._steps.follows and join.follows and join.state_hash == layout[0]
+            if is_heard and self._swim.is_alive(source):
+                self.next.admission.ask(now, source, join)
             return []
         if self.view.since(source) is not None or self.next.admission.is_excluded(source):
             return [Send(source, m.Decide(self.view))]

@@ -223,6 +223,17 @@ def test_r9_what_is_committed_at_a_barrier_is_fed_by_the_feeders_of_both_views()
     }
 
 
+def test_r9_an_observer_remembers_who_else_observes_for_the_time_when_it_has_a_seat() -> None:
+    peer, known = joiner(B, follows=True), joiner(B)
+    for each in (peer, known):
+        meet(each, [C, D])
+        for member, join in ((C, Join("hash", True)), (D, Join("hash")), (D, Join("another", True))):
+            assert say(each, member, join, NO_VIEW) == []
+        assert say(each, Member("stranger", 1), Join("hash", True), NO_VIEW) == []
+    assert peer._next.admission.joiners() == [C]
+    assert known._next.admission.joiners() == []
+
+
 def test_r9_an_observer_that_has_died_is_fed_no_more() -> None:
     peer = founder(founding_size=1)
     ask(peer, B, follows=True)
