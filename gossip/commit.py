@@ -176,6 +176,7 @@ class StepMachine:
             return effects
         self._heard_abort_of = view_number
         self._aborted = view_number, reason  # whoever said it may die, and this barrier be incomplete elsewhere
+        self._is_handed_out = False
         return [*effects, Aborted(done + 1, reason)]
 
     # Finish and commit within a view.
@@ -249,7 +250,7 @@ class StepMachine:
         """Give up `step` for all: the next view's barrier tells the others. The caller sees to that view."""
         assert self.view is not None
         if step == self.done + 1 and self.finish is None:
-            self._aborted = self.view.number, reason
+            self._aborted, self._is_handed_out = (self.view.number, reason), False
             self._heard_abort_of = self.view.number
 
     def beat(self) -> list[Effect]:

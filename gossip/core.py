@@ -149,7 +149,7 @@ class Core:
             self._membership.watch_anew()
 
     def handed_out(self) -> None:
-        """Results of step done + 1 are used here before its commit: should another view come first, all give it up."""
+        """Results of step done + 1 are used here before its commit: if others than now do it over, all give it up."""
         self._steps.handed_out()
 
     def standing(self, now: float, member: Member) -> tuple[int | None, float]:

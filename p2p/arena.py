@@ -171,7 +171,7 @@ class Arena(Memory):
     def lend(self, region: Region, dtype: npt.DTypeLike, ended: Callable[[Region], None]) -> Array:
         """As `array`; `ended` is called, by any thread, when neither it nor a view of it is left."""
         span = _Span(self.array(region, dtype))
-        weakref.finalize(span, ended, region)
+        weakref.finalize(span, ended, region).atexit = False
         return np.asarray(span)
 
     def region_of(self, array: Array) -> Region | None:
@@ -256,7 +256,10 @@ class Mapping(Memory):
         mapping = cls(mapped)
         if not mapping.board.is_signed(peer_id.encode()):
             raise MappingRefused(f"{name} is laid out by another version of shoal")
-        rope = _find(f"/proc/{pid:d}/fd", link_of(mapping.board.bell), os.O_WRONLY)
+        try:  # it may end just now; and with both ends open, nobody who rings for the dead has SIGPIPE
+            rope = _find(f"/proc/{pid:d}/fd", link_of(mapping.board.bell), os.O_RDWR)
+        except OSError as error:
+            raise MappingRefused(f"the bell of peer {peer_id} cannot be opened: {error.strerror}") from error
         if rope is None:
             raise MappingRefused(f"the bell of peer {peer_id} is not in process {pid}: it ends")
         mapping.rope = Rope(rope)

@@ -44,13 +44,13 @@ class Rope:
     """The rope of somebody's bell."""
 
     def __init__(self, fd: int) -> None:
-        """`fd` is the end of a pipe, which is closed when nobody has the rope any more."""
+        """`fd` can be written to, and is closed when nobody has the rope any more, but not by the interpreter's end."""
         self._fd = fd
-        weakref.finalize(self, os.close, fd)
+        weakref.finalize(self, os.close, fd).atexit = False  # which may come before that of the peer
 
     def pull(self) -> None:
         """Ring. Never waits."""
-        with suppress(BlockingIOError, BrokenPipeError):  # it rings already; its owner is gone
+        with suppress(BlockingIOError):  # it rings already
             os.write(self._fd, b"\0")
 
 

@@ -2,12 +2,13 @@
 
 64 lines of 64 bytes, each a cache line of its own, in words of 8 bytes, in the machine's byte order:
 
-    0            nonce (16 bytes): proves that a mapping is of this very arena; magic and version
+    0            nonce (16 bytes): proves that a mapping is of this very arena; magic and version; number of the bell
     1            tag: the first 8 bytes of the hash of the installed view; 0 outside any view
     2, 3         finished, by parity of the step: tag of the view in which it was, three digests of 16 bytes, step + 1
     4 + 4g       progress of group g: view number << 40 | count
-    5 + 4g       sleeping in group g: the progress it waits for; 0: awake
-    6, 7 + 4g    what group g lends, by parity of the operation: fingerprint; offset and length of input and of result
+    5 + 4g       sleeping in group g: the progress it waits for, 0: awake; a bit for each rank that it waits for
+    6, 7 + 4g    what group g lends, by parity of the operation: fingerprint; offset and length of input and of result;
+                 how much of what follows could be done in one go
 
 Memory order. A word is read and written by one aligned 8-byte load or store: that is what CPython compiles a
 `memoryview` of format "Q" to (a memcpy of constant size). x86-64 keeps stores in order, and loads; only a load may

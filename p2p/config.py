@@ -52,7 +52,8 @@ class PeerConfig:
             between them goes through sockets.
         rejoin: who trains a model and was removed from the view, since it was stopped or cut off, comes back by itself;
             who trains none when its script calls `wait_view` again.
-        tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way.
+        tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way: `network="wan"` replaces
+            the timers of `loop.core`.
     """
 
     swarm: str = "default"

@@ -70,7 +70,9 @@ class OperationMismatch(ShoalError):
 
 
 class OperationInterrupted(ShoalError):
-    """Members came or went before the commit of a step of which results had been handed out (`commit=False`).
+    """Members came or went, or one withdrew, before the commit of a step of which results had been handed out.
+
+    Such are those of operations with `commit=False`.
 
     It is raised once on every member, by whatever it calls next, and nothing of the step counts: call all operations
     again that were called since the last commit.

@@ -277,7 +277,7 @@ class Loop(Driver):
                 case fx.Forget(member):
                     self._neighbours.unlink(member)
                     self.commons.forget(member)
-                    self.core.can_read(time.monotonic(), member, is_so=False)
+                    self._carry_out(self.core.can_read(time.monotonic(), member, is_so=False))
                     self._feeding.forget(member)
                     self._following.forget(member)
                 case fx.Installed(view):

@@ -45,16 +45,22 @@ class Obituaries:
         """
         if self._errands is None:
             return ""
+        failures: list[str] = []
         try:
             member = self._who_was(pid, process_start)
             record = None if member is None else self._last_record(member)
             if member is not None and record is not None:
                 frame = _CODEC.encode(Envelope(member, NO_VIEW, Died(record)))
                 for other, contact in self._readers(member, record).items():
-                    self._errands.send(contact.remote_control, other.peer_id, frame)
+                    try:
+                        self._errands.send(contact.remote_control, other.peer_id, frame)
+                    except ValueError as error:
+                        failures.append(str(error))
         except (RegistryError, ValueError) as error:
-            return f"peers of other hosts are not told of the end of process {pid}: {error}"
-        return ""
+            failures.append(str(error))
+        if not failures:
+            return ""
+        return f"not all peers of other hosts are told of the end of process {pid}: {'; '.join(failures)}"
 
     def look(self) -> str:
         """What could not be delivered in time."""

@@ -167,7 +167,8 @@ class Peer:
                 tensors must not be written. Each holds its input until then.
             commit: False, on every peer: the result may be handed out as soon as it is complete here. All operations
                 up to the next that commits (`barrier`, a step, an operation that does not say so) are one step with
-                it, and it holds copies of their inputs and results. If members come or go before that commit,
+                it, and it holds copies of their inputs and results. If members come or go before that commit, or a
+                `peer.step` block of one ends with an exception,
                 `OperationInterrupted` is raised once on every peer, by its next call at the latest, and none of them
                 counts: call all of them again. `view` and `done` are those of the last commit. End with one before
                 you leave. Every 256 operations, or 64 MiB, are committed as they come, and so is each by a peer that
@@ -191,7 +192,7 @@ class Peer:
 
         In the block the tensors hold the inputs, and must not be written; after it, the results. An exception in the
         block takes back what was submitted: nothing of it is committed, and the others wait for this peer's next
-        step. The number of operations, and each of them, must be the same on every peer.
+        step. Operations before it that said `commit=False` are then void on every peer. The number of operations, and each of them, must be the same on every peer.
 
         Args:
             samples: how many this peer adds, for the receipt; None: the slice of `batches`, or, for scripts that do

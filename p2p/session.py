@@ -145,7 +145,7 @@ class Session:
         """If this peer was removed, as its script knows, which can do without what it has missed: as `_return`."""
         if isinstance(self._unusable, RemovedFromView):
             self._return(self._unusable, is_asked=True)
-            self._unusable = self.view = None
+            self.view = None
 
     def _return(self, removed: RemovedFromView, *, is_asked: bool = False) -> None:
         """Come back as another incarnation, with the model as it is, and ask for a seat again.
@@ -157,6 +157,7 @@ class Session:
         former, now = self.loop, self.loop.now()
         self._returns = [*(at for at in self._returns if at > now - RETURNS_S), now]
         may_return = self._config.rejoin and (is_asked or self._replica.layout[0])
+        self._unusable = removed  # unless it is back
         if not may_return or len(self._returns) > MOST_RETURNS:
             raise removed
         logger.warning("%s; this peer, %s, comes back", removed.reason, former.peer_id)
@@ -170,7 +171,7 @@ class Session:
             former.baton.shield(False)
         if self.loop.is_alone:
             raise removed
-        self._complete = -2
+        self._complete, self._unusable = -2, None
         self._ask()
 
     def leave(self) -> None:

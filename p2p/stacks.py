@@ -27,6 +27,12 @@ def show_on(number: signal.Signals, file: TextIO) -> bool:
         os.close(said)
         os.close(heard)
         return False
+
+    def be_silent() -> None:
+        if (fd := signal.set_wakeup_fd(-1)) != heard:
+            signal.set_wakeup_fd(fd)
+
+    os.register_at_fork(after_in_child=be_silent)  # it has the pipe and not the thread, and would ask its parent
     signal.signal(number, lambda _, __: None)  # or the interpreter's handler would not be called
     threading.Thread(target=_show, args=(number, said, file), name="shoal-stacks", daemon=True).start()
     return True

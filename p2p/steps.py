@@ -62,7 +62,7 @@ class Steps:
         self._mismatches = Mismatches(core.me, self._operations.called)
         self._counts: Array | None = None
         self._shown = b""
-        self._reported, self._gets_on = (0, 0, 0), False
+        self._reported, self._gets_on, self._is_out = (0, 0, 0), False, False
         self._attempt, self._void_attempt = 0, -1
         self._aborted: tuple[int, str] | None = None
 
@@ -92,14 +92,18 @@ class Steps:
             self.try_finish()
 
     def withdraw(self, step: int, attempt: int) -> None:
-        """Take back what was submitted for `step`. The others start it over, if they were sent anything of it."""
+        """Take back what was submitted for `step`. The others start it over, if they were sent anything of it.
+
+        Nothing more runs here before they do, also if this happens in the barrier of a view.
+        """
         if attempt == self._void_attempt:
             return  # it is given up: the training thread is told
         has_run = self._operations.progress()[0] > 0
         interrupts = any(operation.is_early for operation in self._operations.end())
         self._tell(Withdrawn(step))
-        if has_run:
+        if has_run or interrupts:
             self._operations.pause()
+            self._is_out = True
             self._core.submitted(step, 0, 0)
             self._carry_out(self._core.withdraw(self._now(), step, interrupts=interrupts))
 
@@ -161,7 +165,7 @@ class Steps:
         """A view replaces the one before."""
         self._operations.install()
         self._mismatches.begin()
-        self._reported = 0, 0, 0
+        self._reported, self._is_out = (0, 0, 0), False
 
     def activate(self, view: View, done: int, *, shares: bool) -> None:
         """Run what was submitted in `view`, from step `done` + 1 on; over shared memory if its members share it."""
@@ -170,8 +174,9 @@ class Steps:
         self._tell(Admitted(view, done))
         shares = shares and 1 < len(view.members) <= MOST_CHUNKS
         sharing = self._share(view) if shares else None
-        self._operations.activate(view.members.index(self._core.me), len(view.members), sharing)
-        self.try_finish()
+        if not self._is_out:
+            self._operations.activate(view.members.index(self._core.me), len(view.members), sharing)
+            self.try_finish()
 
     def loaded(self, step: int, contributors: tuple[str, ...], state_digest: bytes | None) -> None:
         """The state after `step` is loaded, whose receipt names `contributors`.

@@ -71,3 +71,16 @@ def test_who_has_heard_that_a_step_was_given_up_passes_it_on() -> None:
     assert machine.install(TRIO)[1] == Send(B, said)
     machine.receive(B, NOTHING)
     assert machine.receive(C, NOTHING) == [Activated(TRIO, -1)]
+
+
+def test_what_was_used_of_a_step_that_was_given_up_does_not_interrupt_it_again() -> None:
+    """Whoever calls it anew has used nothing of it yet."""
+    said = Ready(True, -1, GENESIS, None, TRIO.number, "")
+    heard, author = active(), active()
+    for machine in (heard, author):
+        machine.handed_out()
+    assert barrier(heard, said) == [Aborted(0, ""), Activated(PAIR, -1)]
+    assert heard.install(TRIO)[1] == Send(B, said)
+    author.abort(0, "shapes differ")
+    author.install(TRIO_LATER)
+    assert author.install(PAIR)[1] == Send(B, Ready(True, -1, GENESIS, None, TRIO.number, "shapes differ"))

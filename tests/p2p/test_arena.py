@@ -348,3 +348,13 @@ def test_processes_read_each_other_and_nothing_is_left_when_they_are_killed() ->
         mapping.close()
         assert users_of(inodes[0]) == set()
     assert os.listdir("/dev/shm") == shared
+
+
+@pytest.mark.parametrize("bell", [0, 1 << 40])
+def test_a_peer_that_ends_while_it_is_mapped_is_refused(bell: int) -> None:
+    """Its memory was found, its bell is gone."""
+    arena = Arena(1 << 20, ME)
+    arena.board.sign(ME.encode(), bell)
+    with pytest.raises(MappingRefused, match=f"the bell of peer {ME} is not in process"):
+        mapping_of_me()
+    arena.close()

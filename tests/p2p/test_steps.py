@@ -12,8 +12,8 @@ import pytest
 
 from collectives.programs import MOST_CHUNKS
 from gossip import Core, Envelope, Member, View
-from gossip.effects import Committed, Diverged, Effect, Overheard, Send
-from gossip.messages import NOT_CALLED, Abort, Beat, Body, Progress
+from gossip.effects import Activated, Committed, Diverged, Effect, Overheard, Send
+from gossip.messages import NOT_CALLED, Abort, Beat, Body, Decide, Kind, Progress, Ready, Report
 from p2p.arrivals import Admitted, Arrival, Commit, Early
 from p2p.commons import Commons
 from p2p.errors import OperationInterrupted, OperationMismatch
@@ -65,6 +65,20 @@ class Peer:
         self.steps.activate(view, -1, shares=True)
         assert self.told == [Admitted(view, -1)] and self.steps.sharing is not None
         self.told.clear()
+
+    def begin(self, other: "Peer", view: View) -> Ready:
+        """Hear of the next view from `other`; what is said in it."""
+        effects = self.core.receive(0.0, Envelope(other.core.me, self.core.stamp, Decide(view)))
+        self.commons.install(view)
+        self.frames.install(view)
+        self.steps.install()
+        return next(said.body for said in only(Send, effects) if isinstance(said.body, Ready))
+
+    def complete(self, other: "Peer", ready: Ready) -> None:
+        """The barrier, with what `other` says in it."""
+        effects = self.core.receive(0.0, Envelope(other.core.me, self.core.stamp, ready))
+        (activated,) = only(Activated, effects)
+        self.steps.activate(activated.view, activated.done, shares=True)
 
     def submit(self, step: int, *operations: Operation) -> None:
         for operation in operations:
@@ -200,6 +214,39 @@ def test_a_step_that_is_interrupted_raises_once_what_was_submitted_and_the_next_
     assert "view 2 came before step 0 was committed" in str(error)
     one.steps.submit(0, 6, operation)
     assert len(one.told) == 1
+
+
+def test_who_withdraws_from_a_step_in_a_barrier_runs_nothing_before_the_view_that_interrupts_it(
+    peers: tuple[Peer, Peer],
+) -> None:
+    """Or the others would do over what they have used already, together with something else."""
+    one, other = peers
+
+    def early(peer: Peer, attempt: int, value: float) -> None:
+        operation = all_reduce(np.full(4, value))
+        operation.is_early = True
+        peer.steps.submit(0, attempt, operation)
+
+    def take_turns() -> int:
+        """How many results are handed out."""
+        for peer in (one, other, one, other):
+            peer.steps.advance()
+        return len([arrival for peer in peers for arrival in peer.told if isinstance(arrival, Early)])
+
+    early(one, 0, 1.0)
+    early(other, 0, 10.0)
+    assert take_turns() == 2
+    assert one.core.view is not None
+    again = after(one.core.view, *one.core.view.members)
+    readies = one.begin(other, again), other.begin(one, again)
+    assert readies[0].aborted_in == readies[1].aborted_in == 0
+    one.steps.withdraw(0, 0)
+    one.complete(other, readies[1])
+    other.complete(one, readies[0])
+    early(one, 1, 100.0)
+    assert take_turns() == 2
+    assert (other.core.me, Report(Kind.WITHDRAWN, one.core.me, 0)) in one.said()
+    assert one.begin(other, after(again, *again.members)).aborted_in == again.number
 
 
 def test_a_step_that_is_interrupted_before_it_is_called_again_raises_then(peers: tuple[Peer, Peer]) -> None:
