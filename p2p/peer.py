@@ -168,11 +168,11 @@ class Peer:
             commit: False, on every peer: the result may be handed out as soon as it is complete here. All operations
                 up to the next that commits (`barrier`, a step, an operation that does not say so) are one step with
                 it, and it holds copies of their inputs and results. If members come or go before that commit, or a
-                `peer.step` block of one ends with an exception,
-                `OperationInterrupted` is raised once on every peer, by its next call at the latest, and none of them
-                counts: call all of them again. `view` and `done` are those of the last commit. End with one before
-                you leave. Every 256 operations, or 64 MiB, are committed as they come, and so is each by a peer that
-                trains a model.
+                `peer.step` block of one ends with an exception, `OperationInterrupted` is raised once on every peer, by
+                its next call at the latest, and none of them counts: call all of them again. `view` and `done` are
+                those of the last commit. End with one before you leave. Every 256 operations, or 64 MiB, are
+                committed as they come, and so are `ring` and `tree` beyond 4 MiB, and each by a peer that trains a
+                model.
 
         Returns:
             None, or with `async_op` a handle to wait for.
@@ -192,7 +192,8 @@ class Peer:
 
         In the block the tensors hold the inputs, and must not be written; after it, the results. An exception in the
         block takes back what was submitted: nothing of it is committed, and the others wait for this peer's next
-        step. Operations before it that said `commit=False` are then void on every peer. The number of operations, and each of them, must be the same on every peer.
+        step. Operations before it that said `commit=False` are then void on every peer. The number of operations, and
+        each of them, must be the same on every peer.
 
         Args:
             samples: how many this peer adds, for the receipt; None: the slice of `batches`, or, for scripts that do
