@@ -2,9 +2,10 @@
 
     python -m bench.all_reduce --json out.json
 
-For each number of peers, arrays of 4 KB to 64 MB are summed in three ways, in turns with Gloo, every result verified:
-arrays that lie in the arena (`auto@arena`, into another array), arrays that lie anywhere and are replaced (`auto`, as
-Gloo does it), and without shared memory (`auto@sockets`). Ends with 1 if a result was wrong.
+For each number of peers, arrays of 4 KB to 64 MB are summed in four ways, in turns with Gloo, every result verified:
+arrays that lie in the arena (`auto@arena`, into another array), arrays that lie anywhere and are replaced (`auto`), the
+same with results before their commit, as Gloo has none (`auto@early`), and without shared memory (`auto@sockets`). Ends
+with 1 if a result was wrong.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from p2p import benchmark
 
-ALGORITHMS = ("auto@arena", "auto", "auto@sockets")
+ALGORITHMS = ("auto@arena", "auto", "auto@early", "auto@sockets")
 SIZES = benchmark.sizes_between(4 << 10, 64 << 20, 4)
 
 

@@ -102,7 +102,8 @@ def bench_all_reduce(
     algos: Annotated[
         str,
         typer.Option(
-            help="Of one-shot, direct, ring, tree and auto, with commas; @arena: in shared memory, @sockets: without."
+            help="Of one-shot, direct, ring, tree and auto, with commas; "
+            "@arena: in shared memory, @early: before the commit, @sockets: without shared memory."
         ),
     ] = "one-shot,direct,ring,tree",
     baseline: Annotated[str | None, typer.Option(help="Whom to compare with: gloo.", show_default=False)] = None,

@@ -1,6 +1,7 @@
 """Those who take turns at summing the same array: a peer's algorithms, and others' libraries."""
 
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -9,10 +10,11 @@ from typing import Final, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from collectives import choose_algorithm
 from p2p.errors import ShoalError
 from p2p.peer import Peer
 
-from .plan import BY_SIZE
+from .plan import BY_SIZE, EARLY, IN_ARENA, SOCKETS
 
 Array = npt.NDArray[np.float32]
 
@@ -93,6 +95,21 @@ class ShoalInArena(Shoal):
 
     def result(self) -> Array:
         return self._output
+
+
+class ShoalEarly(Shoal):
+    """The same with results before their commit, which comes with the next barrier."""
+
+    @property
+    def ran(self) -> str:
+        return self._algorithm or choose_algorithm(self._array.nbytes, self._world_size)
+
+    def all_reduce(self) -> None:
+        self._peer.all_reduce(self._array, algorithm=self._algorithm, commit=False)
+
+
+SHOAL: Final[Mapping[str, type[Shoal]]] = {"": Shoal, IN_ARENA: ShoalInArena, EARLY: ShoalEarly, SOCKETS: Shoal}
+"""By way."""
 
 
 class Gloo:

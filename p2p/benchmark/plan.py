@@ -16,8 +16,10 @@ IN_ARENA: Final = "arena"
 """The arrays lie in memory that all peers of the host read, and the result goes into another one."""
 SOCKETS: Final = "sockets"
 """No memory is shared."""
-WAYS: Final = ("", IN_ARENA, SOCKETS)
-"""How the bytes travel; without a word, arrays lie anywhere and are replaced by the result."""
+EARLY: Final = "early"
+"""The result is handed out when it is complete here, as other libraries do it, and committed with what comes next."""
+WAYS: Final = ("", IN_ARENA, EARLY, SOCKETS)
+"""How the bytes travel; without a word, arrays lie anywhere and are replaced by the result when it is committed."""
 BASELINES: Final = ("gloo",)
 ITEM_BYTES: Final = 4
 """Of a float32."""

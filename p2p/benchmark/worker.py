@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from p2p.benchmark.contenders import TIMEOUT, Array, Contender, Gloo, Shoal, ShoalInArena
-from p2p.benchmark.plan import IN_ARENA, ITEM_BYTES, SOCKETS, Plan
+from p2p.benchmark.contenders import SHOAL, TIMEOUT, Array, Contender, Gloo
+from p2p.benchmark.plan import ITEM_BYTES, SOCKETS, Plan
 from p2p.benchmark.result import Measurement
 from p2p.errors import ShoalError
 from p2p.joining import join
@@ -43,7 +43,7 @@ def main(folder: Path, plan: Plan, index: int) -> None:
             way = name.partition("@")[2]
             if (by_sockets := way == SOCKETS) not in peers:
                 peers[by_sockets] = enter(stack, by_sockets=by_sockets)
-            contenders.append((ShoalInArena if way == IN_ARENA else Shoal)(peers[by_sockets], name, plan.num_peers))
+            contenders.append(SHOAL[way](peers[by_sockets], name, plan.num_peers))
         if plan.baseline == Gloo.name:
             contenders.append(stack.enter_context(Gloo(folder / "gloo", index, plan.num_peers)))
         progress = Progress(len(plan.sizes_bytes) * plan.num_rounds, is_shown=index == 0)

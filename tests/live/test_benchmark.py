@@ -75,6 +75,15 @@ def test_all_algorithms_are_right_and_their_times_are_written(scratch: Path, tmp
     assert all(0 < row["time_min_us"] <= row["time_p50_us"] <= row["time_p99_us"] for row in rows)
 
 
+def test_every_way_that_the_bytes_may_take_is_right(scratch: Path, tmp_path: Path) -> None:
+    names = "auto", "auto@arena", "auto@early", "ring@early", "auto@sockets"
+    options = ("-n", "2", "--algos", ",".join(names), "-b", "4K", "-e", "1M", "-f", "256", "--iters", "3")
+    rows = all_reduce(scratch, tmp_path / "out.json", *options)["results"]
+    assert [(row["algorithm"], row["ran"], row["wrong"]) for row in rows] == [
+        (name, "ring" if name == "ring@early" else ran, 0) for ran in ("one-shot", "direct") for name in names
+    ]
+
+
 def test_gloo_takes_part_as_the_baseline(scratch: Path, tmp_path: Path) -> None:
     options = ("-n", "2", "--algos", "auto", "--baseline", "gloo", "-b", "4K", "-e", "4K", "--iters", "2")
     rows = all_reduce(scratch, tmp_path / "out.json", *options)["results"]
