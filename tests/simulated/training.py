@@ -208,7 +208,8 @@ class Training:
                 return
             parts = (total,)
         self._complete[operation] = parts
-        if operation == 0 and part.step % 2 and not self.handed_out:  # the script uses it before the commit
+        is_wanted = part.step % 2 and self.halted != part.step  # the script uses it before the commit
+        if operation == 0 and is_wanted and not self.handed_out:
             self.handed_out = parts
             self._peer.core.handed_out()
         self._peer.core.submitted(part.step, len(self._submitted), len(self._complete))  # it gets on
