@@ -192,10 +192,13 @@ def _an_observer_is_fed_too_early() -> None:
     stage.wait(2.0)  # the others forget that it asks: it must not be in the barrier that drops the step
     stage.kill(victim)
     stage.table.on_table.clear()
-    stage.table.holds = lambda source, target, frame: isinstance(frame, Part) and frame.step > step
+    stage.table.holds = lambda source, target, frame: (
+        isinstance(frame, Join) or (isinstance(frame, Part) and frame.step > step)
+    )
     stage.until(lambda: stage.done_by(feeder, slow) == step)
     if stage.view_of(feeder).since(stage.peer("p4").member) is not None:
         raise Failure("L1", "the observer has a seat before the step is redone")
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Part) and frame.step > step
     stage.until(lambda: stage.peer("p4").view is not None)
     stage.table.release()
     stage.until(lambda: stage.peer("p4").active)
