@@ -2,7 +2,7 @@
 
 from gossip import Envelope
 from gossip.core import GOSSIP
-from gossip.messages import Accepted, Beat, Body, Decide, Join, Promise, Ready
+from gossip.messages import Accepted, Beat, Body, Decide, Join, Prepare, Promise, Ready
 from gossip.view import Policy
 from tests.simulation import Failure
 
@@ -144,6 +144,31 @@ def _an_observer_gets_nothing() -> None:
     stage.wait(4.0)
     if stage.peer("p1").done < before + 5:
         raise Failure("S10", "an observer holds the members up")
+    stage.end_well()
+
+
+@scenario("an observer whose swarm has died is further than the one that gives it a seat")
+def _an_observer_has_a_later_past_elsewhere() -> None:
+    stage = Stage(num_peers=1, follows=1.0)
+    stage.until_trained(2)
+    stage.peer("p1").paused_until = stage.clock.now + 15.0
+    stage.table.holds = lambda source, target, frame: "p1" in (source.peer_id, target.peer_id)
+    others = ("p2", "p3", "p4")
+    for name in others:
+        stage.launch(name, is_founder=name == "p2")
+    stage.until_trained(2, *others)
+    stage.table.holds = lambda source, target, frame: (
+        isinstance(frame, Prepare) or "p1" in (source.peer_id, target.peer_id)  # p5 stays an observer
+    )
+    stage.launch("p5")
+    stage.until(lambda: stage.peer("p5").done > stage.peer("p1").done + 5)
+    stage.kill(*others)
+    stage.table.on_table.clear()
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Snapshot)
+    stage.until(lambda: stage.table.on_table)
+    stage.wait(1.0)  # it is in the view, without the state, and beats
+    stage.table.release()
+    stage.until_trained(2, "p1", "p5")
     stage.end_well()
 
 
