@@ -114,6 +114,8 @@ class Admission:
         self._excluded[member.peer_id] = max(last, member.incarnation)
         if len(self._excluded) > MOST_EXCLUDED:
             del self._excluded[next(iter(self._excluded))]
+        for joiner in [joiner for joiner in self._joiners if self.is_excluded(joiner)]:
+            self.forget(joiner)  # a late JOIN may come before the word that it took part
 
     def is_excluded(self, joiner: Member) -> bool:
         return joiner.incarnation <= self._excluded.get(joiner.peer_id, -1)

@@ -260,6 +260,13 @@ def test_what_a_former_member_asked_before_does_not_bring_it_back() -> None:
     assert not new.is_excluded(E)
 
 
+def test_a_late_join_counts_no_more_once_it_is_known_that_its_sender_took_part() -> None:
+    former, again = Member("d", 3), Member("d", 4)
+    new = asked(admission(), 0.0, former, E, again)
+    new.exclude(former)
+    assert new.candidates(0.0, 3) == [E, again]
+
+
 def test_only_the_last_former_members_are_remembered() -> None:
     new = admission()
     new.exclude(D)
