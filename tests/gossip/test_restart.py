@@ -51,6 +51,23 @@ def test_a_withdrawal_makes_a_view_of_the_same_members_and_the_step_is_redone() 
     assert only(Activated, say(peer, C, NOTHING)) == [Activated(view_of(peer), -1)]
 
 
+def test_r15_who_withdraws_results_that_may_be_in_use_interrupts_the_step_for_all() -> None:
+    peer = seated(B, C)
+    effects = peer.withdraw(0.0, 0, interrupts=True)
+    assert bodies(Report, effects) == [(member, Report(Kind.WITHDRAWN, A, 0)) for member in (B, C)]
+    decide(peer, B, 0.0)
+    say(peer, B, NOTHING)
+    assert only(Aborted, say(peer, C, NOTHING)) == [Aborted(0, "")]
+
+
+def test_r15_who_has_handed_results_out_gives_the_step_up_in_a_view_of_others() -> None:
+    peer = seated(B, C)
+    peer.handed_out()
+    effects = say(peer, B, Decide(after(view_of(peer), A, B)))
+    assert bodies(Ready, effects) == [(B, Ready(True, -1, genesis(), None, 2, ""))]
+    assert only(Aborted, say(peer, B, NOTHING)) == [Aborted(0, "")]
+
+
 def test_another_members_withdrawal_does_the_same() -> None:
     peer = seated(B, C)
     effects = say(peer, C, Report(Kind.WITHDRAWN, C, 0))
