@@ -52,6 +52,7 @@ from .cores import (
     after,
     bodies,
     commit_step_0,
+    core,
     decide,
     first_view,
     founder,
@@ -232,6 +233,10 @@ def test_r9_an_observer_remembers_who_else_observes_for_the_time_when_it_has_a_s
         assert say(each, Member("stranger", 1), Join("hash", True), NO_VIEW) == []
     assert peer._next.admission.joiners() == [C]
     assert known._next.admission.joiners() == []
+    bystander = core(B)
+    meet(bystander, [C])
+    assert say(bystander, C, Join("hash", True), NO_VIEW) == []
+    assert bystander._next.admission.joiners() == []
 
 
 def test_r9_an_observer_that_has_died_is_fed_no_more() -> None:
