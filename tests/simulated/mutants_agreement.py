@@ -226,11 +226,11 @@ AGREEMENT: dict[str, Mutant] = {
         breaks="S1",
         seed=5,
     ),
-    "R12: one vote decides": mutant((Agreement, "_decide", _decide_by_one), breaks="S1", seed=43),
+    "R12: one vote decides": mutant((Agreement, "_decide", _decide_by_one), breaks="S1", seed=54),
     "R12: an accepted view is ignored in phase 1": mutant(
         (Agreement, "_ask_to_accept", _ask_for_own),
         breaks="S1",
-        seed=6,
+        seed=11,
         scenario="who decided a view is killed when it has told of it nobody but a joiner",
     ),
     "R12: a ballot without its proposer's rank": mutant(
@@ -258,7 +258,7 @@ AGREEMENT: dict[str, Mutant] = {
         (Membership, "consider_join", _count_observers(Membership.consider_join)),
         (Agreement, "_decide", _decide_with_observers),
         breaks="S1",
-        seed=43,
+        seed=74,
     ),
     "R13: silence is as good as proof": mutant(
         (Succession, "reconsider", _reconsider_by_silence(Succession.reconsider)), breaks="S1", seed=24
@@ -305,9 +305,9 @@ AGREEMENT: dict[str, Mutant] = {
         scenario="C2: the last survivor owns the view in which the dead have accepted another one",
     ),
     "bug: a record that names a later view says nothing in that": mutant(
-        (Membership, "take_proof", _take_proof_of_a_later_view_only(Membership.take_proof)), breaks="L1", seed=18
+        (Membership, "take_proof", _take_proof_of_a_later_view_only(Membership.take_proof)), breaks="L1", seed=8
     ),
     "bug: what leaves with a decision belongs to the next view": mutant(
-        (Membership, "take", _take_all), breaks="L1 S1 I4", seed=2
+        (Membership, "take", _take_all), breaks="L1 S1 I4", seed=5
     ),
 }
