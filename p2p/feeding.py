@@ -28,8 +28,8 @@ WINDOW = 8
 MOST_FED_BYTES = 256 << 20
 """Steps that wait for their turn to one peer; further ones are left out, and it has to ask for the state."""
 
-FEWEST_FED = 4
-"""So many steps may wait in any case."""
+FEWEST_FED, MOST_FED = 4, 256
+"""So many steps may wait in any case, and so many at most: who is further behind is better off with a state."""
 
 PATIENCE_S = 10.0
 """Who takes nothing for this long is sent nothing more until it asks again."""
@@ -48,6 +48,11 @@ class _Stream:
 
     def steps(self) -> list[Parcel]:
         return [parcel for parcel in self.parcels if not isinstance(parcel.record, StateRecord)]
+
+    def overtake(self) -> None:
+        """A state makes the steps superfluous that nothing was sent of."""
+        begun = [] if self.sending is None else [self.parcels.popleft()]
+        self.parcels = deque([*begun, *self.states()])
 
     def states(self) -> list[Parcel]:
         return [parcel for parcel in self.parcels if isinstance(parcel.record, StateRecord)]
@@ -121,6 +126,8 @@ class Feeding:
                     yield member, f"the state cannot be sent to it: {error}"
                     continue
                 self._given[member] = done
+                if (stream := self._streams.get(member)) is not None:
+                    stream.overtake()
                 self._put(now, member, parcel)
             elif has_seat:
                 del self._waiting[member]
@@ -153,7 +160,8 @@ class Feeding:
         for feed in feeds:
             stream = self._streams.get(feed.member)
             kept = stream.steps() if stream is not None else []
-            if len(kept) < FEWEST_FED or sum(step.num_bytes for step in kept) < MOST_FED_BYTES:
+            is_short = len(kept) < MOST_FED and sum(step.num_bytes for step in kept) < MOST_FED_BYTES
+            if len(kept) < FEWEST_FED or is_short:
                 self._put(now, feed.member, parcel)
 
     # Streams.

@@ -8,7 +8,7 @@ from gossip import Member
 from gossip.effects import Feed
 from gossip.messages import Finish
 from p2p.arrivals import Commit
-from p2p.feeding import FEWEST_FED, MOST_FED_BYTES, PATIENCE_S, WINDOW, Feeding
+from p2p.feeding import FEWEST_FED, MOST_FED, MOST_FED_BYTES, PATIENCE_S, WINDOW, Feeding
 from p2p.frames import Taken
 from p2p.handover import Assembly, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord
 from p2p.operations import Operation
@@ -231,6 +231,34 @@ def test_steps_that_wait_are_bounded_by_their_bytes() -> None:
         feed(donor, step, B, size=large)
     (stream,) = donor._streams.values()
     assert [parcel.step for parcel in stream.steps()] == [1, 2, 3, 4]
+
+
+def test_steps_that_wait_are_bounded_by_their_number() -> None:
+    donor = Donor()
+    donor.deaf = {B}
+    for step in range(WINDOW + MOST_FED + 10):
+        feed(donor, step, B)
+    (stream,) = donor._streams.values()
+    assert len(stream.steps()) == MOST_FED
+
+
+def test_a_state_overtakes_the_steps_that_nothing_was_sent_of() -> None:
+    """Or who is far behind would be given one step after the other of those that it needs no more."""
+    donor = Donor()
+    donor.deaf = {B}
+    for step in range(20):
+        feed(donor, step, B, size=WINDOW * SEGMENT_BYTES)
+    donor.complete(19, lambda: packed(b"state"))
+    donor.ask(B, 19, has_seat=False)
+    donor.give(19)
+    feed(donor, 20, B)
+    donor.deaf = set()
+    donor.settle()
+    assert [(member, parcel.step, isinstance(parcel.record, StateRecord)) for member, parcel in donor.came] == [
+        (B, 0, False),
+        (B, 19, True),
+        (B, 20, False),
+    ]
 
 
 @given(st.lists(st.integers(1, 2000), min_size=1, max_size=8), st.integers(0, 30))
