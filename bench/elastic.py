@@ -27,10 +27,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.nursery import ROOT, Nursery
 from bench.pauses import Pause, pause_one, summary_of_pauses, table_of_pauses
 from bench.swarm import RunningPeer, Swarm, pause
 from bench.trace import Cost, Kill, costs, summary
+from bench.zygote import ROOT, Zygote
 from p2p.benchmark.machine import commit, machine
 from p2p.benchmark.plan import parse_size
 from p2p.benchmark.report import FILE_WIDTH
@@ -67,9 +67,9 @@ class Options:
 class Director:
     """Starts the swarms, and decides who is killed, and when."""
 
-    def __init__(self, options: Options, nursery: Nursery | None, advance: Callable[[], None]) -> None:
+    def __init__(self, options: Options, zygote: Zygote | None, advance: Callable[[], None]) -> None:
         self._options = options
-        self._nursery = nursery
+        self._zygote = zygote
         self._advance = advance
         self._rng = random.Random(options.seed)
 
@@ -106,7 +106,7 @@ class Director:
 
     def _swarm(self, num_peers: int) -> Swarm:
         resident = (str(self._options.resident_bytes),)
-        return Swarm(SCRIPT, num_peers, arguments=resident, nursery=self._nursery)
+        return Swarm(SCRIPT, num_peers, arguments=resident, zygote=self._zygote)
 
     def _begin(self, swarm: Swarm, num_peers: int) -> None:
         swarm.start(num_peers)
@@ -124,10 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     described = machine()
     console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
     with ExitStack() as stack:
-        nursery = stack.enter_context(Nursery(os.environ)) if options.is_forked else None
+        zygote = stack.enter_context(Zygote(os.environ)) if options.is_forked else None
         bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
         task = stack.enter_context(bar).add_task("killing", total=options.kills * len(options.peers))
-        director = Director(options, nursery, lambda: bar.advance(task))
+        director = Director(options, zygote, lambda: bar.advance(task))
         if options.stop_s:
             paused = {num_peers: director.pauses(num_peers) for num_peers in options.peers}
         else:

@@ -1,4 +1,4 @@
-"""The process that `bench.nursery` forks peers from: it has imported torch and p2p, and runs no thread.
+"""The process that `bench.zygote` forks peers from: it has imported torch and p2p, and runs no thread.
 
     python -m bench.fork_server FD
 
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from p2p.launch import die_with_parent, kill_session
+from p2p.launch.launcher import die_with_parent, kill_session
 
 MAX_BYTES: Final = 1 << 18
 ANSWER_S: Final = 10.0

@@ -77,7 +77,7 @@ def main(index: int, folder: Path, num_rounds: int, steps_per_block: int, batch_
     shape = num_rounds, steps_per_block, batch_size, CONTEXT + 1
     batches = torch.randint(VOCABULARY, shape, generator=generator)
     with p2p.join() as peer:
-        shoal = Way(SHOAL, peer)  # takes the seat
+        shoal = Way(SHOAL, peer)  # takes the in_view
         with Gloo(folder / "gloo", index, peer.world_size):
             ways = {SHOAL: shoal, ALONE: Way(ALONE, peer), GLOO: Way(GLOO, peer)}
             first = torch.randint(VOCABULARY, shape[2:], generator=generator)

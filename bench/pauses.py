@@ -9,7 +9,7 @@ from rich.table import Table
 
 from bench.swarm import RunningPeer, Swarm, pause
 from bench.trace import Trace, are_equal, in_ms, num_lost
-from p2p.receipts import Receipt
+from p2p.step.receipts import Receipt
 
 SETTLED: Final = 20
 BACK_S: Final = 60.0

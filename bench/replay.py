@@ -31,9 +31,9 @@ from bench.replay_peer import (
     train_step,
 )
 from p2p.benchmark.machine import commit, machine
-from p2p.launch import LaunchConfig, Launcher
-from p2p.receipts import Receipt, read_receipts
-from p2p.sampler import ElasticSampler
+from p2p.launch.launcher import LaunchConfig, Launcher
+from p2p.session.sampler import ElasticSampler
+from p2p.step.receipts import Receipt, read_receipts
 
 ROOT: Final = Path(__file__).parents[1]
 NUM_PEERS: Final = 4

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-from bench.nursery import ONE_THREAD, ROOT, Child, Nursery
 from bench.trace import Trace
-from p2p.launch import LaunchConfig, die_with_parent, kill_session, peer_environment
-from p2p.receipts import Receipt, parse_receipt, read_moments, read_receipts
+from bench.zygote import ONE_THREAD, ROOT, Child, Zygote
+from p2p.launch.launcher import LaunchConfig, die_with_parent, kill_session, peer_environment
+from p2p.step.receipts import Receipt, parse_receipt, read_moments, read_receipts
 
 POLL_S: Final = 0.05
 START_S: Final = 60.0
@@ -57,7 +57,7 @@ class Swarm:
     """
 
     def __init__(
-        self, script: Path, num_peers: int, *, arguments: tuple[str, ...] = (), nursery: Nursery | None = None
+        self, script: Path, num_peers: int, *, arguments: tuple[str, ...] = (), zygote: Zygote | None = None
     ) -> None:
         """Nothing runs before `start`.
 
@@ -65,7 +65,7 @@ class Swarm:
             script: prints its peer_id when it knows it; on SIGUSR1 it writes its stacks to stderr (`faulthandler`).
             num_peers: step 0 waits for so many.
             arguments: of the script.
-            nursery: forks the peers; None: each is a plain process, which imports torch for itself.
+            zygote: forks the peers; None: each is a plain process, which imports torch for itself.
         """
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))
         self.receipts = self.folder / "receipts"
@@ -77,7 +77,7 @@ class Swarm:
             home=self.folder,
             receipts=self.receipts,
         )
-        self._nursery = nursery
+        self._zygote = zygote
         self._num_started = 0
         self._read: dict[str, tuple[int, int]] = {}
         self.peers: list[RunningPeer] = []
@@ -225,9 +225,9 @@ class Swarm:
         self._num_started += 1
         source, sink = os.pipe()
         with open(sink, "wb") as stdout, log.open("wb") as stderr:
-            if self._nursery is not None:
+            if self._zygote is not None:
                 outputs = stdout.fileno(), stderr.fileno()
-                return self._nursery.start(self.config.script, self.config.args, environ, *outputs), open(source), log
+                return self._zygote.start(self.config.script, self.config.args, environ, *outputs), open(source), log
             process = subprocess.Popen(
                 [sys.executable, str(self.config.script), *self.config.args],
                 env=environ,

@@ -22,11 +22,11 @@ from typing import Any, Final
 import numpy as np
 
 import p2p
-from p2p.addresses import Endpoint
 from p2p.benchmark import parse_size
-from p2p.gate import Gate
-from p2p.keys import read_key, write_key
-from p2p.tcp import TcpConfig
+from p2p.host.keys import read_key, write_key
+from p2p.net.addresses import Endpoint
+from p2p.net.listener import TcpListeners
+from p2p.net.tcp import TcpConfig
 
 WAYS: Final = ("ipc", "tcp", "curve")
 NUM_PEERS: Final = 2
@@ -69,7 +69,7 @@ def report(found: list[dict[str, Any]], size: str) -> None:
         p99_s = statistics.quantiles(times_s, n=100)[98]
         print(f"{way:6} {size} p50 {p50_s * 1e3:8.2f} ms  p99 {p99_s * 1e3:8.2f} ms  {p50_s / ipc_s:5.2f} times ipc")
     tests_ms = sorted(time_s * 1e3 for f in found for time_s in f["tests_s"])
-    print(f"opening a gate, with its test: p50 {statistics.median(tests_ms):.1f} ms, max {tests_ms[-1]:.1f} ms")
+    print(f"opening a listeners, with its test: p50 {statistics.median(tests_ms):.1f} ms, max {tests_ms[-1]:.1f} ms")
 
 
 def work(given: argparse.Namespace, about: dict[str, Any]) -> int:
@@ -121,7 +121,7 @@ def measure(peers: dict[str, p2p.Peer], count: int, iters: int, algorithm: str) 
 def time_gate(key: Path) -> float:
     config = TcpConfig(swarm="bench", bind=Endpoint("127.0.0.1", 0), secret=read_key(key))
     start = time.perf_counter()
-    Gate(config, "f" * 16).close()
+    TcpListeners(config, "f" * 16).close()
     return time.perf_counter() - start
 
 

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from p2p.benchmark.result import percentile
-from p2p.receipts import Moment, Receipt
+from p2p.step.receipts import Moment, Receipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from .errors import (
     ShoalError,
     StepTimeout,
 )
-from .joining import join
+from .join import join
 from .peer import Peer
-from .receipts import Contribution, Receipt
+from .step.receipts import Contribution, Receipt
 
 if TYPE_CHECKING:
     from .training import DataParallel

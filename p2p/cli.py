@@ -62,8 +62,8 @@ def run(
     ] = "lan",
 ) -> None:
     """Start identical peers on this host; they found the swarm, or join it."""
-    from p2p.launch import LaunchConfig, Launcher
-    from p2p.tcp import TcpOptions
+    from p2p.launch.launcher import LaunchConfig, Launcher
+    from p2p.net.tcp import TcpOptions
 
     config = LaunchConfig(
         script=script,
@@ -87,7 +87,7 @@ def key_new(
     ] = None,
 ) -> None:
     """Make a swarm key. Whoever has it may take part; copy it to every host, and to nobody else."""
-    from p2p.keys import new_key, protect, write_key
+    from p2p.host.keys import new_key, protect, write_key
 
     if out is not None:
         write_key(out)

@@ -7,8 +7,8 @@ from typing import Any, Final, Self
 
 from gossip import WAN, CoreConfig, Policy
 
-from .discovery import default_home
-from .tcp import Network, TcpConfig, TcpOptions
+from .host.registry import default_home
+from .net.tcp import Network, TcpConfig, TcpOptions
 
 TCP_NAMES: Final = tuple(field.name for field in fields(TcpOptions))
 

@@ -19,14 +19,14 @@ import numpy as np
 
 from gossip import View
 
-from .calls import Calls, Handle, OpenStep
 from .config import PeerConfig
 from .errors import RemovedFromView, ShoalError
-from .operations import Operation
-from .receipts import Receipt
-from .sampler import ElasticSampler, length
-from .session import Session
-from .tensors import empty_tensor
+from .session.calls import Calls, Handle, ScriptStep
+from .session.sampler import ElasticSampler, length
+from .session.session import Session
+from .session.tensors import empty_tensor
+from .step.operations import Operation
+from .step.receipts import Receipt
 
 
 class Peer:
@@ -121,7 +121,7 @@ class Peer:
             shape: of the tensor.
             dtype: of torch; None: float32.
         """
-        return empty_tensor(shape, dtype, self.session.loop.commons.empty)
+        return empty_tensor(shape, dtype, self.session.loop.host_memory.empty)
 
     @overload
     def all_reduce(
@@ -187,7 +187,7 @@ class Peer:
         """
         return self._calls.all_reduce(tensor, op, algorithm, out=out, async_op=async_op, commit=commit)
 
-    def step(self, samples: int | None = None) -> AbstractContextManager[OpenStep]:
+    def step(self, samples: int | None = None) -> AbstractContextManager[ScriptStep]:
         """`with peer.step(samples=n):` makes one step of all operations in the block, committed at its end.
 
         In the block the tensors hold the inputs, and must not be written; after it, the results. An exception in the

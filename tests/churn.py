@@ -8,7 +8,7 @@ import argparse
 import os
 import time
 
-from bench.nursery import Nursery
+from bench.zygote import Zygote
 from tests.live.churn import Churn
 
 
@@ -18,9 +18,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--seeds", type=int, default=1, help="number of runs")
     options = parser.parse_args()
-    with Nursery(os.environ) as nursery:
+    with Zygote(os.environ) as zygote:
         for seed in range(options.seed, options.seed + options.seeds):
-            churn, start_s = Churn(nursery, seed), time.monotonic()
+            churn, start_s = Churn(zygote, seed), time.monotonic()
             try:
                 receipts = churn.run(options.events)
             except AssertionError as error:

@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from bench.nursery import Nursery
+from bench.zygote import Zygote
 from tests.live.swarm import Swarm
 
 
@@ -19,7 +19,7 @@ def swarm(tmp_path: Path) -> Iterator[Swarm]:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
+def zygote() -> Iterator[Zygote]:
     """Forks processes that have torch."""
-    with Nursery(os.environ) as running:
+    with Zygote(os.environ) as running:
         yield running

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from p2p.receipts import UNKNOWN_SAMPLE, Moment, Receipt, to_line
+from p2p.step.receipts import UNKNOWN_SAMPLE, Moment, Receipt, to_line
 
 DIGEST_LENGTH = 16
 """Hex digits that are shown."""

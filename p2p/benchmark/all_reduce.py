@@ -17,9 +17,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from p2p.discovery import default_home
 from p2p.errors import LaunchError, ShoalError
-from p2p.launch import LaunchConfig, Launcher
+from p2p.host.registry import default_home
+from p2p.launch.launcher import LaunchConfig, Launcher
 
 from .machine import machine
 from .plan import SOCKETS, Plan

@@ -23,11 +23,11 @@ from p2p.benchmark.contenders import SHOAL, TIMEOUT, Array, Contender, Gloo
 from p2p.benchmark.plan import ITEM_BYTES, SOCKETS, Plan
 from p2p.benchmark.result import Measurement
 from p2p.errors import ShoalError
-from p2p.joining import join
+from p2p.join import join
 from p2p.peer import Peer
 
 REPORT_S: Final = 0.25
-"""Progress is reported this often: reports must not be what is measured."""
+"""RunProgress is reported this often: reports must not be what is measured."""
 
 VALUES: Final = 251
 SHIFTS: Final = 61
@@ -46,7 +46,7 @@ def main(folder: Path, plan: Plan, index: int) -> None:
             contenders.append(SHOAL[way](peers[by_sockets], name, plan.num_peers))
         if plan.baseline == Gloo.name:
             contenders.append(stack.enter_context(Gloo(folder / "gloo", index, plan.num_peers)))
-        progress = Progress(len(plan.sizes_bytes) * plan.num_rounds, is_shown=index == 0)
+        progress = RunProgress(len(plan.sizes_bytes) * plan.num_rounds, is_shown=index == 0)
         found = [m for size in plan.sizes_bytes for m in measure(plan, contenders, size, index, progress)]
         (folder / f"{index}.json").write_text(json.dumps([asdict(measurement) for measurement in found]))
 
@@ -63,7 +63,7 @@ def enter(stack: ExitStack, *, by_sockets: bool) -> Peer:
 
 
 def measure(
-    plan: Plan, contenders: Sequence[Contender], size_bytes: int, index: int, progress: "Progress"
+    plan: Plan, contenders: Sequence[Contender], size_bytes: int, index: int, progress: "RunProgress"
 ) -> list[Measurement]:
     """All contenders at one size."""
     count = size_bytes // ITEM_BYTES
@@ -105,7 +105,7 @@ def turns(plan: Plan, contenders: Sequence[Contender]) -> Iterator[tuple[bool, C
             yield number >= plan.num_warmup, contender
 
 
-class Progress:
+class RunProgress:
     """Writes the part that is done to stdout, for the director, now and then."""
 
     def __init__(self, total: float, *, is_shown: bool) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..operations import Array, Operation, Use
-from ..tensors import as_array, empty_tensor
+from ..session.tensors import as_array, empty_tensor
+from ..step.operations import Array, Operation, Use
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Of parameters whose gradients can be averaged."""

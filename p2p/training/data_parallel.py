@@ -29,14 +29,14 @@ import xxhash
 
 from collectives import ALGORITHMS
 
-from ..calls import count_samples
 from ..errors import NonFiniteGradient, ShoalError
-from ..handover import PackedState, Replica
+from ..net.parcels import PackedState, Replica
+from ..net.wire import MAX_BYTES_LEN
 from ..peer import Peer
-from ..session import BACKWARD
-from ..state import Stateful, compare, describe, pack, raw_bytes, unpack_into
-from ..wire import MAX_BYTES_LEN
+from ..session.calls import count_samples
+from ..session.session import BACKWARD
 from .buckets import DTYPES, Bucket, make_buckets
+from .replica_state import Stateful, compare, describe, pack, raw_bytes, unpack_into
 from .statistics import RunningStatistics
 
 BUCKET_BYTES = 12 << 20
@@ -106,7 +106,7 @@ class DataParallel(torch.nn.Module):
         self._state_digest = state_digest
         self._nonfinite = _policy(nonfinite, extra)
         self._summed = _summable(module)
-        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm, peer.session.loop.commons.empty)
+        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm, peer.session.loop.host_memory.empty)
         self._statistics = RunningStatistics(module, algorithm)
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.tensors)}
         self._num_submitted = 0

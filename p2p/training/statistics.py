@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from ..operations import Operation
-from ..tensors import as_array
+from ..session.tensors import as_array
+from ..step.operations import Operation
 from .buckets import Bucket, make_bucket, views
 
 

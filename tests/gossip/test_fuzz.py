@@ -50,7 +50,7 @@ from gossip.messages import (
     ViewQuery,
 )
 from p2p.errors import RemoteProtocolError
-from p2p.wire import Codec
+from p2p.net.wire import Codec
 
 from .arbitrary import BYTES, MEMBERS, NUMBERS, claims, envelopes, of
 from .cores import LAYOUT, NOTHING, core, founder, joiner, say, seated, view_with

@@ -17,10 +17,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.nursery import Nursery
 from bench.swarm import RunningPeer, Swarm
-from p2p.receipts import Receipt, parse_receipt, read_moments
-from p2p.sampler import SamplerState, fold
+from bench.zygote import Zygote
+from p2p.session.sampler import SamplerState, fold
+from p2p.step.receipts import Receipt, parse_receipt, read_moments
 
 SCRIPT: Final = Path(__file__).with_name("churn_peer.py")
 MOST: Final = 6
@@ -55,12 +55,12 @@ class Churn:
         longest_gap_s: the longest time in which nobody committed anything.
     """
 
-    def __init__(self, nursery: Nursery, seed: int) -> None:
+    def __init__(self, zygote: Zygote, seed: int) -> None:
         self.seed = seed
         self.events = Events()
         self.longest_gap_s = 0.0
         self._rng = Random(seed)
-        self._nursery = nursery
+        self._zygote = zygote
         self._log: list[str] = []
         self._num_handles: dict[int, int] = {}
 
@@ -70,7 +70,7 @@ class Churn:
         Raises:
             AssertionError: something does not hold; names the seed, and what was done last.
         """
-        with Swarm(SCRIPT, FIRST, nursery=self._nursery) as swarm:
+        with Swarm(SCRIPT, FIRST, zygote=self._zygote) as swarm:
             try:
                 swarm.start(FIRST)
                 self._settle(swarm)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from p2p.keys import write_key
+from p2p.host.keys import write_key
 from tests.live.swarm import Swarm
 
 NewHost = Callable[[], Swarm]

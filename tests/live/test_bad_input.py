@@ -12,8 +12,8 @@ import zmq
 from gossip import Claim, Contact, Envelope, Member, State, View
 from gossip import messages as m
 from gossip.view import NO_VIEW, Change, propose_view
-from p2p.processes import read_host
-from p2p.wire import Codec, DataHeader, DType
+from p2p.host.processes import read_host
+from p2p.net.wire import Codec, DataHeader, DType
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
 
 STRANGER = Member("f" * 16, 1)
@@ -184,7 +184,7 @@ def test_news_of_a_peer_that_cannot_be_harms_nobody(swarm: Swarm, contact: Conta
 SHOW_VIEW = """
 import sys
 from gossip import View
-from p2p.wire import Codec
+from p2p.net.wire import Codec
 import numpy as np
 import p2p
 

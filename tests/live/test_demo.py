@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from examples.demo.verdict import Figures, Run, Verdict, judge, measure
-from p2p.receipts import UNKNOWN_SAMPLE, Contribution, Moment, Receipt
-from p2p.sampler import ElasticSampler, Plan, SamplerState, fold
+from p2p.session.sampler import ElasticSampler, Plan, SamplerState, fold
+from p2p.step.receipts import UNKNOWN_SAMPLE, Contribution, Moment, Receipt
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from p2p.launch import LINE_MAX_BYTES, LinePrefixer, prefix, run_exit_code
+from p2p.launch.launcher import LINE_MAX_BYTES, LinePrefixer, prefix, run_exit_code
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ while True:
 WITHOUT_GRACE = """
 import os, sys
 from pathlib import Path
-from p2p.launch import LaunchConfig, Launcher
+from p2p.launch.launcher import LaunchConfig, Launcher
 config = LaunchConfig(script=Path(sys.argv[1]), num_peers=1, grace_s=0.05)
 sys.exit(Launcher(config, environ=os.environ, stdout=1, stderr=2).run())
 """

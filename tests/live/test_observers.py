@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from p2p.receipts import Moment, Receipt, read_moments, read_receipts
+from p2p.step.receipts import Moment, Receipt, read_moments, read_receipts
 from tests.live.swarm import Process, Swarm, name
 
 WIDTH = 32

@@ -2,7 +2,7 @@
 
 import signal
 
-from p2p.receipts import read_receipts
+from p2p.step.receipts import read_receipts
 from tests.live.swarm import Swarm, name
 
 STREAM = """

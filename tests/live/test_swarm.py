@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from collectives import ALGORITHMS
-from p2p.receipts import Receipt, read_receipts
+from p2p.step.receipts import Receipt, read_receipts
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
 
 

@@ -14,9 +14,9 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.gate import Guard
-from p2p.keys import read_key, write_key
-from p2p.links import MAX_CONTROL_BYTES
+from p2p.host.keys import read_key, write_key
+from p2p.net.links import MAX_CONTROL_BYTES
+from p2p.net.listener import Credentials
 from tests.live.conftest import NewHost
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
 
@@ -220,7 +220,7 @@ def test_garbage_at_the_live_port_costs_no_step_and_no_memory(new_host: NewHost,
                 pass
 
     throw()
-    flood(Guard("default", "f" * 16, read_key(key)), name(peers[0]), port)
+    flood(Credentials("default", "f" * 16, read_key(key)), name(peers[0]), port)
     peers[0].expect("refused")
     peers[0].expect("dropped")
     last = int(next(line for line in reversed(peers[0].stdout) if line.startswith("step")).split()[1])
@@ -233,14 +233,14 @@ def test_garbage_at_the_live_port_costs_no_step_and_no_memory(new_host: NewHost,
     assert sorted(said) == ["dropped a frame", "refused a connection to tcp"]
 
 
-def flood(guard: Guard, peer_id: str, port: int) -> None:
+def flood(credentials: Credentials, peer_id: str, port: int) -> None:
     """A holder of the key that keeps to no rule."""
     with zmq.Context() as context:
         for to in (port, port + 1):
             for messages in ([[b"x"] * 20_000] * 3, [[os.urandom(1000)] * 2] * 500, [[bytes(MAX_CONTROL_BYTES * 3)]]):
                 with context.socket(zmq.DEALER) as holder:
                     holder.linger = 5000
-                    guard.introduce(holder, peer_id)
+                    credentials.introduce(holder, peer_id)
                     holder.connect(f"tcp://127.0.0.1:{to}")
                     for parts in messages:
                         holder.send_multipart(parts)

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from p2p.receipts import Receipt, read_receipts
-from p2p.sampler import ElasticSampler
+from p2p.session.sampler import ElasticSampler
+from p2p.step.receipts import Receipt, read_receipts
 from tests.live.swarm import Process, Swarm, name
 
 NUM_SAMPLES, GLOBAL_BATCH, EPOCHS, SEED = 600, 12, 2, 5

@@ -1,4 +1,4 @@
-"""A simulated process: the core that ships, and a host that does with its effects what p2p/loop.py does."""
+"""A simulated process: the core that ships, and a host that does with its effects what the loop of p2p does."""
 
 import math
 from collections.abc import Iterable

@@ -1,0 +1,169 @@
+"""Starts peers in milliseconds: forks of one process that has imported torch (fork_server.py).
+
+A fork is a process of its own, in a session of its own, with its own environment and output; SIGKILL, SIGSTOP and
+SIGCONT do to it what they do to any. None outlives the zygote, or the thread that made it.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from p2p.launch.launcher import die_with_parent
+
+ROOT: Final = Path(__file__).parents[1]
+IMPORT_S: Final = 120.0
+ANSWER_S: Final = 20.0
+MAX_BYTES: Final = 1 << 12
+
+ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class Child:
+    """A fork, with what `subprocess.Popen` offers for a process: pid, poll, wait, send_signal, kill, returncode."""
+
+    def __init__(self, zygote: "Zygote", pid: int, pidfd: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._zygote = zygote
+        self._pidfd = pidfd
+
+    def send_signal(self, number: int) -> None:
+        """Send it, unless the process has ended."""
+        if self._pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        """The exit code, -N if signal N killed it; None while it runs."""
+        if self.returncode is None:
+            self._zygote.listen(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Block until it has ended. Raises subprocess.TimeoutExpired."""
+        limit_s = ANSWER_S if timeout is None else timeout
+        deadline = time.monotonic() + limit_s
+        while (code := self.poll()) is None:
+            if (left_s := deadline - time.monotonic()) <= 0:
+                raise subprocess.TimeoutExpired(f"pid {self.pid}", limit_s)
+            self._zygote.listen(left_s)
+        return code
+
+    def end(self, code: int) -> None:
+        """For the zygote: the process was reaped."""
+        self.returncode = code
+        os.close(self._pidfd)
+        self._pidfd = -1
+
+
+class Zygote:
+    """Forks processes until the end of `with`. For one thread."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """Import torch in a process with this environment; takes seconds.
+
+        Raises:
+            RuntimeError: it ended, or is not ready in time.
+        """
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._children: dict[int, Child] = {}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bench.fork_server", str(theirs.fileno())],
+                cwd=ROOT,
+                env={**environ, **ONE_THREAD, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                preexec_fn=die_with_parent(),
+            )
+        try:
+            self._receive(IMPORT_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def start(
+        self, script: Path, arguments: Sequence[str], environ: Mapping[str, str], stdout: int, stderr: int
+    ) -> Child:
+        """`python script arguments` in an environment of its own, without stdin.
+
+        Args:
+            script: its folder is the first in which it looks for modules.
+            arguments: of the script.
+            environ: the whole of it.
+            stdout: a descriptor, which stays the caller's.
+            stderr: the same.
+
+        Raises:
+            RuntimeError: the process that forks has ended, or does not answer.
+        """
+        request = {
+            "script": str(script.absolute()),
+            "arguments": list(arguments),
+            "environ": dict(environ),
+            "folder": os.getcwd(),
+        }
+        with open(os.devnull, "rb") as nothing:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], [nothing.fileno(), stdout, stderr])
+        known = set(self._children)
+        deadline = time.monotonic() + ANSWER_S
+        while not (new := self._children.keys() - known):
+            self._receive(max(0.0, deadline - time.monotonic()))
+        (pid,) = new
+        return self._children[pid]
+
+    def listen(self, timeout_s: float) -> None:
+        """Take in all that the server has to say, if it says anything within `timeout_s`."""
+        while select.select([self._socket], [], [], timeout_s)[0]:
+            self._receive(ANSWER_S)
+            timeout_s = 0.0
+
+    def _receive(self, timeout_s: float) -> None:
+        self._socket.settimeout(max(timeout_s, 0.001))
+        try:
+            packet, fds, _, _ = socket.recv_fds(self._socket, MAX_BYTES, 1)
+        except TimeoutError:
+            raise RuntimeError(f"the fork server (pid {self._process.pid}) said nothing for {timeout_s:g} s") from None
+        if not packet:
+            raise RuntimeError(f"the fork server ended with {self._process.wait(ANSWER_S)}; its stderr says why")
+        answer: dict[str, Any] = json.loads(packet)
+        if "pid" in answer:
+            (pidfd,) = fds
+            self._children[answer["pid"]] = Child(self, answer["pid"], pidfd)
+        elif "ended" in answer:
+            self._children.pop(answer["ended"]).end(answer["code"])
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        self._socket.close()
+        try:
+            self._process.wait(ANSWER_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # and with it its forks
+            self._process.wait()
+        for child in self._children.values():
+            child.end(-signal.SIGKILL)
+        self._children.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

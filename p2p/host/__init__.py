@@ -1,0 +1,1 @@
+"""What this host knows of its peers: the registry folder, processes, acceptor pages, keys."""

@@ -1,0 +1,67 @@
+"""The folder of a registry: private to its user, with a path that sockets can have, and locked by one at a time."""
+
+import fcntl
+import os
+import shlex
+import stat
+import threading
+from pathlib import Path
+from typing import Final
+
+from ..errors import RegistryError
+
+SOCKET_PATH_MAX_BYTES: Final = 107
+"""What `sun_path` of AF_UNIX holds on Linux, without the final zero byte."""
+
+
+def check_socket_path(path: Path) -> None:
+    """Raise RegistryError if `path` is too long for a socket."""
+    length = len(os.fsencode(path))
+    if length > SOCKET_PATH_MAX_BYTES:
+        raise RegistryError(
+            f"the socket path {path} has {length} bytes, and a socket takes {SOCKET_PATH_MAX_BYTES}; "
+            "set SHOAL_HOME to a shorter folder"
+        )
+
+
+def make_private(folder: Path) -> None:
+    """Make `folder` with mode 0700 unless it is there; raise RegistryError if others have a way in."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise RegistryError(f"cannot make the registry folder {folder}: {error.strerror}") from error
+    if stat.S_ISLNK(status.st_mode):
+        raise RegistryError(f"the registry folder {folder} is a symbolic link; set SHOAL_HOME to its target")
+    if status.st_uid != os.geteuid():
+        raise RegistryError(
+            f"the registry folder {folder} belongs to user {status.st_uid}, and this is user {os.geteuid()}; "
+            "set SHOAL_HOME to a folder of your own"
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise RegistryError(
+            f"the registry folder {folder} has mode {mode:04o}, so others may use it; "
+            f"run: chmod 700 {shlex.quote(str(folder))}"
+        )
+
+
+def acquire(descriptor: int, *, timeout_s: float) -> bool:
+    """Take the exclusive lock on an open file; False if others hold it for `timeout_s`.
+
+    The kernel's wait has no deadline, so where there is one to wait for, a thread does. One that was given up
+    on ends when the lock reaches it, and as the descriptor is closed by then, the lock goes on to the next.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        pass
+    granted = threading.Event()
+
+    def wait() -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        granted.set()
+
+    threading.Thread(target=wait, name="shoal-registry-lock", daemon=True).start()
+    return granted.wait(timeout_s)

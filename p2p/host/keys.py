@@ -1,0 +1,100 @@
+"""The swarm key: who has it may speak for any peer of the swarm, and nobody else gets a word in.
+
+A key file is one line, the prefix and 32 random bytes in hex. What connections are made of is derived from it with
+keyed BLAKE2b (RFC 7693): the key pairs themselves never travel, and no two purposes share one. Leaves out: rotation;
+a run has one key from its first to its last step.
+"""
+
+import os
+import secrets
+import shlex
+import stat
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from ..errors import SecurityError
+
+PREFIX: Final = "shoal-key-1:"
+SECRET_BYTES: Final = 32
+_MAX_FILE_BYTES: Final = 1024
+
+
+def new_key() -> str:
+    """A new key, as the line of a key file."""
+    return PREFIX + secrets.token_hex(SECRET_BYTES)
+
+
+def write_key(path: Path) -> None:
+    """Write a new key to a new file of mode 0600.
+
+    Raises:
+        SecurityError: the file is there already, or cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise SecurityError(f"{path} is there already; a key that is in use must not be replaced") from None
+    except OSError as error:
+        raise SecurityError(f"cannot write the swarm key {path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write(new_key() + "\n")
+
+
+def protect(descriptor: int) -> None:
+    """Take a file's mode down to 0600 before a key is written to it: `> swarm.key` makes one that others may read."""
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.fchmod(descriptor, 0o600)
+
+
+def read_key(path: Path) -> bytes:
+    """The secret in a key file, 32 bytes.
+
+    Raises:
+        SecurityError: no such file, others may read it, or it holds no key.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo must not make us wait
+        try:
+            _check_private(path, os.fstat(descriptor))
+            content = os.read(descriptor, _MAX_FILE_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise SecurityError(f"cannot read the swarm key {path}: {error.strerror}") from error
+    return _parse(path, content)
+
+
+def _check_private(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise SecurityError(f"the swarm key {path} is no file; make one with: shoal key new --out FILE")
+    if status.st_uid != os.geteuid():
+        raise SecurityError(
+            f"the swarm key {path} belongs to user {status.st_uid}, and this is user {os.geteuid()}; "
+            "use a copy of your own"
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise SecurityError(
+            f"the swarm key {path} has mode {mode:04o}, so others may use it; run: chmod 600 {shlex.quote(str(path))}"
+        )
+
+
+def _parse(path: Path, content: bytes) -> bytes:
+    line = content.decode("ascii", errors="replace").strip()
+    digits = line.removeprefix(PREFIX)
+    try:
+        secret = bytes.fromhex(digits)
+    except ValueError:
+        secret = b""
+    if digits == line or len(secret) != SECRET_BYTES or len(digits) != 2 * SECRET_BYTES:
+        raise SecurityError(
+            f"{path} holds no swarm key, which is {PREFIX} and {2 * SECRET_BYTES} hex digits; "
+            "make one with: shoal key new --out FILE"
+        )
+    return secret
+
+
+def derive(secret: bytes, *words: str) -> bytes:
+    """32 bytes that only holders of `secret` know, and that say nothing of it or of those for other `words`."""
+    return blake2b("\0".join(words).encode(), key=secret, digest_size=32, person=b"shoal-curve").digest()

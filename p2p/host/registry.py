@@ -1,0 +1,358 @@
+"""Peers of one host find each other through a folder, and agree there on who founds the swarm.
+
+Each peer of a swarm keeps one entry in `<home>/<swarm>/`, beside its two sockets:
+
+    lock                    held while somebody enters or takes over, for milliseconds
+    <peer_id>.json          an entry: who, which process, which addresses, which role
+    <16 hex digits>         a socket
+
+An entry is written before its sockets are bound, so an entry names whatever a crash leaves behind. It counts
+as long as its process lives, which the kernel decides: same host, same pid, same start time. Who enters and
+finds no living process founds the swarm; everybody else joins.
+
+The role in an entry tells what its owner's death costs. A founder that died before any view was agreed took
+nothing along, so a joiner may found in its place. A peer in an agreed view says "member"; when the last
+member is dead, so is the swarm's state, and no joiner may pretend otherwise.
+
+Left out: other hosts, which seeds.py calls; containers that share the folder but not the pid namespace. Linux only.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import re
+import secrets
+import shlex
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from gossip import Member
+
+from ..errors import RegistryError
+from .acceptor_page import record_path
+from .folders import acquire, check_socket_path, make_private
+from .processes import process_start, read_host
+
+logger = logging.getLogger(__name__)
+
+HEX_NAME: Final = re.compile(r"[0-9a-f]{16}")
+SWARM_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
+ENTRY_MAX_BYTES: Final = 16 * 1024
+
+
+class Role(StrEnum):
+    """What this peer is to the swarm; the module's docstring says what follows from it."""
+
+    FOUNDER = "founder"
+    JOINER = "joiner"
+    MEMBER = "member"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a peer says of itself in the registry.
+
+    Attributes:
+        incarnation: nanoseconds; with `peer_id` the identity of a member.
+        process_start: clock ticks from boot to the start of `pid`; tells it from a later process with the
+            same number.
+        remote_control_address, remote_data_address: for peers of other hosts; empty: there are none.
+        network: as in `tcp.TcpOptions`.
+        host: who has the same sees the same processes under the same numbers; see `read_host`.
+    """
+
+    swarm: str
+    peer_id: str
+    incarnation: int
+    role: Role
+    control_address: str
+    data_address: str
+    pid: int
+    process_start: int
+    host: str
+    remote_control_address: str = ""
+    remote_data_address: str = ""
+    network: str = "lan"
+
+
+FIELD_TYPES: Final = {field.name: str if field.type is Role else field.type for field in fields(Entry)}
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """This peer's entry, and those of the living others, in order of their ids."""
+
+    own: Entry
+    others: tuple[Entry, ...]
+
+
+class Registry:
+    """The folder of one swarm, as one peer uses it. One thread at a time."""
+
+    def __init__(self, home: Path, swarm: str, *, lock_timeout_s: float = 10.0) -> None:
+        """Make the folder, or check the one that is there.
+
+        Args:
+            home: holds a folder per swarm; `default_home` says which.
+            swarm: 1 to 64 letters, digits and `._-`.
+            lock_timeout_s: who waits this long for the lock waits for a stopped process.
+
+        Raises:
+            RegistryError: the name is unfit, the path too long for a socket, or the folder not private.
+        """
+        if not SWARM_NAME.fullmatch(swarm):
+            raise RegistryError(f"a swarm's name has 1 to 64 letters, digits, '.', '_' or '-', got {swarm!r}")
+        absolute = Path(os.path.abspath(home))
+        # One spelling for all peers, but `home` itself stays what it is: a link is refused below.
+        home = absolute.parent.resolve() / absolute.name
+        self.swarm = swarm
+        self.folder = home / swarm
+        self._lock_timeout_s = lock_timeout_s
+        self.host = read_host()
+        self._founds = True
+        self._own: Entry | None = None
+        self._ignored: set[Path] = set()
+        check_socket_path(self.folder / ("0" * 16))
+        make_private(home)
+        make_private(self.folder)
+
+    def enter(
+        self,
+        peer_id: str,
+        incarnation: int,
+        *,
+        remote: tuple[str, str] = ("", ""),
+        network: str = "lan",
+        founds: bool = True,
+    ) -> Census:
+        """Write this process's entry, as founder if no other entry has a living process.
+
+        Draws the addresses of its sockets, which are bound afterwards. Removes what dead peers left.
+
+        Args:
+            peer_id: 16 hex digits.
+            incarnation: nanoseconds.
+            remote: its control and data address for other hosts.
+            network: between them.
+            founds: False: who founds is decided elsewhere, and this peer is a joiner whoever lives here.
+
+        Raises:
+            RegistryError: the folder stays locked, cannot be written, or somebody here expects another network.
+        """
+        if not HEX_NAME.fullmatch(peer_id):
+            raise ValueError(f"a peer_id has 16 hex digits, got {peer_id!r}")
+        start = process_start(os.getpid())
+        assert start is not None, "who asks is running"
+        self._founds = founds
+        with self._locked():
+            living, dead = self.read(apart_from=peer_id)
+            self._clean_up(dead, keep_members=bool(living) and all_wait(living))
+            if other := next((entry for entry in living if entry.network != network), None):
+                raise RegistryError(
+                    f"process {other.pid} of swarm {self.swarm!r} runs with --network {other.network}, and this one "
+                    f"with --network {network}: give all peers the same"
+                )
+            own = Entry(
+                swarm=self.swarm,
+                peer_id=peer_id,
+                incarnation=incarnation,
+                role=Role.FOUNDER if founds and not living else Role.JOINER,
+                control_address=self._new_address(),
+                data_address=self._new_address(),
+                pid=os.getpid(),
+                process_start=start,
+                host=self.host,
+                remote_control_address=remote[0],
+                remote_data_address=remote[1],
+                network=network,
+            )
+            self._write(own)
+        return Census(own, living)
+
+    def take_over(self) -> Census:
+        """For a joiner that still waits: become the founder, if the one it waited for is gone.
+
+        Of all who wait only the first by (incarnation, peer_id) is turned into a founder. Reads every
+        entry; takes the lock only if it finds neither a living founder nor a living member.
+
+        Raises:
+            RegistryError: members died and none lives, so what they trained is gone.
+        """
+        own = self._entered()
+        living, _ = self.read(apart_from=own.peer_id)
+        if own.role is not Role.JOINER or not self._founds or not all_wait(living):
+            return Census(own, living)
+        with self._locked():
+            living, dead = self.read(apart_from=own.peer_id)
+            if all_wait(living):
+                self._check_state_not_lost(dead)
+                if own == min((own, *living), key=lambda entry: (entry.incarnation, entry.peer_id)):
+                    own = replace(own, role=Role.FOUNDER)
+                    self._write(own)
+        return Census(own, living)
+
+    def knows(self, peer_id: str) -> bool:
+        """Whether there is an entry of this peer, so that its sockets are in this folder."""
+        return self._path(peer_id).exists()
+
+    def mark_member(self) -> None:
+        """Say that this peer is in an agreed view, so that its death is known to cost state."""
+        own = self._entered()
+        if own.role is not Role.MEMBER:
+            self._write(replace(own, role=Role.MEMBER))
+
+    def leave(self) -> None:
+        """Remove this peer's sockets and entry, and what dead peers left, so that the last to go leaves none.
+
+        A second call or a forked child changes nothing.
+        """
+        own = self._own
+        if own is None or own.pid != os.getpid():
+            return
+        self._own = None
+        try:
+            with self._locked():
+                living, dead = self.read(apart_from=own.peer_id)
+                self._clean_up(dead, keep_members=bool(living) and all_wait((own, *living)))
+        except RegistryError as error:
+            logger.warning("what dead peers left stays for the next to clean up: %s", error)
+        finally:
+            self._remove_all_but_entry(own)
+            self._path(own.peer_id).unlink(missing_ok=True)
+
+    def _entered(self) -> Entry:
+        if self._own is None:
+            raise ValueError("enter() the registry first")
+        return self._own
+
+    def _new_address(self) -> str:
+        return f"ipc://{self.folder / secrets.token_hex(8)}"
+
+    def _path(self, peer_id: str) -> Path:
+        return self.folder / f"{peer_id}.json"
+
+    def read(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+        """Entries of the living and the dead. A file that is no entry is ignored, and named once in a warning."""
+        living: list[Entry] = []
+        dead: list[Entry] = []
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                with path.open("rb") as file:
+                    entry = parse_entry(file.read(ENTRY_MAX_BYTES))
+                self._check_place(entry, path)
+            except FileNotFoundError:
+                continue  # its owner left meanwhile
+            except (OSError, ValueError) as error:
+                if path not in self._ignored:
+                    self._ignored.add(path)
+                    logger.warning("%s is ignored, it is no entry of this swarm: %s", path, error)
+                continue
+            if entry.peer_id != apart_from:
+                (living if self._lives(entry) else dead).append(entry)
+        return tuple(living), tuple(dead)
+
+    def _check_place(self, entry: Entry, path: Path) -> None:
+        """Refuse an entry from elsewhere: what an entry names is unlinked when its peer is dead."""
+        if path != self._path(entry.peer_id) or entry.swarm != self.swarm:
+            raise ValueError(f"it is of peer {entry.peer_id!r} in swarm {entry.swarm!r}")
+        for address in (entry.control_address, entry.data_address):
+            socket = Path(address.removeprefix("ipc://"))
+            if socket.parent != self.folder or not HEX_NAME.fullmatch(socket.name):
+                raise ValueError(f"its address {address!r} is not in this folder")
+
+    def _lives(self, entry: Entry) -> bool:
+        try:
+            return entry.host == self.host and process_start(entry.pid) == entry.process_start
+        except OSError as error:
+            raise RegistryError(f"cannot see whether process {entry.pid} is alive: {error}") from error
+
+    def _clean_up(self, dead: tuple[Entry, ...], *, keep_members: bool) -> None:
+        """Remove what the dead left. Joiners that wait in vain still have to learn of dead members."""
+        for entry in dead:
+            self._remove_all_but_entry(entry)
+            if not (keep_members and entry.role is Role.MEMBER):
+                self._path(entry.peer_id).unlink(missing_ok=True)
+
+    def _remove_all_but_entry(self, entry: Entry) -> None:
+        # Who may use the acceptor record of a dead peer has opened it already.
+        record_path(self.folder, Member(entry.peer_id, entry.incarnation)).unlink(missing_ok=True)
+        self._path(entry.peer_id).with_suffix(".draft").unlink(missing_ok=True)
+        for address in (entry.control_address, entry.data_address):
+            Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+
+    def _check_state_not_lost(self, dead: tuple[Entry, ...]) -> None:
+        lost = [f"{entry.peer_id} (pid {entry.pid})" for entry in dead if entry.role is Role.MEMBER]
+        if lost:
+            raise RegistryError(
+                f"all members of swarm {self.swarm!r} are gone, and what they trained with them: "
+                f"{', '.join(lost)}; end the peers that wait, then start anew from step 0"
+            )
+
+    def _write(self, entry: Entry) -> None:
+        """Replace this peer's entry at once: readers, who may hold no lock, see the old or the new."""
+        path = self._path(entry.peer_id)
+        draft = path.with_suffix(".draft")
+        try:
+            draft.write_text(json.dumps(asdict(entry), indent=2) + "\n")
+            draft.replace(path)
+        except OSError as error:
+            raise RegistryError(f"cannot write the registry entry {path}: {error.strerror}") from error
+        self._own = entry
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self.folder / "lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise RegistryError(f"cannot open the registry lock {path}: {error.strerror}") from error
+        try:
+            if not acquire(descriptor, timeout_s=self._lock_timeout_s):
+                raise RegistryError(
+                    f"another process has held {path} for {self._lock_timeout_s:g} s, where milliseconds "
+                    f"are normal; a stopped one? `fuser -v {shlex.quote(str(path))}` names it"
+                )
+            try:
+                yield
+            finally:
+                # Closing is not enough: a child forked meanwhile would keep the lock.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
+
+
+def default_home(environ: Mapping[str, str]) -> Path:
+    """The folder of all swarms of this user: `$SHOAL_HOME`, else the platform's runtime folder."""
+    if home := environ.get("SHOAL_HOME"):
+        return Path(home)
+    with warnings.catch_warnings():
+        # It warns that the fallback under /tmp may not be private; `make_private` does not rely on it.
+        warnings.simplefilter("ignore")
+        return platformdirs.user_runtime_path("shoal")
+
+
+def parse_entry(text: bytes) -> Entry:
+    """Read one entry. Raises ValueError for anything else, saying what is wrong."""
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(values, dict) or values.keys() != FIELD_TYPES.keys():
+        raise ValueError(f"the fields must be {', '.join(FIELD_TYPES)}")
+    for name, kind in FIELD_TYPES.items():
+        if type(values[name]) is not kind:
+            raise ValueError(f"{name} is {values[name]!r}")
+    return Entry(**{**values, "role": Role(values["role"])})
+
+
+def all_wait(entries: tuple[Entry, ...]) -> bool:
+    """Whether nobody among `entries` has founded, or is a member of, anything."""
+    return all(entry.role is Role.JOINER for entry in entries)

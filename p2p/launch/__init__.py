@@ -1,0 +1,1 @@
+"""`shoal run`: starts identical peers, and tells other hosts of their deaths."""

@@ -1,0 +1,112 @@
+"""The launcher's word of a death, for peers of other hosts (PROTOCOL.md, DIED).
+
+On its own host the kernel tells everybody. Elsewhere nobody can know, but the launcher can say it: it is the parent, so
+the kernel tells it too, and it outlives its peers. It finds out who the dead process was by its entry in the registry,
+reads what it had promised and accepted, and tells every seat of the views in that record that is not of this folder.
+
+Leaves out: peers that died before they were told of any view, since they knew of nobody; and processes that the script
+started and that joined in its place, of whose end the launcher hears nothing.
+"""
+
+import math
+from collections.abc import Callable
+
+from gossip import NO_VIEW, Contact, Envelope, Member
+from gossip.messages import AcceptorRecord, Died
+
+from ..errors import RegistryError
+from ..host.acceptor_page import RecordReader
+from ..host.registry import Registry
+from ..net.frames import RECORD_CODEC
+from ..net.one_way import OneWaySends
+from ..net.tcp import TcpConfig
+from ..net.wire import Codec
+
+_CODEC = Codec([Envelope])
+
+
+class DeathNotices:
+    """What the launcher tells of its dead."""
+
+    def __init__(self, registry: Registry, config: TcpConfig | None, clock: Callable[[], float]) -> None:
+        """Without a `config` there are no other hosts, and nothing happens. `clock`: monotonic seconds."""
+        self._registry = registry
+        self._errands = None if config is None else OneWaySends(config, clock)
+
+    @property
+    def deadline(self) -> float:
+        """When to `look`, by the clock; infinite if nothing is under way."""
+        return math.inf if self._errands is None else self._errands.deadline
+
+    def announce(self, pid: int, process_start: int | None) -> str:
+        """Tell of the end of a child, which is not reaped yet. Returns at once.
+
+        Returns:
+            What went wrong, if anything did.
+        """
+        if self._errands is None:
+            return ""
+        failures: list[str] = []
+        try:
+            member = self._who_was(pid, process_start)
+            record = None if member is None else self._last_record(member)
+            if member is not None and record is not None:
+                frame = _CODEC.encode(Envelope(member, NO_VIEW, Died(record)))
+                for other, contact in self._readers(member, record).items():
+                    try:
+                        self._errands.send(contact.remote_control, other.peer_id, frame)
+                    except ValueError as error:
+                        failures.append(str(error))
+        except (RegistryError, ValueError) as error:
+            failures.append(str(error))
+        if not failures:
+            return ""
+        return f"not all peers of other hosts are told of the end of process {pid}: {'; '.join(failures)}"
+
+    def look(self) -> str:
+        """What could not be delivered in time."""
+        return "" if self._errands is None else _unreached(self._errands.look())
+
+    def close(self) -> str:
+        """Wait until everything is delivered, a few seconds at most; what could not be."""
+        return "" if self._errands is None else _unreached(self._errands.close())
+
+    def _who_was(self, pid: int, process_start: int | None) -> Member | None:
+        """Who left no word of its own: it would have removed its entry."""
+        process = self._registry.host, pid, process_start
+        for entries in self._registry.read(apart_from=""):
+            for entry in entries:
+                if (entry.host, entry.pid, entry.process_start) == process:
+                    return Member(entry.peer_id, entry.incarnation)
+        return None
+
+    def _last_record(self, member: Member) -> AcceptorRecord | None:
+        """Raises ValueError if it cannot be read; without it the word would not help."""
+        reader = RecordReader.open(self._registry.folder, member, RECORD_CODEC.decode)
+        if reader is None:
+            return None  # said already
+        try:
+            record = reader.read()
+        finally:
+            reader.close()
+        if record is None:
+            raise ValueError(f"the acceptor record of peer {member} cannot be read: {reader.why}")
+        return record
+
+    def _readers(self, member: Member, record: AcceptorRecord) -> dict[Member, Contact]:
+        """Who has a seat beside `member`, also in the view that it voted for; not those who see its process end."""
+        views = [record.view, None if record.vote is None else record.vote.view]
+        seats = {seat.member: seat.contact for view in views if view is not None for seat in view.seats}
+        return {
+            other: contact
+            for other, contact in seats.items()
+            if contact.remote_control
+            and other != member
+            and not (contact.host == self._registry.host and self._registry.knows(other.peer_id))
+        }
+
+
+def _unreached(addresses: list[str]) -> str:
+    if not addresses:
+        return ""
+    return f"could not tell {', '.join(addresses)} of a death here: whoever is there may wait for the dead peer"

@@ -1,0 +1,166 @@
+"""The peers that this one is linked to, and what the kernel says of their processes. Belongs to the loop.
+
+Death is known in two ways. The kernel's word: a handle of the process (pidfd), opened before the process was compared
+with what the peer said of itself, becomes readable when the process ends. Then its acceptor record, opened while it
+lived, says what it had promised and accepted. Evidence: its link was lost, and opening it again was refused.
+"""
+
+import logging
+import os
+import select
+from collections.abc import Sequence
+
+from gossip import Claim, Contact, Core, Member, State
+from gossip.effects import Effect
+from gossip.messages import AcceptorRecord
+
+from ..host.acceptor_page import RecordReader
+from ..host.processes import process_start
+from ..host.registry import Entry, Registry
+from ..net.frames import RECORD_CODEC
+from ..net.transport import Transport
+
+logger = logging.getLogger("p2p")
+
+REFUSED = "its link was lost, and a new one refused"
+
+
+def claim_of(entry: Entry) -> Claim:
+    """What an entry of the registry says, as a claim."""
+    contact = Contact(
+        entry.control_address,
+        entry.data_address,
+        entry.pid,
+        entry.process_start,
+        entry.host,
+        entry.remote_control_address,
+        entry.remote_data_address,
+    )
+    return Claim(Member(entry.peer_id, entry.incarnation), State.ALIVE, contact)
+
+
+class Neighbours:
+    """Links, process handles and acceptor records of all peers that are known to be alive."""
+
+    def __init__(self, transport: Transport, registry: Registry) -> None:
+        self._transport = transport
+        self._registry = registry
+        self._linked: dict[str, Member] = {}
+        self._processes: dict[int, Member] = {}
+        self._records: dict[Member, RecordReader] = {}
+
+    def link(self, claim: Claim) -> str:
+        """Connect to a peer and watch its process.
+
+        Returns:
+            Why it is not alive, if it is not.
+        """
+        member, contact = claim.member, claim.contact
+        is_here = contact.host == self._registry.host
+        try:
+            self._transport.connect(member.peer_id, *self._addresses(member, contact, is_here))
+        except ValueError as error:
+            logger.warning("peer %s cannot be reached: %s", member, error)
+            return ""
+        self._linked[member.peer_id] = member
+        return self._watch(member, contact) if is_here else ""  # elsewhere its pid is anybody's
+
+    def _addresses(self, member: Member, contact: Contact, is_here: bool) -> tuple[str, str]:
+        """Sockets in our own folder if they are there: a peer of this host may have another one, out of our sight."""
+        if is_here and (self._registry.knows(member.peer_id) or not contact.remote_control):
+            return contact.control, contact.data
+        if not contact.remote_control:
+            raise ValueError("it is on another host and listens to its own only: start it with --bind or --seeds")
+        return contact.remote_control, contact.remote_data
+
+    def _watch(self, member: Member, contact: Contact) -> str:
+        try:
+            fd = os.pidfd_open(contact.pid)
+        except ProcessLookupError:
+            return f"there is no process {contact.pid}"
+        except (OSError, OverflowError) as error:  # no pid at all, or no handle left: its link will have to tell
+            logger.warning("the process of peer %s cannot be watched: %s", member, error)
+            return ""
+        self._open_record(member)  # counts only if its writer is found alive afterwards
+        try:
+            start = process_start(contact.pid)
+        except OSError as error:
+            logger.warning("the process of peer %s cannot be watched: %s", member, error)
+            os.close(fd)
+            return ""
+        if start != contact.process_start:
+            os.close(fd)
+            return f"process {contact.pid} is another one by now"
+        self._processes[fd] = member
+        self._transport.watch(fd)
+        return ""
+
+    def is_watched(self, member: Member) -> bool:
+        """Whether the process of `member` was found on this host, and lives."""
+        return member in self._processes.values()
+
+    def open_records(self, members: Sequence[Member]) -> None:
+        """Try again where a member had no record yet; not where its process may have ended meanwhile."""
+        watched = {member: fd for fd, member in self._processes.items()}
+        for member in members:
+            if member in watched and member not in self._records:
+                self._open_record(member)
+                if select.select([watched[member]], [], [], 0)[0] and member in self._records:
+                    self._records.pop(member).close()
+
+    def _open_record(self, member: Member) -> None:
+        if not self._registry.knows(member.peer_id):
+            return  # a peer of this host, with another registry folder
+        record = RecordReader.open(self._registry.folder, member, RECORD_CODEC.decode)
+        if record is not None:
+            self._records[member] = record
+
+    def record_of(self, member: Member) -> AcceptorRecord | None:
+        """What `member`, whose process has ended, promised and accepted; None if it cannot be read."""
+        reader = self._records.get(member)
+        if reader is None:
+            return None
+        record = reader.read()
+        if record is None:
+            logger.warning("the acceptor record of peer %s cannot be read: %s", member, reader.why)
+        return record
+
+    def unlink(self, member: Member) -> None:
+        """Close everything that belongs to `member`."""
+        if self._linked.get(member.peer_id) == member:
+            del self._linked[member.peer_id]
+            self._transport.disconnect(member.peer_id)
+        if (record := self._records.pop(member, None)) is not None:
+            record.close()
+        for fd in [fd for fd, watched in self._processes.items() if watched == member]:
+            self._unwatch(fd)
+
+    def ended(self, fds: tuple[int, ...]) -> list[Member]:
+        """Whose processes have ended, of these handles. At once after the wait.
+
+        Later a handle may be closed, and its number given to another.
+        """
+        members = [self._processes[fd] for fd in fds if fd in self._processes]
+        for fd in fds:
+            if fd in self._processes:
+                self._unwatch(fd)
+        return members
+
+    def check_links(self, now: float, core: Core) -> list[Effect]:
+        """Tell `core` who answers, busy as its interpreter may be, and who refuses a link. For a slow cadence."""
+        for peer_id in self._transport.live_links():
+            core.heard(now, self._linked[peer_id])
+        self._transport.count_refused()
+        refused = [self._linked[peer_id] for peer_id in self._transport.lost_links()]
+        return [effect for member in refused for effect in core.refused(now, member, REFUSED)]
+
+    def close(self) -> None:
+        for record in self._records.values():
+            record.close()
+        for fd in list(self._processes):
+            self._unwatch(fd)
+
+    def _unwatch(self, fd: int) -> None:
+        self._transport.unwatch(fd)
+        del self._processes[fd]
+        os.close(fd)

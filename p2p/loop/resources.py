@@ -1,0 +1,62 @@
+"""What a peer opens before it runs, in an order that leaves nothing behind where something cannot be opened."""
+
+import secrets
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from gossip import Member
+
+from ..config import LoopConfig
+from ..host.acceptor_page import RecordPage
+from ..host.registry import Entry, Registry
+from ..memory.host_memory import HostMemory
+from ..net.frames import RECORD_CODEC
+from ..net.listener import TcpListeners
+from ..net.transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """All that is open, and who is here already."""
+
+    own: Entry
+    others: tuple[Entry, ...]
+    host_memory: HostMemory
+    page: RecordPage
+    transport: Transport
+
+
+def enter(registry: Registry, config: LoopConfig, now_ns: int, former: Resources | None = None) -> Resources:
+    """Make the arena, listen to other hosts, enter the registry, make the acceptor record's page, listen to this host.
+
+    Args:
+        registry: of the swarm.
+        config: settings.
+        now_ns: the time of day, which becomes the incarnation.
+        former: of the same peer, which comes back: it keeps its name and its arena, where tensors of the script may be.
+
+    Raises:
+        NetworkError, SecurityError: this peer cannot listen to other hosts, or strangers could get in.
+        RegistryError, OSError: what belongs to this host cannot be opened.
+    """
+    peer_id = secrets.token_hex(8) if former is None else former.own.peer_id
+    incarnation = now_ns if former is None else max(now_ns, former.own.incarnation + 1)  # a clock may be set back
+    with ExitStack() as undo:
+        # Others may look for the arena as soon as they see the entry.
+        host_memory = HostMemory(peer_id, config.arena_bytes) if former is None else former.host_memory
+        undo.callback(host_memory.close)
+        listeners = None if config.tcp is None else TcpListeners(config.tcp, peer_id)
+        remote = ("", "")
+        if listeners is not None:
+            undo.callback(listeners.close)
+            remote = listeners.control_address, listeners.data_address
+        has_seeds = config.tcp is not None and bool(config.tcp.seeds)
+        network = "lan" if config.tcp is None else config.tcp.network
+        standing = registry.enter(peer_id, incarnation, remote=remote, network=network, founds=not has_seeds)
+        undo.callback(registry.leave)
+        own = standing.own
+        page = RecordPage(registry.folder, Member(own.peer_id, own.incarnation), RECORD_CODEC.encode)
+        undo.callback(page.remove)
+        transport = Transport(own.control_address, own.data_address, listeners)
+        undo.pop_all()
+    return Resources(own, standing.others, host_memory, page, transport)

@@ -1,0 +1,80 @@
+"""Finding a swarm whose peers are known by address only. Belongs to the loop.
+
+Each seed is called until the peer that is there has been met by its name: it is told who this is, and answers with
+everybody it knows. Who founds is the core's business (gossip/founding.py).
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Final, Self
+
+from gossip import Core, Policy
+
+from ..config import LoopConfig
+from ..host.registry import Role
+from ..net.frames import Frames
+from ..net.links import Verdict
+from ..net.transport import Transport
+from .resources import Resources
+
+logger = logging.getLogger("p2p")
+
+CALL_S: Final = 0.5
+SILENT_S: Final = 5.0
+"""A seed that is silent for so long is named in a warning; what is certain is said at once."""
+
+
+class Seeds:
+    """The seeds that this peer was given, and what came of calling them."""
+
+    def __init__(self, addresses: Sequence[str], transport: Transport, frames: Frames, *, founds: bool) -> None:
+        self._addresses = tuple(addresses)
+        self._founds = founds
+        self._transport = transport
+        self._frames = frames
+        self._next_call = self._warn_from = 0.0
+        self._verdicts: dict[str, Verdict] = {}
+        self._warned: set[tuple[str, Verdict]] = set()
+
+    @classmethod
+    def of(cls, config: LoopConfig, resources: Resources, frames: Frames) -> Self:
+        """The seeds in `config`. Whoever finds a member of the swarm on its own host has nothing to found."""
+        seeds = () if config.tcp is None else config.tcp.seeds
+        founds = not any(entry.role is Role.MEMBER for entry in resources.others)
+        return cls([seed.address for seed in seeds], resources.transport, frames, founds=founds)
+
+    def may_found(self, now: float, core: Core, founding_size: int, policy: Policy) -> None:
+        """Let `core` found the swarm, if it is the first seed and no other knows of one."""
+        if self._addresses and self._founds:
+            core.found_from_seeds(now, self._addresses, os.urandom(16), founding_size, policy)
+
+    def call(self, now: float, core: Core) -> None:
+        """SeedCall those that were not met yet, or are gone: others may be there now. For a slow cadence."""
+        if now < self._next_call or not self._addresses:
+            return
+        if not self._next_call:
+            self._warn_from = now + SILENT_S
+        self._next_call = now + CALL_S
+        met = {claim.contact.seed for claim in core.claims()}
+        frames = [self._frames.encode(body) for body in core.introduction()]
+        for address in self._addresses:
+            if address in met:
+                self._transport.hang_up(address)
+                self._verdicts.pop(address, None)
+            else:
+                before = self._verdicts.get(address, Verdict.SILENT)
+                self._verdicts[address] = self._transport.call(address, frames) or before
+                if core.view is None:
+                    self._warn(now, address)
+
+    def _warn(self, now: float, address: str) -> None:
+        verdict = self._verdicts[address]
+        is_time = verdict is Verdict.OTHER_SWARM or now >= self._warn_from
+        if is_time and (address, verdict) not in self._warned:
+            self._warned.add((address, verdict))
+            logger.warning("seed %s %s", address, verdict.value)
+
+    def explain(self) -> str:
+        """What is amiss with those that were not met; empty: nothing."""
+        return "; ".join(f"seed {address} {verdict.value}" for address, verdict in self._verdicts.items())

@@ -1,0 +1,307 @@
+"""The arena: one piece of memory per peer, which all peers of this host can read.
+
+A memfd: nothing is left behind whoever is killed. Its first page is the board (board.py), the second a table of digests
+(operands.py); the rest is given out in regions. Its size is a limit: the kernel is asked for the pages of a region
+before it is given out, so nobody who writes or reads it is ever hit by SIGBUS, and what is not given out costs nothing,
+neither at the start nor when the kernel takes it back from the dead. It is sealed against shrinking and growing.
+
+Another peer finds it among the descriptors of its process by the name, maps it read-only, and is sure by the nonce that
+it is the right one: neither a process id nor a host's name is taken for granted (containers share neither, and both are
+used again).
+
+Left out: page-locking for CUDA; huge pages; the memory limit of a cgroup, which is told from the machine's only by
+being killed.
+"""
+
+import fcntl
+import mmap
+import os
+import stat
+import weakref
+from bisect import bisect
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ShoalError
+from .board import BOARD_BYTES, LINE_BYTES, Board
+from .doorbell import Doorbell, RemoteDoorbell, link_of
+
+Array = npt.NDArray[Any]
+
+TABLE_BYTES: Final = 4096
+"""Digests of the chunks of one result."""
+DIGESTS_OFFSET: Final = BOARD_BYTES
+REGIONS_OFFSET: Final = DIGESTS_OFFSET + TABLE_BYTES
+"""The first region begins here."""
+
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_MAX_KEPT_ARRAYS: Final = 1024  # making one anew costs a microsecond; the same regions are lent again and again
+_NAME: Final = "shoal-{}"
+
+
+class ArenaError(ShoalError):
+    """This peer cannot have an arena. It can still use sockets."""
+
+
+class MappingRefused(ShoalError):
+    """Another peer's memory cannot be read here. Sockets can still reach it."""
+
+
+class Region(NamedTuple):
+    """A part of an arena, in bytes."""
+
+    offset: int
+    length: int
+
+
+class Memory:
+    """An arena as it is mapped here: its board, and arrays over its regions. An array keeps the memory alive."""
+
+    def __init__(self, mapped: mmap.mmap) -> None:
+        self._mapped = mapped
+        self._arrays: dict[tuple[Region, npt.DTypeLike], Array] = {}
+        self.size = len(mapped)
+        self.board = Board(memoryview(mapped)[:BOARD_BYTES])
+
+    def array(self, region: Region, dtype: npt.DTypeLike) -> Array:
+        """The elements that fill `region`, in place.
+
+        Raises:
+            ValueError: there is no such region, or it holds no whole number of elements, or not aligned ones.
+        """
+        if (known := self._arrays.get((region, dtype))) is not None:
+            return known
+        key, dtype = (region, dtype), np.dtype(dtype)
+        offset, length = region
+        if not (BOARD_BYTES <= offset <= offset + length <= self.size) or offset % dtype.itemsize:
+            raise ValueError(f"an arena of {self.size} bytes has no region {offset}+{length} of {dtype}")
+        count, rest = divmod(length, dtype.itemsize)
+        if rest:
+            raise ValueError(f"{length} bytes are no whole number of {dtype}")
+        if len(self._arrays) >= _MAX_KEPT_ARRAYS:
+            self._arrays.clear()
+        self._arrays[key] = array = np.frombuffer(self._mapped, dtype, count, offset)
+        return array
+
+    def close(self) -> None:
+        """Use it no more; the memory itself goes with the last array."""
+        self._arrays.clear()
+        del self._mapped, self.board
+
+
+class Arena(Memory):
+    """The memory of this peer. Regions are given out and taken back by one thread.
+
+    Attributes:
+        doorbell: others ring it when there is something new in their memory.
+    """
+
+    def __init__(self, size: int, peer_id: str) -> None:
+        """Take the board.
+
+        Args:
+            size: limit in bytes, a multiple of the page size, with room for board, table and something else.
+            peer_id: 16 hex digits, drawn at random by this process: under this name others find the arena.
+
+        Raises:
+            ArenaError: there is no such memory.
+        """
+        if size <= REGIONS_OFFSET or size % mmap.PAGESIZE:
+            raise ValueError(f"an arena has whole pages, {REGIONS_OFFSET} bytes and more, got {size}")
+        with ExitStack() as undo:
+            try:
+                self._fd = os.memfd_create(_NAME.format(peer_id), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+                undo.callback(os.close, self._fd)
+                self.doorbell = Doorbell()
+                undo.callback(self.doorbell.close)
+                os.ftruncate(self._fd, size)
+                os.posix_fallocate(self._fd, 0, REGIONS_OFFSET)
+                mapped = mmap.mmap(self._fd, size)
+                mapped.madvise(mmap.MADV_DONTFORK)  # or a forked child would keep it
+                super().__init__(mapped)
+                self.board.sign(peer_id.encode(), self.doorbell.number)
+                fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
+            except OSError as error:
+                raise _no_memory(size, error) from error
+            undo.pop_all()
+        self._start = np.frombuffer(mapped, np.uint8).ctypes.data
+        self._free = [Region(REGIONS_OFFSET, size - REGIONS_OFFSET)]
+
+    @property
+    def free_bytes(self) -> int:
+        return sum(region.length for region in self._free)
+
+    def allocate(self, length: int) -> Region | None:
+        """The first place where `length` bytes fit, on a cache line of its own.
+
+        None: there is no such place, or this machine has no memory to fill it.
+        """
+        rounded = align(length)
+        if rounded > available_bytes():  # asking the kernel instead would have it kill somebody to make room
+            return None
+        for index, (offset, free) in enumerate(self._free):
+            if rounded <= free:
+                try:
+                    os.posix_fallocate(self._fd, offset, rounded)
+                except OSError:
+                    return None
+                rest = Region(offset + rounded, free - rounded)
+                self._free[index : index + 1] = [rest] if rest.length else []
+                return Region(offset, length)
+        return None
+
+    def free(self, region: Region) -> None:
+        """Take back what `allocate` gave. Nobody may read it any more."""
+        offset, end = region.offset, region.offset + align(region.length)
+        index = bisect(self._free, region)
+        assert index == 0 or _end(self._free[index - 1]) <= offset, f"{region} is free"
+        assert index == len(self._free) or end <= self._free[index].offset, f"{region} is free"
+        if index < len(self._free) and self._free[index].offset == end:
+            end = _end(self._free.pop(index))
+        if index and _end(self._free[index - 1]) == offset:
+            index -= 1
+            offset = self._free.pop(index).offset
+        self._free.insert(index, Region(offset, end - offset))
+
+    def lend(self, region: Region, dtype: npt.DTypeLike, ended: Callable[[Region], None]) -> Array:
+        """As `array`; `ended` is called, by any thread, when neither it nor a view of it is left."""
+        span = _Span(self.array(region, dtype))
+        weakref.finalize(span, ended, region).atexit = False
+        return np.asarray(span)
+
+    def region_of(self, array: Array) -> Region | None:
+        """Where a contiguous `array` lies, if it lies in this arena."""
+        offset = array.__array_interface__["data"][0] - self._start
+        return Region(offset, array.nbytes) if REGIONS_OFFSET <= offset < self.size else None
+
+    def close(self) -> None:
+        """Give up the own mapping and the descriptor; peers keep what they have mapped."""
+        fd, self._fd, self._free = self._fd, -1, []
+        os.close(fd)
+        self.doorbell.close()
+        super().close()
+
+
+class _Span:
+    """What all views of an array have as their base, and nobody else."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.__array_interface__ = array.__array_interface__
+
+
+class Slots:
+    """Two regions for the small inputs of one group, taken in turns: the last but one has been read by all."""
+
+    def __init__(self, regions: tuple[Region, Region]) -> None:
+        self._regions = regions
+        self._turn = 0
+
+    @classmethod
+    def of(cls, arena: Arena, slot_bytes: int) -> Self | None:
+        """None: there is no room for both."""
+        first = arena.allocate(slot_bytes)
+        second = None if first is None else arena.allocate(slot_bytes)
+        if first is None or second is None:
+            if first is not None:
+                arena.free(first)
+            return None
+        return cls((first, second))
+
+    def take(self, length: int) -> Region:
+        """A place for the next small input."""
+        self._turn ^= 1
+        slot = self._regions[self._turn]
+        assert length <= slot.length, f"{length} bytes into {slot}"
+        return Region(slot.offset, length)
+
+
+class Mapping(Memory):
+    """The memory of another peer of this host, read-only.
+
+    Attributes:
+        remote_doorbell: of its owner.
+    """
+
+    remote_doorbell: RemoteDoorbell
+
+    @classmethod
+    def open(cls, pid: int, peer_id: str) -> Self:
+        """Map the arena of a peer that says it is process `pid`. Nothing of that is trusted.
+
+        Raises:
+            MappingRefused: there is none, or it is not ours to read. The reason is a sentence.
+        """
+        name = f"the arena of peer {peer_id} in process {pid}"
+        try:
+            opened = _find(f"/proc/{pid:d}/fd", f"/memfd:{_NAME.format(peer_id)} (deleted)")
+        except FileNotFoundError:
+            raise MappingRefused(f"there is no process {pid}: it is gone, or lives in another container") from None
+        except OSError as error:
+            raise MappingRefused(f"{name} cannot be opened: {error.strerror}; it may be of another user") from error
+        if opened is None:
+            raise MappingRefused(f"there is no {name.removeprefix('the ')}: it has none, or is not that process")
+        try:
+            mapped = mmap.mmap(opened, _checked_size(opened, name), access=mmap.ACCESS_READ)
+            mapped.madvise(mmap.MADV_DONTFORK)
+        except OSError as error:
+            raise MappingRefused(f"{name} cannot be mapped: {error.strerror}") from error
+        finally:
+            os.close(opened)
+        mapping = cls(mapped)
+        if not mapping.board.is_signed(peer_id.encode()):
+            raise MappingRefused(f"{name} is laid out by another version of shoal")
+        try:  # it may end just now; and with both ends open, nobody who rings for the dead has SIGPIPE
+            remote_doorbell = _find(f"/proc/{pid:d}/fd", link_of(mapping.board.doorbell), os.O_RDWR)
+        except OSError as error:
+            raise MappingRefused(f"the doorbell of peer {peer_id} cannot be opened: {error.strerror}") from error
+        if remote_doorbell is None:
+            raise MappingRefused(f"the doorbell of peer {peer_id} is not in process {pid}: it ends")
+        mapping.remote_doorbell = RemoteDoorbell(remote_doorbell)
+        return mapping
+
+
+def align(length: int) -> int:
+    """`length`, rounded up to whole cache lines; never 0, so that regions differ."""
+    return max(-(-length // LINE_BYTES), 1) * LINE_BYTES
+
+
+def available_bytes() -> int:
+    """What this machine could give without swapping."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def _end(region: Region) -> int:
+    return region.offset + region.length
+
+
+def _no_memory(size: int, error: OSError) -> ArenaError:
+    return ArenaError(f"no arena of {size} bytes can be had: {error.strerror}; make it smaller")
+
+
+def _find(folder: str, link: str, mode: int = os.O_RDONLY) -> int | None:
+    """Open the descriptor in `folder` that is a link to `link`; the last one, if there are several."""
+    for name in sorted(os.listdir(folder), key=int, reverse=True):
+        with suppress(FileNotFoundError):
+            if os.readlink(f"{folder}/{name}") == link:
+                return os.open(f"{folder}/{name}", mode | os.O_CLOEXEC | os.O_NONBLOCK)
+    return None
+
+
+def _checked_size(fd: int, name: str) -> int:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        raise MappingRefused(f"{name} is no memory of this user")
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:  # no memfd
+        seals = 0
+    if seals & _SEALS != _SEALS or status.st_size < REGIONS_OFFSET:
+        raise MappingRefused(f"{name} is not sealed, or too short: it could shrink while it is read")
+    return status.st_size

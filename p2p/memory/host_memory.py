@@ -1,0 +1,117 @@
+"""What the peers of one host have in common: the arena of each, which all others read. Belongs to the loop."""
+
+import logging
+import mmap
+import threading
+from queue import SimpleQueue
+from typing import Any, Final
+
+import numpy as np
+
+from gossip import Member, View
+
+from .arena import REGIONS_OFFSET, Arena, ArenaError, Array, Mapping, MappingRefused, Memory, Region, Slots
+from .board import IS_ORDERED, tag_of
+from .doorbell import Doorbell
+from .exchange import VIEW_SHIFT
+from .operands import RankInView
+from .shared_runner import PIECE_BYTES, Sharing
+
+logger = logging.getLogger("p2p")
+
+LEAST_BYTES: Final = REGIONS_OFFSET + 3 * PIECE_BYTES
+"""Of an arena: board, tables and slots."""
+
+
+class HostMemory:
+    """Without an arena of its own, this peer and all that talk to it use sockets."""
+
+    def __init__(self, peer_id: str, size: int) -> None:
+        """Make the arena.
+
+        Args:
+            peer_id: under which others find it.
+            size: limit of the arena in bytes; 0: none is wanted.
+        """
+        self._mappings: dict[Member, Mapping] = {}
+        self._arena: Arena | None = None
+        self._freed: SimpleQueue[Region] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._installed: dict[Member, Mapping] = {}
+        if size == 0 or not IS_ORDERED:
+            return
+        size -= size % mmap.PAGESIZE
+        if size < LEAST_BYTES:
+            logger.warning("arena_bytes must be %d at least, or 0; this peer exchanges through sockets", LEAST_BYTES)
+            return
+        try:
+            arena = Arena(size, peer_id)
+        except ArenaError as error:
+            logger.warning("%s; this peer exchanges through sockets", error)
+            return
+        inputs, result = Slots.of(arena, PIECE_BYTES), arena.allocate(PIECE_BYTES)
+        if inputs is None or result is None:
+            logger.warning("%d bytes for an arena are not to be had; this peer exchanges through sockets", LEAST_BYTES)
+            arena.close()
+            return
+        self._arena, self._slots = arena, (inputs, result)
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """A one-dimensional array of undefined elements, in the arena if there is room. For the training thread."""
+        with self._lock:
+            if self._arena is None:
+                return np.empty(count, dtype)
+            while not self._freed.empty():
+                self._arena.free(self._freed.get_nowait())
+            region = self._arena.allocate(count * dtype.itemsize)
+            return np.empty(count, dtype) if region is None else self._arena.lend(region, dtype, self._freed.put)
+
+    def map(self, member: Member, pid: int) -> bool:
+        """Map the arena of a peer whose process was seen to be alive; whether it can be read."""
+        if self._arena is None:
+            return False
+        try:
+            self._mappings[member] = Mapping.open(pid, member.peer_id)
+        except MappingRefused as error:
+            logger.info("peer %s is reached through sockets only: %s", member, error)
+        return member in self._mappings
+
+    def forget(self, member: Member) -> None:
+        """Read the memory of `member` no more, apart from the installed view."""
+        self._mappings.pop(member, None)
+
+    def install(self, view: View | None) -> None:
+        """Enter `view`, or leave all: what others read here in an older view is void from now on."""
+        members = () if view is None else view.members
+        self._installed = {member: self._mappings[member] for member in members if member in self._mappings}
+        if self._arena is not None:
+            self._arena.board.install(0 if view is None else tag_of(view.hash))
+            if view is not None:  # in another lineage views may have lower numbers than the progress that stands there
+                self._arena.board.progress(0)[0] = view.number << VIEW_SHIFT
+
+    @property
+    def doorbell(self) -> Doorbell | None:
+        """Rings when a member has come as far as this peer waits for."""
+        return None if self._arena is None else self._arena.doorbell
+
+    def share(self, view: View, me: Member) -> Sharing:
+        """Run the operations of `view`, the installed one, whose members can all read each other."""
+        assert self._arena is not None
+        rank = view.members.index(me)
+        mappings = {r: self._installed[member] for r, member in enumerate(view.members) if r != rank}
+        memories: list[Memory] = [mappings.get(r, self._arena) for r in range(len(view.members))]
+        in_view = RankInView(rank, view.number, tag_of(view.hash))
+        return Sharing(self._arena, self._slots, memories, in_view, lambda r: mappings[r].remote_doorbell.ring())
+
+    def vacate(self) -> None:
+        """Leave all views, and read nobody's memory any more; that of this peer stays."""
+        self._mappings = {}
+        self.install(None)
+
+    def close(self) -> None:
+        """Let go of all memory."""
+        self.vacate()
+        with self._lock:  # the training thread may want a region of it
+            arena, self._arena = self._arena, None
+            if arena is not None:
+                arena.close()

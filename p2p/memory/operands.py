@@ -1,0 +1,185 @@
+"""What the ranks of a view lend each other for one operation, found through their boards and looked at with suspicion.
+
+A reference (board.py, `Lent`) names the operation by its fingerprint, and the regions of input and result. It is read
+after its lender's progress, and before its tag: while the tag is that of the view, it was written for this operation.
+Behind the board lie the digests of the chunks of the result that is lent, as far as their owner has reduced them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from collectives import split_by_weight
+from collectives.program import Program, Source
+from collectives.programs import MOST_CHUNKS
+
+from ..errors import RemoteProtocolError
+from .arena import DIGESTS_OFFSET, TABLE_BYTES, Array, Memory, Region
+from .board import Lent
+
+DIGEST_BYTES: Final = 16
+TABLE: Final = Region(DIGESTS_OFFSET, MOST_CHUNKS * DIGEST_BYTES)
+assert TABLE.length <= TABLE_BYTES
+
+
+class Interrupted(Exception):
+    """The operation cannot be completed in this view: a view is installed, here or at a rank that was read."""
+
+
+class Differs(Exception):
+    """A rank calls another operation. Nothing of it was read.
+
+    Attributes:
+        rank: which one.
+        fingerprint: of what it calls.
+    """
+
+    def __init__(self, rank: int, fingerprint: bytes) -> None:
+        super().__init__(f"rank {rank} calls another operation, {fingerprint.hex()}")
+        self.rank, self.fingerprint = rank, fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class RankInView:
+    """Which group of which view, and who we are in it."""
+
+    rank: int
+    view_number: int
+    tag: int
+    group: int = 0
+
+
+class OwnOperands(NamedTuple):
+    """One operation as this rank calls it; `lent_result`, `result` or both say where its result goes.
+
+    Attributes:
+        fingerprint: 16 bytes; the same on all ranks if they mine the same.
+        input: in the own arena; only read.
+        lent_result: in the own arena: where others copy from. For programs that lend a result.
+        result: one-dimensional, anywhere; None: the result is what is lent.
+        ahead_bytes: how much of what follows could be done in one go here.
+    """
+
+    fingerprint: bytes
+    input: Region
+    dtype: npt.DTypeLike
+    lent_result: Region | None = None
+    result: Array | None = None
+    ahead_bytes: int = 0
+
+
+class Operands:
+    """The inputs and results of all ranks in one operation.
+
+    Attributes:
+        result: of this rank.
+        lent: the own result as others see it, partial sums too; None if the program lends none.
+        bounds: of the chunks in a result.
+        input_bounds: of the chunks in an input.
+    """
+
+    def __init__(
+        self, program: Program, mine: OwnOperands, memories: Sequence[Memory], in_view: RankInView, turn: int
+    ) -> None:
+        """Say on the own board what is lent."""
+        self._memories, self._in_view, self._turn, self._mine = memories, in_view, turn, mine
+        own, region = memories[in_view.rank], mine.lent_result
+        self._inputs = {in_view.rank: own.array(mine.input, mine.dtype)}
+        self._found: dict[int, Lent] = {}
+        self.lent = own.array(Region(region.offset, mine.input.length), mine.dtype) if region is not None else None
+        result = self.lent if mine.result is None else mine.result
+        assert result is not None, "the result has to go somewhere"
+        assert self.lent is not None or not program.lends_results, "others copy from the result: lend it"
+        self.result: Array = result
+        self.bounds = chunk_bounds(result.size, program.chunks)
+        whole = slice(0, self._inputs[in_view.rank].size)
+        is_part = whole.stop < result.size
+        self.input_bounds = (whole,) * program.num_chunks if is_part else self.bounds
+        assert program.num_chunks <= MOST_CHUNKS, f"{program.num_chunks} chunks"
+        own.board.lend(in_view.group, turn, Lent(mine.fingerprint, *mine.input, *(region or (0, 0)), mine.ahead_bytes))
+
+    def read(self, source: Source, chunk: int) -> Array:
+        """What is to be added up, of a rank that has published it."""
+        if source.is_result:
+            return self.lent_result(source.rank)[self.bounds[chunk]]
+        return self.input(source.rank)[self.input_bounds[chunk]]
+
+    def input(self, rank: int) -> Array:
+        """The whole input of `rank`, which has published that it lends it."""
+        found = self._inputs.get(rank)
+        if found is None:
+            lent = self._lent_by(rank)
+            found = self._inputs[rank] = self._array(
+                rank, Region(lent.input_offset, lent.input_bytes), self._mine.dtype
+            )
+            if found.size != self._inputs[self._in_view.rank].size:
+                raise RemoteProtocolError(f"rank {rank} lends {lent.input_bytes} bytes for the same operation")
+        return found
+
+    def lent_result(self, rank: int) -> Array:
+        """The whole result of `rank`, as far as it has published it."""
+        return self._array(rank, Region(self._lent_by(rank).result_offset, self._mine.input.length), self._mine.dtype)
+
+    def ahead_bytes(self) -> int:
+        """How much of what follows all can do in one go. All have published what they lend."""
+        others = (self._lent_by(rank) for rank in range(len(self._memories)) if rank != self._in_view.rank)
+        return min([self._mine.ahead_bytes, *(lent.ahead_bytes for lent in others)])
+
+    def check_calls(self, ranks: Sequence[int]) -> None:
+        """Of `ranks`, which have begun: whether they mine the same.
+
+        Raises:
+            Interrupted: one has left the view.
+            Differs: one calls something else.
+        """
+        for rank in ranks:
+            self._lent_by(rank)
+
+    def read_digest(self, rank: int, chunk: int) -> bytes:
+        """Of a chunk of the result of `rank`, which it has published."""
+        return bytes(self._memories[rank].array(TABLE, np.uint8)[_digest_place(chunk)].data)
+
+    def write_digest(self, chunk: int, digest: bytes) -> None:
+        """Of a chunk of the own result, before it is published."""
+        table = self._memories[self._in_view.rank].array(TABLE, np.uint8)
+        table[_digest_place(chunk)] = np.frombuffer(digest, np.uint8)
+
+    def check_tags(self, ranks: Sequence[int]) -> None:
+        """After a read of the memory of `ranks`: whether it was still lent.
+
+        Raises:
+            Interrupted: it may have been written meanwhile.
+        """
+        for rank in ranks:
+            if self._memories[rank].board.tag[0] != self._in_view.tag:
+                raise Interrupted(f"rank {rank} has left the view: what was read of it is void")
+
+    def _lent_by(self, rank: int) -> Lent:
+        if (known := self._found.get(rank)) is not None:
+            return known
+        lent = self._memories[rank].board.lent(self._in_view.group, self._turn)
+        self.check_tags((rank,))
+        if lent.fingerprint != self._mine.fingerprint:
+            raise Differs(rank, lent.fingerprint)
+        self._found[rank] = lent
+        return lent
+
+    def _array(self, rank: int, region: Region, dtype: npt.DTypeLike) -> Array:
+        try:
+            return self._memories[rank].array(region, dtype)
+        except ValueError as error:
+            raise RemoteProtocolError(f"rank {rank} lends what it does not have: {error}") from None
+
+
+def _digest_place(chunk: int) -> slice:
+    return slice(chunk * DIGEST_BYTES, (chunk + 1) * DIGEST_BYTES)
+
+
+@lru_cache(maxsize=1024)
+def chunk_bounds(size: int, chunks: tuple[float, ...]) -> tuple[slice, ...]:
+    """Where each chunk lies in an array of `size` elements, given their weights."""
+    return tuple(split_by_weight(size, chunks))

@@ -1,0 +1,202 @@
+"""What one peer sends on: two DEALERs to each other peer, and what ZeroMQ's monitor says of them."""
+
+from contextlib import suppress
+from enum import Enum, auto
+from typing import Final, Protocol
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+MAX_CONTROL_BYTES: Final = 4 << 20
+MAX_DATA_BYTES: Final = 8 << 20
+HEARTBEAT_MS: Final = 250
+"""libzmq's own thread answers: without the interpreter, not in a stopped process. After four in vain a link breaks."""
+
+_IPC_BUFFER_BYTES: Final = 2 << 20  # as far as the system allows; 16 MB in 0.9 of the time. Never for TCP.
+_HANDSHAKE_MS: Final = 5000
+_RECONNECT_MS: Final = 10
+_RECONNECT_MAX_MS: Final = 500
+_CALL_RECONNECT_MS: Final = 500  # whoever has another key hangs up at once, again and again
+
+
+class Introduce(Protocol):
+    """Lets a socket prove at TCP addresses that it belongs to the swarm, and whom it wants to talk to."""
+
+    def __call__(self, socket: "zmq.Socket[bytes]", target: str) -> None: ...
+
+
+class _Connection(Enum):
+    """What the monitor said of a link so far."""
+
+    OPENING = auto()
+    OPEN = auto()
+    BROKEN = auto()
+    """Was open; libzmq will try again."""
+    REFUSED = auto()
+    """Was open, and the last attempt to open it again failed."""
+
+
+# libzmq 4.3.5 on ipc, seen from a DEALER whose peer is killed with SIGKILL: DISCONNECTED and CONNECT_RETRIED at
+# once, then, after the reconnect interval and again after each further one, CLOSED (the attempt was refused) and
+# CONNECT_RETRIED. The same when the peer closes its socket, and over TCP. An attempt before the peer has bound gives
+# CLOSED too, without DISCONNECTED. A living peer whose backlog is full also refuses: this is evidence, no proof.
+#
+# Over TCP another process may sit at the peer's port by now: it is connected to, and fails the handshake, after which
+# libzmq does not try again: HANDSHAKE_FAILED_AUTH if it is another peer (listener.py), HANDSHAKE_FAILED_PROTOCOL if it
+# speaks something else, or has no key where we have one. Who has another key, or ends during the handshake, hangs up:
+# HANDSHAKE_FAILED_NO_DETAIL and DISCONNECTED, and libzmq tries again.
+_TRANSITIONS: Final[dict[tuple[_Connection, int], _Connection]] = {
+    (_Connection.BROKEN, zmq.EVENT_CLOSED): _Connection.REFUSED,
+    (_Connection.OPEN, zmq.EVENT_DISCONNECTED): _Connection.BROKEN,
+    **{(connection, zmq.EVENT_CONNECTED): _Connection.OPEN for connection in _Connection},
+    **{(connection, zmq.EVENT_HANDSHAKE_FAILED_AUTH): _Connection.REFUSED for connection in _Connection},
+    **{(connection, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): _Connection.REFUSED for connection in _Connection},
+}
+
+_ENDS: Final = (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED)
+_FAILURES: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+_MONITORED: Final = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+
+
+class Link:
+    """Our two DEALERs to one peer, and what the control link's monitor says."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        peer_id: str,
+        control_address: str,
+        data_address: str,
+        introduce: Introduce | None,
+        heartbeat_ms: int = HEARTBEAT_MS,
+    ) -> None:
+        """`introduce`: of who may connect to TCP addresses; `heartbeat_ms`: there.
+
+        Raises:
+            ValueError: a TCP address, and no `introduce`.
+        """
+        is_tcp = [address.startswith("tcp://") for address in (control_address, data_address)]
+        if any(is_tcp) and introduce is None:
+            raise ValueError("it is on another host, and this peer has neither --bind nor --seeds")
+        self.control = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1000, is_tcp=is_tcp[0])
+        self.data = open_socket(context, zmq.DEALER, MAX_DATA_BYTES, high_water_mark=0, is_tcp=is_tcp[1])
+        if introduce is not None:
+            for socket, needs_it in zip((self.control, self.data), is_tcp, strict=True):
+                if needs_it:
+                    introduce(socket, peer_id)
+        beat_ms = heartbeat_ms if is_tcp[0] else HEARTBEAT_MS
+        self.control.heartbeat_ivl, self.control.heartbeat_timeout = beat_ms, 4 * beat_ms
+        self._monitor = self.control.get_monitor_socket(_MONITORED)
+        self._connection = _Connection.OPENING
+        self._answers = False
+        try:
+            self.control.connect(control_address)
+            self.data.connect(data_address)
+        except zmq.ZMQError:
+            self.close(linger_ms=0)
+            raise
+
+    def is_lost(self) -> bool:
+        self._look()
+        return self._connection is _Connection.REFUSED
+
+    def is_live(self) -> bool:
+        self._look()
+        return self._answers
+
+    def _look(self) -> None:
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            self._connection = _TRANSITIONS.get((self._connection, event), self._connection)
+            self._answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self._answers and event not in _ENDS)
+
+    def close(self, linger_ms: int) -> None:
+        self.control.disable_monitor()
+        self._monitor.close(linger=0)
+        self.control.close(linger_ms)
+        self.data.close(linger_ms)
+
+
+class Verdict(Enum):
+    """What came of calling an address, in words that go on after the address."""
+
+    SILENT = "is silent: is a peer running there, is the address right and the port open?"
+    ANSWERS = "was reached, but says nothing yet"
+    OTHER_KEY = "hangs up: it has another key, or one side runs without a key (--insecure), or it is no peer"
+    OTHER_SWARM = "belongs to another swarm, or to another --network: give all peers the same --swarm and --network"
+
+
+_VERDICTS: Final = {
+    zmq.EVENT_HANDSHAKE_SUCCEEDED: Verdict.ANSWERS,
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: Verdict.OTHER_SWARM,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: Verdict.OTHER_KEY,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: Verdict.OTHER_KEY,
+    zmq.EVENT_CLOSED: Verdict.SILENT,
+}
+
+
+class SeedCall:
+    """Our DEALER to a control address of which we do not know whose it is."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, introduce: Introduce) -> None:
+        self._dealer = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=10, is_tcp=True)
+        self._dealer.immediate = True  # nothing is queued for who is not there: it is said again anyway
+        self._dealer.reconnect_ivl, self._dealer.reconnect_ivl_max = _CALL_RECONNECT_MS, 0
+        introduce(self._dealer, "")
+        self._monitor = self._dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILURES | zmq.EVENT_CLOSED)
+        self.is_over = False
+        """libzmq does not try again."""
+        self._verdict: Verdict | None = None
+        self._dealer.connect(address)
+
+    def look(self) -> Verdict | None:
+        """What came of it; None: nothing yet."""
+        while self._monitor.poll(0):
+            event = zmq.Event(recv_monitor_message(self._monitor)["event"])
+            self._verdict = _VERDICTS[event]
+            self.is_over = event in (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        return self._verdict
+
+    def send(self, frame: bytes) -> None:
+        """To who is there; nothing happens if nobody is."""
+        with suppress(zmq.Again):
+            self._dealer.send(frame, zmq.DONTWAIT)
+
+    def close(self) -> None:
+        self._dealer.disable_monitor()
+        self._monitor.close(linger=0)
+        self._dealer.close(linger=0)
+
+
+def open_socket(
+    context: "zmq.Context[zmq.Socket[bytes]]", kind: int, max_frame_bytes: int, high_water_mark: int, *, is_tcp: bool
+) -> "zmq.Socket[bytes]":
+    """A socket, not bound or connected yet.
+
+    A mark of 0 is no limit. That is for data: what is under way is bounded by the bytes of one step, and a message
+    that is dropped would stall all members. Routing ids are left to libzmq, which draws them: with ids of our own a
+    connection that returns before the ROUTER missed it would be ignored (libzmq#4503), or, with ROUTER_HANDOVER,
+    could take over another's.
+    """
+    socket = context.socket(kind)
+    socket.linger = 0
+    socket.immediate = False
+    socket.maxmsgsize = max_frame_bytes  # of each part, that is why parts are counted
+    socket.sndhwm = socket.rcvhwm = high_water_mark
+    if not is_tcp:
+        socket.sndbuf = socket.rcvbuf = _IPC_BUFFER_BYTES
+    socket.handshake_ivl = _HANDSHAKE_MS
+    socket.reconnect_ivl = _RECONNECT_MS
+    socket.reconnect_ivl_max = _RECONNECT_MAX_MS
+    if kind == zmq.DEALER:
+        socket.rcvhwm = 1  # nobody answers us
+    return socket

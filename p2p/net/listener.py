@@ -1,0 +1,325 @@
+"""The TCP sockets that others connect to, and who is let in (CurveZMQ, RFC 26; ZAP, RFC 27).
+
+With a swarm key each connection is encrypted (CURVE). The server's key pair is the same at every holder of the key; the
+key pair of who connects depends on the swarm's name and on the peer that it wants to talk to. So whoever has no
+key, or another one, is refused before it can say a word, and whoever means another swarm, or a peer that was at this
+port before, is told so. Without a key (`--insecure`) swarm and peer are said in clear (PLAIN): strangers by mistake
+are kept out, nobody else.
+
+libzmq lets everybody in unless a handler answers at `inproc://zeromq.zap.01` and the domain is set and enforced. The
+handler is a socket of ours which whoever drives the loop polls; `TcpListeners` tries strangers on itself before it
+opens.
+"""
+
+import errno
+import hmac
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Final
+
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
+
+from ..errors import NetworkError, SecurityError
+from ..host.keys import derive
+from .addresses import ANY, Endpoint, advertised, resolve
+from .links import HEARTBEAT_MS, MAX_CONTROL_BYTES, MAX_DATA_BYTES, open_socket
+from .tcp import Network, TcpConfig
+
+logger = logging.getLogger("p2p")
+
+_ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
+_NOBODY: Final = "-"  # PLAIN has no empty password
+_SEAL_BYTES: Final = 64  # what CURVE adds to a frame, and more: the limit is for the sealed frame
+_TEST_ROUNDS: Final = 200
+_TEST_ROUND_MS: Final = 10
+_FAILURES: Final = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it means another peer or another swarm",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "it has no key, or another one",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "it broke the handshake off",
+}
+_ANY_FAILURE: Final = sum(_FAILURES)
+_MONITORED: Final = _ANY_FAILURE | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_HEARTBEAT_MS: Final = {Network.LAN: HEARTBEAT_MS, Network.WAN: 1000}
+_LOOPBACK: Final = {ANY: "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class Credentials:
+    """How a peer proves to others that it belongs to the swarm, and how it tells who does."""
+
+    def __init__(self, swarm: str, peer_id: str, secret: bytes | None) -> None:
+        self._swarm = swarm
+        self._secret = secret
+        self._own_names = ("", peer_id)  # who calls a seed does not know yet who is there
+        self._callers = () if secret is None else tuple(self._public(name) for name in self._own_names)
+        self._server = None if secret is None else zmq.curve_public(z85.encode(derive(secret, "server")))
+
+    def _key_for(self, target: str) -> bytes:
+        assert self._secret is not None
+        return z85.encode(derive(self._secret, "client", self._swarm, target))
+
+    def _public(self, target: str) -> bytes:
+        return z85.decode(zmq.curve_public(self._key_for(target)))
+
+    def admit(self, socket: "zmq.Socket[bytes]") -> None:
+        """Let only those in who are `accepted`."""
+        if self._secret is None:
+            socket.plain_server = True
+        else:
+            socket.curve_server = True
+            socket.curve_secretkey = z85.encode(derive(self._secret, "server"))
+        socket.zap_domain = self._swarm.encode()
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+    def introduce(self, socket: "zmq.Socket[bytes]", target: str) -> None:
+        """Let `socket` connect to the peer `target`; "": to whoever is there."""
+        if self._secret is None:
+            socket.plain_username, socket.plain_password = self._swarm.encode(), (target or _NOBODY).encode()
+        else:
+            assert self._server is not None
+            socket.curve_serverkey = self._server
+            socket.curve_secretkey = self._key_for(target)
+            socket.curve_publickey = z85.encode(self._public(target))
+        socket.ipv6 = True
+
+    def accepts(self, domain: bytes, mechanism: bytes, presented: Sequence[bytes]) -> bool:
+        """Whether whoever shows these `credentials` may come in."""
+        if domain != self._swarm.encode():
+            return False
+        if self._secret is None:
+            names = [(name or _NOBODY).encode() for name in self._own_names]
+            return (
+                mechanism == b"PLAIN"
+                and len(presented) == 2
+                and presented[1] in names
+                and (presented[0] == self._swarm.encode())
+            )
+        if mechanism != b"CURVE" or len(presented) != 1:
+            return False
+        return any(hmac.compare_digest(presented[0], key) for key in self._callers)
+
+
+_MOST_EVENTS: Final = 1000
+
+
+class _Listener:
+    """One ROUTER, and who was sent away from it."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        credentials: Credentials,
+        max_frame_bytes: int,
+        high_water_mark: int,
+    ) -> None:
+        limit_bytes = max_frame_bytes + _SEAL_BYTES
+        self.router = open_socket(context, zmq.ROUTER, limit_bytes, high_water_mark, is_tcp=True)
+        credentials.admit(self.router)
+        address = f"inproc://monitor-{id(self)}"
+        self.router.monitor(address, _MONITORED)
+        self._monitor = context.socket(zmq.PAIR)
+        self._monitor.rcvhwm = 0  # full, it would block libzmq's I/O thread, and with it all links
+        self._monitor.connect(address)
+        self._num_let_in = 0
+        self._before: dict[int, int] = {}
+        self._has_failed = False
+
+    def bind(self, where: Endpoint) -> Endpoint:
+        """Listen at `where`; returns that with the port that it is now.
+
+        Raises:
+            NetworkError: it cannot be bound.
+        """
+        numeric = where if where.is_wildcard else Endpoint(min(resolve(where.host), default=where.host), where.port)
+        self.router.ipv6 = numeric.is_ipv6 or numeric.host == ANY
+        try:
+            self.router.bind(numeric.address)
+        except zmq.ZMQError as error:
+            what = "another peer? give another port, or port 0 for any that is free"
+            if error.errno != errno.EADDRINUSE:
+                what = "give --bind an address of this machine"
+            raise NetworkError(f"cannot listen on {where}: {os.strerror(error.errno or 0)}; {what}") from None
+        return Endpoint(where.host, self.port)
+
+    @property
+    def port(self) -> int:
+        endpoint = self.router.last_endpoint
+        assert isinstance(endpoint, bytes)
+        return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
+
+    def sent_away(self) -> list[str]:
+        """Why each of those was sent away who were so since the last call.
+
+        A failure is followed by the DISCONNECTED of its connection. Who does not speak ZMTP 3 is cut off without a
+        word; it is known by nobody having been let in since it came.
+        """
+        reasons = []
+        for _ in range(_MOST_EVENTS):  # the rest next time
+            if not self._monitor.poll(0):
+                break
+            message = recv_monitor_message(self._monitor)
+            event, value = message["event"], message["value"]
+            if event == zmq.EVENT_ACCEPTED:
+                self._before[value] = self._num_let_in
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._num_let_in += 1
+            elif event == zmq.EVENT_DISCONNECTED:
+                if self._before.pop(value, -1) == self._num_let_in and not self._has_failed:
+                    reasons.append("it does not speak ZMTP 3")
+                self._has_failed = False
+            else:
+                self._has_failed = True
+                reasons.append(_FAILURES[zmq.Event(event)])
+        return reasons
+
+    def close(self) -> None:
+        self.router.monitor(None, 0)
+        self._monitor.close(linger=0)
+        self.router.close(linger=0)
+
+
+class TcpListeners:
+    """The listening TCP sockets of one peer.
+
+    Attributes:
+        context: of all sockets of this peer: the handler serves those of its own context. `close` ends it.
+        credentials: for those that this peer connects with.
+        heartbeat_ms: how often libzmq asks whether the other end of a connection is there.
+        zap_socket: readable when somebody waits to be let in; see `answer`.
+        control, data: ROUTERs.
+        control_address, data_address: what others are told.
+    """
+
+    def __init__(self, config: TcpConfig, peer_id: str) -> None:
+        """Bind, and make sure that no stranger gets in.
+
+        Raises:
+            NetworkError: an address cannot be bound.
+            SecurityError: a stranger got in, or nobody does.
+        """
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.credentials = Credentials(config.realm, peer_id, config.secret)
+        self.heartbeat_ms = _HEARTBEAT_MS[config.network]
+        self._has_warned = False
+        self._closing = ExitStack()
+        self._closing.callback(self.context.destroy, linger=0)  # of what failed half-way, sockets are open
+        try:
+            if config.secret is not None and not zmq.has("curve"):
+                raise SecurityError(f"libzmq {zmq.zmq_version()} has no CURVE: install pyzmq from its wheel")
+            self.zap_socket = self.context.socket(zmq.REP)
+            self._closing.callback(self.zap_socket.close, linger=0)
+            self.zap_socket.bind(_ZAP_ADDRESS)
+            control = self._listen(MAX_CONTROL_BYTES, high_water_mark=1000)
+            data = self._listen(MAX_DATA_BYTES, high_water_mark=0)
+            self._listeners = control, data
+            self.control, self.data = control.router, data.router
+            bound = control.bind(config.bind)
+            next_port = Endpoint(config.bind.host, config.bind.port and config.bind.port + 1)
+            self._advertise(config, bound, data.bind(next_port).port)
+            if config.secret is not None:
+                for listener in self._listeners:
+                    self._self_test(listener, bound.host, peer_id)
+        except BaseException:
+            self.close()
+            raise
+        logger.info("listening on %s; others are told %s and %s", bound, self.control_address, self.data_address)
+
+    def _listen(self, max_frame_bytes: int, high_water_mark: int) -> _Listener:
+        listener = _Listener(self.context, self.credentials, max_frame_bytes, high_water_mark)
+        self._closing.callback(listener.close)
+        return listener
+
+    def _advertise(self, config: TcpConfig, control: Endpoint, data_port: int) -> None:
+        told = config.advertise or advertised(control, config.seeds)
+        is_mapped = config.advertise is not None and told.port > 0
+        self.control_address = Endpoint(told.host, told.port if is_mapped else control.port).address
+        self.data_address = Endpoint(told.host, told.port + 1 if is_mapped else data_port).address
+
+    def answer(self) -> None:
+        """Let those in who may, and send the others away. Never blocks."""
+        while self.zap_socket.poll(0):
+            # version, request id, domain, address, routing id, mechanism, credentials
+            version, request_id, domain, _, _, mechanism, *credentials = self.zap_socket.recv_multipart()
+            is_known = self.credentials.accepts(domain, mechanism, credentials)
+            status = (b"200", b"") if is_known else (b"400", b"not for you")
+            self.zap_socket.send_multipart([version, request_id, *status, b"", b""])
+
+    def count_refused(self) -> int:
+        """How many were sent away since the last call; logs the first of all. For a slow cadence."""
+        reasons = [reason for listener in self._listeners for reason in listener.sent_away()]
+        if reasons and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "refused a connection to %s: %s; further ones are only counted", self.control_address, reasons[0]
+            )
+        return len(reasons)
+
+    def close(self) -> None:
+        """Close everything, and the context, whose other sockets must be closed by now. Idempotent."""
+        self._closing.close()
+
+    # The test.
+
+    def _self_test(self, listener: _Listener, host: str, peer_id: str) -> None:
+        """Connect as a member, as a stranger with a key of its own, and as one without any.
+
+        Raises:
+            SecurityError: not the member alone was let in, within two seconds.
+        """
+        address = Endpoint(_LOOPBACK.get(host, host), listener.port).address
+        with ExitStack() as stack:
+            trials = [_Trial(self.context, who) for who in ("a member", "a stranger with a key", "one without a key")]
+            for trial in trials:
+                stack.callback(trial.close)
+            self.credentials.introduce(trials[0].dealer, peer_id)
+            self.credentials.introduce(trials[1].dealer, peer_id)
+            trials[1].dealer.curve_publickey, trials[1].dealer.curve_secretkey = zmq.curve_keypair()
+            for trial in trials:
+                trial.dealer.connect(address)
+            poller = zmq.Poller()
+            for source in (self.zap_socket, *(trial.monitor for trial in trials)):
+                poller.register(source, zmq.POLLIN)
+            num_refused = 0
+            for _ in range(_TEST_ROUNDS):
+                poller.poll(_TEST_ROUND_MS)
+                self.answer()
+                num_refused += len(listener.sent_away())
+                found = tuple(trial.look() for trial in trials)
+                if found == _SAFE and num_refused >= 2:
+                    return
+        said = ", ".join(f"{trial.who} {_OUTCOMES[trial.is_in]}" for trial in trials)
+        raise SecurityError(
+            f"the test of {address} failed: {said}; this peer does not run. Is the loopback interface up? "
+            f"libzmq is {zmq.zmq_version()}, and 4.3.5 with CURVE is needed"
+        )
+
+
+_SAFE: Final = True, False, False
+_OUTCOMES: Final = {True: "was let in", False: "was refused", None: "got no answer"}
+
+
+class _Trial:
+    """Somebody who knocks at the own door."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", who: str) -> None:
+        self.who = who
+        self.dealer = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1, is_tcp=True)
+        self.dealer.ipv6 = True
+        self.dealer.reconnect_ivl = -1  # once is enough, and what comes later would be counted as strangers
+        self.monitor = self.dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _ANY_FAILURE)
+        self.is_in: bool | None = None
+
+    def look(self) -> bool | None:
+        """Whether it was let in; None: not known yet. Once in is in."""
+        while self.monitor.poll(0):
+            event = recv_monitor_message(self.monitor)["event"]
+            self.is_in = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or bool(self.is_in)
+        return self.is_in
+
+    def close(self) -> None:
+        self.dealer.disable_monitor()
+        self.monitor.close(linger=0)
+        self.dealer.close(linger=0)

@@ -1,0 +1,179 @@
+"""What travels to a peer that has no seat yet: a state, or a committed step, cut into segments and put together again.
+
+A *parcel* has parts: part 0 is its record, which says what it is, the others are raw bytes. Every segment carries the
+xxh3-128 of its bytes, and the last of each part, and of all, says so; a link delivers in order. Who sends it when is in
+donor.py, what becomes of it in observer.py. Leaves out: several donors at once, resuming, rate limits.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from gossip import View
+from gossip.messages import Finish
+
+from ..errors import RemoteProtocolError
+from .wire import Codec
+
+Buffer = bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class PackedState:
+    """What a replica consists of: `tree` tells what the bytes of `tensors` are."""
+
+    tree: bytes
+    tensors: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """Record of a state: the digest of the chain of steps up to its own, and the view that the donor has installed.
+
+    Part 1 is the tree, part i the (i-2)-th tensor.
+    """
+
+    digest: bytes
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """Record of a committed step. Part i has the result of its (i-1)-th operation.
+
+    Attributes:
+        previous: digest of the chain before the step; `digest` is of the chain up to it.
+        finish: of any member; they are equal.
+        view: in which the step was finished.
+        counts: (first sample, number of samples) per member of `view`.
+        algorithm: of the last operation.
+        fingerprints: of the operations, in order.
+    """
+
+    previous: bytes
+    digest: bytes
+    finish: Finish
+    view: View
+    counts: tuple[tuple[int, int], ...]
+    algorithm: str
+    fingerprints: tuple[bytes, ...]
+
+
+Record = StateRecord | StepRecord
+_CODEC = Codec([StateRecord, StepRecord])
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A state after `step`, or that step; `parts` are what the record says."""
+
+    step: int
+    record: Record
+    parts: Sequence[Buffer]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(memoryview(part).nbytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ParcelSegment:
+    """One frame of a parcel: the `index`-th of its part, whether the last of it, and of everything."""
+
+    step: int
+    is_state: bool
+    part: int
+    index: int
+    is_last: bool
+    is_final: bool
+    digest: bytes
+    payload: Buffer
+
+
+def cut(parcel: Parcel, segment_bytes: int) -> Iterator[ParcelSegment]:
+    """All segments in order; every part has at least one, so that an empty one arrives too."""
+    is_state = isinstance(parcel.record, StateRecord)
+    for part, buffer in enumerate((_CODEC.encode(parcel.record), *parcel.parts)):
+        is_final_part = part == len(parcel.parts)
+        view = memoryview(buffer).cast("B")
+        starts = range(0, len(view), segment_bytes) or range(1)
+        for index, start in enumerate(starts):
+            payload = view[start : start + segment_bytes]
+            is_last = start + segment_bytes >= len(view)
+            digest = xxhash.xxh3_128_digest(payload)
+            yield ParcelSegment(parcel.step, is_state, part, index, is_last, is_last and is_final_part, digest, payload)
+
+
+class Assembly:
+    """Puts the segments of one parcel together. A wrong one changes nothing."""
+
+    def __init__(self, step: int, *, is_state: bool) -> None:
+        self.step, self.is_state = step, is_state
+        self.num_bytes = 0
+        self._parts: list[bytes] = []
+        self._open: list[bytes] = []
+
+    def add(self, segment: ParcelSegment) -> Parcel | None:
+        """The parcel, if `segment` was its last.
+
+        Raises:
+            RemoteProtocolError: of another parcel, out of order, not the bytes that were sent, or a wrong record.
+        """
+        name = f"{'state of' if self.is_state else ''} step {self.step}".strip()
+        expected = self.step, self.is_state, len(self._parts), len(self._open)
+        if (segment.step, segment.is_state, segment.part, segment.index) != expected:
+            raise RemoteProtocolError(
+                f"{name}: step {segment.step}, part {segment.part}, segment {segment.index} came instead of "
+                f"part {len(self._parts)}, segment {len(self._open)}"
+            )
+        payload = bytes(memoryview(segment.payload))
+        if xxhash.xxh3_128_digest(payload) != segment.digest:
+            raise RemoteProtocolError(f"{name}: part {segment.part} was damaged on the way")
+        self._open.append(payload)
+        self.num_bytes += len(payload)
+        if not segment.is_last:
+            return None
+        self._parts.append(b"".join(self._open))
+        self._open = []
+        return self._unpack() if segment.is_final else None
+
+    def _unpack(self) -> Parcel:
+        record, *parts = self._parts
+        decoded = _CODEC.decode(record)
+        fits = isinstance(decoded, StateRecord) and bool(parts) if self.is_state else _is_whole(decoded, parts)
+        if not fits or (isinstance(decoded, StepRecord) and decoded.finish.step != self.step):
+            raise RemoteProtocolError(f"step {self.step}: a record that does not fit the {len(parts)} parts beside it")
+        assert isinstance(decoded, StateRecord | StepRecord)
+        return Parcel(self.step, decoded, parts)
+
+
+def _is_whole(record: object, parts: Sequence[bytes]) -> bool:
+    if not isinstance(record, StepRecord):
+        return False
+    return len(record.fingerprints) == len(parts) and len(record.counts) == len(record.view.members)
+
+
+Packer = Callable[[], PackedState]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What a peer trains, for those who give and receive it.
+
+    Attributes:
+        layout: hash and description of the state; a swarm admits only who has the same hash. Empty: no model.
+        pack: lends the state, in the loop thread, while nothing changes it.
+        load: takes over a member's state, in the training thread.
+        compare: says in words how a swarm's description differs from this one.
+    """
+
+    layout: tuple[str, bytes]
+    pack: Packer
+    load: Callable[[PackedState], None]
+    compare: Callable[[bytes], str]
+
+
+def compare_with_nothing(layout: bytes) -> str:
+    """`Replica.compare` of a peer that trains no model."""
+    return "the swarm trains a model, and this peer has none: construct p2p.DataParallel before the first operation"

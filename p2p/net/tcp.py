@@ -1,0 +1,146 @@
+"""What a peer is told about other hosts: where to listen, whom to call first, and the key that keeps strangers out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Self
+
+from ..errors import NetworkError, SecurityError
+from ..host.keys import read_key
+from .addresses import ANY, Endpoint
+
+PORTS_PER_PEER: Final = 2
+"""Control at the port that was asked for, data at the next."""
+
+
+class Network(StrEnum):
+    """What lies between the hosts of a swarm, the same for all: how long a delay means nothing."""
+
+    LAN = "lan"
+    WAN = "wan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpOptions:
+    """As given by a user, unchecked. All empty: no TCP, only peers of this host.
+
+    Attributes:
+        seeds: `host:port,host:port`, the same list everywhere: who is called first, and the first of whom founds.
+        bind: `host:port` to listen at, and the next port; port 0: any two that are free. Without it, any host, port 0.
+        advertise: `host` or `host:port` that others are told; without it, chosen from `bind` and `seeds`.
+        key: file with the swarm key.
+        insecure: TCP without a key, for a network on which everybody is trusted.
+        network: `lan`, or `wan` for delays of a tenth of a second and more; the same for all peers of a swarm.
+    """
+
+    seeds: str = ""
+    bind: str = ""
+    advertise: str = ""
+    key: Path | None = None
+    insecure: bool = False
+    network: str = "lan"
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Self:
+        """What `shoal run` has set."""
+        key = environ.get("SHOAL_KEY")
+        return cls(
+            seeds=environ.get("SHOAL_SEEDS", ""),
+            bind=environ.get("SHOAL_BIND", ""),
+            advertise=environ.get("SHOAL_ADVERTISE", ""),
+            key=Path(key) if key else None,
+            insecure=environ.get("SHOAL_INSECURE", "") not in ("", "0"),
+            network=environ.get("SHOAL_NETWORK") or "lan",
+        )
+
+    def to_environment(self, index: int = 0) -> dict[str, str]:
+        """The same for peer `index` of several on one host, each of which gets two ports of its own."""
+        offset = PORTS_PER_PEER * index
+        given = {
+            "SHOAL_SEEDS": self.seeds,
+            "SHOAL_BIND": _shifted(self.bind, offset),
+            "SHOAL_ADVERTISE": _shifted(self.advertise, offset),
+            "SHOAL_KEY": "" if self.key is None else str(self.key.absolute()),
+            "SHOAL_INSECURE": "1" if self.insecure else "",
+            "SHOAL_NETWORK": self.network,
+        }
+        return {name: value for name, value in given.items() if value}
+
+    def check(self, swarm: str) -> "TcpConfig | None":
+        """What this amounts to; None: no TCP.
+
+        Raises:
+            NetworkError: an address is none, or belongs to nothing.
+            SecurityError: no key and not `insecure`, or the key cannot be used.
+        """
+        if self.network not in tuple(Network):
+            raise NetworkError(f"--network must be {' or '.join(Network)}, got {self.network!r}")
+        if not (self.bind or self.seeds):
+            if self.advertise or self.insecure or self.network != Network.LAN:
+                raise NetworkError("--advertise, --insecure and --network are for TCP: give --bind or --seeds, too")
+            return None
+        bind = Endpoint(ANY, 0) if not self.bind else _parse("--bind", self.bind)
+        seeds = tuple(_parse("--seeds", seed.strip()) for seed in self.seeds.split(",")) if self.seeds else ()
+        advertise = _parse_advertised(self.advertise) if self.advertise else None
+        if len(set(seeds)) < len(seeds) or any(seed.port == 0 or seed.is_wildcard for seed in seeds):
+            raise NetworkError(f"--seeds needs distinct hosts, each with its port, got {self.seeds!r}")
+        if self.key is not None and self.insecure:
+            raise SecurityError("--key and --insecure contradict each other: give one")
+        if self.key is None and not self.insecure:
+            raise SecurityError(
+                "TCP needs a key: make one with `shoal key new --out swarm.key`, copy it to every host and give "
+                "--key swarm.key; or say --insecure, if everybody on the network may take part"
+            )
+        secret = None if self.key is None else read_key(self.key)
+        network = Network(self.network)
+        return TcpConfig(swarm=swarm, bind=bind, advertise=advertise, seeds=seeds, secret=secret, network=network)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpConfig:
+    """How one peer reaches other hosts, and is reached.
+
+    Attributes:
+        bind: the control socket's; data listens at the next port, or any.
+        advertise: the control socket's for others; port 0: the bound one; None: to be chosen.
+        secret: of the swarm key; None: insecure.
+    """
+
+    swarm: str
+    bind: Endpoint
+    advertise: Endpoint | None = None
+    seeds: tuple[Endpoint, ...] = ()
+    secret: bytes | None = field(default=None, repr=False)
+    network: Network = Network.LAN
+
+    @property
+    def realm(self) -> str:
+        """What those have in common who let each other in. No swarm's name has a blank."""
+        return self.swarm if self.network is Network.LAN else f"{self.swarm} {self.network}"
+
+
+def _parse(option: str, text: str) -> Endpoint:
+    try:
+        return Endpoint.parse(text)
+    except ValueError as error:
+        raise NetworkError(f"{option}: {error}") from None
+
+
+def _parse_advertised(text: str) -> Endpoint:
+    try:
+        endpoint = Endpoint.parse(text)
+    except ValueError:
+        endpoint = _parse("--advertise", f"{text}:0")
+    if endpoint.is_wildcard:
+        raise NetworkError(f"--advertise is what others connect to, and nobody can connect to {text!r}")
+    return endpoint
+
+
+def _shifted(text: str, offset: int) -> str:
+    """An address `offset` ports further on, if it has a port; what is none is complained about later."""
+    try:
+        endpoint = Endpoint.parse(text)
+    except ValueError:
+        return text
+    return str(replace(endpoint, port=endpoint.port + offset)) if endpoint.port else text

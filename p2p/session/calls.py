@@ -1,0 +1,180 @@
+"""What a script calls without a model: one operation, several at a time, or a step by hand.
+
+Several operations are one step: they are submitted in the order of the calls, run while the script goes on, and their
+results are written into the tensors when the step commits.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from collectives import ALGORITHMS, Array, carried, check_reduction
+
+from ..errors import ShoalError
+from ..step.operations import Operation, Use
+from ..step.receipts import UNKNOWN_SAMPLE
+from .session import Session
+from .tensors import Buffers, as_array, as_result
+
+ASYNCHRONOUS = "asynchronous operations are open: call `wait` of one of their handles first"
+BY_HAND = "a `with peer.step()` block is open: its operations are committed at its end, so call this after it"
+IN_BLOCK = (
+    "operations in a `with peer.step()` block are asynchronous, and committed at its end: "
+    "leave `async_op` and `commit` out"
+)
+
+
+class AllReduceCall:
+    """An all_reduce of a script's tensor."""
+
+    def __init__(self, tensor: Any, op: str, algorithm: str | None, out: Any, like: Callable[[Array], Array]) -> None:
+        """See `Peer.all_reduce`. `like` makes memory for the result."""
+        self._array = as_array(tensor)
+        check_reduction(op, self._array.dtype)
+        if algorithm is not None and algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
+        flat = np.ascontiguousarray(self._array).reshape(-1)  # a copy, where the strides ask for one
+        self._into = self._array if out is None else None
+        result = like(flat) if out is None else as_result(out, self._array)
+        self.operation = Operation("all_reduce", flat, result, self._array.shape, algorithm, op=op)
+
+    def keep_apart(self) -> None:
+        """Let the script have its tensors back before the commit: until then others may read what they held."""
+        operation = self.operation
+        if self._into is None:
+            self._into = operation.result.reshape(self._array.shape)
+        operation.input, operation.is_early = operation.input.copy(), True
+
+    def hand_out(self, result: Array | None = None) -> None:
+        """The result is there for the script, that of the operation or an early one: write it into the tensor."""
+        if self._into is not None:
+            result = self.operation.result if result is None else result
+            carried(self._into)[...] = carried(result).reshape(self._array.shape)
+
+
+class ScriptStep:
+    """A step that a script has opened, and the calls in it.
+
+    Attributes:
+        number: of the step.
+    """
+
+    def __init__(self, session: Session, what: str) -> None:
+        """Open it; `what` is told to who opens another one before it is over."""
+        session.take_seat()
+        session.open_step(what)
+        session.show_state()
+        self.number = session.done + 1
+        self.is_open = True
+        self._session = session
+        self._calls: list[AllReduceCall] = []
+        self._is_committed = False
+
+    def add(self, call: AllReduceCall) -> None:
+        """Submit one more operation."""
+        self._calls.append(call)
+        self._session.submit(call.operation)
+
+    def commit(self) -> None:
+        """Wait until all members have finished the step, and write its results. The first time; then there they are."""
+        if self.is_open:
+            self.is_open = False
+            self._session.commit()
+            self._is_committed = True
+            for call in self._calls:
+                call.hand_out()
+            self._session.announce()
+        elif not self._is_committed:
+            raise ShoalError(f"step {self.number}, of which this operation was one, was given up: call it again")
+
+    def withdraw(self) -> None:
+        """Take everything back."""
+        self.is_open = False
+        self._session.withdraw()
+
+
+class Handle:
+    """An operation that runs while the script goes on. Made by `Peer.all_reduce`."""
+
+    def __init__(self, step: ScriptStep) -> None:
+        self._step = step
+
+    def wait(self) -> None:
+        """Return when the result is in the tensor, and so are those of all operations of the step, which ends here.
+
+        Raises:
+            ShoalError: as `Peer.all_reduce`; the tensors are then untouched.
+        """
+        self._step.commit()
+
+
+class Calls:
+    """The operations and steps of one peer's script."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._buffers = Buffers(self._empty)
+        self._block: ScriptStep | None = None
+        self._asynchronous: ScriptStep | None = None
+
+    def all_reduce(
+        self, tensor: Any, op: str, algorithm: str | None, *, out: Any, async_op: bool, commit: bool
+    ) -> Handle | None:
+        """See `Peer.all_reduce`."""
+        if async_op and not commit:
+            raise ValueError("async_op=True and commit=False: take one, or use `async_op` for several at a time")
+        if self._block is not None:
+            if async_op or not commit:
+                raise ShoalError(IN_BLOCK)
+            self._block.add(AllReduceCall(tensor, op, algorithm, out, self._new))
+            return None
+        if async_op:
+            call = AllReduceCall(tensor, op, algorithm, out, self._new)
+            if self._asynchronous is None or not self._asynchronous.is_open:
+                self._asynchronous = ScriptStep(self._session, ASYNCHRONOUS)
+            self._asynchronous.add(call)
+            return Handle(self._asynchronous)
+        call = AllReduceCall(tensor, op, algorithm, out, self._buffers.like)
+        if not commit and self._session.may_run_early(call.operation):
+            call.keep_apart()
+            call.hand_out(self._session.run_early(call.operation))
+        else:
+            self._session.run_alone(call.operation)
+            call.hand_out()
+            self._session.announce()
+        return None
+
+    def _new(self, array: Array) -> Array:
+        """Memory for a result, while others of the same size are open."""
+        return self._empty(array.size, array.dtype)
+
+    def _empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+        return self._session.loop.host_memory.empty(count, dtype)  # of the loop that there is: a peer may come back
+
+    @contextmanager
+    def step(self, samples: int | None) -> Iterator[ScriptStep]:
+        """See `Peer.step`."""
+        if samples is not None and samples < 0:
+            raise ValueError(f"the number of samples must be at least 0, is {samples}")
+        share = self._session.share
+        counts = count_samples(share.slice if samples is None else (UNKNOWN_SAMPLE, samples))
+        step = self._block = ScriptStep(self._session, BY_HAND)
+        try:
+            self._session.submit(counts)
+            yield step
+        except BaseException:
+            step.withdraw()
+            raise
+        finally:
+            self._block = None
+        step.commit()
+        if samples is None:
+            share.spend()
+
+
+def count_samples(slice: tuple[int, int]) -> Operation:
+    """Operation 0 of a step: who adds which samples, and how many."""
+    counts = np.array(slice, np.int64)
+    return Operation("all_gather", counts, counts, counts.shape, "one-shot", Use.COUNTS)

@@ -1,0 +1,64 @@
+"""What the training thread has submitted for the open step, in this attempt at it.
+
+A step is attempted anew after what was submitted for it was given up, or taken back. What is still on its way to the
+loop then has the number of an older attempt, and is void.
+"""
+
+from typing import Final
+
+from ..errors import ShoalError
+from ..memory.shared_runner import PIECE_BYTES
+from .operations import ROUND_ONCE, Operation
+
+EARLY: Final = "results were handed out before their commit"
+"""What is open is nobody's in particular: whatever is called next belongs to the same step."""
+
+MOST_EARLY: Final = 256
+MOST_EARLY_BYTES: Final = 64 << 20
+"""A step holds so many operations whose results were handed out, and so many bytes of their inputs."""
+
+
+class Attempt:
+    """At the open step, if one is open.
+
+    Attributes:
+        number: of this attempt, at whichever step.
+        what: is open, in words; empty: nothing.
+        operations: that were submitted.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.what = ""
+        self.operations: list[Operation] = []
+        self._num_bytes = 0
+
+    def begin(self, what: str) -> None:
+        """Open the step, or go on with one of which results were handed out.
+
+        Raises:
+            ShoalError: another one is open.
+        """
+        if self.what and self.what is not EARLY:
+            raise ShoalError(self.what)
+        self.what = what
+
+    def add(self, operation: Operation) -> None:
+        """It is submitted."""
+        self.operations.append(operation)
+        self._num_bytes += operation.input.nbytes
+
+    def takes(self, operation: Operation) -> bool:
+        """Whether the result of one more operation may be handed out early: the same on every member.
+
+        Not if it could have other bits when it is done over: where each piece of a long array has an order of its own.
+        """
+        num_bytes = operation.input.nbytes
+        keeps_bits = operation.algorithm in (None, *ROUND_ONCE) or num_bytes <= PIECE_BYTES
+        return keeps_bits and len(self.operations) < MOST_EARLY and self._num_bytes + num_bytes <= MOST_EARLY_BYTES
+
+    def end(self) -> list[Operation]:
+        """Nothing more is submitted in this attempt. Returns what was."""
+        operations = self.operations
+        self.number, self.what, self.operations, self._num_bytes = self.number + 1, "", [], 0
+        return operations

@@ -1,0 +1,56 @@
+"""What the loop tells the training thread."""
+
+from dataclasses import dataclass
+
+from gossip import View
+
+from ..errors import ShoalError
+from ..net.parcels import PackedState
+from .operations import Array, Operation
+from .receipts import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A step is committed, with these results, in this view. `fingerprints`: of its operations."""
+
+    receipt: Receipt
+    view: View
+    operations: list[Operation]
+    fingerprints: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """The result of `operation` is complete here, and nobody writes it any more. Its step is not committed yet."""
+
+    operation: Operation
+    result: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """What was submitted for `step` is taken back: submit it anew."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateOffer:
+    """The state after `step`: load it, then post `Loop.loaded`. `view`: that the donor had installed."""
+
+    step: int
+    chain: bytes
+    view: View
+    state: PackedState
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """This peer takes part in `view`, from step `done` + 1 on."""
+
+    view: View
+    done: int
+
+
+Notice = Commit | Early | Withdrawn | StateOffer | Admitted | ShoalError

@@ -1,0 +1,142 @@
+"""Receipts: which members were counted in a committed step, with which samples, and which bits came out.
+
+A receipt holds the agreed part only: the same bytes at every member. What differs from peer to peer (when it
+committed, when it learned of a death) goes into a second file beside it.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from gossip import View
+from gossip.messages import Finish
+
+from ..errors import ShoalError
+
+UNKNOWN_SAMPLE = -1
+"""First sample of a member whose samples were not handed out by `peer.batches`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one member added to a step: `num_samples` samples of the stream, from `first_sample` on."""
+
+    peer_id: str
+    incarnation: int
+    first_sample: int
+    num_samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """One committed step.
+
+    Attributes:
+        lineage: hex.
+        view_number: the view in which all had finished the step; `contributions` are its members in rank order.
+        algorithm: of the step's last operation; empty where there was none.
+        digest: xxh3-128 over the digests of all chunks of all results, hex.
+        state_digest: xxh3-128 of the parameters that the step was computed with, hex; empty where there are none.
+    """
+
+    lineage: str
+    view_number: int
+    step: int
+    contributions: tuple[Contribution, ...]
+    algorithm: str
+    digest: str
+    state_digest: str
+
+    @property
+    def num_samples(self) -> int:
+        return sum(contribution.num_samples for contribution in self.contributions)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that happened at this peer at `time_s` of the host's monotonic clock."""
+
+    time_s: float
+    event: str
+    detail: str | int
+
+
+class Ledger:
+    """Appends receipts and moments to `<folder>/<peer_id>.receipts.jsonl` and `.timings.jsonl`."""
+
+    def __init__(self, folder: Path, peer_id: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._receipts = (folder / f"{peer_id}.receipts.jsonl").open("a", buffering=1, encoding="utf-8")
+        self._timings = (folder / f"{peer_id}.timings.jsonl").open("a", buffering=1, encoding="utf-8")
+
+    @staticmethod
+    def open(folder: Path | None, peer_id: str) -> "Ledger | None":
+        """The files of a peer in `folder`, if there is one.
+
+        Raises:
+            ShoalError: they cannot be written.
+        """
+        try:
+            return None if folder is None else Ledger(folder, peer_id)
+        except OSError as error:
+            raise ShoalError(f"receipts cannot be written to {folder}: {error}") from error
+
+    def record(self, receipt: Receipt) -> None:
+        self._receipts.write(to_line(receipt))
+
+    def note(self, moment: Moment) -> None:
+        self._timings.write(to_line(moment))
+
+    def close(self) -> None:
+        self._receipts.close()
+        self._timings.close()
+
+
+def write_receipt(finish: Finish, view: View, counts: npt.NDArray[Any] | None, algorithm: str) -> Receipt:
+    """The receipt of a step that all members of `view` have finished.
+
+    Args:
+        finish: of any of them; they are equal.
+        view: in which the step was finished.
+        counts: (first sample, number of samples) per rank; None where nobody counted.
+        algorithm: of the last operation.
+    """
+    rows = [(UNKNOWN_SAMPLE, 0)] * len(view.members) if counts is None else counts.tolist()
+    named = zip(view.members, rows, strict=True)
+    return Receipt(
+        lineage=view.lineage.hex(),
+        view_number=view.number,
+        step=finish.step,
+        contributions=tuple(Contribution(m.peer_id, m.incarnation, first, number) for m, (first, number) in named),
+        algorithm=algorithm,
+        digest=finish.digest.hex(),
+        state_digest=finish.state_digest.hex(),
+    )
+
+
+def to_line(record: Receipt | Moment) -> str:
+    """One line of JSON."""
+    return json.dumps(asdict(record), separators=(",", ":")) + "\n"
+
+
+def read_receipts(path: Path) -> list[Receipt]:
+    """All receipts of one peer, in order. A line that a death cut short is left out."""
+    return [parse_receipt(json.loads(line)) for line in _whole_lines(path)]
+
+
+def read_moments(path: Path) -> list[Moment]:
+    """All moments of one peer, in order. A line that a death cut short is left out."""
+    return [Moment(**json.loads(line)) for line in _whole_lines(path)]
+
+
+def parse_receipt(fields: dict[str, Any]) -> Receipt:
+    """A receipt from the object on its line."""
+    contributions = tuple(Contribution(**entry) for entry in fields.pop("contributions"))
+    return Receipt(contributions=contributions, **fields)
+
+
+def _whole_lines(path: Path) -> list[str]:
+    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]

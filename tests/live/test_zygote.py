@@ -1,0 +1,148 @@
+"""Forked peers are processes like any other: each with its own session, output, environment, randomness and end."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.zygote import Child, Zygote
+from p2p.host.processes import process_start
+
+HANG_S = 20.0
+
+DESCRIBE = """
+import atexit, json, os, random, signal, sys, threading
+from neighbour import WORD
+assert __name__ == "__main__" and sys.modules["__main__"].WORD == "found"
+print(json.dumps({
+    "arguments": sys.argv[1:],
+    "environ": dict(os.environ),
+    "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")),
+    "leads": os.getsid(0) == os.getpid(),
+    "random": random.getrandbits(64),
+    "stdin": sys.stdin.read(),
+    "tasks": len(os.listdir("/proc/self/task")),
+    "handlers": [signal.getsignal(number) is signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGCHLD)],
+    "has_torch": "torch" in sys.modules,
+}), flush=True)
+threading.Thread(target=lambda: print("a thread of its own")).start()
+atexit.register(lambda: print("at exit"))
+print("said", file=sys.stderr)
+sys.exit(7)
+"""
+
+WAIT = """
+import signal
+print("here", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+class Output:
+    """What one process writes to stdout and stderr, in files."""
+
+    def __init__(self, folder: Path, source: str, name: str = "script") -> None:
+        self.script = folder / f"{name}.py"
+        self.script.write_text(source)
+        self.stdout, self.stderr = folder / f"{name}.out", folder / f"{name}.err"
+
+    def start(self, zygote: Zygote, *arguments: str, **environ: str) -> Child:
+        with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
+            return zygote.start(self.script, arguments, environ, out.fileno(), err.fileno())
+
+
+def test_a_fork_runs_a_script_as_a_program_of_its_own(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text("WORD = 'found'\n")
+    outputs = [Output(tmp_path, DESCRIBE, name) for name in ("first", "second")]
+    children = [output.start(zygote, "a", "b c", ONLY="this") for output in outputs]
+    assert [child.wait(HANG_S) for child in children] == [7, 7], outputs[0].stderr.read_text()
+    texts = [output.stdout.read_text().splitlines() for output in outputs]
+    first, second = (json.loads(lines[0]) for lines in texts)
+    assert [lines[1:] for lines in texts] == [["a thread of its own", "at exit"]] * 2
+    assert outputs[0].stderr.read_text() == "said\n"
+    assert first.pop("random") != second.pop("random")
+    assert (
+        first
+        == second
+        == {
+            "arguments": ["a", "b c"],
+            "environ": {"ONLY": "this"},
+            "fds": [0, 1, 2],
+            "leads": True,
+            "stdin": "",
+            "tasks": 1,
+            "handlers": [True, True],
+            "has_torch": True,
+        }
+    )
+
+
+def test_signals_reach_a_fork_and_its_end_is_told(zygote: Zygote, tmp_path: Path) -> None:
+    source, sink = os.pipe()
+    script = Output(tmp_path, WAIT).script
+    with open(source, "rb") as stdout, open(sink, "wb") as ours, open(os.devnull, "wb") as stderr:
+        children = [zygote.start(script, (), {}, sink, stderr.fileno()) for _ in range(3)]
+        assert [stdout.readline() for _ in children] == [b"here\n"] * 3
+        assert all(child.poll() is None and process_start(child.pid) is not None for child in children)
+        for child, number in zip(children, (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL), strict=True):
+            child.send_signal(signal.SIGSTOP)
+            child.send_signal(signal.SIGCONT)
+            child.send_signal(number)
+        assert [child.wait(HANG_S) for child in children] == [-signal.SIGKILL, -signal.SIGTERM, -signal.SIGKILL]
+        ours.close()
+        assert stdout.read() == b""
+    assert [process_start(child.pid) for child in children] == [None] * 3
+    children[0].kill()  # who has ended is left alone, whoever has its number by now
+
+
+def test_who_does_not_end_in_time_is_named(zygote: Zygote, tmp_path: Path) -> None:
+    child = Output(tmp_path, WAIT).start(zygote)
+    with pytest.raises(subprocess.TimeoutExpired, match=f"pid {child.pid}"):
+        child.wait(0.01)
+    child.kill()
+    assert child.wait(HANG_S) == -signal.SIGKILL
+
+
+def test_a_script_that_raises_says_so_and_ends_with_1(zygote: Zygote, tmp_path: Path) -> None:
+    output = Output(tmp_path, "raise ValueError('what now')")
+    assert output.start(zygote).wait(HANG_S) == 1
+    assert output.stderr.read_text().splitlines()[-1] == "ValueError: what now"
+
+
+REQUESTER = """
+import os, sys
+from pathlib import Path
+from bench.zygote import Zygote
+zygote = Zygote(os.environ)
+print(*[zygote.start(Path(sys.argv[1]), (), {}, 1, 2).pid for _ in range(2)], flush=True)
+if "close" in sys.argv:
+    zygote.close()
+else:
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("how", ["close", "die"])
+def test_no_fork_outlives_the_zygote_or_who_made_it(tmp_path: Path, how: str) -> None:
+    output = Output(tmp_path, WAIT)
+    command = [sys.executable, "-c", REQUESTER, str(output.script), how]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=HANG_S, check=False)
+    pids = {int(word) for word in done.stdout.split() if word != "here"}
+    assert done.returncode == (0 if how == "close" else -signal.SIGKILL) and len(pids) == 2
+    assert all(has_ended(pid) for pid in pids)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether `pid` ends in time; its output is closed a moment before."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    with open(fd, "rb") as handle:
+        return bool(select.select([handle], [], [], HANG_S)[0])

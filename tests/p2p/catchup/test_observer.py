@@ -1,0 +1,336 @@
+"""An observer: the protocol and the open step are those that ship, what others send is made up."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+from gossip import Claim, Contact, Core, CoreConfig, Envelope, Member, Phase, State, View
+from gossip import effects as fx
+from gossip import messages as m
+from p2p.catchup.observer import FEWEST_KEPT, MOST_KEPT_BYTES, PATIENCE_S, Observer
+from p2p.errors import OperationMismatch, RemoteProtocolError
+from p2p.memory.shared_runner import Sharing
+from p2p.net.frames import Delivery, Frames
+from p2p.net.parcels import Parcel, cut
+from p2p.net.transport import Transport
+from p2p.step.notices import Commit, Notice, StateOffer
+from p2p.step.operation import OpenStep, Operation, Use
+from p2p.step.receipts import Contribution
+from p2p.step.steps import Steps
+from tests.p2p.net.parcels import A, B, digest, fed, state, view_of
+
+ME = Member("f" * 16, 1)
+SEGMENT_BYTES = 1000
+LAYOUT = ("hash", b"layout")
+
+
+def claim(member: Member) -> Claim:
+    return Claim(member, State.ALIVE, Contact(member.peer_id, member.peer_id, 1, 1))
+
+
+class Newcomer:
+    """Has met A, which has committed up to step `head`, and asks it for the state."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.now = 0.0
+        self.told: list[Notice] = []
+        self.taken: list[tuple[Member, int, int]] = []
+        self.asked: list[tuple[Member, int]] = []
+        self.left = False
+        self._counts: dict[Member, int] = {}
+        self.core = Core(claim(ME), rng=random.Random(1), config=CoreConfig(), now=0.0)
+        self.steps = Steps(
+            self.core,
+            Frames(ME, transport),
+            segment_bytes=SEGMENT_BYTES,
+            now=lambda: self.now,
+            carry_out=self.carry_out,
+            tell=self.told.append,
+            note=lambda event, detail: None,
+            share=self.share,
+        )
+        self.taking = Observer(
+            self.core,
+            lambda *taken: self.taken.append(taken),
+            self.steps,
+            now=lambda: self.now,
+            carry_out=self.carry_out,
+            tell=self.told.append,
+            note=lambda event, detail: None,
+        )
+        self.carry_out(self.core.meet(0.0, claim(A)))
+        self.carry_out(self.core.ask_for_seat(0.0, LAYOUT, follows=True))
+
+    def share(self, view: View) -> Sharing:
+        raise AssertionError("nobody has lent any memory")
+
+    def carry_out(self, effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case fx.Send(target, m.StateQuery(step)) if self.taking.may_ask(target):
+                    self.asked.append((target, step))
+                case fx.Apply(step, digest):
+                    self.taking.apply(step, digest)
+                case fx.Left():
+                    self.left = True
+
+    def hear_head(self, step: int, source: Member = A) -> None:
+        self.carry_out(self.core.receive(self.now, Envelope(source, view_of(A).stamp, m.Head(step, digest(step)))))
+
+    def deliver(self, *parcels: Parcel, source: Member = A, stream: int = 1) -> None:
+        for parcel in parcels:
+            for segment in cut(parcel, SEGMENT_BYTES):
+                self.taking.receive(Delivery(source, stream, segment))
+        self.taking.go_on()
+
+    def submit(self, step: int, *operations: Operation) -> None:
+        for operation in operations:
+            self.steps.submit(step, 0, operation)
+        self.steps.close(step, 0, b"p" * 16)
+        self.taking.go_on()
+
+    def load(self, state_digest: bytes | None = None) -> StateOffer:
+        offer = self.told.pop()
+        assert isinstance(offer, StateOffer)
+        self.steps.loaded(offer.step, (), state_digest)
+        self.taking.loaded(offer.step, offer.chain)
+        self.taking.go_on()
+        return offer
+
+    def at(self, step: int) -> None:
+        """It has loaded the state after `step`."""
+        self.hear_head(step)
+        self.deliver(state(step))
+        self.load()
+
+
+@pytest.fixture
+def observer() -> Iterator[Newcomer]:
+    with TemporaryDirectory(prefix="shoal") as folder:  # tmp_path can be too long for a socket
+        transport = Transport(f"ipc://{folder}/control", f"ipc://{folder}/data")
+        yield Newcomer(transport)
+        transport.close()
+
+
+def total(value: float = 1.0) -> Operation:
+    values = np.full(4, value, np.float32)
+    return Operation("all_reduce", values, np.zeros_like(values), values.shape, None)
+
+
+def counts() -> Operation:
+    values = np.array([7, 3], np.int64)
+    return Operation("all_gather", values, values, values.shape, "one-shot", Use.COUNTS)
+
+
+def fingerprints(step: int, *operations: Operation) -> list[bytes]:
+    opened = OpenStep(step)
+    for operation in operations:
+        opened.add(operation, SEGMENT_BYTES)
+    return opened.fingerprints
+
+
+def sums(step: int, observer: Newcomer, value: float = 5.0) -> Parcel:
+    """That step, of one sum, as A has committed it."""
+    return fed(step, np.full(4, value, np.float32).tobytes(), fingerprints=fingerprints(step, total()))
+
+
+# States.
+
+
+def test_a_state_is_asked_for_and_offered_with_the_view_of_its_donor(observer: Newcomer) -> None:
+    observer.hear_head(5)
+    assert observer.asked == [(A, 5)]
+    observer.deliver(state(6, b"tree", b"tensor"))
+    offer = observer.load()
+    assert (offer.step, offer.chain, offer.view) == (6, digest(6), view_of(A))
+    assert (offer.state.tree, [*offer.state.tensors]) == (b"tree", [b"tensor"])
+    assert (observer.core.done, observer.core.digest) == (6, digest(6))
+
+
+def test_each_segment_is_acknowledged_with_their_number(observer: Newcomer) -> None:
+    observer.hear_head(5)
+    observer.deliver(state(5, bytes(1500)))
+    assert observer.taken == [(A, 1, 1), (A, 1, 2), (A, 1, 3)]
+    observer.deliver(fed(6), stream=2)
+    assert observer.taken[3:] == [(A, 2, 1)]
+
+
+def test_a_state_from_whom_it_did_not_ask_is_dropped(observer: Newcomer) -> None:
+    observer.hear_head(5)
+    observer.deliver(state(5), source=B)
+    assert observer.told == [] and len(observer.taken) == 2
+    observer.deliver(state(5))
+    assert observer.load().step == 5
+
+
+def test_an_older_state_is_dropped(observer: Newcomer) -> None:
+    observer.at(5)
+    observer.hear_head(9)
+    observer.now = 2 * PATIENCE_S
+    observer.hear_head(9)
+    observer.deliver(state(4), state(5))
+    assert observer.told == []
+
+
+def test_nobody_is_asked_while_a_state_comes_or_is_to_be_loaded(observer: Newcomer) -> None:
+    observer.hear_head(5)
+    first, second, last = cut(state(5, bytes(1500)), SEGMENT_BYTES)
+    observer.taking.receive(Delivery(A, 1, first))
+    observer.taking.receive(Delivery(A, 1, second))
+    assert not observer.taking.may_ask(B)
+    observer.now = PATIENCE_S
+    assert observer.taking.may_ask(B), "the donor is slow, or dead"
+    observer.taking.receive(Delivery(A, 1, last))
+    observer.now = 3 * PATIENCE_S
+    assert not observer.taking.may_ask(B)
+    observer.load()
+    assert observer.taking.may_ask(B)
+
+
+def test_another_is_asked_at_once_when_the_donor_is_gone(observer: Newcomer) -> None:
+    observer.hear_head(5)
+    observer.taking.receive(Delivery(A, 1, next(cut(state(5, bytes(1500)), SEGMENT_BYTES))))
+    observer.taking.forget(A)
+    assert observer.taking.may_ask(B)
+
+
+def test_a_later_state_waits_until_the_one_before_is_loaded(observer: Newcomer) -> None:
+    observer.hear_head(5)
+    observer.deliver(state(5), state(8), state(7))
+    assert observer.load().step == 5
+    assert observer.load().step == 7, "the last that came"
+    assert observer.told == []
+
+
+def test_a_state_of_another_lineage_than_the_view_is_dropped(observer: Newcomer) -> None:
+    view = view_of(A, ME, number=2)
+    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Decide(replace(view)))))
+    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Ready(True, 5, digest(5), None))))
+    assert not observer.core.seated and observer.taking.may_ask(A)
+    other: View = replace(view_of(A), lineage=bytes(16))
+    observer.deliver(state(5, view=other))
+    assert observer.told == []
+    observer.deliver(state(5))
+    assert observer.load().step == 5
+    assert observer.core.phase is Phase.ACTIVE
+
+
+def test_the_rest_of_a_stream_that_began_before_is_dropped(observer: Newcomer) -> None:
+    observer.hear_head(5)
+    for segment in list(cut(state(5, bytes(1500)), SEGMENT_BYTES))[1:]:
+        observer.taking.receive(Delivery(A, 1, segment))
+    assert observer.taken == [] and observer.told == []
+
+
+def test_a_damaged_parcel_is_lost_and_the_next_one_taken(observer: Newcomer) -> None:
+    observer.hear_head(5)
+    segments = list(cut(state(5, bytes(1500)), SEGMENT_BYTES))
+    observer.taking.receive(Delivery(A, 1, segments[0]))
+    with pytest.raises(RemoteProtocolError, match="damaged"):
+        observer.taking.receive(Delivery(A, 1, replace(segments[1], payload=b"other")))
+    observer.taking.receive(Delivery(A, 1, segments[2]))
+    assert observer.told == []
+    observer.deliver(state(6))
+    assert observer.load().step == 6
+
+
+# Steps.
+
+
+def test_a_fed_step_is_handed_out_when_the_same_operations_are_submitted(observer: Newcomer) -> None:
+    observer.at(5)
+    observer.deliver(sums(6, observer), sums(7, observer, 6.0))
+    assert observer.told == []
+    operation = total()
+    observer.submit(6, operation)
+    (commit,) = observer.told
+    assert isinstance(commit, Commit) and commit.operations == [operation] and commit.view == view_of(A)
+    assert (commit.receipt.step, commit.receipt.algorithm) == (6, "ring")
+    assert commit.receipt.contributions == (Contribution(A.peer_id, 1, -1, 0),)
+    assert (operation.result == 5.0).all() and (operation.input == 1.0).all()
+    assert observer.core.done == 6
+    observer.submit(7, total())
+    assert observer.core.done == 7
+
+
+def test_a_step_that_was_submitted_before_it_came_is_handed_out_then(observer: Newcomer) -> None:
+    observer.at(5)
+    gathered = counts()
+    observer.submit(6, gathered, total())
+    result = np.arange(6, dtype=np.int64)
+    names = fingerprints(6, counts(), total())
+    observer.deliver(fed(6, result.tobytes(), np.full(4, 2.0, np.float32).tobytes(), fingerprints=names))
+    assert observer.core.done == 6 and gathered.result.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_first_step_is_empty_and_handed_out_by_itself(observer: Newcomer) -> None:
+    observer.hear_head(-1)
+    observer.deliver(state(-1))
+    observer.load()
+    observer.deliver(fed(0))
+    (commit,) = observer.told
+    assert isinstance(commit, Commit) and commit.operations == [] and observer.core.done == 0
+
+
+def test_other_operations_than_the_members_end_this_peer_alone(observer: Newcomer) -> None:
+    observer.at(5)
+    observer.deliver(sums(6, observer))
+    observer.submit(6, total(), total())
+    (error,) = observer.told
+    assert isinstance(error, OperationMismatch) and error.is_alone and observer.left
+    assert "step 6 is all_reduce sum of float32 [4] by size, all_reduce" in str(error)
+
+
+def test_a_state_that_comes_in_the_middle_of_a_step_makes_it_the_next_step_which_counts_nothing(
+    observer: Newcomer,
+) -> None:
+    observer.at(5)
+    gathered, summed = counts(), total()
+    observer.submit(6, gathered, summed)
+    for _ in range(2):
+        observer.now += 1.5
+        observer.hear_head(8)
+    assert observer.asked[-1] == (A, 8)
+    names = fingerprints(9, counts(), total())
+    step_9 = fed(9, bytes(16), np.full(4, 9.0, np.float32).tobytes(), fingerprints=names)
+    observer.deliver(state(8), step_9)
+    assert observer.load(b"q" * 16).step == 8
+    (commit,) = observer.told
+    assert isinstance(commit, Commit) and commit.receipt.step == 9 and observer.core.done == 9
+    assert gathered.input.tolist() == [-1, 0] and (summed.result == 9.0).all()
+
+
+def test_no_step_is_handed_out_while_a_state_is_to_be_loaded(observer: Newcomer) -> None:
+    observer.at(5)
+    observer.now = 2 * PATIENCE_S
+    for _ in range(2):
+        observer.now += 1.5
+        observer.hear_head(8)
+    observer.deliver(state(8), sums(6, observer))
+    observer.submit(6, total())
+    assert [type(arrival) for arrival in observer.told] == [StateOffer]
+    observer.load(b"q" * 16)
+    assert observer.told == [] and observer.core.done == 8
+
+
+def test_steps_that_wait_are_bounded_by_their_bytes(observer: Newcomer) -> None:
+    observer.at(5)
+    large = Parcel(0, fed(0, b"").record, [np.zeros(MOST_KEPT_BYTES // 4, np.uint8).data])
+    for step in range(6, 6 + FEWEST_KEPT + 3):
+        observer.taking._take(replace(fed(step, b""), parts=large.parts))
+    assert [step for step, _ in observer.taking._kept] == [*range(6, 6 + FEWEST_KEPT)]
+
+
+def test_who_has_a_seat_takes_nothing_more(observer: Newcomer) -> None:
+    view = view_of(A, ME, number=2)
+    observer.at(5)
+    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Decide(view))))
+    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Ready(True, 5, digest(5), None))))
+    assert observer.core.phase is Phase.ACTIVE
+    num_taken = len(observer.taken)
+    observer.deliver(state(9), sums(6, observer))
+    assert observer.told == [] and len(observer.taken) == num_taken

@@ -1,0 +1,391 @@
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from p2p.errors import RegistryError
+from p2p.host.folders import acquire, make_private
+from p2p.host.processes import process_start
+from p2p.host.registry import (
+    Entry,
+    Registry,
+    Role,
+    default_home,
+    parse_entry,
+)
+
+A, B, C = "a" * 16, "b" * 16, "c" * 16
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def registry(home: Path) -> Registry:
+    return Registry(home, "pond", lock_timeout_s=5.0)
+
+
+def socket_paths(entry: Entry) -> list[Path]:
+    return [Path(address.removeprefix("ipc://")) for address in (entry.control_address, entry.data_address)]
+
+
+def enter_and_die(home: Path, peer_id: str, incarnation: int, *, role: Role | None = None) -> Entry:
+    """Leave what a killed peer leaves: its entry, with the given role, and its socket files."""
+    one = registry(home)
+    entry = one.enter(peer_id, incarnation).own
+    for path in socket_paths(entry):
+        path.touch()
+    # No process is older than the boot, so this one has never run.
+    dead = replace(entry, role=role or entry.role, process_start=entry.process_start + 1)
+    (one.folder / f"{peer_id}.json").write_text(json.dumps(asdict(dead)))
+    return dead
+
+
+def test_the_first_to_enter_founds_and_the_second_joins(home: Path) -> None:
+    first = registry(home).enter(A, 1)
+    second = registry(home).enter(B, 2)
+    assert (first.own.role, first.others) == (Role.FOUNDER, ())
+    assert (second.own.role, second.others) == (Role.JOINER, (first.own,))
+
+
+def test_the_folders_are_private(home: Path) -> None:
+    folder = registry(home).folder
+    assert [path.stat().st_mode & 0o777 for path in (home, folder)] == [0o700, 0o700]
+
+
+def test_an_address_is_a_socket_of_sixteen_hex_digits_in_the_folder(home: Path) -> None:
+    one = registry(home)
+    paths = socket_paths(one.enter(A, 1).own)
+    assert len(set(paths)) == 2
+    assert all(path.parent == one.folder and re.fullmatch("[0-9a-f]{16}", path.name) for path in paths)
+
+
+def test_two_swarms_of_one_home_do_not_meet(home: Path) -> None:
+    Registry(home, "pond").enter(A, 1)
+    assert Registry(home, "lake").enter(B, 2).own.role is Role.FOUNDER
+
+
+def test_peers_of_one_swarm_expect_one_network(home: Path) -> None:
+    first = registry(home).enter(A, 1, network="wan")
+    late = registry(home)
+    with pytest.raises(RegistryError, match=f"process {os.getpid()} .* --network wan, and this one with --network lan"):
+        late.enter(B, 2)
+    assert not late.knows(B)
+    assert late.enter(B, 2, network="wan").others == (first.own,)
+
+
+def test_a_home_reached_through_a_link_further_up_is_the_same_home(home: Path, tmp_path: Path) -> None:
+    first = registry(home).enter(A, 1)
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert registry(tmp_path / "link" / "home").enter(B, 2).others == (first.own,)
+
+
+def test_who_finds_only_dead_peers_founds_and_removes_what_they_left(home: Path) -> None:
+    dead = enter_and_die(home, A, 1, role=Role.MEMBER)
+    one = registry(home)
+    assert one.enter(B, 2).own.role is Role.FOUNDER
+    assert sorted(path.name for path in one.folder.iterdir()) == [f"{B}.json", "lock"]
+    assert not any(path.exists() for path in socket_paths(dead))
+
+
+def test_an_entry_of_another_boot_is_dead(home: Path) -> None:
+    one = registry(home)
+    entry = one.enter(A, 1).own
+    (one.folder / f"{A}.json").write_text(json.dumps(asdict(replace(entry, host="another"))))
+    assert registry(home).enter(B, 2).own.role is Role.FOUNDER
+
+
+def test_leaving_removes_the_entry_and_the_sockets_and_what_the_dead_left(home: Path) -> None:
+    one = registry(home)
+    own = one.enter(A, 1).own
+    for path in socket_paths(own):
+        path.touch()
+    one.mark_member()
+    enter_and_die(home, B, 2, role=Role.MEMBER)
+    one.leave()
+    one.leave()
+    assert [path.name for path in one.folder.iterdir()] == ["lock"]
+
+
+def test_a_peer_that_cannot_get_the_lock_still_removes_its_own(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = Registry(home, "pond", lock_timeout_s=0.01)
+    one.enter(A, 1)
+    with (one.folder / "lock").open("w") as held:
+        assert acquire(held.fileno(), timeout_s=0.0)
+        one.leave()
+    assert [path.name for path in one.folder.iterdir()] == ["lock"]
+    assert "stays for the next to clean up" in caplog.text
+
+
+def test_an_entry_that_cannot_be_written_is_an_error_that_names_it(home: Path) -> None:
+    one = registry(home)
+    (one.folder / f"{A}.draft").mkdir()
+    with pytest.raises(RegistryError, match=f"cannot write the registry entry .*{A}.json: Is a directory"):
+        one.enter(A, 1)
+
+
+def test_a_peer_acts_only_after_it_entered(home: Path) -> None:
+    one = registry(home)
+    one.leave()
+    with pytest.raises(ValueError, match="enter"):
+        one.take_over()
+    with pytest.raises(ValueError, match="16 hex digits"):
+        one.enter("A", 1)
+
+
+def test_a_forked_child_does_not_remove_the_entry_of_its_parent(home: Path) -> None:
+    one = registry(home)
+    one.enter(A, 1)
+    child = os.fork()
+    if child == 0:
+        one.leave()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (one.folder / f"{A}.json").exists()
+
+
+def test_nobody_takes_over_while_the_founder_lives(home: Path) -> None:
+    founder = registry(home).enter(A, 1).own
+    waiting = registry(home)
+    waiting.enter(B, 2)
+    assert waiting.take_over().own.role is Role.JOINER
+    assert waiting.take_over().others == (founder,)
+
+
+def test_nobody_takes_over_while_a_member_lives(home: Path) -> None:
+    founder = registry(home)
+    founder.enter(A, 1)
+    waiting = registry(home)
+    waiting.enter(B, 2)
+    founder.mark_member()
+    enter_and_die(home, C, 3, role=Role.MEMBER)
+    assert waiting.take_over().own.role is Role.JOINER
+
+
+def test_the_first_of_those_who_wait_takes_over_from_a_founder_that_died_alone(home: Path) -> None:
+    founder = registry(home)
+    founder.enter(A, 1)
+    later, earlier = registry(home), registry(home)
+    later.enter(B, 3)
+    earlier.enter(C, 2)
+    enter_and_die(home, A, 1, role=Role.FOUNDER)
+    assert later.take_over().own.role is Role.JOINER
+    assert earlier.take_over().own.role is Role.FOUNDER
+    assert later.take_over().own.role is Role.JOINER
+
+
+def test_who_waits_takes_over_when_the_founder_left(home: Path) -> None:
+    founder = registry(home)
+    founder.enter(A, 1)
+    waiting = registry(home)
+    waiting.enter(B, 2)
+    founder.mark_member()
+    founder.leave()
+    assert waiting.take_over().own.role is Role.FOUNDER
+
+
+def test_who_waits_is_told_when_the_last_member_died(home: Path) -> None:
+    registry(home).enter(A, 1)
+    waiting = registry(home)
+    waiting.enter(B, 2)
+    enter_and_die(home, A, 1, role=Role.MEMBER)
+    with pytest.raises(RegistryError, match=f"all members of swarm 'pond' are gone.*{A}.*start anew"):
+        waiting.take_over()
+
+
+def test_a_joiner_that_comes_later_does_not_hide_that_the_last_member_died(home: Path) -> None:
+    registry(home).enter(A, 1)
+    early, late = registry(home), registry(home)
+    early.enter(B, 2)
+    dead = enter_and_die(home, A, 1, role=Role.MEMBER)
+    assert late.enter(C, 3).own.role is Role.JOINER
+    assert not any(path.exists() for path in socket_paths(dead))
+    for waiting in (early, late):
+        with pytest.raises(RegistryError, match="all members"):
+            waiting.take_over()
+        waiting.leave()
+    assert [path.name for path in early.folder.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 10_000, b'{"peer_id": "aaaaaaaaaaaaaaaa"}'],
+    ids=["empty", "cut", "list", "no-fields", "not-utf8", "nested", "few-fields"],
+)
+def test_a_broken_entry_is_named_once_and_ignored(text: bytes, home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = registry(home)
+    broken = one.folder / f"{A}.json"
+    broken.write_bytes(text)
+    with caplog.at_level(logging.WARNING):
+        assert one.enter(B, 2).own.role is Role.FOUNDER
+        one.enter(B, 3)
+    assert [str(broken) in record.getMessage() for record in caplog.records] == [True]
+    assert broken.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pid": True},
+        {"pid": "1"},
+        {"role": "boss"},
+        {"swarm": "lake"},
+        {"peer_id": C},
+        {"control_address": "ipc:///etc/passwd"},
+        {"data_address": "tcp://127.0.0.1:1"},
+        {"extra": 1},
+    ],
+    ids=str,
+)
+def test_an_entry_with_a_wrong_field_is_ignored(change: dict[str, object], home: Path) -> None:
+    one = registry(home)
+    entry = asdict(one.enter(A, 1).own)
+    (one.folder / f"{A}.json").write_text(json.dumps({**entry, **change}))
+    assert registry(home).enter(B, 2).own.role is Role.FOUNDER
+
+
+def test_an_entry_is_read_as_it_was_written(home: Path) -> None:
+    one = registry(home)
+    own = one.enter(A, 2**62).own
+    assert parse_entry((one.folder / f"{A}.json").read_bytes()) == own
+
+
+@pytest.mark.parametrize("swarm", ["", ".", "..", "a/b", "a b", "a\n", "x" * 65, "\u00e9"])
+def test_an_unfit_swarm_name_is_refused(swarm: str, home: Path) -> None:
+    with pytest.raises(RegistryError, match="a swarm's name has"):
+        Registry(home, swarm)
+
+
+def test_a_path_too_long_for_a_socket_is_refused_with_its_length(tmp_path: Path) -> None:
+    home = tmp_path / ("x" * 100)
+    length = len(str(home)) + len("/pond/") + 16
+    with pytest.raises(RegistryError, match=f"has {length} bytes.*SHOAL_HOME"):
+        Registry(home, "pond")
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o720, 0o702, 0o777])
+def test_a_folder_that_others_may_use_is_refused_with_the_remedy(mode: int, home: Path) -> None:
+    home.mkdir()
+    home.chmod(mode)
+    with pytest.raises(RegistryError, match=f"has mode {mode:04o}.*chmod 700 {home}"):
+        Registry(home, "pond")
+
+
+def test_a_swarm_folder_that_others_may_use_is_refused(home: Path) -> None:
+    registry(home).folder.chmod(0o770)
+    with pytest.raises(RegistryError, match="has mode 0770"):
+        Registry(home, "pond")
+
+
+def test_a_link_in_place_of_the_folder_is_refused(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir(mode=0o700)
+    home.symlink_to(tmp_path / "target")
+    with pytest.raises(RegistryError, match="symbolic link"):
+        Registry(home, "pond")
+
+
+def test_a_file_in_place_of_the_folder_is_refused(home: Path) -> None:
+    home.touch()
+    with pytest.raises(RegistryError, match="cannot make the registry folder"):
+        Registry(home, "pond")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    os.chown(home, 12345, -1)
+    with pytest.raises(RegistryError, match="belongs to user 12345"):
+        make_private(home)
+
+
+def test_the_home_is_what_the_environment_says_or_the_platform() -> None:
+    assert default_home({"SHOAL_HOME": "/run/x"}) == Path("/run/x")
+    assert default_home({}).name == "shoal"
+
+
+def test_an_ended_process_has_no_start_even_before_it_is_reaped() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert process_start(process.pid) is not None
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert process_start(process.pid) is None
+    process.communicate()
+    assert process_start(process.pid) is None
+
+
+def test_the_name_of_a_program_does_not_confuse_its_start(tmp_path: Path) -> None:
+    program = tmp_path / "a) Z 1 (b"
+    program.symlink_to("/bin/cat")
+    process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process.stdin.write(b"x")  # type: ignore[union-attr]
+    process.stdin.flush()  # type: ignore[union-attr]
+    assert process.stdout.read(1) == b"x"  # type: ignore[union-attr]
+    own, other = process_start(os.getpid()), process_start(process.pid)
+    assert own is not None and other is not None and other >= own
+    process.communicate()
+
+
+def test_who_waits_for_a_lock_gets_it_when_it_is_free(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as held, (tmp_path / "lock").open("w") as wanted:
+        assert acquire(held.fileno(), timeout_s=0.0)
+        assert not acquire(wanted.fileno(), timeout_s=0.01)
+        held.close()
+        assert acquire(wanted.fileno(), timeout_s=5.0)
+
+
+def test_a_lock_that_stays_held_is_an_error_that_names_it(home: Path) -> None:
+    one = Registry(home, "pond", lock_timeout_s=0.01)
+    with (one.folder / "lock").open("w") as held:
+        assert acquire(held.fileno(), timeout_s=0.0)
+        with pytest.raises(RegistryError, match=f"has held {one.folder / 'lock'} for 0.01 s"):
+            one.enter(A, 1)
+    # The wait that was given up on does not keep the lock.
+    assert registry(home).enter(A, 1).own.role is Role.FOUNDER
+
+
+ENTER = """
+import sys
+from pathlib import Path
+from p2p.host.registry import Registry
+
+registry = Registry(Path(sys.argv[1]), "pond")
+print("ready", flush=True)
+input()
+print(registry.enter(sys.argv[2], 1).own.role, flush=True)
+input()
+"""
+
+
+def test_of_processes_that_enter_at_once_exactly_one_founds(home: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", ENTER, home, f"{number:016x}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        for number in range(6)
+    ]
+    try:
+        pipes = [(process.stdin, process.stdout) for process in processes]
+        for _, stdout in pipes:
+            assert stdout is not None and stdout.readline() == "ready\n"
+        for stdin, _ in pipes:
+            assert stdin is not None
+            stdin.write("\n")
+        roles = [stdout.readline().strip() for _, stdout in pipes if stdout is not None]
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+    assert sorted(roles) == ["founder"] + ["joiner"] * 5

@@ -1,0 +1,136 @@
+"""The launcher finds out who a dead child was, and tells those who cannot see it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from gossip import NO_VIEW, Contact, Envelope, Member, Seat, View
+from gossip.messages import AcceptorRecord, Ballot, Died, Vote
+from p2p.host.acceptor_page import RecordPage
+from p2p.host.processes import process_start
+from p2p.host.registry import Registry
+from p2p.launch.death_notices import DeathNotices
+from p2p.net.addresses import Endpoint
+from p2p.net.frames import RECORD_CODEC
+from p2p.net.listener import TcpListeners
+from p2p.net.one_way import PATIENCE_S
+from p2p.net.tcp import Network, TcpConfig
+from p2p.net.transport import Transport
+from p2p.net.wire import Codec
+
+DEAD, ELSEWHERE, BESIDE, VOTED_FOR, HIDDEN = (Member(letter * 16, 1) for letter in "abcde")
+CONFIG = TcpConfig(swarm="pond", bind=Endpoint("127.0.0.1", 0), secret=bytes(32))
+LATE_S = PATIENCE_S[Network.LAN]
+ME = os.getpid(), process_start(os.getpid())
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Host:
+    """A registry in which `DEAD` has an entry that names this process; `BESIDE` lives there, too."""
+
+    def __init__(self, home: Path, stack: ExitStack) -> None:
+        self.home, self.stack, self.clock = home, stack, Clock()
+        self.registry = Registry(home, "pond")
+        for member in (BESIDE, DEAD):
+            self.registry.enter(member.peer_id, member.incarnation)
+        self.obituaries = DeathNotices(self.registry, CONFIG, self.clock)
+        self.page = RecordPage(self.registry.folder, DEAD, RECORD_CODEC.encode)
+        stack.callback(self.page.close)
+
+    def listener(self, member: Member) -> tuple[Transport, Contact]:
+        """A peer of another host."""
+        listeners = TcpListeners(CONFIG, member.peer_id)
+        path = f"ipc://{self.home}/{member.peer_id[:4]}"
+        transport = Transport(f"{path}-control", f"{path}-data", listeners)
+        self.stack.callback(transport.close)
+        return transport, Contact("", "", 1, 1, "another", listeners.control_address, listeners.data_address)
+
+    def write(self, seats: dict[Member, Contact], candidates: dict[Member, Contact]) -> AcceptorRecord:
+        """Leave a record: a view of `seats`, and a vote for one that has `candidates`, too."""
+        view = View(b"lineage", 1, 1, tuple(Seat(member, 1, contact) for member, contact in seats.items()), b"")
+        later = (*view.seats, *(Seat(member, 2, contact) for member, contact in candidates.items()))
+        vote = Vote(Ballot(1, 0), View(b"lineage", 2, 1, later, view.hash))
+        record = AcceptorRecord(view, Ballot(1, 0), vote)
+        self.page.write(record)
+        return record
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with TemporaryDirectory(prefix="shoal-", dir="/tmp") as home, ExitStack() as stack:
+        yield Host(Path(home), stack)
+
+
+def received(transport: Transport) -> list[object]:
+    """The first messages that come; none after a while without."""
+    for _ in range(50):  # who knocks at the door has to be let in first
+        if transport.poll(5.0).control:
+            return [Codec([Envelope]).decode(frame) for frame in transport.receive_control()]
+    return []
+
+
+def at(remote: str, host: str = "another") -> Contact:
+    return Contact("", "", 1, 1, host, remote, remote)
+
+
+def test_all_seats_that_cannot_see_the_process_are_told_in_its_name(host: Host) -> None:
+    told, seat = host.listener(ELSEWHERE)
+    voted, candidate = host.listener(VOTED_FOR)
+    nobody = at("tcp://127.0.0.1:1", host.registry.host)  # its process is watched by those of this folder
+    record = host.write({DEAD: seat, BESIDE: nobody, HIDDEN: at(""), ELSEWHERE: seat}, {VOTED_FOR: candidate})
+    assert host.obituaries.announce(*ME) == ""
+    for transport in (told, voted):
+        assert received(transport) == [Envelope(DEAD, NO_VIEW, Died(record))]
+    assert host.obituaries.close() == ""
+
+
+def test_who_is_not_reached_in_time_is_named_and_given_up(host: Host) -> None:
+    host.write({DEAD: at(""), ELSEWHERE: at("tcp://127.0.0.1:1")}, {})
+    assert host.obituaries.announce(*ME) == ""
+    assert host.obituaries.deadline == LATE_S
+    assert host.obituaries.look() == ""
+    host.clock.now = LATE_S
+    assert host.obituaries.look().startswith("could not tell tcp://127.0.0.1:1 of a death here")
+    assert host.obituaries.deadline == float("inf")
+    host.obituaries.announce(*ME)
+    host.clock.now += LATE_S
+    assert host.obituaries.close().startswith("could not tell tcp://127.0.0.1:1 ")
+
+
+def test_a_process_without_an_entry_is_nobody(host: Host) -> None:
+    host.write({ELSEWHERE: at("tcp://127.0.0.1:1")}, {})
+    pid, start = ME
+    assert start is not None
+    for process in ((pid, start + 1), (pid, None), (1, start)):
+        assert host.obituaries.announce(*process) == ""
+    assert host.obituaries.deadline == float("inf")
+
+
+def test_without_a_record_nothing_is_told(host: Host) -> None:
+    said = host.obituaries.announce(*ME)
+    assert said.startswith(
+        f"not all peers of other hosts are told of the end of process {os.getpid()}: the acceptor record"
+    )
+
+
+def test_addresses_that_are_none_are_an_error_in_words(host: Host) -> None:
+    host.write({ELSEWHERE: at("tcp://:0")}, {})
+    assert "expected host:port" in host.obituaries.announce(*ME)
+
+
+def test_without_tcp_nothing_happens(host: Host) -> None:
+    host.write({ELSEWHERE: at("tcp://127.0.0.1:1")}, {})
+    alone = DeathNotices(host.registry, None, host.clock)
+    assert (alone.announce(*ME), alone.deadline, alone.look(), alone.close()) == ("", float("inf"), "", "")

@@ -1,0 +1,176 @@
+"""Two processes that try to catch the memory order, and the wake-ups, in the act.
+
+    python -m tests.p2p.memory.litmus NUMBER sums|tags SECONDS
+
+`sums`: one operation after the other, with delays drawn anew each time, so that either of them sleeps now and then.
+Every sum is checked. `tags`: process 0 writes its memory again and again, as if it entered one view after the other;
+process 1 reads it without any wait. What it read under one tag must be what was written under it.
+"""
+
+import os
+import secrets
+import select
+import sys
+import time
+from random import Random
+
+import numpy as np
+import xxhash
+
+from collectives import Reduction, reducer
+from collectives.program import Program
+from collectives.programs import one_shot_program
+from p2p.memory.arena import REGIONS_OFFSET, Arena, Mapping, Memory, Region, Slots
+from p2p.memory.doorbell import Doorbell
+from p2p.memory.exchange import Exchange
+from p2p.memory.operands import OwnOperands, RankInView
+from tests.p2p.memory.processes import meet, say
+
+COUNT = 1024
+WHOLE = Region(REGIONS_OFFSET, 8 * COUNT)
+BOTH_HALVES = (1 << 32) + 1
+"""A torn word has halves that differ. No value comes twice: who is stopped for a while could not tell it has."""
+
+SPIN_S = 20e-6
+NET_S = 20e-3
+BELL_S = 5.0
+"""Who has made progress and is stopped before it rings, rings later."""
+HANG_S = 30.0
+DELAY_MAX_S = 60e-6
+TAG = 1
+
+
+def main(number: int, what: str, limit_s: float) -> None:
+    peer_id = secrets.token_hex(8)
+    arena = Arena(1 << 20, peer_id)
+    arena.board.install(TAG)
+    memories = meet(number, arena, peer_id)
+    if what == "sums":
+        sums(number, arena, memories, limit_s)
+    elif number == 0:
+        write_tags(arena, memories[1], limit_s)
+    else:
+        read_tags(arena, memories[0])
+
+
+def delay(rng: Random) -> None:
+    """Nothing in two cases of three; else up to three times as long as the spin."""
+    if rng.randrange(3) == 0:
+        end = time.perf_counter() + rng.uniform(0, DELAY_MAX_S)
+        while time.perf_counter() < end:
+            pass
+
+
+class Ropes:
+    """Of the bells of all others."""
+
+    def __init__(self, memories: list[Memory]) -> None:
+        self._memories = memories
+        self.num_pulled = 0
+
+    def ring(self, rank: int) -> None:
+        self.num_pulled += 1
+        mapping = self._memories[rank]
+        assert isinstance(mapping, Mapping)
+        mapping.remote_doorbell.ring()
+
+
+class Driver:
+    """Waits for the other as the loop of a peer does, now and then without a spin.
+
+    Attributes:
+        num_sleeps: waits that were too long for a spin.
+        num_caught: sleeps that no doorbell ended, though one should have. Must stay 0.
+    """
+
+    def __init__(self, exchange: Exchange, doorbell: Doorbell, rng: Random) -> None:
+        self._exchange, self._doorbell, self._rng = exchange, doorbell, rng
+        self._reduce = reducer(Reduction(), np.dtype(np.int64))
+        self.num_sleeps = self.num_caught = 0
+
+    def run(self, program: Program, call: OwnOperands) -> None:
+        self._exchange.begin(program, call, self._reduce)
+        deadline = time.perf_counter() + HANG_S
+        while not self._exchange.advance():
+            assert time.perf_counter() < deadline, f"ranks {self._exchange.late()} do not come"
+            self._wait()
+
+    def _wait(self) -> None:
+        limit = time.perf_counter() + self._rng.choice((0.0, SPIN_S, SPIN_S))
+        while self._exchange.late():
+            if time.perf_counter() > limit:
+                self._sleep()
+                return
+            os.sched_yield()
+
+    def _sleep(self) -> None:
+        self.num_sleeps += 1
+        if self._exchange.doze() and not self._rings(NET_S) and not self._exchange.late():
+            # Either the doorbell is about to ring, or nobody had seen that we sleep.
+            self.num_caught += not self._rings(BELL_S)
+        self._exchange.wake()
+
+    def _rings(self, timeout_s: float) -> bool:
+        """Whether it rang, within so many seconds or since the last time."""
+        return bool(select.select([self._doorbell.fd], [], [], timeout_s)[0]) and self._doorbell.clear()
+
+
+def sums(rank: int, arena: Arena, memories: list[Memory], limit_s: float) -> None:
+    """Rank 0 says by a negative input that this is the last operation."""
+    slots = Slots.of(arena, 8 * COUNT)
+    assert slots is not None
+    program, rng, result = one_shot_program(rank, 2), Random(rank), np.empty(COUNT, np.int64)
+    ropes = Ropes(memories)
+    exchange = Exchange(memories, RankInView(rank, 1, TAG), ropes.ring, digest=xxhash.xxh3_128_digest)
+    driver = Driver(exchange, arena.doorbell, rng)
+    fingerprint, end, number, is_last = bytes(16), time.perf_counter() + limit_s, 0, False
+    while not is_last:
+        number += 1
+        region = slots.take(8 * COUNT)
+        delay(rng)
+        is_over = rank == 0 and time.perf_counter() > end
+        arena.array(region, np.int64)[:] = -(1 << 40) if is_over else number * (rank + 1)
+        delay(rng)
+        driver.run(program, OwnOperands(fingerprint, region, np.int64, result=result))
+        is_last = int(result[0]) < 0
+        expected = 2 * number - (1 << 40) if is_last else 3 * number
+        assert (result == expected).all(), f"operation {number}: {set(result.tolist())} instead of {expected}"
+    say([number, driver.num_sleeps, driver.num_caught, ropes.num_pulled])
+
+
+def write_tags(arena: Arena, reader: Memory, limit_s: float) -> None:
+    """Leave the view before the memory is written, and enter the next one after."""
+    data, rng, number = arena.array(WHOLE, np.uint64), Random(0), 0
+    end = time.perf_counter() + limit_s
+    while time.perf_counter() < end:
+        number += 1
+        value = (number + 1) * BOTH_HALVES
+        arena.board.install(0)
+        data[:] = value
+        arena.board.install(value)
+        delay(rng)
+    arena.board.progress(0)[0] = 1
+    say([number])
+
+
+def read_tags(arena: Arena, writer: Memory) -> None:
+    data, progress, tag = writer.array(WHOLE, np.uint64), writer.board.progress(0), writer.board.tag
+    copy, num_good, num_void, seen = np.empty(COUNT, np.uint64), 0, 0, set()
+    while not progress[0]:
+        before = tag[0]
+        copy[:] = data
+        after = tag[0]
+        assert before % BOTH_HALVES == after % BOTH_HALVES == 0 or TAG in (before, after), (
+            f"torn: {before:x}, {after:x}"
+        )
+        if before in (0, TAG) or after != before:
+            num_void += 1
+            continue
+        assert (copy == before).all(), f"read {set(copy.tolist())} under tag {before:x}"
+        num_good += 1
+        seen.add(before)
+    say([num_good, num_void, len(seen)])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))

@@ -1,0 +1,154 @@
+"""All ranks of a view in one process and one thread, each with an arena of its own, mapped by the others as usual."""
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from collectives import Reducer, Reduction, reducer
+from collectives.program import Program
+from p2p.memory.arena import Arena, Array, Mapping, Memory, Region, Slots
+from p2p.memory.exchange import DigestFunction, Exchange
+from p2p.memory.operands import OwnOperands, RankInView
+from p2p.memory.shared_runner import PIECE_BYTES, Sharing
+
+SAME = bytes(16)
+SPACE = 5 * PIECE_BYTES
+"""For what lies in the arena and not in a slot."""
+MOST_TURNS = 10_000
+"""More than any test needs: ranks that need more wait for each other in vain."""
+
+
+class Host:
+    """The arenas of several peers.
+
+    Attributes:
+        arenas: of all peers.
+        memories: for each peer, what it can read: its own arena, and the mappings of the others.
+    """
+
+    def __init__(self, num_peers: int, size: int = 1 << 20) -> None:
+        peer_ids = [secrets.token_hex(8) for _ in range(num_peers)]
+        self.arenas = [Arena(size, peer_id) for peer_id in peer_ids]
+        self.memories: list[list[Memory]] = [
+            [
+                arena if arena is own else Mapping.open(os.getpid(), peer_id)
+                for arena, peer_id in zip(self.arenas, peer_ids, strict=True)
+            ]
+            for own in self.arenas
+        ]
+        self._view_number = 2
+
+    def enter_view(self, *peers: int) -> list[RankInView]:
+        """Another view, of these peers in rank order. The others are in none."""
+        self._view_number += 1
+        tag = 100 + self._view_number
+        for peer, arena in enumerate(self.arenas):
+            arena.board.install(tag if peer in peers else 0)
+        return [RankInView(rank, self._view_number, tag) for rank in range(len(peers))]
+
+    def memories_of(self, *peers: int) -> list[list[Memory]]:
+        """For each rank of a view of these peers, what it can read, in rank order."""
+        return [[self.memories[me][peer] for peer in peers] for me in peers]
+
+    def close(self) -> None:
+        for own, memories in zip(self.arenas, self.memories, strict=True):
+            for memory in memories:
+                if memory is not own:
+                    memory.close()
+            own.close()
+
+
+class Rank:
+    """One rank: its arena, its exchange, and whom it has rung for."""
+
+    def __init__(self, arena: Arena, memories: Sequence[Memory], in_view: RankInView, digest: DigestFunction) -> None:
+        self.rank, self.arena, self.in_view = in_view.rank, arena, in_view
+        self.rung: list[int] = []
+        self.exchange = Exchange(memories, in_view, self.rung.append, digest=digest)
+
+    def lend(self, values: Array) -> Region:
+        region = self.arena.allocate(values.nbytes)
+        assert region is not None
+        self.arena.array(region, values.dtype)[:] = values
+        return region
+
+    def begin(
+        self,
+        program: Program,
+        values: Array,
+        *,
+        reduce: Reducer | None = None,
+        is_heap: bool = False,
+        fingerprint: bytes = SAME,
+        checked: int = 0,
+    ) -> Array:
+        """Begin to add up; where the result will be: outside the arena, if `is_heap`."""
+        region, lent = self.lend(values), None
+        self.result = np.full_like(values, 99)
+        if program.lends_results:
+            lent = self.arena.allocate(values.nbytes)
+            assert lent is not None
+            if not is_heap:
+                self.result = self.arena.array(lent, values.dtype)
+        call = OwnOperands(fingerprint, region, values.dtype, lent, self.result if is_heap or lent is None else None)
+        reduce = reduce or reducer(Reduction(), values.dtype)
+        self.exchange.begin(program, call, reduce, checked=checked)
+        return self.result
+
+
+def ranks_of(host: Host, world_size: int, *, digest: DigestFunction = xxhash.xxh3_128_digest) -> list[Rank]:
+    """The first peers of `host`, in a new view."""
+    peers = range(world_size)
+    seats, memories = host.enter_view(*peers), host.memories_of(*peers)
+    return [Rank(host.arenas[rank], memories[rank], seats[rank], digest) for rank in peers]
+
+
+class Machine:
+    """All peers, with slots; they enter one view after the other."""
+
+    def __init__(self, num_peers: int) -> None:
+        self.host = Host(num_peers, 9 * PIECE_BYTES)
+        self.slots: list[tuple[Slots, Region]] = []
+        for arena in self.host.arenas:
+            inputs, results = Slots.of(arena, PIECE_BYTES), arena.allocate(PIECE_BYTES)
+            assert inputs is not None and results is not None
+            self.slots.append((inputs, results))
+        spaces = [arena.allocate(SPACE) for arena in self.host.arenas]
+        self.spaces = [space for space in spaces if space is not None]
+
+    def enter_view(self, *peers: int) -> list[Sharing]:
+        """In rank order."""
+        seats, memories = self.host.enter_view(*peers), self.host.memories_of(*peers)
+        self.rung: list[tuple[int, int]] = []
+
+        def ring_of(rank: int) -> Callable[[int], None]:
+            return lambda other: self.rung.append((rank, other))
+
+        return [
+            Sharing(self.host.arenas[peer], self.slots[peer], memories[rank], seats[rank], ring_of(rank))
+            for rank, peer in enumerate(peers)
+        ]
+
+    def place(self, peer: int, values: Array, offset: int = 0) -> Array:
+        """The same values in the arena of `peer`."""
+        space = self.spaces[peer]
+        copy = self.host.arenas[peer].array(space._replace(length=SPACE), np.uint8)[offset : offset + values.nbytes]
+        copy[:] = values.view(np.uint8)
+        return copy.view(values.dtype)
+
+
+def finish(rng: Random, *steps: Callable[[], Any]) -> None:
+    """Take turns in any order until each has returned something true."""
+    left = list(steps)
+    for _ in range(MOST_TURNS):
+        if not left:
+            return
+        chosen = rng.randrange(len(left))
+        if left[chosen]():
+            del left[chosen]
+    raise AssertionError(f"{len(left)} of {len(steps)} wait in vain")

@@ -1,0 +1,113 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.memory.board import (
+    BOARD_BYTES,
+    DIGESTS_BYTES,
+    LINE_BYTES,
+    NUM_GROUPS,
+    Board,
+    Finished,
+    Lent,
+    fence,
+    tag_of,
+)
+
+words = st.integers(0, 2**64 - 1)
+
+
+def new_board() -> tuple[Board, Board]:
+    """A board as its owner has it, and as others do."""
+    page = bytearray(BOARD_BYTES)
+    return Board(memoryview(page)), Board(memoryview(page).toreadonly())
+
+
+def digests(number: int) -> bytes:
+    return bytes([number]) * DIGESTS_BYTES
+
+
+@given(st.lists(words, min_size=2 * NUM_GROUPS, max_size=2 * NUM_GROUPS), words)
+def test_every_word_of_every_group_has_a_place_of_its_own(values: list[int], tag: int) -> None:
+    owner, reader = new_board()
+    owner.sign(bytes(range(16)), 77)
+    owner.install(tag)
+    owner.finish(Finished(6, tag, digests(6)))
+    owner.finish(Finished(7, tag, digests(7)))
+    lent = [Lent(bytes([g, t] * 8), g, t, 2 * g, 2**64 - 1) for g in range(NUM_GROUPS) for t in range(2)]
+    for group in range(NUM_GROUPS):
+        owner.progress(group)[0] = values[2 * group]
+        owner.sleeping(group)[0] = values[2 * group + 1]
+        owner.awaited(group)[0] = values[2 * group] ^ tag
+        for turn in range(2):
+            owner.lend(group, turn, lent[2 * group + turn])
+    assert [reader.progress(group)[0] for group in range(NUM_GROUPS)] == values[::2]
+    assert [reader.sleeping(group)[0] for group in range(NUM_GROUPS)] == values[1::2]
+    assert [reader.awaited(group)[0] ^ tag for group in range(NUM_GROUPS)] == values[::2]
+    assert [reader.lent(group, turn) for group in range(NUM_GROUPS) for turn in range(2)] == lent
+    assert reader.is_signed(bytes(range(16))) and reader.doorbell == 77 and reader.tag[0] == tag
+    assert [reader.finished(step, tag) for step in (6, 7)] == [digests(6), digests(7)]
+
+
+def test_progress_and_sleeping_are_on_cache_lines_of_their_own() -> None:
+    page = bytearray(BOARD_BYTES)
+    board = Board(memoryview(page))
+    places = []
+    for cell in [board.tag, *map(board.progress, range(NUM_GROUPS)), *map(board.sleeping, range(NUM_GROUPS))]:
+        cell[0] = 2**64 - 1
+        (place,) = {i // LINE_BYTES for i, byte in enumerate(page) if byte}
+        places.append(place)
+        cell[0] = 0
+    assert len(set(places)) == 1 + 2 * NUM_GROUPS
+
+
+def test_who_is_not_the_owner_cannot_write() -> None:
+    _, reader = new_board()
+    with pytest.raises(TypeError, match="read-only"):
+        reader.tag[0] = 1
+    with pytest.raises(TypeError, match="read-only"):
+        reader.progress(0)[0] = 1
+
+
+def test_there_are_so_many_groups_and_no_more() -> None:
+    with pytest.raises(AssertionError, match="group 15 of 15"):
+        new_board()[0].progress(NUM_GROUPS)
+
+
+def test_a_finished_step_is_seen_in_the_view_in_which_it_was_finished() -> None:
+    owner, reader = new_board()
+    owner.install(5)
+    assert reader.finished(0, 5) is None
+    assert owner.finish(Finished(0, 5, digests(1)))
+    assert reader.finished(0, 5) == digests(1)
+    assert reader.finished(0, 6) is None
+    assert reader.finished(2, 5) is None
+
+
+def test_nothing_that_was_finished_counts_once_its_owner_has_left_the_view() -> None:
+    owner, reader = new_board()
+    owner.install(5)
+    owner.finish(Finished(3, 5, digests(1)))
+    owner.install(6)
+    assert reader.finished(3, 5) is None
+    assert reader.finished(3, 6) is None  # redone in the new view, it will be said again
+    owner.install(0)
+    assert reader.tag[0] == 0
+
+
+def test_no_step_is_finished_in_a_view_that_is_not_installed_any_more() -> None:
+    owner, reader = new_board()
+    owner.install(5)
+    owner.finish(Finished(3, 5, digests(1)))
+    owner.install(6)
+    assert not owner.finish(Finished(4, 5, digests(2)))
+    assert reader.finished(4, 5) is None
+
+
+def test_a_tag_is_the_first_eight_bytes_of_the_hash() -> None:
+    assert tag_of(bytes([1, 0, 0, 0, 0, 0, 0, 0]) + bytes(24)) == 1
+
+
+def test_a_fence_waits_for_nobody() -> None:
+    fence()
+    fence()

@@ -1,0 +1,93 @@
+"""Addresses: what is one, what is none, and which of several a peer tells others."""
+
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.net.addresses import ANY, Endpoint, advertised, check_address, resolve
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("10.0.0.5:7700", "10.0.0.5", 7700),
+        ("node-1.lab:0", "node-1.lab", 0),
+        ("[fe80::1]:65535", "fe80::1", 65535),
+        ("[::]:1", "::", 1),
+        ("*:7700", ANY, 7700),
+    ],
+)
+def test_an_endpoint_is_read_and_written_alike(text: str, host: str, port: int) -> None:
+    endpoint = Endpoint.parse(text)
+    assert endpoint == Endpoint(host, port)
+    assert str(endpoint) == text
+    assert endpoint.address == f"tcp://{text}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ":", "a", "a:", ":1", "a:b", "a:65536", "a:-1", "a:1:2", "::1:7", "[1.2.3.4]:7", "[::1]", "a b:1", "-a:1",
+        "_a:1", ".a:1", "[fe80::1%a b]:1", "a/b:1", "a\0:1", "a:\u0661",
+    ],
+)  # fmt: skip
+def test_anything_else_is_no_endpoint(text: str) -> None:
+    with pytest.raises(ValueError, match="expected host:port"):
+        Endpoint.parse(text)
+
+
+@given(st.text(max_size=40))
+def test_whatever_is_read_is_written_alike(text: str) -> None:
+    try:
+        endpoint = Endpoint.parse(text)
+    except ValueError:
+        return
+    assert Endpoint.parse(str(endpoint)) == endpoint
+
+
+@pytest.mark.parametrize("address", ["ipc:///run/x", "tcp://10.0.0.5:1", "tcp://[::1]:7700", "tcp://node:7700"])
+def test_one_can_connect_to_these(address: str) -> None:
+    check_address(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "", "ipc://", "ipc://@abstract", "inproc://x", "udp://1.2.3.4:5", "tcp://", "tcp://x", "tcp://x:0", "tcp://*:5",
+        "tcp://0.0.0.0:5", "tcp://[::]:5", "tcp://224.0.0.1:5", "tcp://eth0;1.2.3.4:5", "tcp://1.2.3.4:5;6",
+        "ipc:///" + "x" * 107, "tcp://" + "x" * 254 + ":1",
+    ],
+)  # fmt: skip
+def test_one_cannot_connect_to_these(address: str) -> None:
+    with pytest.raises(ValueError, match=r"an address is|expected host:port|nobody can be reached|has at most"):
+        check_address(address)
+
+
+def test_what_is_bound_to_one_address_tells_that_one() -> None:
+    assert advertised(Endpoint("127.0.0.1", 7700), []) == Endpoint("127.0.0.1", 7700)
+    assert advertised(Endpoint("127.0.0.1", 7700), [Endpoint("10.9.8.7", 7700)]) == Endpoint("127.0.0.1", 7700)
+
+
+def test_a_seed_tells_others_its_own_spelling() -> None:
+    seeds = [Endpoint("192.0.2.77", 7700), Endpoint("localhost", 7700), Endpoint("localhost", 7702)]
+    assert advertised(Endpoint("127.0.0.1", 7700), seeds) == seeds[1]
+    assert advertised(Endpoint(ANY, 7702), seeds) == seeds[2]
+    assert advertised(Endpoint("127.0.0.1", 7701), seeds) == Endpoint("127.0.0.1", 7701)
+
+
+def test_who_listens_everywhere_tells_where_packets_to_the_first_seed_leave_from() -> None:
+    assert advertised(Endpoint("0.0.0.0", 7700), [Endpoint("127.0.0.1", 1)]) == Endpoint("127.0.0.1", 7700)
+
+
+def test_who_listens_everywhere_and_knows_nobody_tells_an_address_of_this_machine() -> None:
+    told = advertised(Endpoint(ANY, 7700), [])
+    assert not told.is_wildcard and told.port == 7700
+    with socket.socket(socket.AF_INET6 if told.is_ipv6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind((told.host, 0))
+
+
+def test_a_name_that_nobody_knows_has_no_address() -> None:
+    assert resolve("nobody.invalid") == frozenset()
+    assert resolve("127.0.0.1") == {"127.0.0.1"}

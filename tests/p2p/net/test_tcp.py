@@ -1,0 +1,120 @@
+"""What a user says about TCP: what it amounts to, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from gossip import WAN, CoreConfig
+from p2p.config import LoopConfig, PeerConfig
+from p2p.errors import NetworkError, SecurityError
+from p2p.host.keys import read_key, write_key
+from p2p.net.addresses import ANY, Endpoint
+from p2p.net.tcp import TcpConfig, TcpOptions
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "swarm.key"
+    write_key(path)
+    return path
+
+
+def test_nothing_said_is_no_tcp_at_all(key: Path) -> None:
+    assert TcpOptions().check("pond") is None
+    assert TcpOptions(key=key).check("pond") is None
+
+
+def test_what_is_said_amounts_to_this(key: Path) -> None:
+    options = TcpOptions(seeds="10.0.0.5:7700, [::1]:7702", bind="*:7700", advertise="node1", key=key)
+    assert options.check("pond") == TcpConfig(
+        swarm="pond",
+        bind=Endpoint(ANY, 7700),
+        advertise=Endpoint("node1", 0),
+        seeds=(Endpoint("10.0.0.5", 7700), Endpoint("::1", 7702)),
+        secret=read_key(key),
+    )
+
+
+def test_seeds_alone_are_enough() -> None:
+    config = TcpOptions(seeds="a:1", insecure=True).check("pond")
+    assert config == TcpConfig(swarm="pond", bind=Endpoint(ANY, 0), seeds=(Endpoint("a", 1),))
+
+
+@pytest.mark.parametrize("options", [TcpOptions(bind="*:7700"), TcpOptions(seeds="a:1")])
+def test_tcp_without_a_key_is_refused_unless_it_is_asked_for(options: TcpOptions) -> None:
+    with pytest.raises(SecurityError, match=r"TCP needs a key: make one with `shoal key new --out swarm.key`"):
+        options.check("pond")
+
+
+def test_a_key_and_insecure_contradict_each_other(key: Path) -> None:
+    with pytest.raises(SecurityError, match="contradict"):
+        TcpOptions(bind="*:1", key=key, insecure=True).check("pond")
+
+
+def test_a_key_that_others_may_read_is_refused(key: Path) -> None:
+    key.chmod(0o644)
+    with pytest.raises(SecurityError, match="chmod 600"):
+        TcpOptions(bind="*:1", key=key).check("pond")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        TcpOptions(advertise="node1"),
+        TcpOptions(insecure=True),
+        TcpOptions(bind="7700", insecure=True),
+        TcpOptions(bind="*:1", advertise="0.0.0.0", insecure=True),
+        TcpOptions(bind="*:1", advertise="a b", insecure=True),
+        TcpOptions(seeds="a:1,", insecure=True),
+        TcpOptions(seeds="a:1,a:1", insecure=True),
+        TcpOptions(seeds="a:0", insecure=True),
+        TcpOptions(seeds="*:1", insecure=True),
+        TcpOptions(bind="*:1", insecure=True, network="moon"),
+        TcpOptions(network="moon"),
+        TcpOptions(network="wan"),
+    ],
+)
+def test_what_cannot_be_is_named(options: TcpOptions) -> None:
+    with pytest.raises(NetworkError, match="--"):
+        options.check("pond")
+
+
+def test_a_secret_is_not_shown() -> None:
+    config = TcpConfig(swarm="pond", bind=Endpoint(ANY, 0), secret=b"hush")
+    assert "hush" not in repr(config)
+
+
+def test_each_of_several_peers_on_a_host_gets_two_ports_of_its_own(key: Path) -> None:
+    options = TcpOptions(seeds="a:1", bind="[::]:7700", advertise="node1:8800", key=key)
+    assert options.to_environment(2) == {
+        "SHOAL_SEEDS": "a:1",
+        "SHOAL_BIND": "[::]:7704",
+        "SHOAL_ADVERTISE": "node1:8804",
+        "SHOAL_KEY": str(key),
+        "SHOAL_NETWORK": "lan",
+    }
+    assert TcpOptions(bind="*:0", advertise="node1", insecure=True, network="wan").to_environment(2) == {
+        "SHOAL_BIND": "*:0",
+        "SHOAL_ADVERTISE": "node1",
+        "SHOAL_INSECURE": "1",
+        "SHOAL_NETWORK": "wan",
+    }
+
+
+def test_a_peer_reads_what_the_launcher_has_set_and_its_script_has_the_last_word(key: Path, tmp_path: Path) -> None:
+    options = TcpOptions(seeds="a:1", bind="*:7700", advertise="node1", key=key, network="wan")
+    environ = {"SHOAL_HOME": str(tmp_path), **options.to_environment()}
+    assert PeerConfig.from_environment(environ).tcp == options
+    config = PeerConfig.from_environment(environ, bind="*:1", swarm="pond")
+    assert (config.tcp.bind, config.tcp.seeds, config.swarm) == ("*:1", "a:1", "pond")
+    assert PeerConfig.from_environment({"SHOAL_INSECURE": "0", "SHOAL_HOME": "/x"}).tcp == TcpOptions()
+
+
+def test_the_network_decides_the_timers_and_who_is_let_in(key: Path, tmp_path: Path) -> None:
+    timers = CoreConfig(beat_s=0.5)
+    for network, core, realm in (("lan", timers, "pond"), ("wan", WAN, "pond wan")):
+        tcp = TcpOptions(bind="*:7700", key=key, network=network)
+        config = PeerConfig(home=tmp_path, swarm="pond", tcp=tcp, loop=LoopConfig(core=timers)).for_loop()
+        assert config.core == core
+        assert config.tcp is not None and config.tcp.realm == realm
+    assert PeerConfig(home=tmp_path, loop=LoopConfig(core=timers)).for_loop().core == timers

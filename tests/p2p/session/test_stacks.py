@@ -1,0 +1,80 @@
+import subprocess
+import sys
+
+NUM_SIGNALS = 3000
+BUSY = f"""
+import os, signal, sys, threading
+from p2p.session.stacks import show_on
+
+def deep(depth):
+    return depth and deep(depth - 1) + 1
+
+def run():
+    while True:
+        deep(30)
+
+def ask(asked):
+    for _ in range({NUM_SIGNALS}):
+        os.kill(os.getpid(), signal.SIGUSR1)
+    asked.set()
+
+assert show_on(signal.SIGUSR1, sys.__stderr__)
+for _ in range(2):
+    threading.Thread(target=run, daemon=True).start()
+asked = threading.Event()
+threading.Thread(target=ask, args=[asked], daemon=True).start()
+asked.wait()
+print("survived", file=sys.stderr, flush=True)
+while True:
+    deep(30)
+"""
+STUCK = """
+import ctypes, os, signal, sys, threading
+from p2p.session.stacks import show_on
+
+def stuck_in_foreign_code():
+    threading.Thread(target=os.kill, args=[os.getpid(), signal.SIGUSR1]).start()
+    pause = ctypes.CDLL(None).pause
+    while True:
+        pause()
+
+assert show_on(signal.SIGUSR1, sys.__stderr__)
+stuck_in_foreign_code()
+"""
+TOLD = """
+import os, signal, sys
+from p2p.session.stacks import show_on
+
+said, heard = os.pipe()
+os.set_blocking(heard, False)
+signal.set_wakeup_fd(heard)
+before = signal.getsignal(signal.SIGUSR1)
+assert not show_on(signal.SIGUSR1, sys.__stderr__)
+assert signal.getsignal(signal.SIGUSR1) is before and signal.set_wakeup_fd(-1) == heard
+"""
+
+
+def expect(script: str, *texts: str) -> None:
+    """Run it until it has printed all these to stderr; it must be alive then."""
+    with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        wanted = set(texts)
+        for line in process.stderr:
+            wanted -= {text for text in wanted if text in line}
+            if not wanted:
+                break
+        assert not wanted and process.poll() is None, f"exit code {process.wait()}, never printed {wanted}"
+        process.kill()
+
+
+def test_who_is_asked_where_it_is_survives_it_while_other_threads_run() -> None:
+    """In the signal's handler it would be killed by one dump in some hundred."""
+    expect(BUSY, "in deep", "in run", "survived")
+
+
+def test_who_is_stuck_in_foreign_code_is_shown_as_well() -> None:
+    expect(STUCK, "in stuck_in_foreign_code")
+
+
+def test_who_is_told_of_signals_already_stays_so() -> None:
+    assert subprocess.run([sys.executable, "-c", TOLD], timeout=60, check=False).returncode == 0

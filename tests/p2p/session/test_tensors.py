@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+import torch
+
+from collectives import BFLOAT16, type_name
+from p2p.session.tensors import NUM_BUFFERS, Buffers, as_array
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8],
+)
+def test_a_tensor_shares_its_memory(dtype: torch.dtype) -> None:
+    tensor = torch.zeros(3, 4, dtype=dtype)[:, 1:3].T
+    array = as_array(tensor)
+    assert type_name(array.dtype) == str(dtype).removeprefix("torch.")
+    array[...] = np.arange(6).reshape(2, 3)
+    assert tensor.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_bfloat16_shares_its_memory_as_a_type_of_its_own() -> None:
+    tensor = torch.arange(8).bfloat16()[::2]
+    array = as_array(tensor)
+    assert array.dtype == BFLOAT16
+    array.view(np.uint16)[...] = 0x4040
+    assert tensor.tolist() == [3.0] * 4
+
+
+def test_parameters_scalars_and_nothing_at_all_are_tensors() -> None:
+    assert as_array(torch.nn.Parameter(torch.ones(2))).tolist() == [1, 1]
+    assert as_array(torch.ones((), dtype=torch.bfloat16)).shape == ()
+    assert as_array(torch.zeros(0, 3, dtype=torch.bool)).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "complaint"),
+    [
+        ("text", "got str"),
+        (1.0, "got float"),
+        ([1.0], "got list"),
+        (np.float32(1), "got float32"),
+        (np.ma.masked_array([1.0]), "got MaskedArray"),
+        (np.array(["text"]), "must be one of .* is <U4"),
+        (np.ones(2, np.complex64), "must be one of .* is complex64"),
+        (np.ones(2, np.uint16), "must be one of .* is uint16"),
+        (np.ones(2, ">f4"), "must be one of .* is >f4"),
+        (torch.ones(2, dtype=torch.complex64), "must be one of .* is complex64"),
+        (torch.ones(2).to(torch.float8_e4m3fn), r"torch\.float8_e4m3fn cannot"),
+        (torch.ones(2, device="meta"), "on meta"),
+        (torch.ones(2).to_sparse(), "sparse_coo on cpu"),
+        (torch.ones(2, dtype=torch.complex64).conj().imag, "resolve_neg"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_reduced_is_refused_in_words(tensor: object, complaint: str) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        as_array(tensor)
+
+
+def test_what_cannot_be_written_is_refused() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        as_array(np.broadcast_to(np.ones(1), (3,)))
+
+
+def test_buffers_are_handed_out_again_and_there_are_few() -> None:
+    buffers = Buffers(np.empty)
+    first = buffers.like(np.ones(3, np.uint8))
+    assert buffers.like(np.zeros(3, np.uint8)) is first
+    assert buffers.like(np.ones(3, np.int8)) is not first
+    for size in range(4, 4 + NUM_BUFFERS):
+        buffers.like(np.ones(size))
+    assert buffers.like(np.zeros(3, np.uint8)) is not first

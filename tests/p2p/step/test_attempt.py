@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from p2p.errors import ShoalError
+from p2p.memory.shared_runner import PIECE_BYTES
+from p2p.step.attempt import EARLY, MOST_EARLY, MOST_EARLY_BYTES, Attempt
+from tests.p2p.step.group import all_reduce
+
+
+def test_who_opens_a_step_while_another_is_open_is_told_which() -> None:
+    attempt = Attempt()
+    attempt.begin("the first is open")
+    with pytest.raises(ShoalError, match="the first is open"):
+        attempt.begin("the second is open")
+    operation = all_reduce(np.ones(3))
+    attempt.add(operation)
+    assert attempt.end() == [operation]
+    attempt.begin("the second is open")
+    assert (attempt.number, attempt.operations) == (1, [])
+
+
+def test_whatever_comes_next_goes_on_with_a_step_of_which_results_were_handed_out() -> None:
+    attempt = Attempt()
+    operations = [all_reduce(np.ones(3)) for _ in range(3)]
+    for operation, what in zip(operations, (EARLY, EARLY, "the last is open"), strict=True):
+        attempt.begin(what)
+        attempt.add(operation)
+    with pytest.raises(ShoalError, match="the last is open"):
+        attempt.begin(EARLY)
+    assert attempt.end() == operations
+
+
+def test_a_step_holds_a_number_of_early_operations_and_bytes_of_them() -> None:
+    attempt = Attempt()
+    for _ in range(MOST_EARLY):
+        assert attempt.takes(all_reduce(np.ones(1)))
+        attempt.add(all_reduce(np.ones(1)))
+    assert not attempt.takes(all_reduce(np.ones(0)))
+    attempt.end()
+    attempt.add(all_reduce(np.ones(100)))
+    rest = MOST_EARLY_BYTES - 800
+    assert attempt.takes(all_reduce(np.ones(rest // 8))) and not attempt.takes(all_reduce(np.ones(rest // 8 + 1)))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "is_taken"), [(None, True), ("one-shot", True), ("ring", False), ("tree", False)]
+)
+def test_what_may_have_other_bits_when_it_is_done_over_is_not_handed_out_early(
+    algorithm: str | None, is_taken: bool
+) -> None:
+    attempt = Attempt()
+    assert attempt.takes(all_reduce(np.ones(PIECE_BYTES, np.uint8), algorithm))
+    assert attempt.takes(all_reduce(np.ones(PIECE_BYTES + 1, np.uint8), algorithm)) is is_taken

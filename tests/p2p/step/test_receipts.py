@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.step.receipts import Contribution, Ledger, Moment, Receipt, read_moments, read_receipts, to_line
+
+numbers = st.integers(-1, 2**63 - 1)
+contributions = st.builds(Contribution, st.text(max_size=16), numbers, numbers, numbers)
+receipts = st.builds(
+    Receipt,
+    lineage=st.text(max_size=32),
+    view_number=numbers,
+    step=numbers,
+    contributions=st.lists(contributions, max_size=4).map(tuple),
+    algorithm=st.text(max_size=10),
+    digest=st.text(max_size=32),
+    state_digest=st.text(max_size=32),
+)
+moments = st.builds(Moment, st.floats(allow_nan=False), st.text(max_size=10), st.text(max_size=10) | numbers)
+
+
+def receipt(step: int) -> Receipt:
+    return Receipt(
+        lineage="ab",
+        view_number=2,
+        step=step,
+        contributions=(Contribution("a" * 16, 5, 10, 3), Contribution("b" * 16, 6, 13, 4)),
+        algorithm="ring",
+        digest="cd",
+        state_digest="",
+    )
+
+
+@given(st.lists(receipts, max_size=5), st.lists(moments, max_size=5))
+def test_what_is_recorded_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, some: list[Receipt], others: list[Moment]
+) -> None:
+    folder = tmp_path_factory.mktemp("ledger") / "made" / "here"
+    ledger = Ledger(folder, "me")
+    for each in some:
+        ledger.record(each)
+    for moment in others:
+        ledger.note(moment)
+    ledger.close()
+    assert read_receipts(folder / "me.receipts.jsonl") == some
+    assert read_moments(folder / "me.timings.jsonl") == others
+
+
+def test_a_record_is_on_disk_as_soon_as_it_is_made(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, "me")
+    ledger.record(receipt(0))
+    ledger.note(Moment(0.5, "committed", 0))
+    assert read_receipts(tmp_path / "me.receipts.jsonl") == [receipt(0)]
+    assert read_moments(tmp_path / "me.timings.jsonl") == [Moment(0.5, "committed", 0)]
+    ledger.close()
+
+
+def test_a_second_ledger_of_a_peer_adds_to_the_first(tmp_path: Path) -> None:
+    for step in (0, 1):
+        ledger = Ledger(tmp_path, "me")
+        ledger.record(receipt(step))
+        ledger.close()
+    assert read_receipts(tmp_path / "me.receipts.jsonl") == [receipt(0), receipt(1)]
+
+
+@given(st.integers(1, len(to_line(receipt(1)))))
+def test_a_line_that_a_death_cut_short_is_left_out(tmp_path_factory: pytest.TempPathFactory, missing: int) -> None:
+    path = tmp_path_factory.mktemp("ledger") / "torn"
+    path.write_text((to_line(receipt(0)) + to_line(receipt(1)))[:-missing])
+    assert read_receipts(path) == [receipt(0)]
+
+
+@given(receipts)
+def test_a_receipt_is_one_line_of_ascii_and_equal_ones_are_equal_bytes(one: Receipt) -> None:
+    line = to_line(one)
+    assert line.isascii() and line.splitlines(keepends=True) == [line]
+    twin = Receipt(**{name: getattr(one, name) for name in reversed(one.__slots__)})
+    assert to_line(twin) == line
+
+
+def test_the_samples_of_a_receipt_are_those_of_all_members() -> None:
+    assert receipt(0).num_samples == 7

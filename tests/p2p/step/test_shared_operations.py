@@ -1,0 +1,378 @@
+"""The operations of a step where the members read each other's memory."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from collectives import ALGORITHMS, OPS
+from p2p.errors import RemoteProtocolError
+from p2p.memory.board import Lent
+from p2p.memory.shared_runner import PIECE_BYTES, RunState
+from p2p.net.frames import Segment
+from p2p.step.operations import Operation
+from tests.p2p.memory.machine import Machine
+from tests.p2p.step.group import (
+    SharingGroup,
+    all_reduce,
+    counts,
+    inputs_of,
+    new_view,
+    other_calls,
+    submit_weighted,
+    weighted,
+)
+
+seeds = st.integers(0, 2**32 - 1)
+algorithms = st.sampled_from([None, *ALGORITHMS])
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    machine = Machine(4)
+    yield machine
+    machine.host.close()
+
+
+def sharing_view(machine: Machine, size: int, seed: int = 0) -> SharingGroup:
+    """A group in its first view, active."""
+    group = SharingGroup(machine, size, seed)
+    group.install(*range(size))
+    group.activate()
+    return group
+
+
+# Sums.
+
+
+@given(
+    st.integers(2, 4),
+    st.lists(st.tuples(st.sampled_from([0, 1, 5, 100]), algorithms, st.sampled_from(OPS)), min_size=1, max_size=5),
+    seeds,
+)
+@settings(deadline=None)
+def test_a_step_of_several_operations_has_the_bits_of_the_message_path_and_one_digest(
+    machine: Machine, world_size: int, calls: list[tuple[int, str | None, str]], seed: int
+) -> None:
+    group, other = sharing_view(machine, world_size, seed), new_view(world_size, seed)
+    inputs = [inputs_of(world_size, length) for length, _, _ in calls]
+
+    def of(me: int) -> list[Operation]:
+        return [all_reduce(inputs[i][me], algorithm, op) for i, (_, algorithm, op) in enumerate(calls)]
+
+    operations, expected = [of(me) for me in range(world_size)], [of(me) for me in range(world_size)]
+    turns = [me for me in range(world_size) for _ in calls]
+    group.rng.shuffle(turns)  # nobody waits for the others before it submits
+    submitted = [0] * world_size
+    for me in turns:
+        group.all[me].submit(4, operations[me][submitted[me]])
+        submitted[me] += 1
+        group.deliver(group.rng.randrange(5))
+    for me in range(world_size):
+        for operation in expected[me]:
+            other.all[me].submit(4, operation)
+        group.all[me].close(4, b"state")
+    group.deliver()
+    other.deliver()
+    step, _, state_digest = group.finished()
+    assert (step, state_digest) == (4, b"state") and not group.mismatched
+    for me in range(world_size):
+        assert [o.result.tobytes() for o in operations[me]] == [o.result.tobytes() for o in expected[me]]
+        assert not group.all[me].missing() and not group.all[me].explain_missing(range(world_size))
+        assert group.all[me].end() == operations[me]
+
+
+@given(st.integers(2, 4), seeds)
+@settings(deadline=None)
+def test_what_is_not_weighted_keeps_its_place_behind_what_waits_for_the_counts(
+    machine: Machine, world_size: int, seed: int
+) -> None:
+    group = sharing_view(machine, world_size, seed)
+    means = [[weighted(np.full(9, float(me), np.float32)) for _ in range(2)] for me in range(world_size)]
+    greatest = [all_reduce(np.full(5, me), op="max") for me in range(world_size)]
+    calls = [[counts(1), means[me][0], greatest[me], means[me][1]] for me in range(world_size)]
+    turns = [me for me in range(world_size) for _ in calls[me]]
+    group.rng.shuffle(turns)
+    for me in turns:
+        group.all[me].submit(1, calls[me].pop(0))
+        group.deliver(group.rng.randrange(5))
+    for each in group.all:
+        each.close(1, b"")
+    group.deliver()
+    group.finished()
+    assert not group.mismatched
+    for me in range(world_size):
+        assert (greatest[me].result == world_size - 1).all()
+        assert all(np.allclose(mean.result, (world_size - 1) / 2) for mean in means[me])
+
+
+def test_nothing_goes_by_message(machine: Machine) -> None:
+    group = sharing_view(machine, 3)
+    for algorithm in (None, *ALGORITHMS):
+        for each in group.all:
+            each.submit(0, all_reduce(np.arange(100), algorithm))
+        group.deliver()
+    for each in group.all:
+        each.close(0, b"")
+    group.finished()
+    assert group.num_sent == 0
+
+
+def test_steps_follow_each_other_in_one_view(machine: Machine) -> None:
+    group = sharing_view(machine, 3)
+    for step in range(5):
+        operations = [
+            [all_reduce(np.full(40, step + me), name) for name in (None, "ring", "direct")] for me in range(3)
+        ]
+        for each, mine in zip(group.all, operations, strict=True):
+            for operation in mine:
+                each.submit(step, operation)
+            each.close(step, b"")
+        group.deliver()
+        assert group.finished()[0] == step
+        assert all((operation.result == 3 * step + 3).all() for mine in operations for operation in mine)
+        group.end()
+
+
+def test_other_results_have_another_digest(machine: Machine) -> None:
+    digests = set()
+    for value in (1.0, 2.0):
+        group = sharing_view(machine, 2)
+        for each in group.all:
+            each.submit(0, all_reduce(np.full(50, value, np.float32)))
+            each.close(0, b"")
+        group.deliver()
+        digests.add(group.finished()[1])
+    assert len(digests) == 2
+
+
+def test_a_gather_of_as_much_as_a_slot_holds_is_one_of_all(machine: Machine) -> None:
+    group, values = sharing_view(machine, 2), inputs_of(2, PIECE_BYTES // 8, np.int64)
+    operations = [Operation("all_gather", own, own, own.shape, "one-shot") for own in values]
+    for each, operation in zip(group.all, operations, strict=True):
+        each.submit(0, operation)
+        each.close(0, b"")
+    group.deliver()
+    group.finished()
+    assert all(np.array_equal(operation.result, np.concatenate(values)) for operation in operations)
+
+
+# Weights.
+
+
+numbers_of_samples = st.lists(st.integers(0, 9), min_size=2, max_size=4)
+equal_numbers = st.tuples(st.integers(0, 9), st.integers(2, 4)).map(lambda drawn: [drawn[0]] * drawn[1])
+
+
+@given(numbers_of_samples | equal_numbers, st.booleans(), seeds)
+@settings(deadline=None)
+def test_weighted_sums_have_the_bits_of_the_message_path(
+    machine: Machine, numbers: list[int], is_half: bool, seed: int
+) -> None:
+    dtype = np.dtype(np.float16 if is_half else np.float32)
+    gradients = [each.astype(dtype) / dtype.type(7) for each in inputs_of(len(numbers), 100)]
+    for gradient, number in zip(gradients, numbers, strict=True):
+        if number == 0:
+            gradient[:50] = np.nan
+    results = []
+    for group in (sharing_view(machine, len(numbers), seed), new_view(len(numbers), seed)):
+        operations = submit_weighted(group, numbers, gradients)
+        group.deliver()
+        group.finished()
+        gathered = [[10 * me, number] for me, number in enumerate(numbers)]
+        assert all(each.counts is not None and each.counts.tolist() == gathered for each in group.all)
+        results.append([operation.result.tobytes() for operation in operations])
+    assert results[0] == results[1] and len(set(results[0])) == 1
+
+
+@pytest.mark.parametrize("numbers", [[4, 4, 4], [4, 4, 2]])
+def test_gradients_in_the_arena_that_count_alike_are_read_where_they_are(machine: Machine, numbers: list[int]) -> None:
+    group = sharing_view(machine, len(numbers))
+    gradients = [machine.place(me, np.full(100, me + 1, np.float32)) for me in range(len(numbers))]
+    operations = submit_weighted(group, numbers, gradients)
+    group.deliver()
+    group.finished()
+    mean = np.average([1.0, 2.0, 3.0], weights=numbers)
+    for arena, gradient, operation in zip(machine.host.arenas, gradients, operations, strict=False):
+        region = arena.region_of(gradient)
+        lent = {arena.board.lent(0, turn).input_offset for turn in (0, 1)}
+        assert region is not None and (region.offset in lent) is (len(set(numbers)) == 1)
+        assert np.allclose(operation.result, mean)
+    assert [gradient[0] for gradient in gradients] == [1.0, 2.0, 3.0]
+
+
+def test_what_is_weighted_waits_for_the_counts(machine: Machine) -> None:
+    group, gradients = sharing_view(machine, 2), inputs_of(2, 50)
+    group.all[0].submit(0, counts(1))
+    group.all[0].submit(0, weighted(gradients[0]))
+    group.deliver()
+    assert [operation for operation, *_ in group.all[0].missing()] == [0]
+    assert group.all[0].explain_missing(["me", "you"]) == (
+        "waits for segment 0 of 1 of operation 0 from peer you (and 0 more)"
+    )
+    group.all[1].submit(0, counts(3))
+    group.deliver()
+    assert [operation for operation, *_ in group.all[0].missing()] == [1]
+    group.all[1].submit(0, weighted(gradients[1]))
+    group.deliver()
+    assert not group.all[0].missing() and not group.all[1].missing()
+
+
+# Another view in the middle.
+
+
+@given(st.integers(2, 4), st.integers(0, 40), st.booleans(), st.data(), seeds)
+@settings(deadline=None)
+def test_another_view_runs_the_step_again_from_untouched_inputs_with_shared_memory_or_without(
+    machine: Machine, world_size: int, num_turns: int, shares: bool, data: st.DataObject, seed: int
+) -> None:
+    group = SharingGroup(machine, world_size, seed)
+    group.install(*range(world_size), shares=data.draw(st.booleans()))
+    group.activate()
+    inputs = [inputs_of(world_size, length) for length in (0, 10, 150)]
+    calls = [data.draw(algorithms) for _ in inputs]
+    operations = [[all_reduce(inputs[i][me].copy(), calls[i]) for i in range(3)] for me in range(world_size)]
+    for me, each in enumerate(group.all):
+        for operation in operations[me][: data.draw(st.integers(0, 3))]:
+            each.submit(0, operation)
+    group.deliver(num_turns)
+    survivors = data.draw(st.lists(st.sampled_from(range(world_size)), min_size=1, unique=True))
+    group.install(*survivors, shares=shares)
+    assert all(group.all[me].finished() is None for me in survivors)
+    for me in survivors:
+        group.activate(me)
+        submitted = sum(group.all[me].operation(0, i) is not None for i in range(3))
+        for operation in operations[me][submitted:]:
+            group.all[me].submit(0, operation)
+        group.all[me].close(0, b"")
+    group.deliver()
+    group.finished()
+    for me in survivors:
+        for i, operation in enumerate(operations[me]):
+            assert operation.input.tobytes() == inputs[i][me].tobytes()
+            assert (operation.result == sum(inputs[i][other] for other in survivors)).all()
+
+
+def test_who_sees_that_another_has_left_waits_for_the_view_that_follows(machine: Machine) -> None:
+    group = sharing_view(machine, 3)
+    for each in group.all[1:]:
+        each.submit(0, all_reduce(np.arange(100)))
+        each.advance()
+    machine.host.arenas[2].board.install(0)
+    mine = all_reduce(np.arange(100))
+    group.all[0].submit(0, mine)
+    assert [group.all[0].advance() for _ in range(3)] == [RunState.IDLE] * 3
+    group.all[0].close(0, b"")
+    assert group.all[0].finished() is None and not group.mismatched
+
+
+# What does not match.
+
+
+@pytest.mark.parametrize("other", other_calls("direct"), ids=Operation.describe)
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_operation_that_somebody_calls_differently_is_reported_and_not_summed(
+    machine: Machine, other: Operation, first: int
+) -> None:
+    group = sharing_view(machine, 2)
+    mine = all_reduce(np.arange(10))
+    calls = [(0, mine), (1, replace(other))]
+    for me, operation in (calls[first], calls[1 - first]):
+        group.all[me].submit(0, operation)
+        group.all[me].close(0, b"")
+        group.deliver()
+    assert set(group.mismatched) == {(0, 0), (1, 0)}
+    assert [each.finished() for each in group.all] == [None, None]
+    assert (mine.result == 77).all()
+
+
+def call_differently(machine: Machine, names: Sequence[str], length: int, seed: int) -> SharingGroup:
+    """One operation by these algorithms, submitted in any order."""
+    group = sharing_view(machine, len(names), seed)
+    operations = [all_reduce(np.arange(length), name) for name in names]
+    for me in group.rng.sample(range(len(names)), len(names)):
+        group.all[me].submit(0, operations[me])
+        group.all[me].close(0, b"")
+        group.deliver(group.rng.randrange(5))
+    group.deliver()
+    return group
+
+
+@given(st.integers(2, 4), st.integers(0, 100), st.data(), seeds)
+@settings(deadline=None)
+def test_all_who_call_differently_are_reported_by_all_whatever_they_read(
+    machine: Machine, world_size: int, length: int, data: st.DataObject, seed: int
+) -> None:
+    """Around a ring, and in a tree, not everybody reads everybody."""
+    names = data.draw(st.lists(st.sampled_from(sorted(ALGORITHMS)), min_size=world_size, max_size=world_size))
+    assume(len(set(names)) > 1)
+    group = call_differently(machine, names, length, seed)
+    assert {me for me, _ in group.mismatched} == set(range(world_size))
+
+
+def test_the_operation_that_differs_is_named(machine: Machine) -> None:
+    group = sharing_view(machine, 2)
+    for me, length in enumerate((10, 11)):
+        for each in (all_reduce(np.arange(5)), all_reduce(np.arange(5), "ring"), all_reduce(np.arange(length))):
+            group.all[me].submit(0, each)
+    group.deliver()
+    assert set(group.mismatched) == {(0, 2), (1, 2)}
+
+
+def test_after_a_step_is_given_up_the_next_works_in_another_view(machine: Machine) -> None:
+    group = sharing_view(machine, 2)
+    for me, size in enumerate((10, 11)):
+        group.all[me].submit(0, all_reduce(np.arange(size)))
+    group.deliver()
+    assert group.mismatched
+    for each in group.all:
+        each.end()
+        each.pause()
+        assert each.advance() is RunState.IDLE
+    operations = [all_reduce(np.arange(12)) for _ in group.all]
+    for each, operation in zip(group.all, operations, strict=True):
+        each.submit(0, operation)
+        each.close(0, b"")
+    group.install(0, 1)
+    group.activate()
+    group.deliver()
+    group.finished()
+    assert all((operation.result == 2 * np.arange(12)).all() for operation in operations)
+
+
+def test_a_member_that_lends_what_it_does_not_have_is_not_summed(machine: Machine) -> None:
+    group = sharing_view(machine, 2)
+    mine, theirs = all_reduce(np.arange(10)), all_reduce(np.arange(10))
+    group.all[1].submit(0, theirs)
+    group.all[1].advance()
+    board = machine.host.arenas[1].board
+    board.lend(0, 0, Lent(board.lent(0, 0).fingerprint, 1 << 40, 80))
+    group.all[0].submit(0, mine)
+    with pytest.raises(RemoteProtocolError, match="rank 1 lends what it does not have"):
+        group.all[0].advance()
+    assert group.all[0].advance() is RunState.IDLE
+    assert (mine.result == 77).all()
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_frame_of_an_operation_over_shared_memory_is_refused(machine: Machine, is_early: bool) -> None:
+    group = sharing_view(machine, 2)
+    operations = [all_reduce(np.arange(10)) for _ in group.all]
+    group.all[1].submit(0, operations[1])
+    group.all[1].advance()
+    frame = Segment(0, 1, 0, 0, machine.host.arenas[1].board.lent(0, 0).fingerprint, bytes(80))
+    if is_early:
+        group.all[0].receive(frame)
+    group.all[0].submit(0, operations[0])
+    if not is_early:
+        with pytest.raises(RemoteProtocolError, match="operation 0 came as a frame, and is one of shared memory"):
+            group.all[0].receive(frame)
+    assert group.all[0].num_refused == is_early
+    for each in group.all:
+        each.close(0, b"")
+    group.deliver()
+    group.finished()
+    assert all((operation.result == 2 * np.arange(10)).all() for operation in operations)

@@ -1,0 +1,283 @@
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from p2p.errors import RemoteProtocolError
+from p2p.net.parcels import PackedState
+from p2p.net.wire import pack_tree, unpack_tree
+from p2p.session.sampler import SamplerState
+from p2p.training.replica_state import Stateful, compare, describe, pack, unpack_into
+
+SAMPLER = SamplerState(position=20, returned=((3, 4), (9, 1)), contributors=("a", "b"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Several would wait for each other where cores are few."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Replica:
+    """A model with buffers, and what trains it; each seed gives another one."""
+
+    def __init__(self, seed: int, make: Callable[..., torch.optim.Optimizer]) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+        for parameter in self.model.parameters():
+            parameter.data.normal_(generator=generator)
+        self.optimizer = make(self.model.parameters())
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda epoch: 0.9**epoch)
+        self.inputs = torch.randn(8, 3, generator=generator)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return dict(self.model.state_dict())
+
+    @property
+    def parts(self) -> tuple[Stateful, ...]:
+        return (self.optimizer, self.schedule)
+
+    def train(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self.optimizer.zero_grad()
+            self.model(self.inputs).square().sum().backward()
+            self.optimizer.step()
+            self.schedule.step()
+
+    def packed(self) -> PackedState:
+        """As it comes from the wire."""
+        state = pack(self.tensors, self.parts, SAMPLER)
+        return PackedState(state.tree, [bytes(raw) for raw in state.tensors])
+
+    def receive(self, state: PackedState) -> SamplerState:
+        return unpack_into(state, self.tensors, self.parts)
+
+
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, amsgrad=True),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True),
+    "plain": lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
+@pytest.mark.parametrize("num_steps", [0, 3])
+def test_a_replica_that_received_a_state_trains_on_with_the_same_bits(
+    make: Callable[..., torch.optim.Optimizer], num_steps: int
+) -> None:
+    donor, joiner = Replica(1, make), Replica(2, make)
+    donor.train(num_steps)
+    assert joiner.receive(donor.packed()) == SAMPLER
+    joiner.inputs = donor.inputs
+    for _ in range(3):
+        assert joiner.packed() == donor.packed()
+        donor.train(1)
+        joiner.train(1)
+
+
+def test_a_joiner_that_has_trained_before_forgets_it() -> None:
+    donor, joiner = (Replica(seed, OPTIMIZERS["adamw"]) for seed in (1, 2))
+    donor.train(1)
+    joiner.train(5)
+    joiner.receive(donor.packed())
+    assert joiner.packed() == donor.packed()
+
+
+def test_what_was_received_shares_no_memory_with_what_came() -> None:
+    donor, joiner = (Replica(seed, OPTIMIZERS["momentum"]) for seed in (1, 2))
+    donor.train(1)
+    state = pack(donor.tensors, donor.parts, SAMPLER)
+    joiner.receive(state)
+    before = joiner.packed()
+    donor.train(1)
+    assert joiner.packed() == before
+
+
+dtypes = st.sampled_from(
+    [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
+)
+
+
+@given(st.lists(st.tuples(dtypes, st.lists(st.integers(0, 3), max_size=3), st.booleans()), max_size=4))
+def test_tensors_of_any_type_shape_and_strides_arrive_with_their_bits(
+    specifications: list[tuple[torch.dtype, list[int], bool]],
+) -> None:
+    def tensors(of: int) -> dict[str, torch.Tensor]:
+        made = [torch.full(shape, of).mul(7).to(dtype) for dtype, shape, _ in specifications]
+        turned = [
+            each.T if flag and each.ndim == 2 else each for each, (*_, flag) in zip(made, specifications, strict=True)
+        ]
+        return {f"{index}": tensor for index, tensor in enumerate(turned)}
+
+    ours, theirs = tensors(0), tensors(1)
+    unpack_into(pack(theirs, (), SAMPLER), ours, ())
+    assert all(ours[name].dtype == theirs[name].dtype and torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+class Holder:
+    """A part whose state is what it was given."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.state = state_dict
+
+
+def test_plain_values_keep_their_types() -> None:
+    plain: dict[Any, Any] = {
+        "a": [1, 2.5, None, True, "x", b"y", (1, [2])],
+        3: {"b": (), 4: []},
+        "c": OrderedDict(d=(torch.ones(2),)),
+    }
+    holder = Holder({})
+    unpack_into(pack({}, [Holder(plain)], SAMPLER), {}, [holder])
+    received = holder.state
+    (tensor,) = received.pop("c")["d"]
+    assert torch.equal(tensor, torch.ones(2))
+    del plain["c"]
+    assert received == plain and repr(received) == repr(plain)
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [({1, 2}, "set"), (Pair(1, 2), "Pair"), (1j, "complex"), (torch.float32, "dtype"), (print, "builtin"), (1.5, "")],
+    ids=["set", "named tuple", "complex", "dtype", "function", "float as key"],
+)
+def test_a_value_of_another_type_is_refused_by_name_and_place(value: Any, path: str) -> None:
+    state = {"deep": [0, {"here": value}]} if path else {"deep": [0, {value: 1}]}
+    place = r"parts\[1\]\.deep\[1\]" + (r"\.here" if path else "")
+    with pytest.raises(TypeError, match=f"{place}: {path or 'float'}"):
+        pack({}, [Holder({}), Holder(state)], SAMPLER)
+
+
+# What does not fit.
+
+
+def other_shape(model: nn.Sequential) -> None:
+    model[0] = nn.Linear(4, 5)
+
+
+def other_type(model: nn.Sequential) -> None:
+    model[2].double()
+
+
+def one_more(model: nn.Sequential) -> None:
+    model.append(nn.Linear(2, 2))
+
+
+def one_less(model: nn.Sequential) -> None:
+    del model[2]
+
+
+@pytest.mark.parametrize("change", [other_shape, other_type, one_more, one_less])
+def test_the_state_of_another_layout_is_refused_and_changes_nothing(change: Callable[[nn.Sequential], None]) -> None:
+    donor, joiner = (Replica(seed, OPTIMIZERS["adamw"]) for seed in (1, 2))
+    donor.train(1)
+    change(donor.model)
+    before = joiner.packed()
+    with pytest.raises(RemoteProtocolError, match="does not fit this replica"):
+        joiner.receive(donor.packed())
+    assert joiner.packed() == before
+
+
+def test_the_state_of_another_number_of_parts_is_refused_and_changes_nothing() -> None:
+    donor, joiner = (Replica(seed, OPTIMIZERS["adamw"]) for seed in (1, 2))
+    before = joiner.packed()
+    with pytest.raises(RemoteProtocolError, match="does not fit this replica"):
+        joiner.receive(pack(donor.tensors, donor.parts[:1], SAMPLER))
+    assert joiner.packed() == before
+
+
+def test_the_state_of_an_optimizer_with_other_groups_is_refused_and_changes_nothing() -> None:
+    def in_two_groups(parameters: Any) -> torch.optim.Optimizer:
+        first, *others = parameters
+        return torch.optim.AdamW([{"params": [first]}, {"params": others}], lr=0.01)
+
+    donor, joiner = Replica(1, in_two_groups), Replica(2, OPTIMIZERS["adamw"])
+    before = joiner.packed()
+    with pytest.raises(RemoteProtocolError, match="does not fit this replica"):
+        joiner.receive(donor.packed())
+    assert joiner.packed() == before
+
+
+Damage = Callable[[dict[str, Any]], object]
+DAMAGES: Mapping[str, Damage] = {
+    "no tensors": lambda tree: tree.pop("tensors"),
+    "no slots": lambda tree: tree.pop("slots"),
+    "too few slots": lambda tree: tree["slots"].pop(),
+    "another shape": lambda tree: tree["slots"][0].__setitem__(0, [7, 7]),
+    "no shape": lambda tree: tree["slots"][0].__setitem__(0, "wide"),
+    "no dtype": lambda tree: tree["slots"][0].__setitem__(1, "nn"),
+    "unknown dtype": lambda tree: tree["slots"][0].__setitem__(1, "float7"),
+    "a number for a tensor": lambda tree: tree["tensors"].__setitem__("0.weight", 5),
+    "numbers for tensors": lambda tree: tree.__setitem__("tensors", [1, 2]),
+    "no sampler": lambda tree: tree.__setitem__("sampler", (1,)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
+def test_a_state_that_nobody_packs_is_refused_and_changes_nothing(damage: Damage) -> None:
+    replica = Replica(1, OPTIMIZERS["momentum"])
+    before = replica.packed()
+    tree = unpack_tree(before.tree)
+    damage(tree)
+    with pytest.raises(RemoteProtocolError):
+        replica.receive(PackedState(pack_tree(tree), before.tensors))
+    assert replica.packed() == before
+
+
+def test_bytes_that_are_no_state_are_refused() -> None:
+    for tree in (b"", b"\xc1", pack_tree(7), pack_tree([1])):
+        with pytest.raises(RemoteProtocolError):
+            unpack_into(PackedState(tree, ()), {}, ())
+
+
+# Layouts in words.
+
+
+def layout(model: nn.Module) -> tuple[str, bytes]:
+    return describe(dict(model.state_dict()))
+
+
+def test_equal_layouts_have_equal_hashes_and_others_do_not() -> None:
+    models = [nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(3, 2), nn.Linear(2, 3, bias=False), nn.Linear(2, 3).double()]
+    hashes = [layout(model)[0] for model in models]
+    assert hashes[0] == hashes[1] and len(set(hashes)) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (other_shape, r"tensor 0 is 0\.weight float32\[5, 3\] here, 0\.weight float32\[5, 4\] in the swarm"),
+        (other_type, r"tensor 7 is 2\.weight float32\[2, 5\] here, 2\.weight float64\[2, 5\] in the swarm"),
+        (one_more, r"tensor 9 is missing here, 3\.weight float32\[2, 2\] in the swarm"),
+        (one_less, r"tensor 7 is 2\.weight float32\[2, 5\] here, missing in the swarm"),
+    ],
+)
+def test_the_first_tensor_that_differs_is_named(change: Callable[[nn.Sequential], None], difference: str) -> None:
+    ours, theirs = (Replica(seed, OPTIMIZERS["plain"]).model for seed in (1, 2))
+    change(theirs)
+    with pytest.raises(AssertionError, match=difference):
+        raise AssertionError(compare(layout(ours)[1], layout(theirs)[1]))
+
+
+def test_a_swarm_without_a_model_is_named() -> None:
+    assert "have no model" in compare(layout(nn.Linear(2, 3))[1], b"")
