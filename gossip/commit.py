@@ -14,11 +14,26 @@ observer gets its steps (following.py).
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum, auto
+from functools import reduce
 from hashlib import blake2b
 
 from .effects import Aborted, Activated, Committed, Diverged, Effect, Explain, Installed, Overheard, Removed, Send
-from .messages import NOT_CALLED, NOTHING_DONE, Abort, Beat, Finish, Leave, Progress, Ready, StateQuery
+from .messages import (
+    NOT_CALLED,
+    NOTHING_DONE,
+    Abort,
+    Beat,
+    Cause,
+    Finish,
+    GivenUp,
+    Leave,
+    Progress,
+    Ready,
+    StateQuery,
+    graver,
+)
 from .view import Member, View
 
 LAST_STEP = 2**62
@@ -57,20 +72,20 @@ class StepMachine:
         self._finish_view: View | None = None
         self._is_void = False
         self._outvoted: frozenset[Member] = frozenset()
-        self._aborted = (0, "")
+        self.given_up: GivenUp | None = None
+        self._told_of = 0
         self._is_handed_out = False
-        self._heard_abort_of = 0
         self._ready: dict[Member, Ready] = {}
         self._progress: dict[Member, Progress] = {}
         self._target: tuple[int, bytes] | None = None
         self.reads: set[Member] = set()
-        self._shares = False
+        self._maps_all = False
 
     # Views and their barrier.
 
     def could_share(self) -> bool:
         """Whether the host can read the memory of all others by now, and could not when the view was installed."""
-        return self.view is not None and not self._shares and self._reads_all(self.view)
+        return self.view is not None and not self._maps_all and self._reads_all(self.view)
 
     def _reads_all(self, view: View) -> bool:
         return all(member in self.reads for member in view.members if member != self._me)
@@ -84,14 +99,15 @@ class StepMachine:
     def install(self, view: View) -> list[Effect]:
         """End the view before and say READY for this one."""
         if self._is_handed_out and self.view is not None and self.view.members != view.members:
-            self.interrupt()  # by the same members a step is done over with the same results
+            reason = "results of it were in use before its commit, and members have come or gone"
+            self._give_up(Cause.IN_USE, reason)  # by the same members a step is done over with the same results
         self.view, self.phase = view, Phase.INSTALLING
         self.finish, self._is_void = None if self._is_void else self.finish, False
         self._outvoted = frozenset()
         self._ready, self._progress, self._target = {}, {}, None
         self.submitted = self.complete = 0
-        self._shares = self._reads_all(view)
-        mine = Ready(self.seated, self.done, self.digest, self.finish, *self._aborted, self._shares)
+        self._maps_all = self._reads_all(view)
+        mine = Ready(self.seated, self.done, self.digest, self.finish, self.given_up, self._maps_all)
         effects: list[Effect] = [Installed(view), *self._tell_all(mine)]
         return [*effects, *self.receive(self._me, mine)]
 
@@ -109,7 +125,7 @@ class StepMachine:
         self.done, self.digest = step, digest
         if self.phase is Phase.JOINING:
             return []
-        mine = Ready(False, step, digest, None, shares=self._shares)
+        mine = Ready(False, step, digest, None, self.given_up, self._maps_all)
         return [*self._tell_all(mine), *self.receive(self._me, mine)]
 
     def wanted_state(self) -> tuple[int, bytes, Member] | None:
@@ -129,6 +145,7 @@ class StepMachine:
                 fixed = source in self._ready and self._ready[source].seated
                 if not fixed:
                     self._ready[source] = body
+                    self.hear(body.given_up)
                 return self._try_barrier()
             case Progress():
                 known = self._progress.get(source)
@@ -146,20 +163,21 @@ class StepMachine:
             return [Removed(f"nobody in view {self.view.number} has the state: who had it has left, or died")]
         effects: list[Effect] = []
         if self._target is None:
-            done, digest, effects = _common_level(seated)
+            given_up = [ready.given_up for ready in self._ready.values() if ready.given_up is not None]
+            done, digest, effects = _common_level(_without_void(seated, given_up))
             self._target = done, digest
             if self.seated:
-                effects += self._settle(done, digest, seated)
+                effects += self._settle(done, digest, given_up)
             elif not self.follows or self.feeder not in self.view.members:  # else what is fed may be on its way
                 effects += self.query()
         joiners = [ready for ready in self._ready.values() if not ready.seated]
         if all((ready.done, ready.digest) == self._target for ready in joiners):
             self.phase, self.seated = Phase.ACTIVE, True
-            shares = all(ready.shares for ready in self._ready.values())
-            effects.append(Activated(self.view, self.done, shares))
+            maps_all = all(ready.maps_all for ready in self._ready.values())
+            effects.append(Activated(self.view, self.done, maps_all))
         return effects
 
-    def _settle(self, done: int, digest: bytes, seated: dict[Member, Ready]) -> list[Effect]:
+    def _settle(self, done: int, digest: bytes, given_up: list[GivenUp]) -> list[Effect]:
         """Commit what every seated member has finished, drop what not every one has."""
         effects: list[Effect] = []
         if self.finish is not None and done == self.finish.step:
@@ -169,15 +187,31 @@ class StepMachine:
             effects.append(Diverged(done, f"step {done} has digest {self.digest.hex()} here, {digest.hex()} elsewhere"))
         assert self.view is not None
         since = self.view.since(self._me) or 0  # what was given up before that does not concern this member
-        given_up = [r for r in seated.values() if r.aborted_in >= max(since, 1) and r.done == done]
-        aborts = [(ready.aborted_in, ready.aborted) for ready in given_up]
-        view_number, reason = max(aborts, default=(0, ""))
-        if view_number <= self._heard_abort_of:  # said again by a member whose barrier before this did not complete
+        news = [g for g in given_up if g.view_number >= max(since, 1, self._told_of + 1) and g.step == done + 1]
+        told = reduce(graver, news, None)
+        if told is None or told.cause is Cause.WITHDRAWN:
             return effects
-        self._heard_abort_of = view_number
-        self._aborted = view_number, reason  # whoever said it may die, and this barrier be incomplete elsewhere
+        self._told_of, self._is_handed_out = told.view_number, False
+        return [*effects, Aborted(told)]
+
+    # Steps that are given up.
+
+    def hear(self, given_up: GivenUp | None) -> None:
+        """Somebody says that a step is given up: so does this member, in READY and LEAVE, until a step commits."""
+        if given_up is not None and self.done < given_up.step < LAST_STEP:
+            self.given_up = graver(self.given_up, given_up)
+
+    def give_up(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> None:
+        """This member does not finish `step`; the caller sees to another view. `is_told`: its script knows."""
+        assert self.view is not None and step == self.done + 1 and self.finish is None
+        self._give_up(cause, reason)
+        if is_told:
+            self._told_of = self.view.number
+
+    def _give_up(self, cause: Cause, reason: str) -> None:
+        assert self.view is not None
+        self.hear(GivenUp(self.done + 1, self.view.number, cause, reason))
         self._is_handed_out = False
-        return [*effects, Aborted(done + 1, reason)]
 
     # Finish and commit within a view.
 
@@ -241,18 +275,6 @@ class StepMachine:
         """Results of the open step are used here before its commit: if others than now do it over, all give it up."""
         self._is_handed_out = True
 
-    def interrupt(self) -> None:
-        """What was handed out of the open step, here or elsewhere, is void: the next barrier tells all."""
-        assert self.view is not None
-        self._aborted, self._is_handed_out = max(self._aborted, (self.view.number, "")), False
-
-    def abort(self, step: int, reason: str) -> None:
-        """Give up `step` for all: the next view's barrier tells the others. The caller sees to that view."""
-        assert self.view is not None
-        if step == self.done + 1 and self.finish is None:
-            self._aborted, self._is_handed_out = (self.view.number, reason), False
-            self._heard_abort_of = self.view.number
-
     def beat(self) -> list[Effect]:
         """Say again what this member is known by, for whoever lost a frame."""
         if self.view is None:
@@ -309,7 +331,9 @@ class StepMachine:
         assert self._finish_view is not None
         self.previous, self.digest = self.digest, chain(self.digest, finish)
         self.done, self.finish, self.submitted, self.complete = finish.step, None, 0, 0
-        self._aborted, self._is_handed_out = (0, ""), False
+        self._is_handed_out = False
+        if self.given_up is not None and self.given_up.step <= self.done:
+            self.given_up = None
         return [Committed(finish, self._finish_view)]
 
     def _tell_all(self, body: Ready | Progress | Beat | Leave) -> list[Effect]:
@@ -327,6 +351,16 @@ def _recency(progress: Progress) -> tuple[int, int, int, int]:
     """Orders what one member says in one view."""
     number, step = (0, 0) if progress.finish is None else (progress.finish.view_number, progress.finish.step)
     return progress.done, number, step, progress.submitted
+
+
+def _without_void(seated: dict[Member, Ready], given_up: list[GivenUp]) -> dict[Member, Ready]:
+    """What counts of it: not what was finished of a step that somebody has given up since."""
+    void = [(each.step, each.view_number) for each in given_up if each.cause is not Cause.IN_USE]
+
+    def is_void(finish: Finish) -> bool:
+        return any(finish.step == step and finish.view_number <= number for step, number in void)
+
+    return {m: replace(r, finish=None) if r.finish and is_void(r.finish) else r for m, r in seated.items()}
 
 
 def _common_level(seated: dict[Member, Ready]) -> tuple[int, bytes, list[Effect]]:

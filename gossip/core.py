@@ -19,7 +19,7 @@ from .config import CoreConfig
 from .effects import Discovered, Effect, Explain, Forget, Left, Provide, Refused, Removed, Send
 from .joining import Joining
 from .membership import Membership
-from .messages import AcceptorRecord, Envelope, Kind, Report
+from .messages import AcceptorRecord, Cause, Envelope, Kind, Report
 from .own_status import OwnStatus
 from .swim import Swim
 from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
@@ -190,7 +190,7 @@ class Core:
         return self._try_sharing(now)
 
     def _try_sharing(self, now: float) -> list[Effect]:
-        is_wanted = self._steps.could_share() and not self._next.wishes(self.done + 1)
+        is_wanted = self._steps.could_share() and not self.has_finished and not self._next.wishes(self.done + 1)
         return self._start_over(now, Kind.READABLE, self.done + 1) if is_wanted else []
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
@@ -216,23 +216,29 @@ class Core:
         return self._swim.me, *self._swim.acquaintances()
 
     def abort(self, now: float, step: int, reason: str) -> list[Effect]:
-        """Give `step` up on every member; the same members start over in a new view."""
-        self._steps.abort(step, reason)
-        return self._start_over(now, Kind.ABORTED, step)
+        """Give `step` up on every member, which called different operations; the same members start over."""
+        return self._give_up(now, Kind.ABORTED, step, Cause.MISMATCH, reason)
+
+    def void(self, now: float, step: int, reason: str) -> list[Effect]:
+        """Give `step` up on every other member: the script of this one goes on without it."""
+        return self._give_up(now, Kind.ABORTED, step, Cause.VOIDED, reason)
 
     def withdraw(self, now: float, step: int, *, interrupts: bool = False) -> list[Effect]:
         """Start `step` over: in a new view of the same members this one takes part with weight 0.
 
-        `interrupts`: somebody may use results of it already, so all give it up.
+        `interrupts`: somebody may use results of it already, so all others are told.
         """
-        if interrupts and self.view is not None and not self.has_finished:
-            self._steps.interrupt()
-        return self._start_over(now, Kind.WITHDRAWN, step)
+        cause = Cause.VOIDED if interrupts else Cause.WITHDRAWN
+        return self._give_up(now, Kind.WITHDRAWN, step, cause, f"{self.me} took back what it had submitted")
 
-    def _start_over(self, now: float, kind: Kind, step: int) -> list[Effect]:
+    def _give_up(self, now: float, kind: Kind, step: int, cause: Cause, reason: str) -> list[Effect]:
         if self.view is None or self.has_finished or step != self.done + 1:
             return []
-        self._next.wish(Report(kind, self.me, step))
+        self._steps.give_up(step, cause, reason, is_told=kind is Kind.ABORTED)
+        return self._start_over(now, kind, step)
+
+    def _start_over(self, now: float, kind: Kind, step: int) -> list[Effect]:
+        self._next.wish(Report(kind, self.me, step, given_up=self._steps.given_up))
         return self._follow_up(now, self._next.observe(now, repeat=False))
 
     def broadcast(self, abort: m.Abort) -> list[Effect]:
@@ -276,7 +282,7 @@ class Core:
             reason = "it takes part no more" if self.ended else "it had no seat"
             self.ended = True
             return [*(Send(member, m.Leave()) for member in self._swim.alive()), Left(reason)]
-        return self._follow_up(now, [Send(member, m.Leave()) for member in self._membership.others()])
+        return self._follow_up(now, self._membership.say_goodbye())
 
     # Time and messages.
 
@@ -337,6 +343,7 @@ class Core:
                 if self.view is None or self.view.since(source) is None:
                     return []
                 self._next.leavers[source] = None
+                self._steps.hear(body.given_up)
                 return self._steps.part_from(source, outvoted) if stamp == self.stamp else []
             case m.Decide(view):
                 return self._membership.consider_view(now, view)

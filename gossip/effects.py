@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from .claim import Claim
-from .messages import Abort, AcceptorRecord, Body, Finish
+from .messages import Abort, AcceptorRecord, Body, Finish, GivenUp
 from .view import Member, View
 
 
@@ -57,12 +57,12 @@ class Installed:
 class Activated:
     """Every member of the view is at step `done`: run step done + 1, from its first operation, in this view.
 
-    `shares`: every member can read the memory of all others.
+    `maps_all`: every member can read the memory of all others.
     """
 
     view: View
     done: int
-    shares: bool = False
+    maps_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The step is given up by all: what was, or will be, submitted for it here raises. `reason`: as in READY."""
+    """The step is given up by all: what was, or will be, submitted for it here raises."""
 
-    step: int
-    reason: str
+    given_up: GivenUp
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,7 @@ class Membership:
 
     def _hear_report(self, now: float, source: Member, report: Report) -> list[Effect]:
         if report.kind is not Kind.PROVEN:
+            self._steps.hear(report.given_up)
             self.next.reports.receive(now, source, report)
             return []
         if report.subject == self.me or self.view is None or self.view.since(report.subject) is None:
@@ -276,10 +277,15 @@ class Membership:
         ):
             effects += self._steps.query()
         if self.next.leaving:
-            effects += [Send(member, m.Leave()) for member in self.others()]
+            effects += self.say_goodbye()
         if now - self._last_progress >= self._config.stale_s:
             effects += self.ask_for_view(now)
         return effects
+
+    def say_goodbye(self) -> list[Effect]:
+        """LEAVE, to all members."""
+        steps = self._steps
+        return [Send(member, m.Leave(finish=steps.finish, given_up=steps.given_up)) for member in self.others()]
 
     def watch_anew(self) -> None:
         """An operation of the open step gets on."""

@@ -116,14 +116,64 @@ class Refuse:
     layout: bytes
 
 
+class Cause(IntEnum):
+    """Why a step is given up, and what follows. Of two of one view the greater counts."""
+
+    IN_USE = 0
+    """Results of it were handed out before its commit, and members have come or gone: it is interrupted for all,
+    unless the barrier commits it."""
+    WITHDRAWN = 1
+    """A member took back what it had submitted: the step is done over, and nobody is told."""
+    VOIDED = 2
+    """A script went on without a step that the others have begun: interrupted for all."""
+    MISMATCH = 3
+    """Members called different operations: an error for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A step that some member will not finish as it was begun.
+
+    But for IN_USE, what anybody has finished of it in view `view_number`, or before, is void: whoever gave it up had not
+    finished it, so it is committed nowhere.
+
+    Attributes:
+        step: the step.
+        view_number: the view in which it was given up.
+        cause: of it.
+        reason: for people.
+    """
+
+    step: int
+    view_number: int
+    cause: Cause
+    reason: str = ""
+
+
+def graver(one: GivenUp | None, other: GivenUp | None) -> GivenUp | None:
+    """What both say: of the later step, and view; of one view, the graver cause."""
+    if one is None or other is None:
+        return one or other
+    first, second = sorted((one, other), key=lambda each: (each.step, each.view_number, each.cause, each.reason))
+    is_of_one = (first.step, first.view_number) == (second.step, second.view_number)
+    if is_of_one and (first.cause, second.cause) == (Cause.IN_USE, Cause.WITHDRAWN):
+        return GivenUp(second.step, second.view_number, Cause.VOIDED, first.reason)  # void, and all are told
+    return second
+
+
 @dataclass(frozen=True, slots=True)
 class Leave:
     """LEAVE: I start no further step; decide a view without me.
 
-    `outvoted`: the step that I have finished with other parameters than most; without me it is to be done over.
+    Attributes:
+        outvoted: the step that I have finished with other parameters than most; without me it is to be done over.
+        finish: what I have finished of the open step.
+        given_up: the open step, if I know that it is.
     """
 
     outvoted: int = NOTHING_DONE
+    finish: "Finish | None" = None
+    given_up: GivenUp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +286,14 @@ class Report:
         subject: whom it is about; of the last four kinds, the sender.
         step: of the last four kinds, the open step.
         record: of PROVEN, what the dead member has left behind, if it could be read.
+        given_up: of WITHDRAWN and ABORTED.
     """
 
     kind: Kind
     subject: Member
     step: int = NOTHING_DONE
     record: AcceptorRecord | None = None
+    given_up: GivenUp | None = None
 
 
 # Which step is committed: between the members of the view on the envelope.
@@ -289,18 +341,16 @@ class Ready:
         seated: this member has completed a barrier since it was admitted.
         done: its last committed step; `digest` is of the chain of steps up to it.
         finish: what it had finished when it installed this view.
-        aborted_in: the view in which step done + 1 was given up; 0 if it was not.
-        aborted: why; empty: some had results of it before its commit, which a step that is done over might change.
-        shares: it can read the memory of every other member of this view.
+        given_up: a step that is not committed yet, if this member knows that it is given up.
+        maps_all: it can read the memory of every other member of this view.
     """
 
     seated: bool
     done: int
     digest: bytes
     finish: Finish | None
-    aborted_in: int = 0
-    aborted: str = ""
-    shares: bool = False
+    given_up: GivenUp | None = None
+    maps_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,10 +282,10 @@ class Loop(Driver):
                     self._observer.forget(member)
                 case fx.Installed(view):
                     self._install(view)
-                case fx.Activated(view, done, shares):
+                case fx.Activated(view, done, maps_all):
                     self._donor.seated(view)
                     self._observer.seated()
-                    self._steps.activate(view, done, shares=shares)
+                    self._steps.activate(view, done, maps_all=maps_all)
                 case fx.Committed(finish, view):
                     commit = self._steps.commit(finish, view)
                     feeds = [effect for effect in effects if isinstance(effect, fx.Feed)]
@@ -293,8 +293,9 @@ class Loop(Driver):
                     self._tell(commit)
                 case fx.Apply(step, digest):
                     self._observer.apply(step, digest)
-                case fx.Aborted(step, reason):
-                    self._steps.give_up(step, reason)
+                case fx.Aborted(given_up):
+                    is_mismatch = given_up.cause is m.Cause.MISMATCH
+                    self._steps.give_up(given_up.step, given_up.reason if is_mismatch else "")
                 case fx.Provide(member, step):
                     has_seat = self.core.view is not None and self.core.view.since(member) is not None
                     self._donor.ask(member, step, has_seat=has_seat)

@@ -167,13 +167,13 @@ class Steps:
         self._mismatches.begin()
         self._reported, self._is_out = (0, 0, 0), False
 
-    def activate(self, view: View, done: int, *, shares: bool) -> None:
+    def activate(self, view: View, done: int, *, maps_all: bool) -> None:
         """Run what was submitted in `view`, from step `done` + 1 on; over shared memory if its members share it."""
         self._note("active", view.number)
         self._mismatches.begin()
         self._tell(Admitted(view, done))
-        shares = shares and 1 < len(view.members) <= MOST_CHUNKS
-        sharing = self._share(view) if shares else None
+        is_shared = maps_all and 1 < len(view.members) <= MOST_CHUNKS
+        sharing = self._share(view) if is_shared else None
         if not self._is_out:
             self._operations.activate(view.members.index(self._core.me), len(view.members), sharing)
             self.try_finish()
