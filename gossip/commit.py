@@ -19,7 +19,19 @@ from enum import Enum, auto
 from functools import reduce
 from hashlib import blake2b
 
-from .effects import Aborted, Activated, Committed, Diverged, Effect, Explain, Installed, Overheard, Removed, Send
+from .effects import (
+    Aborted,
+    Activated,
+    AskForState,
+    Committed,
+    Diverged,
+    Effect,
+    Explain,
+    Installed,
+    Overheard,
+    Removed,
+    Send,
+)
 from .messages import (
     NOT_CALLED,
     NOTHING_DONE,
@@ -31,7 +43,6 @@ from .messages import (
     Leave,
     Progress,
     Ready,
-    StateQuery,
     graver,
 )
 from .view import Member, View
@@ -290,7 +301,7 @@ class StepMachine:
     def query(self) -> list[Effect]:
         """Ask for the state, if this member needs it."""
         wanted = self.wanted_state()
-        return [] if wanted is None else [Send(wanted[2], StateQuery(wanted[0]))]
+        return [] if wanted is None else [AskForState(wanted[2], wanted[0])]
 
     def _try_commit(self) -> list[Effect]:
         assert self.view is not None

@@ -16,7 +16,7 @@ from .acceptor import BLANK
 from .claim import Claim, State
 from .commit import Phase, StepMachine
 from .config import CoreConfig
-from .effects import Discovered, Effect, Explain, Forget, Left, Provide, Refused, Removed, Send
+from .effects import Discovered, Effect, Explain, Forget, Installed, Left, Provide, Refused, Removed, Send
 from .joining import Joining
 from .membership import Membership
 from .messages import AcceptorRecord, Cause, Envelope, Kind, Report
@@ -44,6 +44,7 @@ class Core:
         self._status = OwnStatus(now=now, every_s=config.status_s)
         self._leave_by = math.inf
         self._expected = now
+        self._said_in = NO_VIEW
 
     @property
     def phase(self) -> Phase:
@@ -136,7 +137,7 @@ class Core:
             return []
         self._begin(layout, follows=follows)
         self._next_beat = now + 2 * self._config.beat_s
-        return [BLANK, *self._joining.ask()]
+        return self._stamped([BLANK, *self._joining.ask()])
 
     def _begin(self, layout: tuple[str, bytes], *, follows: bool) -> None:
         self._joining.begin(layout, follows=follows)
@@ -148,9 +149,21 @@ class Core:
             self._steps.submitted, self._steps.complete = num_operations, num_complete
             self._membership.watch_anew()
 
-    def handed_out(self) -> None:
-        """Results of step done + 1 are used here before its commit: if others than now do it over, all give it up."""
-        self._steps.handed_out()
+    def handed_out(self, view_number: int) -> bool:
+        """Results of step done + 1 are used here before its commit: if others than now do it over, all give it up.
+
+        Returns:
+            Whether they may be: not where the view in which they came about is over.
+        """
+        is_current = self.view is not None and self.view.number == view_number
+        if is_current:
+            self._steps.handed_out()
+        return is_current
+
+    def may_finish(self, step: int, view_number: int) -> bool:
+        """Whether `step` may be finished in that view: not where another one is installed."""
+        is_current = self.view is not None and self.view.number == view_number
+        return is_current and self.phase is Phase.ACTIVE and step == self.done + 1 and not self.has_finished
 
     def standing(self, now: float, member: Member) -> tuple[int | None, float]:
         """Operations of step done + 1 that `member` is known to have submitted (None: all), and its silence in s."""
@@ -170,7 +183,7 @@ class Core:
         """
         effects = self._steps.finished(step, digest, state_digest, is_shown=is_shown)
         self.ended |= any(isinstance(effect, Removed) for effect in effects)  # it has other parameters than most
-        return [*self._notice_pause(now), *self._membership.note(now, effects)]
+        return self._stamped([*self._notice_pause(now), *self._membership.note(now, effects)])
 
     def saw(self, now: float, shown: Sequence[tuple[Member, m.Progress]]) -> list[Effect]:
         """What members of the installed view show in their memory."""
@@ -179,7 +192,7 @@ class Core:
 
     def all_finished(self, now: float) -> list[Effect]:
         """All other members show in their memory what this one has finished, with the same bits, in this view."""
-        return [*self._notice_pause(now), *self._membership.note(now, self._steps.all_finished())]
+        return self._stamped([*self._notice_pause(now), *self._membership.note(now, self._steps.all_finished())])
 
     def can_read(self, now: float, member: Member, *, is_so: bool) -> list[Effect]:
         """Whether the host can read the memory of `member`; counts from the next view on.
@@ -202,10 +215,6 @@ class Core:
     def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
         """An observer was given the committed `step`, as bytes. `previous`: digest of the chain before it."""
         return [] if self._steps.seated or self.ended else self._joining.fed(step, previous, digest)
-
-    def wanted_state(self) -> tuple[int, bytes, Member] | None:
-        """Step, chain digest and donor of the state that the barrier needs this peer to load."""
-        return self._steps.wanted_state()
 
     def describe(self, *, loss: float = 0.0, capability: str = "") -> None:
         """What the script and the host say of themselves; spread with this peer's status, a few times a minute."""
@@ -240,10 +249,6 @@ class Core:
     def _start_over(self, now: float, kind: Kind, step: int) -> list[Effect]:
         self._next.wish(Report(kind, self.me, step, given_up=self._steps.given_up))
         return self._follow_up(now, self._next.observe(now, repeat=False))
-
-    def broadcast(self, abort: m.Abort) -> list[Effect]:
-        """Tell every member of the view what was called here."""
-        return [Send(member, abort) for member in self._membership.others()]
 
     def bury(self, now: float, member: Member, reason: str, record: AcceptorRecord | None = None) -> list[Effect]:
         """`member` is gone for certain, says the kernel. `record`: what it left behind, read after its death."""
@@ -281,7 +286,7 @@ class Core:
         if self.view is None or self.ended:
             reason = "it takes part no more" if self.ended else "it had no seat"
             self.ended = True
-            return [*(Send(member, m.Leave()) for member in self._swim.alive()), Left(reason)]
+            return self._stamped([*(Send(member, m.Leave()) for member in self._swim.alive()), Left(reason)])
         return self._follow_up(now, self._membership.say_goodbye())
 
     # Time and messages.
@@ -311,6 +316,8 @@ class Core:
         source, stamp, body = envelope.sender, envelope.stamp, envelope.body
         if source == self.me:
             return []
+        if isinstance(body, m.Died):  # as good as the word of the own kernel, and no sign of life
+            return self.bury(now, source, "its launcher says that its process has ended", body.record)
         effects = self._notice_pause(now)
         self._swim.heard(now, source)
         in_view = self.view is not None and stamp == self.view.stamp
@@ -388,6 +395,17 @@ class Core:
         self.ended = self.ended or any(isinstance(effect, Removed | Left) for effect in effects)
         effects = [*self._notice_pause(now), *self._membership.note(now, effects)]
         self._expected = max(now, self.next_deadline())  # what is overdue already was not missed
+        return self._stamped(effects)
+
+    def _stamped(self, effects: list[Effect]) -> list[Effect]:
+        """Every message names the view in which it was made, whatever is installed when it leaves."""
+        stamp = self._said_in
+        for index, effect in enumerate(effects):
+            if type(effect) is Send and effect.stamp is None:
+                effects[index] = Send(effect.target, effect.body, stamp)
+            elif type(effect) is Installed:
+                stamp = effect.view.stamp
+        self._said_in = stamp
         return effects
 
     def _show(self, now: float) -> None:

@@ -1,18 +1,22 @@
 """What a core asks its host to do, in the order in which it asks. Plain values, no behaviour."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .claim import Claim
 from .messages import Abort, AcceptorRecord, Body, Finish, GivenUp
-from .view import Member, View
+from .view import Member, Stamp, View
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Hand `body` to the transport, in an envelope; it may be lost."""
+    """Hand `body` to the transport, in an envelope; it may be lost.
+
+    `stamp`: of the view in which it was made. The core sees to it, so that equality is of what is said to whom.
+    """
 
     target: Member
     body: Body
+    stamp: Stamp | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,22 @@ class Activated:
 
 
 @dataclass(frozen=True, slots=True)
+class Feed:
+    """Give the observer `member` this committed step, as bytes; `previous` is the digest of the chain before it."""
+
+    member: Member
+    step: int
+    previous: bytes
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
-    """All have finished the step, in `view`. Final."""
+    """All have finished the step, in `view`. Final. `feeds`: which observers are to be given it."""
 
     finish: Finish
     view: View
+    feeds: tuple[Feed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +104,11 @@ class Provide:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
-    """Give the observer `member` this committed step, as bytes; `previous` is the digest of the chain before it."""
+class AskForState:
+    """Say STATE? to `donor`, unless a state is on its way already: this peer needs the one after `step`."""
 
-    member: Member
+    donor: Member
     step: int
-    previous: bytes
-    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +191,7 @@ Effect = (
     | Committed
     | Aborted
     | Provide
-    | Feed
+    | AskForState
     | Apply
     | Refused
     | Removed

@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 
 from .commit import StepMachine
-from .effects import Effect, Send
+from .effects import AskForState, Effect, Send
 from .following import Follower
 from .founding import Founding
-from .messages import NOTHING_DONE, Join, LineageQuery, StateQuery
+from .messages import NOTHING_DONE, Join, LineageQuery
 from .swim import Swim
 from .view import Member, Policy
 
@@ -104,7 +104,7 @@ class Joining:
         if not is_new and now - since < self._state_s:
             return []
         self._gap = steps.done, now
-        return [Send(source, StateQuery(missing))]
+        return [AskForState(source, missing)]
 
     def _address(self, member: Member) -> str:
         claim = self._swim.claim_of(member)

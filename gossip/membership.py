@@ -235,18 +235,18 @@ class Membership:
         return self.next.reconsider(now, self._steps)
 
     def note(self, now: float, effects: list[Effect]) -> list[Effect]:
-        """Remember that something went on, and feed what was committed to observers."""
-        fed: list[Effect] = []
-        for effect in effects:
-            if isinstance(effect, Activated | Committed):
-                self._last_progress = now
+        """Remember that something went on, and name the observers that are fed with what was committed."""
+        for index, effect in enumerate(effects):
             if isinstance(effect, Committed):
-                fed += self._feed(now, effect.view)
-            if isinstance(effect, Activated):
+                self._last_progress = now
+                if feeds := self._feed(now, effect.view):
+                    effects[index] = Committed(effect.finish, effect.view, feeds)
+            elif isinstance(effect, Activated):
+                self._last_progress = now
                 self.next.admission.seated(self._steps.done)
-        return [*effects, *fed] if fed else effects
+        return effects
 
-    def _feed(self, now: float, view: View) -> list[Effect]:
+    def _feed(self, now: float, view: View) -> tuple[Feed, ...]:
         """Give the step that was committed now, and finished in `view`, to observers.
 
         Where some commit it before a new view and some at its barrier, one of two feeders alone might do so in the
@@ -258,7 +258,7 @@ class Membership:
         views = view, self.view
         followers = self.next.admission.followers(now)
         mine = [member for member in followers if any(feeder_of(member, each) == self.me for each in views)]
-        return [Feed(member, steps.done, steps.previous, steps.digest) for member in mine]
+        return tuple([Feed(member, steps.done, steps.previous, steps.digest) for member in mine])
 
     def may_found_step_0(self) -> bool:
         """Step 0 is empty and held until the founding members are here."""

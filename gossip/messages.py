@@ -134,7 +134,7 @@ class Cause(IntEnum):
 class GivenUp:
     """A step that some member will not finish as it was begun.
 
-    But for IN_USE, what anybody has finished of it in view `view_number`, or before, is void: whoever gave it up had not
+    But for IN_USE, what anybody has finished of it in view `view_number`, or before, is void: who gave it up had not
     finished it, so it is committed nowhere.
 
     Attributes:

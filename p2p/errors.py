@@ -70,9 +70,10 @@ class OperationMismatch(ShoalError):
 
 
 class OperationInterrupted(ShoalError):
-    """Members came or went, or one withdrew, before the commit of a step of which results had been handed out.
+    """A step was given up on all peers before its commit.
 
-    Such are those of operations with `commit=False`.
+    Either results of it had been handed out (`commit=False`), and members came or went, or one took back what it had
+    called; or the script of one went on after an exception had ended its `peer.step` block.
 
     It is raised once on every member, by whatever it calls next, and nothing of the step counts: call all operations
     again that were called since the last commit.
@@ -80,10 +81,10 @@ class OperationInterrupted(ShoalError):
 
     goes_on = True
 
-    def __init__(self, step: int, view_number: int) -> None:
+    def __init__(self, step: int, view_number: int, reason: str) -> None:
         super().__init__(
-            f"view {view_number} came before step {step} was committed, and some peers had results of it already "
-            f"(`commit=False`): none of it counts, on any peer; call again what was called since step {step - 1}"
+            f"step {step} was given up in view {view_number}: {reason}; none of it counts, on any peer: "
+            f"call again what was called since step {step - 1}"
         )
 
 

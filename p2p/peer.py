@@ -25,7 +25,8 @@ from .session.calls import Calls, Handle, ScriptStep
 from .session.sampler import ElasticSampler, length
 from .session.session import Session
 from .session.tensors import empty_tensor
-from .step.operations import Operation
+from .step.collective import Barrier
+from .step.operation import Operation
 from .step.receipts import Receipt
 
 
@@ -108,7 +109,7 @@ class Peer:
     def barrier(self) -> None:
         """Return when every member has called it. A step of its own."""
         one = np.ones(1, np.int64)
-        self.session.run_alone(Operation("barrier", one, np.empty_like(one), (), "one-shot"))
+        self.session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
         self.session.announce()
 
     def empty(self, *shape: int, dtype: Any = None) -> Any:
@@ -121,7 +122,7 @@ class Peer:
             shape: of the tensor.
             dtype: of torch; None: float32.
         """
-        return empty_tensor(shape, dtype, self.session.loop.host_memory.empty)
+        return empty_tensor(shape, dtype, self.session.loop.resources.host_memory.empty)
 
     @overload
     def all_reduce(

@@ -58,7 +58,7 @@ class Shoal:
     def ran(self) -> str:
         receipt = self._peer.receipt
         assert receipt is not None
-        return receipt.algorithm
+        return receipt.algorithms[-1]
 
     def barrier(self) -> None:
         """Also notices a peer that was lost: with fewer, the times would be of something else."""

@@ -153,7 +153,7 @@ class Donor:
             finish,
             commit.view,
             tuple((entry.first_sample, entry.num_samples) for entry in receipt.contributions),
-            receipt.algorithm,
+            receipt.algorithms,
             commit.fingerprints,
         )
         parcel = Parcel(finish.step, record, [copied(o.result.view(np.uint8).data) for o in commit.operations])

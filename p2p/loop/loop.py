@@ -1,18 +1,19 @@
 """The loop: owns a peer's sockets, its clock and its protocol state, and is driven by one thread at a time.
 
-It carries out what `gossip.Core` asks for, feeds arriving segments to the operations of the open step, and tells the
-training thread what came of it through `inbox`. Whoever holds the drive lock (ownership.py) drives, so nothing else
+It brings what arrives to the core (gossip) and to the open step (step/), and carries out what they ask for: one effect
+after the other, in the order in which they were asked for, whichever it was. What an effect entails stands behind
+those that are still waiting, as in the simulation. Whoever holds the drive lock (ownership.py) drives, so nothing else
 needs a lock: finishing a step and installing a view can never interleave.
 """
 
 import logging
-import math
-import os
 import random
 import time
-from collections import Counter
-from queue import SimpleQueue
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import assert_never
 
+from collectives.programs import MOST_CHUNKS
 from gossip import Claim, Core, Envelope, Member, View
 from gossip import effects as fx
 from gossip import messages as m
@@ -22,129 +23,124 @@ from ..catchup.observer import Observer
 from ..config import LoopConfig
 from ..errors import RegistryError, RemoteProtocolError, ShoalError, error_of
 from ..host.registry import Registry, Role
-from ..memory.shared_runner import RunState, Sharing
-from ..net.frames import Delivery, Frames, Segment, Taken
+from ..memory.shared_runner import RunState, SharedRunner
+from ..net.frames import NO_DIGEST, Delivery, Frames, Segment, Taken
 from ..net.parcels import Packer, StateRecord
-from ..step.notices import Notice, StateOffer
-from ..step.operations import Operation
-from ..step.receipts import Moment
-from ..step.steps import Steps
-from .driver import Driver
+from ..net.transport import Polled
+from ..step import effects as sx
+from ..step.notices import Commit, Notice, StateOffer
+from ..step.open_step import OpenStep
+from ..step.operation import Operation
+from ..step.runner import MessageRunner, Runner
+from ..step.waiting import explain_waiting
+from .inbox import Inbox
 from .neighbours import Neighbours, claim_of
-from .resources import Resources, enter
+from .reactor import Reactor
+from .resources import Resources, acquire
+from .seat_request import SeatRequest
 from .seeds import Seeds
 
 logger = logging.getLogger("p2p")
 
-RUN_IS_OVER = (
-    "nobody of the swarm is left: its run has ended, and this peer, which has a state of it, had no seat; "
-    "start all peers again to go on from a checkpoint"
-)
+Effect = fx.Effect | sx.StepEffect
 
 
-class Loop(Driver):
-    """The running protocol of one peer. `explain`: any thread; the rest: the training thread."""
+class Loop:
+    """The running protocol of one peer. `explain`, `now`: any thread; what is said to be posted: whoever drives.
+
+    Attributes:
+        core: its part in the protocol.
+        open_step: the step that is under way.
+        inbox: what the training thread should hear.
+        reactor: the thread that drives this.
+        seeds: the addresses that it calls.
+        resources: what it has opened.
+    """
 
     def __init__(self, registry: Registry, config: LoopConfig, former: "Loop | None" = None) -> None:
-        """Enter the registry and bind the sockets; `start` begins to use them.
+        """Enter the registry and bind the sockets; `reactor.start` begins to use them.
 
         Args:
             registry: of the swarm.
             config: settings.
             former: was removed, and has stopped: this one goes on as the same peer, in another incarnation.
         """
-        resources: Resources = enter(registry, config, time.time_ns(), None if former is None else former.resources)
-        super().__init__(resources.transport.wake)
-        self.resources: Resources = resources
-        own, self.host_memory = resources.own, resources.host_memory
-        self._doorbell = self.host_memory.doorbell
-        self._acquaintances = [claim_of(entry) for entry in resources.others]
+        before: Resources | None = None if former is None else former.resources
+        self.resources: Resources = acquire(registry, config, time.time_ns(), before)
+        own, transport = self.resources.own, self.resources.transport
+        me = claim_of(own)
+        self.core = Core(me, rng=random.Random(own.incarnation), config=config.core, now=time.monotonic())
+        self._acquaintances = [claim_of(entry) for entry in self.resources.others]
         if former is not None:
             self._acquaintances += former.core.acquaintances()
-        self.peer_id: str = own.peer_id
-        self._is_back = former is not None
-        self.now = time.monotonic
-        self.moments: SimpleQueue[Moment] = SimpleQueue()
+        self.inbox = Inbox(keep_moments=config.keep_moments)
+        self.reactor = Reactor(self, self.inbox.notices, transport.wake)
         self._registry = registry
         self._config = config
-        self.core: Core = Core(
-            claim_of(own), rng=random.Random(own.incarnation), config=config.core, now=time.monotonic()
-        )
-        self._page, self._transport = resources.page, resources.transport
-        self._frames = Frames(self.core.me, self._transport)
-        self._neighbours = Neighbours(self._transport, registry)
-        self.seeds = Seeds.of(config, resources, self._frames)
-        self._steps = Steps(
-            self.core,
-            self._frames,
-            segment_bytes=config.segment_bytes,
-            now=self.now,
-            carry_out=self._carry_out,
-            tell=self._tell,
-            note=self._note,
-            share=lambda view: self.host_memory.share(view, self.core.me),
-        )
+        self._frames = Frames(me.member, transport)
+        self._neighbours = Neighbours(transport, registry)
+        self.seeds = Seeds.of(config, self.resources, self._frames)
+        self._seat = SeatRequest(registry, config, own.role, is_back=former is not None)
+        self.open_step = OpenStep(me.member, segment_bytes=config.segment_bytes)
         self._donor = Donor(self._frames.send_parcel, segment_bytes=config.segment_bytes)
-        self._observer = Observer(
-            self.core,
-            self._frames.send_taken,
-            self._steps,
-            now=self.now,
-            carry_out=self._carry_out,
-            tell=self._tell,
-            note=self._note,
-        )
-        self._role = own.role
-        self._layout: tuple[str, bytes] | None = None
-        self._next_link_check = 0.0
-        self._failure: ShoalError | None = None
-        self._next_look = 0.0
+        self._observer = Observer(self.core, self.open_step, self._frames.send_taken)
+        self._effects: deque[Effect] = deque()
+        self._next_link_check = self._tick_at = 0.0
         self._keeps_memory = False
 
-    def end_incarnation(self) -> None:
-        """As `stop`, but keep the arena, for the next incarnation of this peer."""
-        self._keeps_memory = True
-        self.stop()
+    @property
+    def peer_id(self) -> str:
+        return self.resources.own.peer_id
+
+    @staticmethod
+    def now() -> float:
+        """The clock of this peer, in seconds."""
+        return time.monotonic()
 
     @property
     def is_alone(self) -> bool:
         """Whether nobody else was in the registry when this peer entered."""
-        return self._role is Role.FOUNDER
+        return self._seat.role is Role.FOUNDER
+
+    @property
+    def dropped_frames(self) -> dict[str, int]:
+        """How many arrived and changed nothing, by reason."""
+        return dict(self.resources.transport.dropped + Counter(invalid=self.open_step.num_refused))
+
+    def explain(self) -> str:
+        """What the open step waits for; a snapshot."""
+        return f"{self.core.phase.name}, {explain_waiting(self.core, self.open_step, self.now())}"
+
+    def end_incarnation(self) -> None:
+        """Stop, but keep the arena, for the next incarnation of this peer."""
+        self._keeps_memory = True
+        self.reactor.stop()
 
     # Commands of the training thread; to be posted.
 
     def ask_for_seat(self, founding_size: int, layout: tuple[str, bytes]) -> None:
         """Found the swarm, or ask its members for a seat."""
-        if self._layout is None:
-            self._layout, self._founding_size = layout, founding_size
-            self._take_part(layout)
-
-    def _take_part(self, layout: tuple[str, bytes]) -> None:
-        now = time.monotonic()
-        if self._role is Role.JOINER:
-            self._note("asked", self.core.done)
-            if not self._is_back:
-                self.seeds.may_found(now, self.core, self._founding_size, self._config.policy)
-            self._carry_out(self.core.ask_for_seat(now, layout, follows=bool(layout[0])))
-        elif self._is_back or self.core.digest:
-            self._tell(RegistryError(RUN_IS_OVER))
-        else:
-            self._carry_out(self.core.found(now, os.urandom(16), self._founding_size, layout, self._config.policy))
+        self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, layout, founding_size))
 
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
-        """As `Steps.submit`, unless this peer cannot go on."""
-        if self._failure is None:
-            self._steps.submit(step, attempt, operation)
+        """As `OpenStep.submit`, unless this peer cannot go on."""
+        if self.inbox.failure is None:
+            self._carry_out(self.open_step.submit(step, attempt, operation))
 
-    def close(self, step: int, attempt: int, state_digest: bytes) -> None:
-        """As `Steps.close`, unless this peer cannot go on."""
-        if self._failure is None:
-            self._steps.close(step, attempt, state_digest)
+    def close_step(self, attempt: int, state_digest: bytes) -> None:
+        """As `OpenStep.close`, unless this peer cannot go on."""
+        if self.inbox.failure is None:
+            self._carry_out(self.open_step.close(attempt, state_digest))
 
     def withdraw(self, step: int, attempt: int) -> None:
-        """As `Steps.withdraw`, unless this peer cannot go on."""
-        if self._failure is None:
-            self._steps.withdraw(step, attempt)
+        """As `OpenStep.withdraw`, unless this peer cannot go on."""
+        if self.inbox.failure is None:
+            self._carry_out(self.open_step.withdraw(step, attempt))
+
+    def void(self, step: int, reason: str) -> None:
+        """As `OpenStep.void`, unless this peer cannot go on."""
+        if self.inbox.failure is None:
+            self._carry_out(self.open_step.void(step, reason))
 
     def state_complete(self, step: int, packer: Packer) -> None:
         """The state after `step` may be copied with `packer`, until the next commit."""
@@ -157,222 +153,300 @@ class Loop(Driver):
         self._serve_state()
 
     def loaded(self, offer: StateOffer, contributors: tuple[str, ...], state_digest: bytes | None) -> None:
-        """The state that was offered is loaded. Arguments as of `Steps.loaded`."""
-        self._steps.loaded(offer.step, contributors, state_digest)
-        self._observer.loaded(offer.step, offer.chain)
+        """The state that was offered is loaded. Arguments as of `OpenStep.loaded`."""
+        self.open_step.loaded(offer.step, contributors, state_digest)
+        self.inbox.note("loaded", offer.step)
+        self._carry_out(self._observer.loaded(self.now(), offer))
 
     def leave(self) -> None:
-        """Say so, and set `ended` when the others can do without this peer."""
-        self._carry_out(self.core.leave(time.monotonic()))
+        """Say so; `reactor.ended` is set when the others can do without this peer."""
+        self._carry_out(self.core.leave(self.now()))
 
-    # What the thread drives.
+    # What the reactor drives.
 
-    def _begin(self) -> None:
-        if self._doorbell is not None:
-            self._transport.watch(self._doorbell.fd)
+    def begin(self) -> None:
+        """Meet who is there."""
+        if (doorbell := self.resources.host_memory.doorbell) is not None:
+            self.resources.transport.watch(doorbell.fd)
         for claim in self._acquaintances:
-            self._carry_out(self.core.meet(time.monotonic(), claim))
+            self._carry_out(self.core.meet(self.now(), claim))
 
-    @property
-    def _sharing(self) -> Sharing | None:
-        return self._steps.sharing
+    def next_deadline(self) -> float:
+        """Of the core, and of the look at the links."""
+        self._tick_at = self.core.next_deadline()
+        return min(self._tick_at, self._next_link_check)
 
-    def _advance(self) -> RunState:
+    def poll(self, timeout_s: float) -> Polled:
+        """Wait for the sockets."""
+        return self.resources.transport.poll(timeout_s)
+
+    def shared(self) -> SharedRunner | None:
+        """What runs over the memory of others."""
+        runner = self.open_step.runner
+        return runner if isinstance(runner, SharedRunner) else None
+
+    def advance(self) -> RunState:
+        """Go on with what runs, and see what the others have finished."""
         try:
-            return self._steps.advance()
+            state, effects = self.open_step.advance()
         except RemoteProtocolError as error:
-            self._transport.count_invalid(str(error))
+            self.resources.transport.count_invalid(str(error))
             return RunState.IDLE
+        if effects:
+            self._carry_out(effects)
+        runner = self.shared() if self.core.has_finished else None
+        if runner is not None and (seen := runner.all_finished()) is not None:
+            self._carry_out(self._see(*seen))
+        return state
 
-    def _close(self) -> None:
-        self._neighbours.close()
-        self._transport.close()
-        self._registry.leave()
-        self._page.close()
-        self._page.remove()
-        self._steps.install()  # what ran over the memory of others lets go of it
-        self.host_memory.vacate()
-        if not self._keeps_memory:
-            self.host_memory.close()
+    def take_deaths(self, polled: Polled) -> None:
+        """The kernel says whose processes have ended."""
+        doorbell = self.resources.host_memory.doorbell
+        if doorbell is not None and doorbell.fd in polled.fds:
+            doorbell.clear()
+        for member in self._neighbours.ended(polled.fds):
+            self._declare_dead(member, "its process has ended", self._neighbours.record_of(member))
 
-    def _crash(self, error: BaseException) -> None:
-        logger.error("the loop of peer %s failed", self.core.me, exc_info=error)
-        self._tell(ShoalError(f"the loop of this peer failed: {error!r}; see the log"))
-        self._stopping.set()
-
-    def _look(self, standing: RunState, limit: float = math.inf) -> None:
-        deadline = self.core.next_deadline()
-        timeout_s = self._sleep(standing, min(deadline, self._next_link_check, limit))
-        self.drive_lock.begin_wait()
-        ready = self._transport.poll(timeout_s)
-        self.drive_lock.end_wait()
-        self.drive_lock.seen()
-        self._awake()
-        if self._doorbell is not None and self._doorbell.fd in ready.fds:
-            self._doorbell.clear()
-        for member in self._neighbours.ended(ready.fds):
-            self._bury(member, "its process has ended", self._neighbours.record_of(member))
-        self._run_commands()
-        if ready.data:
-            for header, payload in self._transport.receive_data():
+    def take(self, polled: Polled) -> None:
+        """Frames, links, and what is due."""
+        transport = self.resources.transport
+        if polled.data:
+            for header, payload in transport.receive_data():
                 self._take_data(header, payload)
-            self._steps.try_finish()
-        if ready.control:
-            for frame in self._transport.receive_control():
+        if polled.control:
+            for frame in transport.receive_control():
                 self._take_control(frame)
-        now = time.monotonic()
+        now = self.now()
         if now >= self._next_link_check:
             self._next_link_check = now + self._config.link_check_s
             self._carry_out(self._neighbours.check_links(now, self.core))
             self._donor.expire(now)
             self.seeds.call(now, self.core)
-            self._try_take_over(now)
-        if now >= deadline:  # what has become due meanwhile is dealt with at the next look
-            self._steps.report()
+            if self.inbox.failure is None:
+                self._seek(lambda: self._seat.look_again(now, self.core, self.seeds))
+        if now >= self._tick_at:  # what has become due meanwhile is dealt with at the next look
+            if (progress := self.open_step.progress()) is not None:
+                self.core.submitted(*progress)
             self._carry_out(self.core.tick(now))
-        self._observer.go_on()
+        self._carry_out(self._observer.go_on(now))
 
-    # Frames.
+    def crash(self, error: BaseException) -> None:
+        """Nothing can be driven any more."""
+        logger.error("the loop of peer %s failed", self.core.me, exc_info=error)
+        self.inbox.tell(ShoalError(f"the loop of this peer failed: {error!r}; see the log"))
+
+    def close(self) -> None:
+        """Let go of everything, apart from the arena of a peer that comes back."""
+        self._neighbours.close()
+        self.open_step.stop()  # what ran over the memory of others lets go of it
+        self.resources.release(self._registry, keeps_memory=self._keeps_memory)
+
+    # What arrives.
 
     def _take_control(self, frame: bytes) -> None:
         try:
             envelope = self._frames.read_control(frame)
-            if isinstance(envelope.body, m.Died):  # as good as the word of our own kernel
-                self._bury(envelope.sender, "its launcher says that its process has ended", envelope.body.record)
-            else:
-                self._carry_out(self.core.receive(time.monotonic(), envelope))
         except RemoteProtocolError as error:
-            self._transport.count_invalid(str(error))
+            self.resources.transport.count_invalid(str(error))
+            return
+        effects = self.core.receive(self.now(), envelope)
+        if effects and isinstance(envelope.body, m.Died):
+            self.inbox.note("gone", envelope.sender.peer_id)
+        self._carry_out(effects)
 
     def _take_data(self, frame: memoryview, payload: memoryview) -> None:
         try:
             match self._frames.read_data(frame, payload):
                 case Segment() as segment:
-                    self._steps.receive(segment)
+                    self._carry_out(self.open_step.receive(segment))
                 case Envelope() as envelope:
-                    self._carry_out(self.core.receive(time.monotonic(), envelope))
+                    self._carry_out(self.core.receive(self.now(), envelope))
                 case Delivery() as delivery:
-                    self._observer.receive(delivery)
+                    self._carry_out(self._observer.receive(self.now(), delivery))
                 case Taken() as taken:
-                    self._donor.taken(time.monotonic(), taken)
+                    self._donor.taken(self.now(), taken)
         except RemoteProtocolError as error:
-            self._transport.count_invalid(str(error))
+            self.resources.transport.count_invalid(str(error))
 
-    # Effects of the core.
+    # Effects.
 
-    def _carry_out(self, effects: list[fx.Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case fx.Send(target, body):
-                    if not isinstance(body, m.StateQuery) or self._observer.may_ask(target):
-                        self._frames.send(target, body)
-                case fx.WriteRecord(record):
-                    self._page.write(record)
-                case fx.Explain(reason) | fx.Resumed(reason):
-                    logger.info("%s", reason)
-                case fx.Strangers(reason) | fx.Paused(reason=reason, is_final=False):
-                    logger.warning("%s", reason)
-                case fx.Discovered(claim):
-                    self._link(claim)
-                case fx.Forget(member):
-                    self._neighbours.unlink(member)
-                    self.host_memory.forget(member)
-                    self._carry_out(self.core.can_read(time.monotonic(), member, is_so=False))
-                    self._donor.forget(member)
-                    self._observer.forget(member)
-                case fx.Installed(view):
-                    self._install(view)
-                case fx.Activated(view, done, maps_all):
-                    self._donor.seated(view)
-                    self._observer.seated()
-                    self._steps.activate(view, done, maps_all=maps_all)
-                case fx.Committed(finish, view):
-                    commit = self._steps.commit(finish, view)
-                    feeds = [effect for effect in effects if isinstance(effect, fx.Feed)]
-                    self._donor.feed(time.monotonic(), feeds, finish, commit)
-                    self._tell(commit)
-                case fx.Apply(step, digest):
-                    self._observer.apply(step, digest)
-                case fx.Aborted(given_up):
-                    is_mismatch = given_up.cause is m.Cause.MISMATCH
-                    self._steps.give_up(given_up.step, given_up.reason if is_mismatch else "")
-                case fx.Provide(member, step):
-                    has_seat = self.core.view is not None and self.core.view.since(member) is not None
-                    self._donor.ask(member, step, has_seat=has_seat)
-                    self._serve_state()
-                case fx.Overheard(source, abort):
-                    self._steps.overhear(source, abort)
-                case fx.Left(reason):
-                    logger.info("left: %s", reason)
-                    self.host_memory.install(None)
-                    self.ended.set()
-                case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
-                    self.host_memory.install(None)
-                    self._tell(error_of(effect))
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        """Do what is asked for, in order; what that entails, last. After an error nothing that stands behind it."""
+        is_under_way = bool(self._effects)
+        self._effects.extend(effects)
+        if is_under_way:
+            return
+        try:
+            while self._effects:
+                self._do(self._effects[0])
+                self._effects.popleft()
+        except BaseException:
+            self._effects.clear()
+            raise
 
-    def _link(self, claim: Claim) -> None:
-        if reason := self._neighbours.link(claim):
-            self._bury(claim.member, reason)
-        elif self._neighbours.is_watched(claim.member):
-            is_so = self.host_memory.map(claim.member, claim.contact.pid)
-            self._carry_out(self.core.can_read(time.monotonic(), claim.member, is_so=is_so))
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case fx.Send():
+                self._frames.send(effect)
+            case sx.SendSegment(sequence, fingerprint, outgoing):
+                self._frames.send_segment(sequence, fingerprint, outgoing)
+            case sx.Tell(notice):
+                self._tell(notice)
+            case sx.Finish():
+                self._finish(effect)
+            case fx.Committed():
+                self._commit(effect)
+            case sx.HandOut(index, view_number):
+                if self.core.handed_out(view_number):
+                    self._carry_out(self.open_step.hand_out(index))
+            case fx.WriteRecord(record):
+                self.resources.page.write(record)
+            case fx.Explain(reason) | fx.Resumed(reason):
+                logger.info("%s", reason)
+            case fx.Strangers(reason):
+                logger.warning("%s", reason)
+            case fx.Discovered(claim):
+                self._link(claim)
+            case fx.Forget(member):
+                self._forget(member)
+            case fx.Installed(view):
+                self._install(view)
+            case fx.Activated(view, done, maps_all):
+                self._activate(view, done, maps_all=maps_all)
+            case fx.Aborted(given_up):
+                self._carry_out(self.open_step.aborted(given_up))
+            case fx.Overheard(source, abort):
+                self._carry_out(self.open_step.overhear(source, abort))
+            case sx.Withdraw(step, interrupts):
+                self.core.submitted(step, 0, 0)
+                self._carry_out(self.core.withdraw(self.now(), step, interrupts=interrupts))
+            case sx.GiveUp(step, reason):
+                self._carry_out(self.core.abort(self.now(), step, reason))
+            case sx.Void(step, reason):
+                self._carry_out(self.core.void(self.now(), step, reason))
+            case sx.Leave():
+                self.leave()
+            case sx.Note(event, detail):
+                self.inbox.note(event, detail)
+            case fx.Apply(step, digest):
+                self._observer.apply(step, digest)
+                self._carry_out(self._observer.go_on(self.now()))
+            case fx.AskForState():
+                self._carry_out(self._observer.ask(self.now(), effect))
+            case fx.Provide(member, step):
+                has_seat = self.core.view is not None and self.core.view.since(member) is not None
+                self._donor.ask(member, step, has_seat=has_seat)
+                self._serve_state()
+            case fx.Left(reason):
+                logger.info("left: %s", reason)
+                self.resources.host_memory.install(None)
+                self.reactor.ended.set()
+            case fx.Paused(reason=reason, is_final=False):
+                logger.warning("%s", reason)
+            case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
+                self.resources.host_memory.install(None)
+                self.inbox.tell(error_of(effect))
+            case _:
+                assert_never(effect)
+
+    def _tell(self, notice: Notice) -> None:
+        if isinstance(notice, Commit):  # an observer was fed with it
+            self.inbox.note("followed", notice.receipt.step)
+        self.inbox.tell(notice)
+
+    # Steps.
+
+    def _finish(self, effect: sx.Finish) -> None:
+        """Show that a step is finished here, unless another view has come: what READY says of it is fixed by then."""
+        step, digests = effect.step, (effect.digest, effect.state_digest, self.core.digest)
+        if not self.core.may_finish(step, effect.view_number):
+            return
+        self.inbox.note("finished", step)
+        if (runner := self.shared()) is not None:
+            runner.announce(step, b"".join(each or NO_DIGEST for each in digests))
+        self.core.submitted(step, effect.num_operations, effect.num_operations)
+        finished = self.core.finished(self.now(), step, *digests[:2], is_shown=runner is not None)
+        self._carry_out(finished)
+
+    def _see(self, mine: bytes, shown: list[tuple[int, bytes]]) -> list[fx.Effect]:
+        """These ranks show the open step as finished, with these digests; `mine` are what this peer shows."""
+        view, step, now = self.core.view, self.core.done + 1, self.now()
+        assert view is not None
+        if len(shown) == len(view.members) - 1 and all(digests == mine for _, digests in shown):
+            return self.core.all_finished(now)
+        told = []
+        for rank, digests in shown:
+            digest, state_digest, chain = (b"" if each == NO_DIGEST else each for each in in_three(digests))
+            finish = m.Finish(step, digest, state_digest, view.number)
+            told.append((view.members[rank], m.Progress(step - 1, chain, finish)))
+        return self.core.saw(now, told)
+
+    def _commit(self, effect: fx.Committed) -> None:
+        commit = self.open_step.committed(effect.finish, effect.view)
+        self.inbox.note("committed", effect.finish.step)
+        self._donor.feed(self.now(), effect.feeds, effect.finish, commit)
+        self.inbox.tell(commit)
+
+    # Views, and who is in them.
 
     def _install(self, view: View) -> None:
-        self.host_memory.install(view)  # before anything is said in it
+        self.resources.host_memory.install(view)  # before anything is said in it
         logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
-        self._note("installed", view.number)
+        self.inbox.note("installed", view.number)
         self._frames.install(view)
-        self._steps.install()
+        self._carry_out(self.open_step.installed(view))
         self._donor.install(view)
         self._registry.mark_member()
         self._neighbours.open_records(view.members)
 
-    # State for joiners.
+    def _activate(self, view: View, done: int, *, maps_all: bool) -> None:
+        self.inbox.note("active", view.number)
+        self._donor.seated(view)
+        self._observer.seated()
+        runner: Runner = MessageRunner(self._config.segment_bytes)
+        if maps_all and 1 < len(view.members) <= MOST_CHUNKS:
+            runner = self.resources.host_memory.runner(view, self.core.me)
+        self._carry_out(self.open_step.activated(view, done, runner))
+
+    def _link(self, claim: Claim) -> None:
+        if reason := self._neighbours.link(claim):
+            self._declare_dead(claim.member, reason)
+        elif self._neighbours.is_watched(claim.member):
+            is_so = self.resources.host_memory.map(claim.member, claim.contact.pid)
+            self._carry_out(self.core.can_read(self.now(), claim.member, is_so=is_so))
+
+    def _forget(self, member: Member) -> None:
+        self._neighbours.unlink(member)
+        self.resources.host_memory.forget(member)
+        self._donor.forget(member)
+        self._observer.forget(member)
+        self._carry_out(self.core.can_read(self.now(), member, is_so=False))
+
+    def _declare_dead(self, member: Member, reason: str, record: m.AcceptorRecord | None = None) -> None:
+        self._seat.look_soon()
+        if effects := self.core.bury(self.now(), member, reason, record):
+            self.inbox.note("gone", member.peer_id)
+            self._carry_out(effects)
+
+    def _seek(self, request: Callable[[], list[fx.Effect]]) -> None:
+        """Go on towards a seat, or tell the training thread why there will be none."""
+        try:
+            effects = request()
+        except RegistryError as error:
+            self.inbox.tell(error)
+            return
+        if effects and self._seat.role is Role.JOINER:
+            self.inbox.note("asked", self.core.done)
+        self._carry_out(effects)
 
     def _serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
         if self.core.seated and (view := self.core.view) is not None:
             record = StateRecord(self.core.digest, view)
-            for member, reason in self._donor.serve(time.monotonic(), self.core.done, record):
-                self._bury(member, reason)  # nobody else can send it either: go on without the joiner
+            for member, reason in self._donor.serve(self.now(), self.core.done, record):
+                self._declare_dead(member, reason)  # nobody else can send it either: go on without the joiner
 
-    # Life and death.
 
-    def _bury(self, member: Member, reason: str, record: m.AcceptorRecord | None = None) -> None:
-        self._next_look = 0.0
-        if effects := self.core.bury(time.monotonic(), member, reason, record):
-            self._note("gone", member.peer_id)
-            self._carry_out(effects)
-
-    def _try_take_over(self, now: float) -> None:
-        """If nobody whom this peer could join is alive, found the swarm, or hear that its state is lost."""
-        is_waiting = self._role is Role.JOINER and self.core.view is None and self._failure is None
-        if self._layout is None or not is_waiting or now < self._next_look:
-            return
-        self._next_look = now + self._config.look_s
-        try:
-            self._role = self._registry.take_over().own.role
-        except RegistryError as error:
-            self._tell(error)
-        if self._role is Role.FOUNDER:
-            self._take_part(self._layout)
-
-    def explain(self) -> str:
-        """What the open step waits for; a snapshot, from any thread."""
-        return f"{self.core.phase.name}, {self._steps.explain()}"
-
-    @property
-    def dropped_frames(self) -> dict[str, int]:
-        return dict(self._transport.dropped + Counter(invalid=self._steps.num_refused))
-
-    def _tell(self, arrival: Notice) -> None:
-        """Let the training thread know. After an error that ends this peer there is no further one."""
-        if isinstance(arrival, ShoalError) and not arrival.goes_on:
-            if self._failure is not None:
-                return
-            self._failure = arrival
-        self.inbox.put(arrival)
-
-    def _note(self, event: str, detail: str | int) -> None:
-        if self._config.keep_moments:
-            self.moments.put(Moment(time.monotonic(), event, detail))
+def in_three(digests: bytes) -> tuple[bytes, bytes, bytes]:
+    """Of results, of parameters, and of the chain of steps, as the board has them."""
+    return digests[:16], digests[16:32], digests[32:]

@@ -7,9 +7,27 @@ moment, since calls come in rows; it comes back when none has come, or when some
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 
 STAND_BY_S = 0.005
 """How long the loop is left to the training thread after a call."""
+
+
+class Drive(Enum):
+    """What the training thread has to do with the loop. Only that thread changes it."""
+
+    NOTHING = auto()
+    WANTED = auto()
+    """It waits until it may drive."""
+    TURN = auto()
+    """It drives, and is in the middle of a turn."""
+    WAIT = auto()
+    """It drives, and only waits for sockets: a signal's handler may raise."""
+    SHIELDED = auto()
+    """It does not drive, but holds a lock of Python's own, which a handler that raises would leave locked."""
+
+
+INTERRUPTIBLE = (Drive.NOTHING, Drive.WAIT)
 
 
 class DriveLock:
@@ -18,26 +36,24 @@ class DriveLock:
     def __init__(self) -> None:
         self._held = threading.Lock()
         self._posted = threading.Event()
-        self._is_wanted = False
-        self._is_lent = False
+        self._drive = Drive.NOTHING
         self._num_calls = 0
-        self._is_busy = False
         self._deferred: BaseException | None = None
 
     @property
     def is_wanted(self) -> bool:
         """The training thread waits for it, or has it."""
-        return self._is_wanted
+        return self._drive in (Drive.WANTED, Drive.TURN, Drive.WAIT)
 
     @property
     def is_wanted_back(self) -> bool:
         """The training thread waits for it."""
-        return self._is_wanted and not self._is_lent
+        return self._drive is Drive.WANTED
 
     @property
     def is_busy(self) -> bool:
-        """The training thread is in the middle of a turn of the loop."""
-        return self._is_busy
+        """The training thread must not be interrupted now."""
+        return self._drive not in INTERRUPTIBLE
 
     def post(self) -> None:
         """Something is there for the loop's own thread."""
@@ -54,7 +70,7 @@ class DriveLock:
     def stand_by(self) -> None:
         """For the loop's own thread, when it was wanted: wait until it may drive again."""
         num_calls = -1
-        while self._is_wanted or num_calls != self._num_calls:
+        while self.is_wanted or num_calls != self._num_calls:
             num_calls = self._num_calls
             if self._posted.wait(STAND_BY_S):
                 self._posted.clear()  # whoever drives next finds it
@@ -63,46 +79,43 @@ class DriveLock:
     @contextmanager
     def borrowed(self, interrupt: Callable[[], None]) -> Iterator[None]:
         """For the training thread; `interrupt` makes the loop's own thread look up."""
-        self._is_busy = True
+        self._drive = Drive.WANTED
         try:
-            self._is_wanted = True
             if not self._held.acquire(blocking=False):
                 interrupt()
                 self._held.acquire()
-            self._is_lent = True
+            self._drive = Drive.TURN
             try:
                 yield
             finally:
-                self._is_lent = False
                 self._num_calls += 1
                 self._held.release()
         finally:
-            self._is_wanted = False
-            self._is_busy = False
+            self._drive = Drive.NOTHING
             self._raise_deferred()
 
     def begin_wait(self) -> None:
         """Whoever drives only waits now: a signal's handler may raise."""
-        if self._is_lent:
-            self._is_busy = False
+        if self._drive is Drive.TURN:
+            self._drive = Drive.WAIT
             self._raise_deferred()
 
     def end_wait(self) -> None:
         """The wait is over."""
-        if self._is_lent:
-            self._is_busy = True
+        if self._drive is Drive.WAIT:
+            self._drive = Drive.TURN
 
     def shield(self, is_on: bool) -> None:
-        """For the training thread: no handler raises in between, where a lock of Python's own might stay locked."""
-        self._is_busy = is_on
+        """For the training thread: no handler raises in between."""
+        self._drive = Drive.SHIELDED if is_on else Drive.NOTHING
         if not is_on:
             self._raise_deferred()
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether it must not raise now, in the middle of a turn. It is raised later."""
-        if self._is_busy:
+        if self.is_busy:
             self._deferred = interruption
-        return self._is_busy
+        return self.is_busy
 
     def _raise_deferred(self) -> None:
         interruption, self._deferred = self._deferred, None

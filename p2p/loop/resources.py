@@ -25,8 +25,18 @@ class Resources:
     page: RecordPage
     transport: Transport
 
+    def release(self, registry: Registry, *, keeps_memory: bool) -> None:
+        """Close all of it; `keeps_memory`: but the arena, for the next incarnation of this peer."""
+        self.transport.close()
+        registry.leave()
+        self.page.close()
+        self.page.remove()
+        self.host_memory.vacate()
+        if not keeps_memory:
+            self.host_memory.close()
 
-def enter(registry: Registry, config: LoopConfig, now_ns: int, former: Resources | None = None) -> Resources:
+
+def acquire(registry: Registry, config: LoopConfig, now_ns: int, former: Resources | None = None) -> Resources:
     """Make the arena, listen to other hosts, enter the registry, make the acceptor record's page, listen to this host.
 
     Args:

@@ -15,7 +15,7 @@ from .board import IS_ORDERED, tag_of
 from .doorbell import Doorbell
 from .exchange import VIEW_SHIFT
 from .operands import RankInView
-from .shared_runner import PIECES, Pieces, Sharing
+from .shared_runner import PIECES, Pieces, SharedRunner
 
 logger = logging.getLogger("p2p")
 
@@ -97,7 +97,7 @@ class HostMemory:
         """Rings when a member has come as far as this peer waits for."""
         return None if self._arena is None else self._arena.doorbell
 
-    def share(self, view: View, me: Member) -> Sharing:
+    def runner(self, view: View, me: Member) -> SharedRunner:
         """Run the operations of `view`, the installed one, whose members can all read each other."""
         assert self._arena is not None
         rank = view.members.index(me)
@@ -108,7 +108,7 @@ class HostMemory:
         def ring(of_rank: int) -> None:
             mappings[of_rank].remote_doorbell.ring()
 
-        return Sharing(self._arena, self._slots, memories, in_view, ring, self._pieces)
+        return SharedRunner(self._arena, self._slots, memories, in_view, ring, self._pieces)
 
     def vacate(self) -> None:
         """Leave all views, and read nobody's memory any more; that of this peer stays."""

@@ -13,14 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import xxhash
 
-from collectives import Reduction, carried, reducer, scale
-from collectives.execution import Awaited
+from collectives import Awaited, Outgoing, Reduction, carried, reducer, scale
 from collectives.program import Program
-from collectives.programs import all_gather_program, all_reduce_program
 
 from .arena import Arena, Array, Memory, Region, Slots
 from .board import Finished
@@ -66,6 +64,23 @@ class Piece(NamedTuple):
     of_input: slice
     result: Array
     places: tuple[slice, ...] | None
+
+
+class SharedTask(Protocol):
+    """What is needed of an operation to carry it out; as `step.operation.Task`."""
+
+    fingerprint: bytes
+    weight: float | None
+    reduction: Reduction
+    turn: int
+
+    @property
+    def input(self) -> Array: ...
+
+    @property
+    def result(self) -> Array: ...
+
+    def program(self, num_bytes: int) -> Program: ...
 
 
 class SharedRun:
@@ -160,8 +175,12 @@ class SharedRun:
         return tuple(Awaited(rank, 0, piece, max(1, num_pieces)) for rank in late)
 
 
-class Sharing:
-    """The operations of one view."""
+class SharedRunner:
+    """The operations of one view.
+
+    Attributes:
+        outgoing: as of any runner; nothing is ever sent.
+    """
 
     def __init__(
         self,
@@ -185,30 +204,56 @@ class Sharing:
         """
         self._pieces = pieces
         self._arena, (self._inputs, self._result), self._in_view = arena, slots, in_view
-        self._world_size = len(memories)
         self._exchange = Exchange(memories, in_view, ring, digest=xxhash.xxh3_128_digest)
         self._reducer = cache(reducer)
+        self.outgoing: list[tuple[int, Outgoing]] = []
+        self._runs: list[SharedRun] = []
         self._queue: deque[SharedRun] = deque()
         self._is_open = False
         self._piece_bytes = pieces.first_bytes
         self._announced: Finished | None = None
         self.is_broken = False
 
-    # What runs.
+    # The operations of a step (`step.runner.Runner`).
 
-    def all_reduce(self, algorithm: str) -> Callable[[int], Program]:
-        """The programs of this rank for an algorithm."""
-        rank, world_size = self._in_view.rank, self._world_size  # with `self` a cycle would keep the memory of the dead
-        return lambda num_bytes: all_reduce_program(algorithm, rank, world_size, num_bytes)
-
-    def all_gather(self) -> Callable[[int], Program]:
-        """The program of this rank that gathers a piece of each rank."""
-        rank, world_size = self._in_view.rank, self._world_size
-        return lambda _: all_gather_program(rank, world_size)
+    def start(self, index: int, task: SharedTask) -> None:
+        """Carry `task` out after those before it."""
+        self.enqueue(
+            SharedRun(
+                task.program,
+                task.fingerprint,
+                task.input,
+                task.result,
+                task.reduction,
+                weight=task.weight,
+                checked=task.turn,
+            )
+        )
 
     def enqueue(self, run: SharedRun) -> None:
         """Carry `run` out after those before it."""
+        self._runs.append(run)
         self._queue.append(run)
+
+    def receive(self, index: int, segment: object) -> None:
+        """Nothing comes as a frame."""
+        raise ValueError(f"operation {index} came as a frame, and is one of shared memory")
+
+    def is_complete(self, index: int) -> bool:
+        return self._runs[index].done
+
+    def digest(self, index: int) -> bytes:
+        return self._runs[index].digest()
+
+    def missing(self, index: int) -> tuple[Awaited, ...]:
+        """Who is waited for; nobody before its turn."""
+        run = self._runs[index]
+        is_first = bool(self._queue) and self._queue[0] is run and self._is_open
+        return run.missing(self._exchange.late(), self._pieces.first_bytes) if is_first else ()
+
+    def end_step(self) -> None:
+        self._runs.clear()
+        self._queue.clear()
 
     def advance(self) -> RunState:
         """Go on with the first operation, by one piece at most.
@@ -260,11 +305,6 @@ class Sharing:
         self._exchange.begin(program, mine, reduce, checked=run.checked, digest_of=run.digest_of)
         self._is_open = True
 
-    def missing(self, run: SharedRun) -> tuple[Awaited, ...]:
-        """Who is waited for in `run`; nobody before its turn."""
-        is_first = bool(self._queue) and self._queue[0] is run and self._is_open
-        return run.missing(self._exchange.late(), self._pieces.first_bytes) if is_first else ()
-
     # What is finished.
 
     def announce(self, step: int, digests: bytes) -> None:
@@ -272,12 +312,15 @@ class Sharing:
         self._announced = Finished(step, self._in_view.tag, digests)
         self._exchange.announce(self._announced)
 
-    def all_finished(self) -> list[tuple[int, bytes]]:
-        """What the others show of the announced step, once, when all do; without those that are in another view."""
-        if self._announced is None or self._exchange.late():
-            return []
-        step, self._announced = self._announced.step, None
-        return self._exchange.finished(step)
+    def all_finished(self) -> tuple[bytes, list[tuple[int, bytes]]] | None:
+        """The digests that were announced, and what the other ranks show of the same step.
+
+        Once, when all show it; without those that are in another view. None: not yet.
+        """
+        if (announced := self._announced) is None or self._exchange.late():
+            return None
+        self._announced = None
+        return announced.digests, self._exchange.finished(announced.step)
 
     # Waiting.
 

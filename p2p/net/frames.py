@@ -11,6 +11,7 @@ from typing import NamedTuple
 from collectives import Outgoing
 from gossip import NO_VIEW, Envelope, Member, Stamp, View
 from gossip import messages as m
+from gossip.effects import Send
 
 from ..errors import RemoteProtocolError
 from .parcels import ParcelSegment
@@ -68,7 +69,7 @@ class Frames:
         self._me = me
         self._transport = transport
         self._codec = Codec([Envelope])
-        self._encoded: tuple[m.Body, bytes] | None = None
+        self._encoded: tuple[m.Body, Stamp, bytes] | None = None
         self._members: tuple[Member, ...] = ()
         self._stamp = NO_VIEW
         self._rank = 0
@@ -81,18 +82,21 @@ class Frames:
 
     # Out.
 
-    def send(self, target: Member, body: m.Body) -> None:
-        """Say `body` to `target`. Encoded once if it is said to many in a row."""
+    def send(self, effect: Send) -> None:
+        """Say something to a peer, in the view in which it was made. Encoded once if it is said to many in a row."""
+        target, body, stamp = effect.target, effect.body, effect.stamp or NO_VIEW
         if isinstance(body, m.Progress) and body.finish is not None:
+            if stamp != self._stamp:
+                return  # nobody is in that view any more who could hear it
             header = self._header(body.finish.step, body.submitted, 0, body.finish.digest or NO_DIGEST, FLAG_FINISHED)
             self._transport.send_data(target.peer_id, header.pack(), body.digest + body.finish.state_digest)
             return
-        if self._encoded is None or self._encoded[0] is not body:
-            self._encoded = body, self.encode(body)
-        self._transport.send_control(target.peer_id, self._encoded[1])
+        if self._encoded is None or self._encoded[0] is not body or self._encoded[1] is not stamp:
+            self._encoded = body, stamp, self._codec.encode(Envelope(self._me, stamp, body))
+        self._transport.send_control(target.peer_id, self._encoded[2])
 
     def encode(self, body: m.Body) -> bytes:
-        """The control frame that says `body`."""
+        """The control frame that says `body`, in the installed view."""
         return self._codec.encode(Envelope(self._me, self._stamp, body))
 
     def send_segment(self, sequence: int, fingerprint: bytes, outgoing: Outgoing) -> None:

@@ -47,7 +47,7 @@ class StepRecord:
         finish: of any member; they are equal.
         view: in which the step was finished.
         counts: (first sample, number of samples) per member of `view`.
-        algorithm: of the last operation.
+        algorithms: of the operations, without the counts.
         fingerprints: of the operations, in order.
     """
 
@@ -56,7 +56,7 @@ class StepRecord:
     finish: Finish
     view: View
     counts: tuple[tuple[int, int], ...]
-    algorithm: str
+    algorithms: tuple[str, ...]
     fingerprints: tuple[bytes, ...]
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from collectives import ALGORITHMS, Array, carried, check_reduction
 
 from ..errors import ShoalError
-from ..step.operations import Operation, Use
+from ..step.collective import AllGather, AllReduce
+from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
 from .session import Session
 from .tensors import Buffers, as_array, as_result
@@ -38,14 +39,14 @@ class AllReduceCall:
         flat = np.ascontiguousarray(self._array).reshape(-1)  # a copy, where the strides ask for one
         self._into = self._array if out is None else None
         result = like(flat) if out is None else as_result(out, self._array)
-        self.operation = Operation("all_reduce", flat, result, self._array.shape, algorithm, op=op)
+        self.operation = Operation(AllReduce(op), flat, result, self._array.shape, algorithm)
 
     def keep_apart(self) -> None:
         """Let the script have its tensors back before the commit: until then others may read what they held."""
         operation = self.operation
         if self._into is None:
             self._into = operation.result.reshape(self._array.shape)
-        operation.input, operation.is_early = operation.input.copy(), True
+        operation.input, operation.is_uncommitted = operation.input.copy(), True
 
     def hand_out(self, result: Array | None = None) -> None:
         """The result is there for the script, that of the operation or an early one: write it into the tensor."""
@@ -89,10 +90,10 @@ class ScriptStep:
         elif not self._is_committed:
             raise ShoalError(f"step {self.number}, of which this operation was one, was given up: call it again")
 
-    def withdraw(self) -> None:
-        """Take everything back."""
+    def withdraw(self, error: BaseException) -> None:
+        """Take everything back: `error` ended the block."""
         self.is_open = False
-        self._session.withdraw()
+        self._session.withdraw(f"{type(error).__name__} ended a `peer.step` block of peer {self._session.loop.peer_id}")
 
 
 class Handle:
@@ -151,7 +152,8 @@ class Calls:
         return self._empty(array.size, array.dtype)
 
     def _empty(self, count: int, dtype: np.dtype[Any]) -> Array:
-        return self._session.loop.host_memory.empty(count, dtype)  # of the loop that there is: a peer may come back
+        memory = self._session.loop.resources.host_memory  # of the loop that there is: a peer may come back
+        return memory.empty(count, dtype)
 
     @contextmanager
     def step(self, samples: int | None) -> Iterator[ScriptStep]:
@@ -164,8 +166,8 @@ class Calls:
         try:
             self._session.submit(counts)
             yield step
-        except BaseException:
-            step.withdraw()
+        except BaseException as error:
+            step.withdraw(error)
             raise
         finally:
             self._block = None
@@ -177,4 +179,4 @@ class Calls:
 def count_samples(slice: tuple[int, int]) -> Operation:
     """Operation 0 of a step: who adds which samples, and how many."""
     counts = np.array(slice, np.int64)
-    return Operation("all_gather", counts, counts, counts.shape, "one-shot", Use.COUNTS)
+    return Operation(AllGather(is_counts=True), counts, counts, counts.shape, "one-shot")

@@ -9,6 +9,7 @@ from functools import partial
 from queue import Empty
 from typing import TypeVar
 
+from collectives import Array
 from gossip import View
 
 from ..config import PeerConfig
@@ -16,11 +17,11 @@ from ..errors import JoinRefused, RemovedFromView, ShoalError, StepTimeout
 from ..host.registry import Registry
 from ..loop.loop import Loop
 from ..net.parcels import Replica, compare_with_nothing
-from ..step.attempt import EARLY, Attempt
-from ..step.notices import Admitted, Commit, Early, Notice, StateOffer, Withdrawn
-from ..step.operations import Array, Operation
+from ..step.notices import Admitted, Commit, Notice, StateOffer, Uncommitted, Withdrawn
+from ..step.operation import Operation
 from ..step.receipts import Ledger, Receipt
 from ..step.waiting import explain_no_seat
+from .attempt import EARLY, Attempt
 from .samples import Share
 
 logger = logging.getLogger("p2p")
@@ -34,7 +35,7 @@ RETURNS_S, MOST_RETURNS = 600.0, 5
 StateDigest = Callable[[], bytes]
 """Of the parameters that step done + 1 is computed with."""
 
-Awaited = TypeVar("Awaited", Commit, Early, Withdrawn)
+Awaited = TypeVar("Awaited", Commit, Uncommitted, Withdrawn)
 
 BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
 """What is said to who calls an operation in a step that `DataParallel` has opened."""
@@ -61,8 +62,8 @@ class Session:
         try:
             self._ledger = Ledger.open(config.receipts, self.loop.peer_id)
         except ShoalError:
-            self.loop.start()
-            self.loop.stop()
+            self.loop.reactor.start()
+            self.loop.reactor.stop()
             raise
         self.view: View | None = None
         self.done = -1
@@ -74,10 +75,11 @@ class Session:
         self._has_asked = False
         self._complete = -2
         self._attempt = Attempt()
+        self._skipped = ""
         self._returns: list[float] = []
         self._unusable: ShoalError | None = None
         self._left = self._is_closed = False
-        self.loop.start()
+        self.loop.reactor.start()
 
     # A seat, and no seat any more.
 
@@ -106,7 +108,7 @@ class Session:
         while self.view is None:
             left_s = max(0.0, deadline - self.loop.now())
             try:
-                arrival = self.loop.inbox.get(timeout=min(left_s, REMIND_S))
+                arrival = self.loop.inbox.notices.get(timeout=min(left_s, REMIND_S))
                 self._take_in(arrival)
             except Empty:
                 if left_s <= REMIND_S:
@@ -130,7 +132,7 @@ class Session:
         return self.view
 
     def _ask(self) -> None:
-        self.loop.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._replica.layout))
+        self.loop.reactor.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._replica.layout))
 
     def _load(self, offer: StateOffer, state_digest: StateDigest | None) -> None:
         """Take over a member's state. `state_digest`: in the middle of a step, which then counts for nothing."""
@@ -139,7 +141,7 @@ class Session:
         if self._replica.layout[0] and offer.step >= 0:
             self.view = offer.view
         digest = None if state_digest is None else state_digest()
-        self.loop.post(partial(self.loop.loaded, offer, self.share.state.contributors, digest))
+        self.loop.reactor.post(partial(self.loop.loaded, offer, self.share.state.contributors, digest))
 
     def come_back(self) -> None:
         """If this peer was removed, as its script knows, which can do without what it has missed: as `_return`."""
@@ -163,12 +165,12 @@ class Session:
         logger.warning("%s; this peer, %s, comes back", removed.reason, former.peer_id)
         former.end_incarnation()
         self._write_moments()
-        former.drive_lock.shield(True)
+        former.reactor.drive_lock.shield(True)
         try:
             self.loop = Loop(self._registry, self._loop_config, former)
-            self.loop.start()
+            self.loop.reactor.start()
         finally:
-            former.drive_lock.shield(False)
+            former.reactor.drive_lock.shield(False)
         if self.loop.is_alone:
             raise removed
         self._complete, self._unusable = -2, None
@@ -179,11 +181,11 @@ class Session:
         if self._left:
             return
         self._left = True
-        self.loop.post(self.loop.leave)
+        self.loop.reactor.post(self.loop.leave)
         try:
-            self.loop.ended.wait(self._config.leave_timeout_s)
+            self.loop.reactor.ended.wait(self._config.leave_timeout_s)
         finally:
-            self.loop.stop()
+            self.loop.reactor.stop()
             self._write_moments()
             if self._ledger is not None:
                 self._ledger.close()
@@ -191,7 +193,7 @@ class Session:
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        return (self._left and not self._is_closed) or self.loop.drive_lock.defer(interruption)
+        return (self._left and not self._is_closed) or self.loop.reactor.drive_lock.defer(interruption)
 
     # Steps.
 
@@ -199,7 +201,7 @@ class Session:
         """The state after step `done` may be copied from now on, until the next commit."""
         if self._complete != self.done:
             self._complete = self.done
-            self.loop.post(self._completion())
+            self.loop.reactor.post(self._completion())
 
     def open_step(self, what: str) -> None:
         """Open step done + 1; until it is committed or withdrawn, who opens another is told `what` is open.
@@ -209,12 +211,15 @@ class Session:
         """
         self._check_usable()
         self._attempt.begin(what)
+        if self._skipped:
+            self.loop.reactor.post(partial(self.loop.void, self.done + 1, self._skipped))
+            self._skipped = ""
 
     def submit(self, operation: Operation) -> None:
         """Add an operation to the step that is open; the loop's thread runs it."""
         self._check_usable()
         self._attempt.add(operation)
-        self.loop.post(self._submission(operation))
+        self.loop.reactor.post(self._submission(operation))
 
     def commit(self, state_digest: StateDigest | None = None) -> list[Operation]:
         """Nothing more belongs to the open step: wait until all have finished it.
@@ -226,23 +231,32 @@ class Session:
         Returns:
             Its operations, whose results are now the caller's, who calls `announce` once they are handed out.
         """
-        self.loop.post(self._closing(b"" if state_digest is None else state_digest()))
-        return self._await(Commit, lambda timeout: self.loop.inbox.get(timeout=timeout), state_digest).operations
+        self.loop.reactor.post(self._closing(b"" if state_digest is None else state_digest()))
+        return self._await(
+            Commit, lambda timeout: self.loop.inbox.notices.get(timeout=timeout), state_digest
+        ).operations
 
-    def withdraw(self) -> None:
-        """Take back what was submitted for the open step, if one is. The others wait for what is submitted next."""
+    def withdraw(self, skipped: str = "") -> None:
+        """Take back what was submitted for the open step, if one is. The others wait for what is submitted next.
+
+        Args:
+            skipped: why that will not be the same step, but the next of the script. It is then void for the others,
+                too, when the script goes on; if it leaves instead, they do it over without this peer.
+        """
         if self._attempt.what:
+            is_told = any(operation.is_uncommitted for operation in self._attempt.operations)
             self._check_usable()
-            self.loop.post(partial(self.loop.withdraw, self.done + 1, self._attempt.number))
+            self.loop.reactor.post(partial(self.loop.withdraw, self.done + 1, self._attempt.number))
             try:
-                self._await(Withdrawn, self.loop.inbox.get)
+                self._await(Withdrawn, self.loop.inbox.notices.get)
             except RemovedFromView as error:
                 self._return(error)
                 self._unusable = None
+            self._skipped = "" if is_told else skipped
 
     def show_state(self) -> None:
         """An operation waits for all members, and one of them may wait for this peer's state."""
-        self.loop.post(self._standing_of_state())
+        self.loop.reactor.post(self._standing_of_state())
 
     def run_alone(self, operation: Operation) -> None:
         """End a step with this operation, run by the calling thread: the only one in it, or behind those run early."""
@@ -263,7 +277,7 @@ class Session:
         self.open_step(EARLY)
         self._attempt.add(operation)
         try:
-            early = self._await(Early, self._driven(operation))
+            early = self._await(Uncommitted, self._driven(operation))
         except BaseException:
             self._attempt.end()
             raise
@@ -275,7 +289,7 @@ class Session:
         commands = [self._standing_of_state(), self._submission(operation), *further]
 
         def take(timeout: float) -> Notice:
-            arrival = self.loop.call(*commands, timeout_s=timeout)
+            arrival = self.loop.reactor.call(*commands, timeout_s=timeout)
             commands.clear()
             return arrival
 
@@ -301,7 +315,7 @@ class Session:
         return partial(self.loop.submit, self.done + 1, self._attempt.number, operation)
 
     def _closing(self, state_digest: bytes) -> Callable[[], None]:
-        return partial(self.loop.close, self.done + 1, self._attempt.number, state_digest)
+        return partial(self.loop.close_step, self._attempt.number, state_digest)
 
     def _check_usable(self) -> None:
         if self._unusable is not None:
@@ -315,7 +329,7 @@ class Session:
     ) -> Awaited:
         """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1."""
         step = self.done + 1
-        submitted = [] if awaited is Early else self._attempt.end()
+        submitted = [] if awaited is Uncommitted else self._attempt.end()
         deadline = self.loop.now() + self._config.step_timeout_s
         arrival: Notice | None = None
         offer: StateOffer | None = None
@@ -343,19 +357,19 @@ class Session:
         except BaseException as error:  # nobody may write what was submitted while it may still be sent
             why = f"step {step} did not commit in {self._config.step_timeout_s:g} s: {self.loop.explain()}"
             self._unusable = ShoalError(INTERRUPTED)
-            self.loop.post(self.loop.leave)
+            self.loop.reactor.post(self.loop.leave)
             if isinstance(error, Empty):
                 raise StepTimeout(why) from None
             raise
         if offer is not None:
-            self.loop.inbox.put(offer)  # for the commit that comes next
+            self.loop.inbox.notices.put(offer)  # for the commit that comes next
         return arrival
 
     def _submit_again(self, operations: list[Operation], state_digest: StateDigest) -> None:
         """To the loop of this incarnation, which knows of no step."""
         for operation in operations:
-            self.loop.post(self._submission(operation))
-        self.loop.post(self._closing(state_digest()))
+            self.loop.reactor.post(self._submission(operation))
+        self.loop.reactor.post(self._closing(state_digest()))
         self._attempt.end()
 
     def _take_in(self, arrival: Notice) -> None:
@@ -382,8 +396,8 @@ class Session:
                 listener(view)
 
     def _write_moments(self) -> None:
-        while not self.loop.moments.empty():
-            moment = self.loop.moments.get_nowait()
+        while not self.loop.inbox.moments.empty():
+            moment = self.loop.inbox.moments.get_nowait()
             if self._ledger is not None:
                 self._ledger.note(moment)
 

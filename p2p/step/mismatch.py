@@ -1,26 +1,24 @@
-"""Finds out that members call one operation differently. Belongs to the loop.
+"""Finds out that members call one operation differently.
 
 Whoever sees a fingerprint that is not its own says in words what it has called, and so does everybody who hears of
 another call than its own. So every member learns of both sides, and gives the step up. A *fresh* member, which is on
 no receipt yet, takes nobody down with it: it is told, and goes alone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from gossip import Member, View
 from gossip.effects import Send
 from gossip.messages import Abort
 
-Lookup = Callable[[int, int], str | None]
-"""What was called here as this operation of this step, in words; None: nothing yet."""
+from .submission import Submission
 
 
 class Mismatches:
     """What others say that they have called in the open step."""
 
-    def __init__(self, me: Member, called: Lookup) -> None:
+    def __init__(self, me: Member) -> None:
         self._me = me
-        self._called = called
         self._contributors: frozenset[str] = frozenset()
         self._heard: dict[int, dict[Member, str]] = {}
         self._is_settled = False
@@ -42,35 +40,36 @@ class Mismatches:
         """Whether `member` is not on the last receipt, as far as this peer knows."""
         return member.peer_id not in self._contributors
 
-    def see(self, view: View, step: int, index: int, source: Member) -> list[Send]:
+    def see(self, view: View, submission: Submission, index: int, source: Member) -> list[Send]:
         """A segment of `source` carries another fingerprint than ours: whom to tell what we have called."""
-        ours = self._ours(step, index)
+        ours = _ours(submission, index)
         if ours is None:
             return []
         is_private = self.is_fresh(self._me) or self.is_fresh(source)
         told = (source,) if is_private else view.members
-        return [Send(member, ours) for member in told if member != self._me]
+        return [Send(member, ours, view.stamp) for member in told if member != self._me]
 
-    def hear(self, step: int, source: Member, abort: Abort) -> list[Send]:
-        """`source` says what it has called: whom to answer."""
+    def hear(self, view: View, submission: Submission | None, step: int, source: Member, abort: Abort) -> list[Send]:
+        """`source` says what it has called in `step`, the open one: whom to answer."""
         if abort.step != step or self._is_settled:
             return []
-        if self.is_fresh(source):
-            ours = None if self.is_fresh(self._me) else self._ours(step, abort.operation)
-            return [] if ours is None or ours.fingerprint == abort.fingerprint else [Send(source, ours)]
-        self._heard.setdefault(abort.operation, {})[source] = abort.fingerprint
-        return []
+        if not self.is_fresh(source):
+            self._heard.setdefault(abort.operation, {})[source] = abort.fingerprint
+            return []
+        ours = None if self.is_fresh(self._me) or submission is None else _ours(submission, abort.operation)
+        return [] if ours is None or ours.fingerprint == abort.fingerprint else [Send(source, ours, view.stamp)]
 
-    def find(self, step: int) -> tuple[Abort, str] | None:
-        """An operation of `step` that somebody calls differently: our side of it, and both sides in words."""
+    def find(self, submission: Submission) -> tuple[Abort, str] | None:
+        """An operation of the step that somebody calls differently: our side of it, and both sides in words."""
         for index, sides in self._heard.items():
-            ours = self._ours(step, index)
+            ours = _ours(submission, index)
             for source, theirs in sides.items():
                 if ours is not None and theirs != ours.fingerprint:
                     both = f"{ours.fingerprint} at peer {self._me}, {theirs} at peer {source}"
-                    return ours, f"operation {index} of step {step} is {both}"
+                    return ours, f"operation {index} of step {submission.step} is {both}"
         return None
 
-    def _ours(self, step: int, index: int) -> Abort | None:
-        called = self._called(step, index)
-        return None if called is None else Abort(step, index, called)
+
+def _ours(submission: Submission, index: int) -> Abort | None:
+    called = submission.called(index)
+    return None if called is None else Abort(submission.step, index, called)

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from collectives import Array
 from gossip import View
 
 from ..errors import ShoalError
 from ..net.parcels import PackedState
-from .operations import Array, Operation
+from .operation import Operation
 from .receipts import Receipt
 
 
@@ -21,7 +22,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Early:
+class Uncommitted:
     """The result of `operation` is complete here, and nobody writes it any more. Its step is not committed yet."""
 
     operation: Operation
@@ -53,4 +54,4 @@ class Admitted:
     done: int
 
 
-Notice = Commit | Early | Withdrawn | StateOffer | Admitted | ShoalError
+Notice = Commit | Uncommitted | Withdrawn | StateOffer | Admitted | ShoalError

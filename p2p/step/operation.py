@@ -1,29 +1,19 @@
-"""One collective as a peer calls it, and those of the step that is open."""
+"""One collective as a script calls it, and what it becomes in a view."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Any
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
-from collectives import type_name
+from collectives import Array, Reduction, Schedule, type_name
+from collectives.program import Program
 
-from .receipts import UNKNOWN_SAMPLE
+from .collective import Collective
 
-Array = npt.NDArray[Any]
-
-
-class Use(Enum):
-    """What an operation is to its step."""
-
-    PLAIN = auto()
-    COUNTS = auto()
-    """All-gathers (first sample, number of samples) per rank; comes before any weighted operation."""
-    WEIGHTED = auto()
-    """A mean, in which each input is multiplied by its rank's share of the samples."""
+ROUND_ONCE: Final = ("one-shot", "direct")
+"""Algorithms that add up all inputs of an element in one go."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,66 +21,104 @@ class Operation:
     """One collective as this peer calls it.
 
     Attributes:
-        kind: `all_reduce`, `all_gather` or `barrier`.
+        collective: what is called.
         input: 1-D, contiguous; not written, and not to be written before the step commits.
-        result: 1-D, contiguous, separate memory; written here, the caller's after the commit. An all_gather's
-            is made anew for each view, since its size depends on it.
+        result: 1-D, contiguous, separate memory; written here, the caller's after the commit. That of a gather, and of
+            an uncommitted operation, is made anew for each view.
         shape: of the caller's tensor; part of the fingerprint.
         algorithm: of `collectives.ALGORITHMS`; None: by size, and by the number of members of each view.
-        scratch: like `input`; holds the weighted input where `use` is WEIGHTED.
-        op: of `collectives.OPS`, for an all_reduce. A mean is over members, or over samples where `use` is WEIGHTED.
+        is_uncommitted: its result is wanted as soon as it is complete here, before its step is committed.
+        scratch: like `input`; what messages lend where the input is weighted. Made when it is first needed.
         ran: the algorithm that was taken in the last view.
-        is_early: its result is wanted as soon as it is complete here, before its step is committed. Each run writes
-            another one, since the caller may still read what it was handed.
-        is_handed_out: that has happened.
     """
 
-    kind: str
+    collective: Collective
     input: Array
     result: Array
     shape: tuple[int, ...]
-    algorithm: str | None
-    use: Use = Use.PLAIN
+    algorithm: str | None = None
+    is_uncommitted: bool = False
     scratch: Array | None = None
-    op: str = "sum"
     ran: str = ""
-    is_early: bool = False
-    is_handed_out: bool = False
-
-    def __post_init__(self) -> None:
-        assert self.use is not Use.WEIGHTED or self.op == "mean", f"a weighted {self.op}"
 
     def describe(self) -> str:
         """What all ranks must have in common, in words."""
-        weighted = " weighted" if self.use is Use.WEIGHTED else ""
-        name = f"{self.kind}{weighted} {self.op}" if self.kind == "all_reduce" else self.kind
-        early = ", uncommitted" if self.is_early else ""
-        return f"{name} of {type_name(self.input.dtype)} {list(self.shape)} by {self.algorithm or 'size'}{early}"
+        early = ", uncommitted" if self.is_uncommitted else ""
+        what = f"{type_name(self.input.dtype)} {list(self.shape)} by {self.algorithm or 'size'}"
+        return f"{self.collective.name} of {what}{early}"
+
+    def fingerprint(self, segment_bytes: int, index: int, step: int) -> bytes:
+        """What all ranks must have in common, in 16 bytes."""
+        return xxhash.xxh3_128_digest(f"{self.describe()}, {segment_bytes}, {index} of {step}".encode())
 
 
-@dataclass(slots=True)
-class OpenStep:
-    """What was submitted for a step, in order."""
+@dataclass(slots=True, eq=False)
+class Task:
+    """An operation as it runs in one view: what a runner needs of it.
 
-    number: int
-    operations: list[Operation] = field(default_factory=list)
-    fingerprints: list[bytes] = field(default_factory=list)
-    state_digest: bytes | None = None
-    """Of the parameters that the step is computed with; None until the last operation was submitted."""
+    Attributes:
+        fingerprint: what all ranks must have in common; 16 bytes.
+        weight: the input is multiplied by it first; 0 makes zeros of anything; None: it is added as it is.
+        reduction: what becomes of the inputs.
+        turn: of the chunks, in turns, the one that this rank digests as it holds it.
+    """
 
-    def add(self, operation: Operation, segment_bytes: int) -> None:
-        self.operations.append(operation)
-        text = f"{operation.describe()}, {segment_bytes}, {len(self.fingerprints)} of {self.number}"
-        self.fingerprints.append(xxhash.xxh3_128_digest(text.encode()))
+    operation: Operation
+    fingerprint: bytes
+    rank: int
+    world_size: int
+    weight: float | None
+    reduction: Reduction
+    turn: int
 
-    def renumber(self, number: int, state_digest: bytes, segment_bytes: int) -> None:
-        """It is that step now, and counts no samples."""
-        operations, self.operations, self.fingerprints = self.operations, [], []
-        self.number, self.state_digest = number, state_digest
-        for operation in operations:
-            self.add(operation, segment_bytes)
-            if operation.use is Use.COUNTS:
-                operation.input[...] = UNKNOWN_SAMPLE, 0
+    @property
+    def input(self) -> Array:
+        return self.operation.input
+
+    @property
+    def result(self) -> Array:
+        return self.operation.result
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the result has a place for each rank's input."""
+        return self.operation.collective.gathers
+
+    def schedule(self) -> Schedule:
+        """What this rank sends, receives and reduces."""
+        return self.operation.collective.schedule(self.operation.ran, self.rank, self.world_size)
+
+    def program(self, num_bytes: int) -> Program:
+        """What this rank does over shared memory with so many bytes of input."""
+        return self.operation.collective.program(self.operation.ran, self.rank, self.world_size, num_bytes)
+
+
+def task_of(
+    operation: Operation, fingerprint: bytes, rank: int, world_size: int, counts: Array | None, turn: int
+) -> Task:
+    """`operation` in a view of `world_size` members; `counts`: of the samples of each, where it is weighted."""
+    collective = operation.collective
+    operation.ran = collective.choose(operation.algorithm, operation.input.nbytes, world_size)
+    if collective.gathers:
+        operation.result = np.empty(operation.input.size * world_size, operation.input.dtype)
+    elif operation.is_uncommitted:
+        operation.result = np.empty_like(operation.result)
+    weight = _weight(operation, rank, counts) if collective.is_weighted else None
+    reduction = collective.reduction(world_size, weight)
+    return Task(operation, fingerprint, rank, world_size, weight, reduction, turn)
+
+
+def _weight(operation: Operation, rank: int, counts: Array | None) -> float | None:
+    """What this rank's input is multiplied by before anything is added: its share of the samples.
+
+    None: by nothing. So it is where all have the same share, and the sum is divided once; not where sums are rounded on
+    their way, which might overflow.
+    """
+    assert counts is not None
+    numbers = counts[:, 1].tolist()
+    if numbers[0] > 0 and numbers.count(numbers[0]) == len(numbers) and operation.ran in ROUND_ONCE:
+        return None
+    return float(numbers[rank] / max(sum(numbers), 1))
 
 
 def overwrite(operations: Sequence[Operation], results: Sequence[bytes | memoryview]) -> None:
@@ -101,7 +129,7 @@ def overwrite(operations: Sequence[Operation], results: Sequence[bytes | memoryv
     """
     for operation, result in zip(operations, results, strict=True):
         theirs = np.frombuffer(result, np.uint8)
-        if operation.kind == "all_gather":
+        if operation.collective.gathers:
             operation.result = theirs.copy().view(operation.input.dtype)
         elif theirs.size != operation.result.nbytes:
             raise ValueError(f"a result of {operation.describe()} has {theirs.size} bytes")

@@ -37,7 +37,7 @@ class Receipt:
     Attributes:
         lineage: hex.
         view_number: the view in which all had finished the step; `contributions` are its members in rank order.
-        algorithm: of the step's last operation; empty where there was none.
+        algorithms: of the step's operations in order, without the counts.
         digest: xxh3-128 over the digests of all chunks of all results, hex.
         state_digest: xxh3-128 of the parameters that the step was computed with, hex; empty where there are none.
     """
@@ -46,7 +46,7 @@ class Receipt:
     view_number: int
     step: int
     contributions: tuple[Contribution, ...]
-    algorithm: str
+    algorithms: tuple[str, ...]
     digest: str
     state_digest: str
 
@@ -95,14 +95,14 @@ class Ledger:
         self._timings.close()
 
 
-def write_receipt(finish: Finish, view: View, counts: npt.NDArray[Any] | None, algorithm: str) -> Receipt:
+def write_receipt(finish: Finish, view: View, counts: npt.NDArray[Any] | None, algorithms: tuple[str, ...]) -> Receipt:
     """The receipt of a step that all members of `view` have finished.
 
     Args:
         finish: of any of them; they are equal.
         view: in which the step was finished.
         counts: (first sample, number of samples) per rank; None where nobody counted.
-        algorithm: of the last operation.
+        algorithms: of the operations, without the counts.
     """
     rows = [(UNKNOWN_SAMPLE, 0)] * len(view.members) if counts is None else counts.tolist()
     named = zip(view.members, rows, strict=True)
@@ -111,7 +111,7 @@ def write_receipt(finish: Finish, view: View, counts: npt.NDArray[Any] | None, a
         view_number=view.number,
         step=finish.step,
         contributions=tuple(Contribution(m.peer_id, m.incarnation, first, number) for m, (first, number) in named),
-        algorithm=algorithm,
+        algorithms=algorithms,
         digest=finish.digest.hex(),
         state_digest=finish.state_digest.hex(),
     )
@@ -135,7 +135,8 @@ def read_moments(path: Path) -> list[Moment]:
 def parse_receipt(fields: dict[str, Any]) -> Receipt:
     """A receipt from the object on its line."""
     contributions = tuple(Contribution(**entry) for entry in fields.pop("contributions"))
-    return Receipt(contributions=contributions, **fields)
+    algorithms = tuple(fields.pop("algorithms"))
+    return Receipt(contributions=contributions, algorithms=algorithms, **fields)
 
 
 def _whole_lines(path: Path) -> list[str]:

@@ -2,10 +2,10 @@
 
 from gossip import Core
 
-from .operations import Operations
+from .open_step import OpenStep
 
 
-def explain_waiting(core: Core, operations: Operations, now: float) -> str:
+def explain_waiting(core: Core, open_step: OpenStep, now: float) -> str:
     """What the open step waits for, at this member; a snapshot.
 
     Members that have submitted less of the step than others, or not finished it, are the root of the waiting: everybody
@@ -17,7 +17,7 @@ def explain_waiting(core: Core, operations: Operations, now: float) -> str:
     standings = [(member, *core.standing(now, member)) for member in view.members]
     counts = [count for _, count, _ in standings if count is not None]
     is_finished_by_some = len(counts) < len(standings)
-    parts = [operations.explain_missing(view.members)]
+    parts = [open_step.explain_missing(view.members)]
     for member, count, silence_s in standings:
         if count is not None and (is_finished_by_some or count < max(counts)):
             heard = "this one" if member == core.me else f"last heard {silence_s:.1f} s ago"

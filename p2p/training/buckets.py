@@ -9,8 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from collectives import Array
+
 from ..session.tensors import as_array, empty_tensor
-from ..step.operations import Array, Operation, Use
+from ..step.collective import AllReduce
+from ..step.operation import Operation
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Of parameters whose gradients can be averaged."""
@@ -102,10 +105,8 @@ def make_bucket(tensors: Sequence[Tensor], algorithm: str | None, empty: Empty =
     """A bucket for `tensors`, which are of one type; its input and its result lie in memory that `empty` makes."""
     shape, dtype = (sum(tensor.numel() for tensor in tensors),), tensors[0].dtype
     flat, result = (empty_tensor(shape, dtype, empty) for _ in range(2))
-    input, scratch = as_array(flat), as_array(torch.zeros(shape, dtype=dtype))
-    operation = Operation(
-        "all_reduce", input, as_array(result), input.shape, algorithm, Use.WEIGHTED, scratch, op="mean"
-    )
+    input = as_array(flat)
+    operation = Operation(AllReduce("mean", is_weighted=True), input, as_array(result), input.shape, algorithm)
     bucket = Bucket(tensors, flat, views(flat, tensors), views(result, tensors), operation)
     bucket.begin_step()
     return bucket

@@ -106,7 +106,9 @@ class DataParallel(torch.nn.Module):
         self._state_digest = state_digest
         self._nonfinite = _policy(nonfinite, extra)
         self._summed = _summable(module)
-        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm, peer.session.loop.host_memory.empty)
+        self._buckets = make_buckets(
+            self._summed, bucket_bytes, algorithm, peer.session.loop.resources.host_memory.empty
+        )
         self._statistics = RunningStatistics(module, algorithm)
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.tensors)}
         self._num_submitted = 0

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..session.tensors import as_array
-from ..step.operations import Operation
+from ..step.collective import AllReduce
+from ..step.operation import Operation
 from .buckets import Bucket, make_bucket, views
 
 
@@ -52,5 +53,5 @@ class RunningStatistics:
 def _make_greatest(buffers: list[Tensor], algorithm: str | None) -> Bucket:
     """A bucket of whole numbers."""
     flat, result = (torch.zeros(sum(buffer.numel() for buffer in buffers), dtype=buffers[0].dtype) for _ in range(2))
-    operation = Operation("all_reduce", as_array(flat), as_array(result), tuple(flat.shape), algorithm, op="max")
+    operation = Operation(AllReduce("max"), as_array(flat), as_array(result), tuple(flat.shape), algorithm)
     return Bucket(buffers, flat, views(flat, buffers), views(result, buffers), operation)

@@ -125,7 +125,9 @@ class Invariants:
             raise Violation("S5", f"{brief(who)} commits step {step} after {self.done.get(who)}")
         if step in lineage.raised and finish.view_number <= lineage.raised[step][0]:
             raised_at = brief(lineage.raised[step][1])
-            raise Violation("S14", f"{brief(who)} commits {brief(finish)}, {raised_at} was told that it came to nothing")
+            raise Violation(
+                "S14", f"{brief(who)} commits {brief(finish)}, {raised_at} was told that it came to nothing"
+            )
         if finish.view_number != finished_in.number:
             raise Violation("S9", f"{brief(who)} commits {brief(finish)} as finished in {brief(finished_in)}")
         self.done[who] = step

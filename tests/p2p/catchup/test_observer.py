@@ -13,7 +13,7 @@ from gossip import effects as fx
 from gossip import messages as m
 from p2p.catchup.observer import FEWEST_KEPT, MOST_KEPT_BYTES, PATIENCE_S, Observer
 from p2p.errors import OperationMismatch, RemoteProtocolError
-from p2p.memory.shared_runner import Sharing
+from p2p.memory.shared_runner import SharedRunner
 from p2p.net.frames import Delivery, Frames
 from p2p.net.parcels import Parcel, cut
 from p2p.net.transport import Transport
@@ -65,7 +65,7 @@ class Newcomer:
         self.carry_out(self.core.meet(0.0, claim(A)))
         self.carry_out(self.core.ask_for_seat(0.0, LAYOUT, follows=True))
 
-    def share(self, view: View) -> Sharing:
+    def share(self, view: View) -> SharedRunner:
         raise AssertionError("nobody has lent any memory")
 
     def carry_out(self, effects: list[fx.Effect]) -> None:

@@ -16,7 +16,7 @@ from p2p.memory.arena import REGIONS_OFFSET, Arena, Array, Mapping, Memory, Regi
 from p2p.memory.exchange import DigestFunction, Exchange
 from p2p.memory.host_memory import NUM_SLOTS
 from p2p.memory.operands import OwnOperands, RankInView
-from p2p.memory.shared_runner import Pieces, RunState, SharedRun, Sharing
+from p2p.memory.shared_runner import Pieces, RunState, SharedRun, SharedRunner
 
 SAME = bytes(16)
 SMALL_PIECES = Pieces(first_bytes=64 << 10, long_bytes=1 << 20)
@@ -127,7 +127,7 @@ class Machine:
         spaces = [arena.allocate(space_bytes) for arena in self.host.arenas]
         self.spaces = [space for space in spaces if space is not None]
 
-    def enter_view(self, *peers: int) -> list[Sharing]:
+    def enter_view(self, *peers: int) -> list[SharedRunner]:
         """In rank order."""
         seats, memories = self.host.enter_view(*peers), self.host.memories_of(*peers)
         self.rung: list[tuple[int, int]] = []
@@ -136,7 +136,9 @@ class Machine:
             return lambda other: self.rung.append((rank, other))
 
         return [
-            Sharing(self.host.arenas[peer], self.slots[peer], memories[rank], seats[rank], ring_of(rank), self.pieces)
+            SharedRunner(
+                self.host.arenas[peer], self.slots[peer], memories[rank], seats[rank], ring_of(rank), self.pieces
+            )
             for rank, peer in enumerate(peers)
         ]
 
@@ -159,10 +161,10 @@ def finish(rng: Random, *steps: Callable[[], Any]) -> None:
     raise AssertionError(f"{len(left)} of {len(steps)} wait in vain")
 
 
-def carry_out(group: Sequence[Sharing], runs: Sequence[SharedRun], seed: int = 0) -> None:
+def carry_out(group: Sequence[SharedRunner], runs: Sequence[SharedRun], seed: int = 0) -> None:
     """Until all are done. Their digests are the same."""
 
-    def step_of(sharing: Sharing, run: SharedRun) -> Callable[[], bool]:
+    def step_of(sharing: SharedRunner, run: SharedRun) -> Callable[[], bool]:
         def step() -> bool:
             assert sharing.advance() is not RunState.IDLE
             return run.done

@@ -15,7 +15,7 @@ from collectives import Execution, Reduction, one_shot_all_gather
 from collectives.elements import TYPES
 from p2p.memory.arena import Array
 from p2p.memory.operands import Interrupted
-from p2p.memory.shared_runner import PIECES, Pieces, SharedRun, Sharing
+from p2p.memory.shared_runner import PIECES, Pieces, SharedRun, SharedRunner
 from tests.collectives.delivery import deliver
 from tests.p2p.memory.machine import SAME, Machine, carry_out
 
@@ -48,7 +48,7 @@ def inputs_of(world_size: int, length: int, dtype: DType, seed: int) -> list[Arr
     return [rng.integers(0, most, length * dtype.itemsize, np.uint8).view(dtype) for _ in range(world_size)]
 
 
-def begin(group: Sequence[Sharing], values: Sequence[Array]) -> list[SharedRun]:
+def begin(group: Sequence[SharedRunner], values: Sequence[Array]) -> list[SharedRun]:
     """Enqueue a gather at each rank, into results that are full of something else."""
     runs = []
     for sharing, own in zip(group, values, strict=True):

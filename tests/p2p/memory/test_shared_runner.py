@@ -24,7 +24,7 @@ from p2p.errors import RemoteProtocolError
 from p2p.memory.arena import Array, Region
 from p2p.memory.board import DIGESTS_BYTES, Lent
 from p2p.memory.operands import Differs, Interrupted
-from p2p.memory.shared_runner import PIECES, Pieces, RunState, SharedRun, Sharing
+from p2p.memory.shared_runner import PIECES, Pieces, RunState, SharedRun, SharedRunner
 from tests.collectives.delivery import deliver
 from tests.p2p.memory.machine import SAME, SMALL_PIECES, SPACE, Machine, carry_out, finish
 
@@ -99,7 +99,7 @@ def by_messages_in_pieces(
 
 
 def run_of(
-    sharing: Sharing,
+    sharing: SharedRunner,
     algorithm: str,
     values: Array,
     result: Array,
@@ -397,7 +397,7 @@ def test_who_is_in_another_view_by_then_does_not_show_it(machine: Machine) -> No
 # What ends it.
 
 
-def broken(sharing: Sharing) -> bool:
+def broken(sharing: SharedRunner) -> bool:
     """Nothing runs any more."""
     return sharing.is_broken and [sharing.advance() for _ in range(3)] == [RunState.IDLE] * 3
 

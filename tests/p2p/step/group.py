@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collectives import BFLOAT16, Outgoing
-from p2p.memory.shared_runner import RunState, Sharing
+from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.net.frames import Segment
 from p2p.step.operations import Operation, Operations, Use
 from tests.p2p.memory.machine import Machine
@@ -79,7 +79,7 @@ class SharingGroup(Group):
     def __init__(self, machine: Machine, size: int, seed: int = 0) -> None:
         super().__init__(size, seed)
         self._machine = machine
-        self._sharings: dict[int, Sharing] = {}
+        self._sharings: dict[int, SharedRunner] = {}
 
     def install(self, *members: int, shares: bool = True) -> None:
         super().install(*members)

@@ -1,18 +1,18 @@
 """A thread that drives what belongs to a peer, and lends it to the training thread for the length of a call.
 
-Whoever drives looks at the sockets and at the memory of others by turns. Nothing but the poll of the sockets waits.
+Whoever drives polls the sockets and looks at the memory of others by turns. Nothing but the poll waits.
 """
 
 import math
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, Protocol
 
-from ..memory.shared_runner import RunState, Sharing
+from ..memory.shared_runner import RunState, SharedRunner
+from ..net.transport import Polled
 from ..step.notices import Notice
 from .ownership import DriveLock
 
@@ -24,53 +24,56 @@ LOOK_OUT_S: Final = 1e-3
 """So long the sockets may be left alone while there is other work."""
 
 
-class Driver(ABC):
+class Work(Protocol):
+    """What is driven."""
+
+    def begin(self) -> None:
+        """Before the first turn."""
+
+    def next_deadline(self) -> float:
+        """When there is something to do at the latest."""
+
+    def poll(self, timeout_s: float) -> Polled:
+        """Wait for the sockets, and do nothing about it yet: a signal's handler may raise."""
+
+    def take_deaths(self, polled: Polled) -> None:
+        """At once after the wait: a handle may be closed later, and its number given to another."""
+
+    def take(self, polled: Polled) -> None:
+        """Deal with all else that has arrived, and with what is due."""
+
+    def advance(self) -> RunState:
+        """Go on with the operations that run."""
+
+    def shared(self) -> SharedRunner | None:
+        """What runs over the memory of others."""
+
+    def crash(self, error: BaseException) -> None:
+        """Nothing can be driven any more."""
+
+    def close(self) -> None:
+        """After the last turn."""
+
+
+class Reactor:
     """Runs commands and turns, in one thread at a time.
 
     Attributes:
-        inbox: what the training thread should hear.
         ended: set when everything is closed, or may be.
         drive_lock: who drives.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        """Nothing runs before `start`. `wake` makes the poll of the sockets return."""
-        self.inbox: SimpleQueue[Notice] = SimpleQueue()
+    def __init__(self, work: Work, inbox: SimpleQueue[Notice], wake: Callable[[], None]) -> None:
+        """Nothing runs before `start`. `inbox`: what a call waits for; `wake` makes the poll of the sockets return."""
         self.ended = threading.Event()
         self.drive_lock = DriveLock()
+        self._work = work
+        self._inbox = inbox
         self._wake = wake
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = threading.Event()
         self._next_look_out = 0.0
-        self._dozes: float | None = None
         self._thread = threading.Thread(target=self._run, name="shoal-loop", daemon=True)
-
-    # What is driven.
-
-    @abstractmethod
-    def _begin(self) -> None:
-        """Before the first turn."""
-
-    @abstractmethod
-    def _advance(self) -> RunState:
-        """Go on with what runs over shared memory."""
-
-    @property
-    @abstractmethod
-    def _sharing(self) -> Sharing | None:
-        """What runs over shared memory."""
-
-    @abstractmethod
-    def _look(self, standing: RunState, limit: float = math.inf) -> None:
-        """Wait until something happens, `limit` at the latest, and deal with it; do not wait if there is more to do."""
-
-    @abstractmethod
-    def _crash(self, error: BaseException) -> None:
-        """Nothing can be driven any more."""
-
-    @abstractmethod
-    def _close(self) -> None:
-        """After the last turn."""
 
     # The training thread's side.
 
@@ -96,7 +99,7 @@ class Driver(ABC):
     def call(self, *commands: Callable[[], None], timeout_s: float) -> Notice:
         """Run `commands` and then the loop itself in the calling thread, until it has something to say.
 
-        The same as `post` and a look into `inbox`, without two changes of thread.
+        The same as `post` and a look into the inbox, without two changes of thread.
 
         Raises:
             Empty: nothing within `timeout_s`.
@@ -104,14 +107,15 @@ class Driver(ABC):
         with self.drive_lock.borrowed(interrupt=self._wake):
             try:
                 deadline = time.monotonic() + timeout_s
-                standing = RunState.IDLE
+                state = RunState.IDLE
                 if not self._stopping.is_set():
+                    self._run_commands()
                     for command in commands:
                         command()
-                    standing = self._go_on()
-                while self.inbox.empty() and time.monotonic() < deadline and not self._stopping.is_set():
-                    self._look(standing, deadline)
-                    standing = self._go_on()
+                    state = self._go_on()
+                while self._inbox.empty() and time.monotonic() < deadline and not self._stopping.is_set():
+                    self._look(state, deadline)
+                    state = self._go_on()
                 if time.monotonic() >= self._next_look_out and not self._stopping.is_set():
                     self._look(RunState.BUSY)  # others must be heard even if it is done
             except BaseException as error:
@@ -120,7 +124,7 @@ class Driver(ABC):
                     self._crash(error)
                 if is_signal:
                     raise
-        return self.inbox.get(timeout=0)
+        return self._inbox.get(timeout=0)
 
     # The thread.
 
@@ -128,7 +132,7 @@ class Driver(ABC):
         try:
             with self.drive_lock.hold():
                 try:
-                    self._begin()
+                    self._work.begin()
                 except Exception as error:
                     self._crash(error)
             while not self._stopping.is_set():
@@ -137,7 +141,7 @@ class Driver(ABC):
                 self.drive_lock.stand_by()
         finally:
             with self.drive_lock.hold():
-                self._close()
+                self._work.close()
                 self.ended.set()
 
     def _drive(self) -> None:
@@ -147,51 +151,60 @@ class Driver(ABC):
         except Exception as error:
             self._crash(error)
 
+    def _crash(self, error: BaseException) -> None:
+        self._stopping.set()
+        self._work.crash(error)
+
+    # A turn.
+
     def _go_on(self) -> RunState:
-        """Go on with what runs over shared memory, for a moment."""
+        """Go on with what runs, for a moment."""
         until = time.monotonic() + LOOK_OUT_S
-        standing = RunState.BUSY
-        while standing is RunState.BUSY and time.monotonic() < until:
-            standing = self._advance()
-            if standing is RunState.WAITING and self._spin():
-                standing = RunState.BUSY
-        return standing
+        state = RunState.BUSY
+        while state is RunState.BUSY and time.monotonic() < until:
+            state = self._work.advance()
+            if state is RunState.WAITING and self._spin():
+                state = RunState.BUSY
+        return state
 
     def _spin(self) -> bool:
         """Look again and again whether the others have come, for a while, unless that was in vain lately."""
-        sharing = self._sharing
-        assert sharing is not None
-        if not sharing.spins:
-            return sharing.is_over()
+        runner = self._work.shared()
+        if runner is None:
+            return False
+        if not runner.spins:
+            return runner.is_over()
         limit = time.monotonic() + SPIN_S
-        while not (is_over := sharing.is_over()):
+        while not (is_over := runner.is_over()):
             if time.monotonic() >= limit or not self._commands.empty() or self.drive_lock.is_wanted_back:
                 break
             os.sched_yield()  # there may be more peers than cores
-        sharing.waited(is_long=not is_over)
+        runner.waited(is_long=not is_over)
         return is_over
+
+    def _look(self, state: RunState, limit: float = math.inf) -> None:
+        """Wait until something happens, `limit` at the latest, and deal with it; do not wait if there is more to do."""
+        now = time.monotonic()
+        deadline = min(self._work.next_deadline(), limit)
+        runner = self._work.shared() if state is RunState.WAITING else None
+        if state is RunState.BUSY:
+            deadline = now
+        elif runner is not None:  # the others know then that they have to ring
+            deadline = min(deadline, now + NET_S) if runner.doze() else now
+        self.drive_lock.begin_wait()
+        polled = self._work.poll(max(0.0, deadline - now))
+        self.drive_lock.end_wait()
+        self.drive_lock.seen()
+        slept_s = time.monotonic() - now
+        if runner is not None:
+            runner.wake()
+            if not runner.spins:
+                runner.waited(is_long=slept_s > SPIN_S)
+        self._next_look_out = now + slept_s + LOOK_OUT_S
+        self._work.take_deaths(polled)
+        self._run_commands()
+        self._work.take(polled)
 
     def _run_commands(self) -> None:
         while not self._commands.empty():
             self._commands.get_nowait()()
-
-    def _sleep(self, standing: RunState, deadline: float) -> float:
-        """How long to wait for something to happen, `deadline` at the latest; others know that they have to ring."""
-        now = time.monotonic()
-        if standing is RunState.BUSY:
-            return 0.0
-        if standing is RunState.WAITING and (sharing := self._sharing) is not None:
-            self._dozes = now
-            deadline = min(deadline, now + NET_S) if sharing.doze() else now
-        return max(0.0, deadline - now)
-
-    def _awake(self) -> None:
-        """The wait is over."""
-        now = time.monotonic()
-        sharing, since = self._sharing, self._dozes
-        if since is not None and sharing is not None:
-            sharing.wake()
-            if not sharing.spins:
-                sharing.waited(is_long=now - since > SPIN_S)
-        self._dozes = None
-        self._next_look_out = now + LOOK_OUT_S

@@ -8,7 +8,7 @@ from typing import Final
 
 from ..errors import ShoalError
 from ..memory.shared_runner import PIECES
-from .operations import ROUND_ONCE, Operation
+from ..step.operation import ROUND_ONCE, Operation
 
 EARLY: Final = "results were handed out before their commit"
 """What is open is nobody's in particular: whatever is called next belongs to the same step."""

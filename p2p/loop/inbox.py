@@ -1,0 +1,37 @@
+"""What the loop has for the training thread."""
+
+import time
+from queue import SimpleQueue
+
+from ..errors import ShoalError
+from ..step.notices import Notice
+from ..step.receipts import Moment
+
+
+class Inbox:
+    """Filled by whoever drives the loop, emptied by the training thread.
+
+    Attributes:
+        notices: in the order in which they happened.
+        moments: when things happened; for whoever writes receipts.
+        failure: why this peer cannot go on.
+    """
+
+    def __init__(self, *, keep_moments: bool) -> None:
+        self.notices: SimpleQueue[Notice] = SimpleQueue()
+        self.moments: SimpleQueue[Moment] = SimpleQueue()
+        self.failure: ShoalError | None = None
+        self._keep_moments = keep_moments
+
+    def tell(self, notice: Notice) -> None:
+        """After an error that ends this peer there is no further one."""
+        if isinstance(notice, ShoalError) and not notice.goes_on:
+            if self.failure is not None:
+                return
+            self.failure = notice
+        self.notices.put(notice)
+
+    def note(self, event: str, detail: str | int) -> None:
+        """Remember when this happened."""
+        if self._keep_moments:
+            self.moments.put(Moment(time.monotonic(), event, detail))

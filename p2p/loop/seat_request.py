@@ -1,0 +1,67 @@
+"""How a peer comes by its first seat: it founds the swarm, or asks for one and looks again while it waits."""
+
+import os
+
+from gossip import Core
+from gossip.effects import Effect
+
+from ..config import LoopConfig
+from ..errors import RegistryError
+from ..host.registry import Registry, Role
+from .seeds import Seeds
+
+RUN_IS_OVER = (
+    "nobody of the swarm is left: its run has ended, and this peer, which has a state of it, had no seat; "
+    "start all peers again to go on from a checkpoint"
+)
+
+
+class SeatRequest:
+    """What the registry says that this peer is, and whether its script has asked for a seat."""
+
+    def __init__(self, registry: Registry, config: LoopConfig, role: Role, *, is_back: bool) -> None:
+        """`is_back`: this peer was removed, and returns."""
+        self.role = role
+        self._registry = registry
+        self._config = config
+        self._is_back = is_back
+        self._asked: tuple[tuple[str, bytes], int] | None = None
+        self._next_look = 0.0
+
+    def ask(self, now: float, core: Core, seeds: Seeds, layout: tuple[str, bytes], founding_size: int) -> list[Effect]:
+        """Found the swarm, or ask its members for a seat; the first time only.
+
+        Raises:
+            RegistryError: nobody is left whom this peer, which has a state, could join.
+        """
+        if self._asked is not None:
+            return []
+        self._asked = layout, founding_size
+        return self._take_part(now, core, seeds)
+
+    def _take_part(self, now: float, core: Core, seeds: Seeds) -> list[Effect]:
+        assert self._asked is not None
+        (layout, size), policy = self._asked, self._config.policy
+        if self.role is Role.JOINER:
+            if not self._is_back:
+                seeds.may_found(now, core, size, policy)
+            return core.ask_for_seat(now, layout, follows=bool(layout[0]))
+        if self._is_back or core.digest:
+            raise RegistryError(RUN_IS_OVER)
+        return core.found(now, os.urandom(16), size, layout, policy)
+
+    def look_soon(self) -> None:
+        """Somebody is gone."""
+        self._next_look = 0.0
+
+    def look_again(self, now: float, core: Core, seeds: Seeds) -> list[Effect]:
+        """If nobody whom this peer could join is alive, found the swarm. For a slow cadence.
+
+        Raises:
+            RegistryError: its state is lost.
+        """
+        if self._asked is None or self.role is not Role.JOINER or core.view is not None or now < self._next_look:
+            return []
+        self._next_look = now + self._config.look_s
+        self.role = self._registry.take_over().own.role
+        return self._take_part(now, core, seeds) if self.role is Role.FOUNDER else []

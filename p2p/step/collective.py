@@ -1,0 +1,88 @@
+"""The collectives that a peer can call, as data: what they make of the inputs of all ranks, and how.
+
+A new one is a new class here: the open step and its runners ask a collective, and never which one it is.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from collectives import Reduction, Schedule, all_reduce_schedule, choose_algorithm, one_shot_all_gather
+from collectives.program import Program
+from collectives.programs import all_gather_program, all_reduce_program
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Every rank gets what `op` makes of all inputs.
+
+    Attributes:
+        op: of `collectives.OPS`.
+        is_weighted: a mean over samples: each input is multiplied by its rank's share of them.
+    """
+
+    op: str = "sum"
+    is_weighted: bool = False
+    gathers: ClassVar[bool] = False
+    is_counts: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        assert not self.is_weighted or self.op == "mean", f"a weighted {self.op}"
+
+    @property
+    def name(self) -> str:
+        """In the fingerprint."""
+        return f"all_reduce{' weighted' if self.is_weighted else ''} {self.op}"
+
+    def choose(self, algorithm: str | None, num_bytes: int, world_size: int) -> str:
+        """The algorithm that is taken in a view of so many members, if `algorithm` was asked for."""
+        return algorithm or choose_algorithm(num_bytes, world_size)
+
+    def reduction(self, world_size: int, weight: float | None) -> Reduction:
+        """What becomes of the inputs. With a `weight` they are multiplied before, so they are only added."""
+        return Reduction("sum" if weight is not None else self.op, world_size)
+
+    def schedule(self, algorithm: str, rank: int, world_size: int) -> Schedule:
+        return all_reduce_schedule(algorithm, rank, world_size)
+
+    def program(self, algorithm: str, rank: int, world_size: int, num_bytes: int) -> Program:
+        return all_reduce_program(algorithm, rank, world_size, num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier(AllReduce):
+    """Every rank knows that all have come. A sum of one element, under a name of its own."""
+
+    @property
+    def name(self) -> str:
+        """In the fingerprint."""
+        return "barrier"
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """Every rank gets the inputs of all, one behind the other; they are of one length.
+
+    Attributes:
+        is_counts: (first sample, number of samples) of each rank: the first operation where means are weighted.
+    """
+
+    is_counts: bool = False
+    name: ClassVar[str] = "all_gather"
+    gathers: ClassVar[bool] = True
+    is_weighted: ClassVar[bool] = False
+
+    def choose(self, algorithm: str | None, num_bytes: int, world_size: int) -> str:
+        """There is one way."""
+        return "one-shot"
+
+    def reduction(self, world_size: int, weight: float | None) -> Reduction:
+        return Reduction("sum", world_size)
+
+    def schedule(self, algorithm: str, rank: int, world_size: int) -> Schedule:
+        return one_shot_all_gather(rank, world_size)
+
+    def program(self, algorithm: str, rank: int, world_size: int, num_bytes: int) -> Program:
+        return all_gather_program(rank, world_size)
+
+
+Collective = AllReduce | AllGather

@@ -1,0 +1,482 @@
+"""The open step of a peer: what its script has submitted, what of that runs in which view, and what becomes of it.
+
+One machine without I/O, clock or thread. Commands of the training thread, segments, and what the core decides come in;
+what is to be done comes back as effects (effects.py), to be carried out in order. Everything that affects an open step
+is decided here; the simulation runs this very machine.
+
+The operations of a step start in the order of the calls, and are kept, with their untouched inputs, until the step
+commits: each view that becomes active before that runs them again from the first. Every segment names its operation by
+a fingerprint; one that differs from ours is never summed. The training thread numbers its attempts at a step: what it
+has submitted for one that is over, and is still on its way, is dropped.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+import xxhash
+
+from collectives import Array
+from gossip import Member, View
+from gossip.effects import Send
+from gossip.messages import NOTHING_DONE, Abort, Cause, GivenUp
+from gossip.messages import Finish as Finished
+
+from ..errors import OperationInterrupted, OperationMismatch, RemoteProtocolError, ShoalError
+from ..memory.operands import Differs, Interrupted
+from ..memory.shared_runner import RunState
+from ..net.frames import Segment
+from ..net.parcels import Buffer, StepRecord
+from .effects import Finish, GiveUp, HandOut, Leave, SendSegment, StepEffect, Tell, Void, Withdraw
+from .mismatch import Mismatches
+from .notices import Admitted, Commit, Uncommitted, Withdrawn
+from .operation import Operation, overwrite, task_of
+from .receipts import write_receipt
+from .runner import Runner
+from .submission import Submission
+
+OBSERVES: Final = (
+    "an exception ended a `peer.step` block of this peer while it only observed: it cannot skip a step of the members, "
+    "so it leaves, and they go on; start it again"
+)
+
+
+class Stage(Enum):
+    """How far the open step is."""
+
+    EMPTY = auto()
+    """Nothing is submitted of it."""
+    OPEN = auto()
+    CLOSED = auto()
+    """All of it is submitted."""
+    FINISHED = auto()
+    """All of it is complete here, and the core knows."""
+    VOID = auto()
+    """It is given up, and the script is still to be told: when a view is installed that starts it over, so that no
+    other member can commit it; if it has submitted nothing yet, when it does."""
+
+
+class Event(Enum):
+    """What happens to it."""
+
+    SUBMIT = auto()
+    CLOSE = auto()
+    COMPLETE = auto()
+    REDO = auto()
+    """The barrier of a view has dropped what was finished."""
+    COMMIT = auto()
+    WITHDRAW = auto()
+    GIVE_UP = auto()
+    TELL = auto()
+
+
+TRANSITIONS: Final[Mapping[tuple[Stage, Event], Stage]] = MappingProxyType(
+    {
+        (Stage.EMPTY, Event.SUBMIT): Stage.OPEN,
+        (Stage.OPEN, Event.SUBMIT): Stage.OPEN,
+        (Stage.OPEN, Event.CLOSE): Stage.CLOSED,
+        (Stage.CLOSED, Event.COMPLETE): Stage.FINISHED,
+        (Stage.FINISHED, Event.REDO): Stage.CLOSED,
+        (Stage.FINISHED, Event.COMMIT): Stage.EMPTY,
+        (Stage.CLOSED, Event.COMMIT): Stage.EMPTY,  # an observer is fed what the members have committed
+        (Stage.EMPTY, Event.COMMIT): Stage.EMPTY,  # step 0
+        (Stage.EMPTY, Event.WITHDRAW): Stage.EMPTY,
+        (Stage.OPEN, Event.WITHDRAW): Stage.EMPTY,
+        **{(stage, Event.GIVE_UP): Stage.VOID for stage in Stage},
+        (Stage.VOID, Event.TELL): Stage.EMPTY,
+    }
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """The open step in the active view. `num_offered`: of the results that are wanted before the commit."""
+
+    runner: Runner
+    rank: int
+    view: View
+    num_started: int = 0
+    num_complete: int = 0
+    num_offered: int = 0
+    counts: Array | None = None
+
+    def begin(self) -> None:
+        """Another step is open."""
+        self.runner.end_step()
+        self.num_started = self.num_complete = self.num_offered = 0
+        self.counts = None
+
+
+class OpenStep:
+    """The steps of one peer, one after the other.
+
+    Attributes:
+        stage: of the open one.
+        done: the last one that is committed here, or was loaded.
+        submission: what the script has submitted for the open one.
+        num_refused: segments that came early, and fitted nothing when their turn came.
+    """
+
+    def __init__(self, me: Member, *, segment_bytes: int) -> None:
+        """Nothing is open. A segment carries `segment_bytes` at most."""
+        self.stage = Stage.EMPTY
+        self.done = NOTHING_DONE
+        self.submission: Submission | None = None
+        self.num_refused = 0
+        self._me = me
+        self._segment_bytes = segment_bytes
+        self._view: View | None = None
+        self._run: _Run | None = None
+        self._barred_in = 0
+        self._over = -1
+        self._owed: ShoalError | None = None
+        self._first_sequence = 0
+        self._pending: defaultdict[int, list[Segment]] = defaultdict(list)
+        self._mismatches = Mismatches(me)
+        self._reported: tuple[int, int, int] | None = None
+
+    @property
+    def runner(self) -> Runner | None:
+        """Who carries operations out, if a view is active, and this peer has not given its step up."""
+        return None if self._run is None else self._run.runner
+
+    def _move(self, event: Event) -> None:
+        assert (self.stage, event) in TRANSITIONS, f"{event.name} in {self.stage.name}, step {self.done + 1}"
+        self.stage = TRANSITIONS[self.stage, event]
+
+    # Commands of the training thread.
+
+    def submit(self, step: int, attempt: int, operation: Operation) -> list[StepEffect]:
+        """Add `operation` to `step`, which is opened by its first one."""
+        if attempt <= self._over:
+            return []
+        if self.stage is Stage.VOID:  # before anything of it is sent: the others are at their next call
+            return self._tell(attempt) if self.submission is None else []
+        self._move(Event.SUBMIT)
+        if self.submission is None:
+            self.submission = Submission(step, attempt)
+        self.submission.add(operation, self._segment_bytes)
+        return [*self._go_on(), *self._compare()]
+
+    def close(self, attempt: int, state_digest: bytes) -> list[StepEffect]:
+        """Nothing more is submitted for the open step, which was computed with parameters of this digest."""
+        if attempt <= self._over or self.stage is Stage.VOID:
+            return []
+        self._move(Event.CLOSE)
+        assert self.submission is not None
+        self.submission.state_digest = state_digest
+        return [*self._compare(), *self._go_on()]
+
+    def withdraw(self, step: int, attempt: int) -> list[StepEffect]:
+        """Take back what was submitted. The others start the step over, if they were sent anything of it.
+
+        Nothing more of this peer runs before they do, also if this happens in the barrier of a view.
+        """
+        if attempt <= self._over or self.stage is Stage.VOID:
+            return []  # it is given up: the training thread is told of that
+        self._move(Event.WITHDRAW)
+        operations = [] if self.submission is None else self.submission.operations
+        has_run = self._run is not None and self._run.num_started > 0
+        interrupts = any(operation.is_uncommitted for operation in operations)
+        self.submission, self._over = None, attempt
+        told: list[StepEffect] = [Tell(Withdrawn(step))]
+        if not (has_run or interrupts):
+            return told
+        self._bar()
+        return [*told, Withdraw(step, interrupts)]
+
+    def void(self, step: int, reason: str) -> list[StepEffect]:
+        """The script has withdrawn from `step` and goes on without it, so nobody else may go on with it."""
+        if self.stage is Stage.VOID:  # as the others found, too; this script knows already
+            self._owed = None
+            self._move(Event.TELL)
+            return []
+        if self._view is None:
+            return [Tell(ShoalError(OBSERVES)), Leave()]
+        self._bar()
+        return [Void(step, reason)]
+
+    def _bar(self) -> None:
+        """Nothing more of this step runs in the installed view."""
+        self._run = None
+        self._barred_in = 0 if self._view is None else self._view.number
+
+    # Segments, and what else arrives.
+
+    def receive(self, segment: Segment) -> list[StepEffect]:
+        """A segment of the installed view.
+
+        Raises:
+            RemoteProtocolError: it fits nothing; nothing changed.
+        """
+        index, run = segment.sequence - self._first_sequence, self._run
+        if index < 0:
+            return []  # of a step that was given up here while it was under way
+        if run is None or index >= run.num_started:
+            self._pending[segment.sequence].append(segment)
+            return []
+        return [*self._feed(run, index, segment), *self._go_on()]
+
+    def overhear(self, source: Member, abort: Abort) -> list[StepEffect]:
+        """`source` says what it has called."""
+        if self._view is None:
+            return []
+        step = self.done + 1
+        told = self._mismatches.hear(self._view, self.submission, step, source, abort)
+        return [*told, *self._compare()]
+
+    def _feed(self, run: _Run, index: int, segment: Segment) -> Sequence[StepEffect]:
+        assert self.submission is not None
+        if segment.fingerprint != self.submission.fingerprints[index]:
+            return self._object(run, index, segment.source)
+        try:
+            run.runner.receive(index, segment)
+        except ValueError as error:
+            raise RemoteProtocolError(f"segment of operation {segment.sequence}: {error}") from None
+        self._reported = None
+        return ()
+
+    # What runs.
+
+    def advance(self) -> tuple[RunState, list[StepEffect]]:
+        """Go on with what runs, for a moment.
+
+        Raises:
+            RemoteProtocolError: a member lends what it does not have; nothing more runs in this view.
+        """
+        run = self._run
+        if run is None:
+            return RunState.IDLE, []
+        try:
+            state = run.runner.advance()
+        except Interrupted:
+            return RunState.IDLE, []  # the next view is on its way
+        except Differs as error:
+            return RunState.IDLE, self._object(run, run.num_complete, error.rank)
+        if state is not RunState.BUSY and not run.runner.outgoing:
+            return state, []
+        self._reported = None
+        return state, self._go_on()
+
+    def _go_on(self) -> list[StepEffect]:
+        """Send what is to be sent, start what may start, and say what is complete."""
+        run, submission = self._run, self.submission
+        effects: list[StepEffect] = []
+        if run is None or submission is None or self.stage is Stage.VOID:
+            return effects
+        operations, runner = submission.operations, run.runner
+        while True:
+            if runner.outgoing:
+                effects += self._take_outgoing(runner, submission)
+            if run.num_complete < run.num_started and runner.is_complete(run.num_complete):
+                operation = operations[run.num_complete]
+                if operation.collective.is_counts:
+                    run.counts = operation.result.reshape(len(run.view.members), -1)
+                run.num_complete += 1
+            elif run.num_started < len(operations) and (
+                run.counts is not None or not operations[run.num_started].collective.is_weighted
+            ):
+                effects += self._start(run, submission)
+            else:
+                break
+        effects += self._offer(run, submission)
+        if self.stage is Stage.CLOSED and run.num_complete == len(operations):
+            effects.append(self._finish(run, submission))
+        return effects
+
+    def _start(self, run: _Run, submission: Submission) -> list[StepEffect]:
+        index, size = run.num_started, len(run.view.members)
+        fingerprint = submission.fingerprints[index]
+        task = task_of(submission.operations[index], fingerprint, run.rank, size, run.counts, submission.step)
+        run.num_started += 1
+        run.runner.start(index, task)
+        effects: list[StepEffect] = []
+        for segment in self._pending.pop(self._first_sequence + index, ()):
+            try:
+                effects += self._feed(run, index, segment)
+            except RemoteProtocolError:
+                self.num_refused += 1
+        return effects
+
+    def _take_outgoing(self, runner: Runner, submission: Submission) -> Iterable[StepEffect]:
+        sent, runner.outgoing = runner.outgoing, []
+        first, fingerprints = self._first_sequence, submission.fingerprints
+        return [SendSegment(first + index, fingerprints[index], segment) for index, segment in sent]
+
+    def _offer(self, run: _Run, submission: Submission) -> list[StepEffect]:
+        """What is complete, and wanted before the commit; in this view each once."""
+        first, run.num_offered = max(run.num_offered, submission.num_handed_out), run.num_complete
+        wanted = (index for index in range(first, run.num_complete) if submission.operations[index].is_uncommitted)
+        return [HandOut(index, run.view.number) for index in wanted]
+
+    def hand_out(self, index: int) -> list[StepEffect]:
+        """The core knows that the result of operation `index` is about to be used."""
+        submission = self.submission
+        if submission is None or index < submission.num_handed_out:
+            return []
+        submission.num_handed_out = index + 1
+        operation = submission.operations[index]
+        return [Tell(Uncommitted(operation, operation.result))]
+
+    def _finish(self, run: _Run, submission: Submission) -> Finish:
+        self._move(Event.COMPLETE)
+        assert submission.state_digest is not None and submission.step == self.done + 1, f"step {submission.step}"
+        submission.counts = run.counts
+        number = len(submission.operations)
+        digests = b"".join([run.runner.digest(index) for index in range(number)])
+        digest = xxhash.xxh3_128_digest(digests)
+        return Finish(submission.step, digest, submission.state_digest, number, run.view.number)
+
+    # Views and commits.
+
+    def installed(self, view: View) -> list[StepEffect]:
+        """A view replaces the one before: nothing of that one completes any more, and its segments are dropped."""
+        self._view, self._run = view, None
+        self._first_sequence, self._pending = 0, defaultdict(list)
+        self._mismatches.begin()
+        self._reported = None
+        is_owed = self.stage is Stage.VOID and self.submission is not None
+        return self._tell(self.submission.attempt) if is_owed and self.submission is not None else []
+
+    def activated(self, view: View, done: int, runner: Runner) -> list[StepEffect]:
+        """Run what was submitted in `view`, by `runner`, from step `done` + 1 on."""
+        self.done = done
+        self._mismatches.begin()
+        told: list[StepEffect] = [Tell(Admitted(view, done))]
+        if view.number <= self._barred_in:
+            return told
+        if self.stage is Stage.FINISHED:
+            self._move(Event.REDO)
+        self._run = _Run(runner, view.members.index(self._me), view)
+        return [*told, *self._go_on()]
+
+    def committed(self, finish: Finished, view: View) -> Commit:
+        """All have finished the step, in `view`: what the training thread is to hear."""
+        self._move(Event.COMMIT)
+        submission = self._end(finish.step, view)
+        receipt = write_receipt(finish, view, submission.counts, submission.algorithms)
+        return Commit(receipt, view, submission.operations, tuple(submission.fingerprints))
+
+    def _end(self, step: int, view: View) -> Submission:
+        """The step is committed, with these members on its receipt."""
+        submission, self.submission = self.submission or Submission(step, self._over), None
+        self.done, self._over = step, submission.attempt
+        if self._run is not None:  # in a barrier the count of the view has not begun
+            self._first_sequence += len(submission.operations)
+            self._run.begin()
+        self._mismatches.commit(member.peer_id for member in view.members)
+        return submission
+
+    def loaded(self, step: int, contributors: Iterable[str], state_digest: bytes | None) -> None:
+        """The state after `step` is loaded, whose receipt names `contributors`.
+
+        If the training thread waits for a step, that is the one after it; `state_digest` is of the parameters now.
+        """
+        self.done = step
+        self._mismatches.commit(contributors)
+        if state_digest is not None:
+            assert self.submission is not None and self._run is None
+            self.submission.renumber(step + 1, state_digest, self._segment_bytes)
+
+    def take_over(self, record: StepRecord, results: Sequence[Buffer]) -> Commit | None:
+        """The members have committed a step with these results; None if it is not all submitted here yet.
+
+        Raises:
+            OperationMismatch: other operations were submitted here.
+        """
+        finish, view, submission = record.finish, record.view, self.submission
+        is_submitted = submission is not None and submission.step == finish.step and self.stage is Stage.CLOSED
+        if record.fingerprints and not is_submitted:
+            return None
+        operations = [] if submission is None else submission.operations
+        try:
+            if submission is not None and tuple(submission.fingerprints) != record.fingerprints:
+                ours = ", ".join(operation.describe() for operation in operations)
+                raise ValueError(f"step {finish.step} is {ours} here, and another one at the members")
+            overwrite(operations, results)
+            counts = np.array(record.counts, np.int64)
+        except (ValueError, OverflowError) as error:
+            raise OperationMismatch(str(error), is_alone=True) from None
+        self._move(Event.COMMIT)
+        self._end(finish.step, view)
+        return Commit(write_receipt(finish, view, counts, record.algorithms), view, operations, record.fingerprints)
+
+    # Steps that are given up.
+
+    def aborted(self, given_up: GivenUp) -> list[StepEffect]:
+        """The barrier of the installed view says that the step came to nothing."""
+        if self.stage is Stage.VOID:
+            return []
+        if given_up.cause is Cause.MISMATCH:
+            error: ShoalError = OperationMismatch(given_up.reason)
+        else:
+            error = OperationInterrupted(given_up.step, given_up.view_number, given_up.reason)
+        self._give_up(error)
+        return [] if self.submission is None else self._tell(self.submission.attempt)
+
+    def _object(self, run: _Run, index: int, rank: int) -> list[StepEffect]:
+        """A rank calls operation `index` differently."""
+        assert self.submission is not None
+        return [*self._mismatches.see(run.view, self.submission, index, run.view.members[rank])]
+
+    def _compare(self) -> list[StepEffect]:
+        """Give the step up if somebody calls one of its operations differently."""
+        submission, view = self.submission, self._view
+        if submission is None or view is None or (found := self._mismatches.find(submission)) is None:
+            return []
+        ours, reason = found
+        if self._mismatches.is_fresh(self._me):
+            return [Tell(OperationMismatch(reason, is_alone=True)), Leave()]
+        if self.stage is Stage.FINISHED:
+            return []  # it ends here before that operation: whoever has called it starts the step over, and says why
+        self._give_up(OperationMismatch(reason))
+        self._bar()
+        told = [Send(member, ours, view.stamp) for member in view.members if member != self._me]
+        return [*told, GiveUp(submission.step, reason)]
+
+    def _give_up(self, error: ShoalError) -> None:
+        self._move(Event.GIVE_UP)
+        self._owed = error
+        self._mismatches.settle()
+
+    def _tell(self, attempt: int) -> list[StepEffect]:
+        """The script hears that its step was given up; what it has submitted for it in this attempt is void."""
+        error, self._owed = self._owed, None
+        self._move(Event.TELL)
+        self.submission, self._over = None, attempt
+        assert error is not None
+        return [Tell(error)]
+
+    def stop(self) -> None:
+        """Nothing more runs, in no view."""
+        self._run = None
+
+    # For people, and for the core.
+
+    def progress(self) -> tuple[int, int, int] | None:
+        """Step, operations submitted and complete in the active view; None: nothing has got on since the last time."""
+        if self._run is None or self.submission is None or self.stage is Stage.FINISHED:
+            return None
+        standing = self.done + 1, len(self.submission.operations), self._run.num_complete
+        if standing == self._reported:
+            return None
+        self._reported = standing
+        return standing
+
+    def explain_missing(self, members: Sequence[object]) -> str:
+        """The first segment that is waited for, in words; `members` in rank order."""
+        run = self._run
+        if run is None:
+            return ""
+        started = range(run.num_complete, run.num_started)
+        missing = [(index, each) for index in started for each in run.runner.missing(index)]
+        if not missing:
+            return ""
+        index, first = missing[0]
+        where = f"segment {first.segment} of {first.num_segments} of operation {index}"
+        peer = members[first.peer] if first.peer < len(members) else f"of rank {first.peer}"
+        return f"waits for {where} from peer {peer} (and {len(missing) - 1} more)"

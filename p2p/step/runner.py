@@ -1,0 +1,115 @@
+"""Who carries out the operations of a view: by messages, over shared memory, or staged through either.
+
+The open step starts tasks in order, brings what arrives, asks what is complete, and sends what a runner leaves in
+`outgoing`. It does not know which runner it has. An operation that is *not ready yet* is started all the same, and its
+runner goes on with it in `advance`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import xxhash
+
+from collectives import Array, Awaited, Execution, Outgoing, scale
+
+from ..memory.shared_runner import RunState
+from ..net.frames import Segment
+from .operation import Task
+
+
+class Runner(Protocol):
+    """The operations of one step after the other, in one view.
+
+    Attributes:
+        outgoing: (index of the operation, segment) to be sent, in order; whoever sends them empties it.
+    """
+
+    outgoing: list[tuple[int, Outgoing]]
+
+    def start(self, index: int, task: Task) -> None:
+        """Begin operation `index` of the open step; those before it were started."""
+
+    def receive(self, index: int, segment: Segment) -> None:
+        """A segment of an operation that was started, with its fingerprint.
+
+        Raises:
+            ValueError: it fits no transfer; nothing changed.
+        """
+
+    def advance(self) -> RunState:
+        """Go on, for a moment.
+
+        Raises:
+            Interrupted: a rank has left this view; nothing more runs.
+            Differs: a rank calls another operation; nothing more runs.
+            RemoteProtocolError: a rank lends what it does not have; nothing more runs.
+        """
+
+    def is_complete(self, index: int) -> bool:
+        """Whether the result is there, and what others need of it has been handed out."""
+
+    def digest(self, index: int) -> bytes:
+        """The digests of all chunks of the result, once it is complete."""
+
+    def missing(self, index: int) -> Sequence[Awaited]:
+        """What an operation that was started still waits for."""
+
+    def end_step(self) -> None:
+        """The step is over: the next operation is the first of another one."""
+
+
+class MessageRunner:
+    """Operations by messages, each as its segments come."""
+
+    def __init__(self, segment_bytes: int) -> None:
+        """`segment_bytes`: what one segment carries, at most."""
+        self.outgoing: list[tuple[int, Outgoing]] = []
+        self._segment_bytes = segment_bytes
+        self._running: list[Execution] = []
+
+    def start(self, index: int, task: Task) -> None:
+        assert index == len(self._running)
+        run = Execution(
+            task.schedule(),
+            task.rank,
+            task.input if task.weight is None else _weighted(task, task.weight),
+            task.result,
+            segment_bytes=self._segment_bytes,
+            reduction=task.reduction,
+            own_chunk=task.rank if task.gathers else None,
+            digest=xxhash.xxh3_128_digest,
+        )
+        self._running.append(run)
+        self.outgoing += [(index, segment) for segment in run.start()]
+
+    def receive(self, index: int, segment: Segment) -> None:
+        run = self._running[index]
+        sent = run.receive(segment.source, segment.transfer, segment.segment, segment.payload)
+        self.outgoing += [(index, each) for each in sent]
+
+    def advance(self) -> RunState:
+        return RunState.IDLE
+
+    def is_complete(self, index: int) -> bool:
+        return self._running[index].done
+
+    def digest(self, index: int) -> bytes:
+        return self._running[index].digest()
+
+    def missing(self, index: int) -> Sequence[Awaited]:
+        return self._running[index].missing()
+
+    def end_step(self) -> None:
+        self._running.clear()
+
+
+def _weighted(task: Task, weight: float) -> Array:
+    """The input times `weight`; zeros, not 0 x input, where that is 0."""
+    operation = task.operation
+    if operation.scratch is None:
+        operation.scratch = operation.input.copy()
+    if weight == 0:
+        operation.scratch.fill(0)
+    else:
+        scale(operation.input, weight, operation.scratch)
+    return operation.scratch

@@ -1,0 +1,56 @@
+"""What a script has submitted for the open step, in one attempt at it."""
+
+from dataclasses import dataclass, field
+
+from collectives import Array
+from gossip.messages import NOT_CALLED
+
+from .operation import Operation
+from .receipts import UNKNOWN_SAMPLE
+
+
+@dataclass(slots=True, eq=False)
+class Submission:
+    """The operations of one attempt, in order.
+
+    Attributes:
+        step: which they are for.
+        attempt: number of the attempt, at whichever step; only grows.
+        operations: with their inputs untouched until the step commits.
+        fingerprints: of them.
+        state_digest: of the parameters that the step is computed with; None until the last operation was submitted.
+        counts: (first sample, number of samples) per rank, of the view in which the step was finished last.
+        num_handed_out: of the operations, from the first on, those whose results the script has before the commit.
+    """
+
+    step: int
+    attempt: int
+    operations: list[Operation] = field(default_factory=list)
+    fingerprints: list[bytes] = field(default_factory=list)
+    state_digest: bytes | None = None
+    counts: Array | None = None
+    num_handed_out: int = 0
+
+    def add(self, operation: Operation, segment_bytes: int) -> None:
+        self.fingerprints.append(operation.fingerprint(segment_bytes, len(self.operations), self.step))
+        self.operations.append(operation)
+
+    def renumber(self, step: int, state_digest: bytes, segment_bytes: int) -> None:
+        """It is that step now, and counts no samples: the state before it was loaded meanwhile."""
+        operations, self.operations, self.fingerprints = self.operations, [], []
+        self.step, self.state_digest = step, state_digest
+        for operation in operations:
+            self.add(operation, segment_bytes)
+            if operation.collective.is_counts:
+                operation.input[...] = UNKNOWN_SAMPLE, 0
+
+    def called(self, index: int) -> str | None:
+        """Operation `index` in words; None: not called yet."""
+        if index < len(self.operations):
+            return self.operations[index].describe()
+        return NOT_CALLED if self.state_digest is not None else None
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """Of each operation but the counts, as it ran last."""
+        return tuple(each.ran for each in self.operations if not each.collective.is_counts)
