@@ -129,15 +129,19 @@ class StepMachine:
             step: the step.
             digest: of the chain up to it, as the donor gave it.
         """
-        is_next = (step > self.done or not self.digest) and (self._target is None or step < self._target[0])
-        is_wanted = (step, digest) == self._target and self._target != (self.done, self.digest)
-        if self.seated or not (is_next or is_wanted):
+        if not self.takes(step, digest):
             return []  # another view came meanwhile, and its barrier may ask for a later state
         self.done, self.digest = step, digest
         if self.phase is Phase.JOINING:
             return []
         mine = Ready(False, step, digest, None, self.given_up, self._maps_all)
         return [*self._tell_all(mine), *self.receive(self._me, mine)]
+
+    def takes(self, step: int, digest: bytes) -> bool:
+        """Whether the state after `step` is of use here; of whoever has a later past than the others, an earlier one."""
+        is_next = (step > self.done or not self.digest) and (self._target is None or step < self._target[0])
+        is_wanted = (step, digest) == self._target and self._target != (self.done, self.digest)
+        return not self.seated and (is_next or is_wanted)
 
     def wanted_state(self) -> tuple[int, bytes, Member] | None:
         """Step and chain digest of the state that this member needs before it is seated, and who has it."""

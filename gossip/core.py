@@ -212,6 +212,10 @@ class Core:
         self._status.loaded(self.done)
         return self._follow_up(now, effects)
 
+    def takes(self, step: int, digest: bytes) -> bool:
+        """Whether the state after `step` is of use; `digest` is of the chain up to it."""
+        return not self.ended and self._steps.takes(step, digest)
+
     def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
         """An observer was given the committed `step`, as bytes. `previous`: digest of the chain before it."""
         return [] if self._steps.seated or self.ended else self._joining.fed(step, previous, digest)

@@ -130,7 +130,7 @@ class Observer:
             return []
         parcel, self._held = self._held, None
         assert isinstance(parcel.record, StateRecord)
-        if self._core.seated or not self._fits(parcel.step, parcel.record):
+        if not self._fits(parcel.step, parcel.record):
             return []
         self._is_offered = True
         tree, *tensors = parcel.parts
@@ -141,7 +141,7 @@ class Observer:
         core = self._core
         if core.view is not None and record.view.lineage != core.view.lineage:
             return False
-        return step > core.done or (step == core.done and record.digest != core.digest)
+        return core.takes(step, record.digest)
 
     def loaded(self, now: float, offer: StateOffer) -> list[Effect]:
         """The state that was offered is loaded."""

@@ -9,7 +9,7 @@ from gossip.messages import NOTHING_DONE, Finish, Ready
 
 from .memory import Tokens
 from .report import brief
-from .training import NUM_OPERATIONS, Results
+from .training import NUM_OPERATIONS, OTHER, Results
 
 
 class Violation(Exception):
@@ -170,14 +170,20 @@ class Invariants:
         """What is committed holds what each member of its view has submitted in it, and nothing else."""
         if finish.step == 0:
             return
-        if len(results) != NUM_OPERATIONS:
+        if not results:
             raise Violation("S5", f"{brief(who)} commits {brief(finish)}, whose result it does not have")
+        if further := self._contributed.get((view.stamp, finish.step, len(results))):
+            raise Violation("S15", f"{brief(who)} commits {brief(finish)} of {len(results)}, others called {further}")
         for operation, chunks in enumerate(results):
             inputs = self._contributed.get((view.stamp, finish.step, operation), {})
             expected: Tokens = tuple(inputs.get(member, "nothing") for member in view.members)
             for chunk in chunks:
                 if len(chunk) != len(view.members):
                     raise Violation("S9", f"{brief(who)} commits {brief(finish)} of {len(chunk)} members: {chunk}")
+                if len({OTHER in token for token in chunk}) > 1:
+                    raise Violation(
+                        "S15", f"{brief(who)} commits {brief(finish)}, the sum of calls that differ: {chunk}"
+                    )
                 if chunk != expected:
                     raise Violation(
                         "S7", f"{brief(who)} commits {brief(finish)} with {chunk}, submitted was {expected}"

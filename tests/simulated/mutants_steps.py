@@ -4,16 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import gossip.commit
-from gossip import Core, Envelope, Member, Phase, View
+from gossip import Core, Envelope, Phase, View
 from gossip.commit import StepMachine, chain
-from gossip.effects import Committed, Effect, Feed
+from gossip.effects import Effect, Feed
 from gossip.membership import Membership
-from gossip.messages import Beat, Finish, Progress, Ready
+from gossip.messages import Beat, Finish, GivenUp, Progress, Ready
 from gossip.view import feeder_of
+from p2p.step import effects as sx
 
 from .mutant import Mutant, mutant
 from .peer import Peer
-from .training import NUM_OPERATIONS, Part, Training, digest_of
+from .training import NUM_OPERATIONS, Part, TokenRunner, Training
 
 # Finish and commit.
 
@@ -66,9 +67,9 @@ def _install_without_finish(original: Callable[..., list[Effect]]) -> Callable[.
 
 
 def _settle_and_keep(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    def settle(self: StepMachine, done: int, digest: bytes, seated: dict[Member, Ready]) -> list[Effect]:
+    def settle(self: StepMachine, done: int, digest: bytes, given_up: list[GivenUp]) -> list[Effect]:
         kept = self.finish
-        effects = original(self, done, digest, seated)
+        effects = original(self, done, digest, given_up)
         if kept is not None and kept.step == self.done + 1:
             self.finish = replace(kept, view_number=self.view.number if self.view else 0)
         return effects
@@ -79,7 +80,7 @@ def _settle_and_keep(original: Callable[..., list[Effect]]) -> Callable[..., lis
 def _beat_what_is_ready_now(self: StepMachine) -> list[Effect]:
     if self.view is None:
         return []
-    now = Ready(self.seated, self.done, self.digest, self.finish, *self._aborted)
+    now = Ready(self.seated, self.done, self.digest, self.finish, self.given_up)
     return self._tell_all(Beat(now, self._standing()))
 
 
@@ -90,100 +91,75 @@ def _load_later_states_only(original: Callable[..., list[Effect]]) -> Callable[.
     return loaded
 
 
-# Observers.
+# What the host sees to: the fence of data frames, lent memory, and in which view a step is finished.
 
 
-def _feed_what_is_finished(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    def finished(self: Core, now: float, step: int, digest: bytes, state_digest: bytes) -> list[Effect]:
-        before = self._steps.digest
-        effects = original(self, now, step, digest, state_digest)
-        view = self.view
-        assert view is not None
-        followers = [m for m in self._next.admission.followers(now) if feeder_of(m, view) == self.me]
-        if not any(isinstance(effect, Committed) for effect in effects):
-            finish = Finish(step, digest, state_digest, view.number)
-            effects = [
-                *effects,
-                *(Feed(member, step, before, gossip.commit.chain(before, finish)) for member in followers),
-            ]
-        return effects
+def _feed_what_is_finished(original: Callable[[Peer, sx.Finish], None]) -> Callable[[Peer, sx.Finish], None]:
+    def finish(self: Peer, effect: sx.Finish) -> None:
+        view, before, done = self.view, self.core.digest, self.done
+        original(self, effect)
+        if view is None or self.done > done or not self.alive:
+            return
+        made = Finish(effect.step, effect.digest, effect.state_digest, view.number)
+        self.training.results[effect.step] = effect.digest
+        for member in self.core._next.admission.followers(self.now()):
+            if feeder_of(member, view) == self.member:
+                self._feed(Feed(member, effect.step, before, gossip.commit.chain(before, made)))
+        del self.training.results[effect.step]
 
-    return finished
+    return finish
 
 
-def _feed_from_what_there_is(original: Callable[..., None]) -> Callable[..., None]:
-    def feed(self: Peer, effect: Feed) -> None:
-        training = self.training
-        if effect.step in training.results:
-            original(self, effect)
-        elif training._was_finished:
-            training.results[effect.step] = digest_of(training._was_finished)
-            original(self, effect)
-            del training.results[effect.step]
+def _take_in_unfenced(original: Callable[[Peer, Part], None]) -> Callable[[Peer, Part], None]:
+    def take_in(self: Peer, part: Part) -> None:
+        if self.view is not None and part.sender in self.view.members:
+            original(self, replace(part, stamp=self.view.stamp))
 
-    return feed
+    return take_in
 
 
-# What the host sees to: the fence of data frames, and lent memory.
+def _read_without_board(self: TokenRunner, rank: int, part: Part) -> None:
+    self._add(part.region, rank, self._training.memory_of(part.sender).read(part.region)[0])
 
 
-def _take_in_unfenced(self: Peer, part: Part) -> None:
-    if self.view is not None and part.sender in self.view.members:
-        self.training.receive(replace(part, stamp=self.view.stamp))
-
-
-def _read_without_board(self: Training, part: Part) -> None:
-    tokens, _ = self._world.peers[part.sender].arena.read(part.region)
-    if part.stamp == self._peer.core.stamp:
-        self.add(part, tokens)
-
-
-def _free_at_the_end_of_an_operation(original: Callable[..., None]) -> Callable[..., None]:
-    def restart(self: Training) -> None:
-        if self._was_finished:
-            self._inputs, self._computing = {}, None
+def _free_at_the_end_of_an_operation(original: Callable[[Training], None]) -> Callable[[Training], None]:
+    def finishes(self: Training) -> None:
         original(self)
+        self._inputs = {}
 
-    return restart
+    return finishes
 
 
-def _clip_at_finish(original: Callable[..., None]) -> Callable[..., None]:
+def _clip_at_finish(original: Callable[[Peer, sx.Finish], None]) -> Callable[[Peer, sx.Finish], None]:
     """C6: the user is given its result when it is complete here, and writes into it."""
 
-    def try_finish(self: Training) -> None:
-        before = self.finished
-        original(self)
-        if self.finished != before and self._world.plan.two_phase:
+    def finish(self: Peer, effect: sx.Finish) -> None:
+        original(self, effect)
+        if self._world.plan.two_phase:
             for operation in range(NUM_OPERATIONS):
-                self._arena.write(("result", operation), (f"clipped {self.done}",))
+                self.arena.write(("result", operation), (f"clipped {effect.step}",))
 
-    return try_finish
+    return finish
 
 
-def _finish_on_the_board_first(self: Training) -> None:
+def _finish_on_the_board_first(self: Peer, effect: sx.Finish) -> None:
     """C9: others read on the board that a step is finished, and only then its own core hears of it."""
-    peer, step = self._peer, self.done + 1
-    if not peer.active or self.finished == step or self.halted == step or len(self._complete) < NUM_OPERATIONS:
-        return
-    assert peer.view is not None
-    view, core = peer.view, peer.core
-    self.finished = step
-    self._was_finished = tuple(self._complete[operation] for operation in range(NUM_OPERATIONS))
-    digest = digest_of(self._was_finished)
-    self._world.invariants.finished(peer.member, view, step, (digest, self.state))
-    said = Progress(core.done, core._steps.digest, Finish(step, digest, self.state, view.number))
+    view, core, step = self.view, self.core, effect.step
+    assert view is not None
+    self.training.finishes()
+    digests = effect.digest, effect.state_digest
+    self._world.invariants.finished(self.member, view, step, digests)
+    said = Progress(core.done, core.digest, Finish(step, *digests, view.number))
     for member in view.members:
-        if member != peer.member:
+        if member != self.member:
             other = self._world.peers[member]
-            self._world.clock.after(0.0, other, "board", other.receive, Envelope(peer.member, view.stamp, said))
+            self._world.clock.after(0.0, other, "board", other.receive, Envelope(self.member, view.stamp, said))
 
     def tell() -> None:
-        if peer.alive and peer.view == view and peer.active and core.done + 1 == step:
-            peer.perform(core.finished(peer.now(), step, digest, self.state))
-        elif peer.alive:  # its finish is lost with the view
-            self._was_finished = ()
+        if self.alive and core.may_finish(step, view.number):
+            self.perform(core.finished(self.now(), step, *digests))
 
-    self._world.clock.after(0.02, peer, "finish", tell)
+    self._world.clock.after(0.02, self, "finish", tell)
 
 
 STEPS: dict[str, Mutant] = {
@@ -199,39 +175,38 @@ STEPS: dict[str, Mutant] = {
     ),
     "R4: READY says what is so now": mutant((StepMachine, "beat", _beat_what_is_ready_now), breaks="R4", seed=0),
     "R4: the board shows a finish before the core hears of it": mutant(
-        (Training, "_try_finish", _finish_on_the_board_first), breaks="S8 S4 S5 never", seed=3
+        (Peer, "_finish", _finish_on_the_board_first), breaks="S8 S4 S5 never", seed=3
     ),
     "R5: the highest level instead of the lowest": mutant((gossip.commit, "min", max), breaks="S8 S4 S5 never", seed=6),
     "R5: what was finished survives the redo": mutant(
         (StepMachine, "_settle", _settle_and_keep(StepMachine._settle)), breaks="AssertionError S8 S9 never", seed=6
     ),
     "R7: an input is freed at the end of its operation": mutant(
-        (Training, "restart", _free_at_the_end_of_an_operation(Training.restart)), breaks="S6", seed=6
+        (Training, "finishes", _free_at_the_end_of_an_operation(Training.finishes)), breaks="S6 KeyError", seed=6
     ),
     "R15: nobody is told that results were handed out": mutant(
         (StepMachine, "handed_out", lambda self: None), breaks="S13", seed=3
     ),
     "data of another view is taken": mutant(  # S13: the script was handed a sum with parts of the older view in it
-        (Peer, "take_in", _take_in_unfenced), breaks="S2 S7 S9 S13 KeyError", seed=95
+        (Peer, "take_in", _take_in_unfenced(Peer.take_in)), breaks="S2 S7 S9 S13 KeyError", seed=95
     ),
     "what others say of steps in another view is taken": mutant(
         (Core, "receive", _receive_steps_unfenced(Core.receive)), breaks="S2 S3 S4 S5 S8 S12 never", seed=6
     ),
     "R9: an observer is fed with finished steps, and the chain does not say what they were": mutant(
-        (Core, "finished", _feed_what_is_finished(Core.finished)),
-        (Peer, "_feed", _feed_from_what_there_is(Peer._feed)),
+        (Peer, "_finish", _feed_what_is_finished(Peer._finish)),
         (gossip.commit, "chain", lambda digest, finish: chain(b"", Finish(finish.step, b"", b"", 0))),
         breaks="S12",
         seed=14,
         scenario="C7: an observer is fed with a step that is then redone",
     ),
     "R10: the board is not looked at": mutant(
-        (Training, "_read", _read_without_board),
+        (TokenRunner, "read", _read_without_board),
         breaks="S2 S7",
         scenario="C3: an excluded reader wakes when what it is about to read is used again",
     ),
     "R3: the result is the user's before commit": mutant(
-        (Training, "_try_finish", _clip_at_finish(Training._try_finish)), breaks="S2 S7 S9", seed=5
+        (Peer, "_finish", _clip_at_finish(Peer._finish)), breaks="S2 S7 S9", seed=5
     ),
     "R2: nobody is outvoted": mutant(
         (gossip.commit, "_outvoted", lambda me, mine, others: []),

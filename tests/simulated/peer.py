@@ -1,43 +1,27 @@
-"""A simulated process: the core that ships, and a host that does with its effects what the loop of p2p does."""
+"""A simulated process: core and open step that ship, and a host that does with their effects what the loop does."""
 
 import math
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
 from gossip import Claim, Contact, Core, Envelope, Member, Phase, State, View
-from gossip.effects import (
-    Aborted,
-    Activated,
-    Apply,
-    Committed,
-    Discovered,
-    Diverged,
-    Effect,
-    Explain,
-    Feed,
-    Forget,
-    Installed,
-    Left,
-    Overheard,
-    Paused,
-    Provide,
-    Refused,
-    Removed,
-    Resumed,
-    Send,
-    Strangers,
-    WriteRecord,
-)
-from gossip.messages import AcceptorRecord
+from gossip import effects as fx
+from gossip.messages import AcceptorRecord, GivenUp, StateQuery
+from p2p.errors import OperationMismatch
+from p2p.net.frames import Segment
+from p2p.step import effects as sx
 
 from .invariants import Violation
 from .memory import NO_TAG, Arena, tag_of
-from .training import Fed, Part, Snapshot, Training
+from .training import Fed, Part, Snapshot, TokenRunner, Training
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
+
+Effect = fx.Effect | sx.StepEffect
 
 LAYOUT = ("layout", b"two tensors")
 LOOK_AGAIN_S = 2.0
@@ -91,6 +75,8 @@ class Peer:
         self._local = -math.inf
         self._rng = Random(f"{world.seed}/{member.peer_id}/{member.incarnation}")
         self.training = Training(self, world, self._rng, place.arena)
+        self._effects: deque[Effect] = deque()
+        self._gave_up: tuple[View, int, int] | None = None
         self.claim = Claim(member, State.ALIVE, Contact(member.peer_id, member.peer_id, member.incarnation, 0))
         self.core = Core(self.claim, rng=self._rng, config=world.plan.config, now=self.now())
 
@@ -140,13 +126,22 @@ class Peer:
 
     def take_in(self, part: Part) -> None:
         """A data frame, which counts in the view that it names only."""
-        if part.stamp == self.core.stamp:
-            self.training.receive(part)
+        if self.view is not None and part.stamp == self.view.stamp:
+            source = self.view.members.index(part.sender)
+            segment = Segment(part.sequence, source, 0, 0, part.fingerprint, part)  # type: ignore[arg-type]
+            self.perform(self.training.open_step.receive(segment))
+
+    def advance(self) -> None:
+        """Lent memory was read."""
+        _, effects = self.training.open_step.advance()
+        self.perform(effects)
 
     def wake(self, planned: float) -> None:
         if planned == self._wake:  # or an earlier one was planned later
             self._wake = math.inf
             self._local = max(self._local, planned)
+            if (progress := self.training.open_step.progress()) is not None:
+                self.core.submitted(*progress)
             self.perform(self.core.tick(self.now()))
 
     def bury(self, member: Member, reason: str, record: AcceptorRecord | None) -> None:
@@ -163,31 +158,34 @@ class Peer:
         self.perform(self.core.leave(self.now()))
 
     def give_up(self, withdraw: bool) -> None:
-        """The script raises in the middle of the open step: it starts over, or ends it for all."""
-        step = self.training.done + 1
-        self.training.halted, self.training.handed_out = step, ()
+        """The script raises in the middle of the open step, or calls other operations than the others."""
         if withdraw:
-            self.training.weightless = step
-            self.perform(self.core.withdraw(self.now(), step, interrupts=step % 2 == 1))
+            self.training.withdraw()
         else:
-            self.perform(self.core.abort(self.now(), step, f"{self.member} gives up"))
+            self.training.calls_wrong = self._rng.choice(("another", "fewer"))
 
     def may_give_up(self) -> bool:
         return self.core.phase is Phase.ACTIVE and self.training.is_open()
 
     # What its core asks for.
 
-    def perform(self, effects: list[Effect]) -> None:
-        if self.doomed and len(effects) > 1:
-            self.doomed, self.fuse = False, self._rng.randrange(len(effects))
-        for effect in effects:
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Carry them out, and what they entail, one after the other: as the loop of p2p does."""
+        is_under_way = bool(self._effects)
+        self._effects.extend(effects)
+        if self.doomed and len(self._effects) > 1:
+            self.doomed, self.fuse = False, self._rng.randrange(len(self._effects))
+        if is_under_way:
+            return
+        while self._effects and self.alive:
             if self.fuse is not None:
-                if self.fuse == 0 and self.alive:
+                if self.fuse == 0:
                     self._world.end(self, "dies between two effects")
+                    break
                 self.fuse -= 1
-            if not self.alive:
-                return
-            self._perform(effect)
+            self._perform(self._effects[0])
+            self._effects.popleft()
+        self._effects.clear()
         if not self.alive:
             return
         deadline = self.core.next_deadline()
@@ -197,65 +195,108 @@ class Peer:
             self._world.clock.at(time, self, "timer", self.wake, deadline)
 
     def _perform(self, effect: Effect) -> None:
-        if type(effect) is Send:
-            self._send(effect)
-            return
+        match effect:
+            case fx.Send():
+                self._send(effect)
+                return
+            case sx.SendSegment():
+                self._send_segment(effect)
+                return
+            case fx.Explain() | sx.Note():
+                return
+            case sx.Tell(notice):
+                if isinstance(notice, OperationMismatch) and self._gave_up is not None:
+                    self._world.invariants.raised(self.member, *self._gave_up)
+                    self._gave_up = None
+                delay_s = self._rng.choice((0.0, 0.0, 0.0, 0.02))
+                self._world.clock.after(delay_s, self, "hears", self.training.hear, notice)
+            case sx.Finish():
+                self._finish(effect)
+            case sx.HandOut(index, view_number):
+                if self.core.handed_out(view_number):
+                    self.training.hand_out(index)
+                    self.perform(self.training.open_step.hand_out(index))
+            case sx.Withdraw(step, interrupts):
+                self.perform(self.core.withdraw(self.now(), step, interrupts=interrupts))
+            case sx.GiveUp(step, reason):
+                assert self.core.view is not None
+                self._gave_up = self.core.view, step, self.core.view.number
+                self.perform(self.core.abort(self.now(), step, reason))
+            case sx.Void(step, reason):
+                self.perform(self.core.void(self.now(), step, reason))
+            case sx.Leave():
+                self.leave()
+            case _:
+                self._perform_for_core(effect)
+        self._world.note(self, effect)
+
+    def _perform_for_core(self, effect: fx.Effect) -> None:
         world = self._world
         seen = world.invariants.seen
         match effect:
-            case Explain():
-                return
-            case WriteRecord(record):
+            case fx.WriteRecord(record):
                 world.hosts.write(self.member, record)
                 world.membership.wrote(self.member, record)
-            case Installed(view):
+            case fx.Installed(view):
                 self._install(view)
-            case Activated(view, done):
+            case fx.Activated(view, done):
                 self._activate(view, done)
-            case Committed():
+            case fx.Committed():
                 self._commit(effect)
-            case Provide(member, step):
+            case fx.Aborted(given_up):
+                self._abort(given_up)
+            case fx.Overheard(source, abort):
+                self.perform(self.training.open_step.overhear(source, abort))
+            case fx.Provide(member, step):
                 self._asked[member, step] = False
                 self._serve()
-            case Feed():
-                self._feed(effect)
-            case Apply(step, digest):
+            case fx.AskForState(donor, step):
+                self.perform([fx.Send(donor, StateQuery(step), self.core.stamp)])
+            case fx.Apply(step, digest):
                 self.training.apply(step, digest)
-            case Discovered(claim):
+            case fx.Discovered(claim):
                 world.membership.discovered(self, effect)
                 self._watch(claim.member)
-            case Forget(member):
+            case fx.Forget(member):
                 self.watched.discard(member)
-            case Removed(reason):
+            case fx.Removed(reason):
                 seen["removed"] += 1
                 self.arena.tag = NO_TAG
                 world.come_back(self, reason)
-            case Left(reason):
+            case fx.Left(reason):
                 seen["left"] += 1
                 self.arena.tag = NO_TAG
                 world.end(self, reason)
-            case Paused(reason=reason):
+            case fx.Paused(reason=reason):
                 seen["paused"] += 1
                 self.waits = reason
-            case Resumed():
+            case fx.Resumed():
                 self.waits = ""
-            case Strangers(reason):
+            case fx.Strangers(reason):
                 world.strangers(self, reason)
-            case Aborted():
-                seen["aborted"] += 1
-                seen["interrupted"] += bool(self.training.handed_out)
-                self.training.handed_out = ()
-            case Diverged() | Refused() | Overheard():
+            case _:
                 raise Violation("never", f"{effect} at {self.member}")
-        world.note(self, effect)
         world.faults.on(effect, self)
 
-    def _send(self, effect: Send) -> None:
+    def _send(self, effect: fx.Send) -> None:
         world = self._world
-        body, stamp = effect.body, self.core.stamp
+        body, stamp = effect.body, effect.stamp
+        assert stamp is not None
         world.membership.sends(self.member, stamp, body)
         other = world.peers[effect.target]
         world.network.send(self, other, other.receive, Envelope(self.member, stamp, body))
+
+    def _send_segment(self, effect: sx.SendSegment) -> None:
+        """By reference to whoever can map our memory."""
+        part, world = effect.outgoing.payload, self._world
+        assert isinstance(part, Part) and self.view is not None
+        if part.stamp != self.view.stamp:
+            return
+        other = world.peers[self.view.members[effect.outgoing.peer]]
+        is_lent = world.plan.lends and other.host == self.host
+        tokens = None if is_lent else part.tokens
+        part = replace(part, tokens=tokens, sequence=effect.sequence, fingerprint=effect.fingerprint)
+        world.network.send_data(self, other, other.take_in, part)
 
     def _watch(self, member: Member) -> None:
         self.watched.add(member)
@@ -279,7 +320,7 @@ class Peer:
         world.membership.installed(self.member, self.view, view)
         self.view, self.active, self.waits = view, False, ""
         self._asked = {}
-        self.training.forget_view()
+        self.perform(self.training.open_step.installed(view))
         for member in view.members:
             if member not in self.watched and member != self.member:
                 world.clock.after(0.0, self, "look up", self._look_up, member)
@@ -290,18 +331,42 @@ class Peer:
         self._world.invariants.activated(self.member, view, done, self.training.state)
         self._world.activated(self, view)
         self.active = True
-        self._world.clock.after(0.0, self, "step", self.training.restart)
+        runner = TokenRunner(self.training, view, view.members.index(self.member))
+        self.perform(self.training.open_step.activated(view, done, runner))
 
-    def _commit(self, effect: Committed) -> None:
+    def _finish(self, effect: sx.Finish) -> None:
+        """Unless another view has come: what READY says of it is fixed by then."""
+        step, digests = effect.step, (effect.digest, effect.state_digest)
+        if not self.core.may_finish(step, effect.view_number):
+            return
+        assert self.view is not None
+        self.training.finishes()
+        self._world.invariants.finished(self.member, self.view, step, digests)
+        self._world.faults.on_finish(self)
+        if self.alive:
+            self.core.submitted(step, effect.num_operations, effect.num_operations)
+            self.perform(self.core.finished(self.now(), step, *digests))
+
+    def _abort(self, given_up: GivenUp) -> None:
+        """All are told that the step came to nothing."""
+        seen, view = self._world.invariants.seen, self.view
+        assert view is not None
+        seen["aborted"] += 1
+        seen["interrupted"] += bool(self.training.handed_out)
+        self._world.invariants.raised(self.member, view, given_up.step, given_up.view_number)
+        self.perform(self.training.open_step.aborted(given_up))
+
+    def _commit(self, effect: fx.Committed) -> None:
         assert self.view is not None
         finish, checks = effect.finish, self._world.invariants
         checks.committed(self.member, finish, effect.view, self.view, self._world.clock.now)
         checks.seen["commits"] += 1
         checks.seen["commits at a barrier"] += not self.active
         self.training.commit(finish, effect.view)
+        self.perform([sx.Tell(self.training.open_step.committed(finish, effect.view))])
         self._serve()
-        if self.active:
-            self._world.clock.after(0.0, self, "step", self.training.begin)
+        for feed in effect.feeds:
+            self._feed(feed)
 
     def _serve(self) -> None:
         """Give the state to who has asked, once it is that of the step, or of a later one for observers."""
@@ -309,7 +374,9 @@ class Peer:
             has_seat = self.view is not None and self.view.since(member) is not None
             if not served and (step == self.done or (step < self.done and not has_seat)):
                 self._asked[member, step] = True
-                snapshot = Snapshot(self.core.stamp, self.done, self.core.digest, self.training.state)
+                snapshot = Snapshot(
+                    self.core.stamp, self.done, self.core.digest, self.training.state, self.training.members
+                )
                 self._world.clock.after(self._rng.uniform(0.0, 0.2), self, "copied", self._give, member, snapshot)
 
     def _give(self, member: Member, snapshot: Snapshot) -> None:
@@ -320,13 +387,14 @@ class Peer:
         if self.view is None or snapshot.stamp == self.view.stamp:
             self.training.load(snapshot)
 
-    def _feed(self, feed: Feed) -> None:
+    def _feed(self, feed: fx.Feed) -> None:
         """The queue to each observer is short: what does not fit is dropped, and asked for again."""
         if self._num_fed.get(feed.member, 0) >= MOST_FED or self._rng.random() < FED_LOST:
             self._world.invariants.seen["feeds dropped"] += 1
             return
         self._num_fed[feed.member] = self._num_fed.get(feed.member, 0) + 1
-        fed = Fed(feed.step, feed.previous, feed.digest, self.training.results[feed.step])
+        training = self.training
+        fed = Fed(feed.step, feed.previous, feed.digest, training.results[feed.step], training.members)
         self._world.clock.after(self._rng.uniform(0.0, 0.1), self, "fed", self._feed_on, feed.member, fed)
 
     def _feed_on(self, member: Member, fed: Fed) -> None:
