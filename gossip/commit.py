@@ -207,6 +207,7 @@ class StepMachine:
         if told is None or told.cause is Cause.WITHDRAWN:
             return effects
         self._told_of, self._is_handed_out = told.view_number, False
+        self.hear(replace(told, cause=max(told.cause, Cause.VOIDED)))  # all here are told, so it is void for good
         return [*effects, Aborted(told)]
 
     # Steps that are given up.

@@ -227,6 +227,7 @@ class Simulation:
         self.recent.append((now, peer.member, "ends", reason))
         self.invariants.seen["ends"] += 1
         self._retire(peer)
+        self.invariants.ended(peer.member, now)
         for member in peer.incarnations:
             self.peers[member].ended_at = now
         if peer.view is not None:

@@ -28,7 +28,7 @@ class Lineage:
         started: per view, the step that it started from, the digest of the state, and who was first to start.
         committed: per step, what it is, and who was first to commit it.
         committed_in: per step, the earliest view in which somebody had it committed.
-        raised: per step, the latest view in which it was given up, and a member whose script was told so.
+        raised: per step, whose scripts were told that it came to nothing: in which view it was given up, and when.
         gap_s: the longest time between two steps.
     """
 
@@ -38,7 +38,7 @@ class Lineage:
     started: dict[int, tuple[int, bytes, Member]] = field(default_factory=dict)
     committed: dict[int, tuple[Finish, Member]] = field(default_factory=dict)
     committed_in: dict[int, int] = field(default_factory=dict)
-    raised: dict[int, tuple[int, Member]] = field(default_factory=dict)
+    raised: dict[int, dict[Member, tuple[int, float]]] = field(default_factory=dict)
     last_commit_s: float | None = None
     gap_s: float = 0.0
 
@@ -123,11 +123,10 @@ class Invariants:
             raise Violation("S3", f"{brief(who)} commits {brief(finish)}, {brief(other)} committed {brief(first)}")
         if step != self.done.get(who, NOTHING_DONE) + 1:
             raise Violation("S5", f"{brief(who)} commits step {step} after {self.done.get(who)}")
-        if step in lineage.raised and finish.view_number <= lineage.raised[step][0]:
-            raised_at = brief(lineage.raised[step][1])
-            raise Violation(
-                "S14", f"{brief(who)} commits {brief(finish)}, {raised_at} was told that it came to nothing"
-            )
+        for told, (given_up_in, _) in lineage.raised.get(step, {}).items():
+            if finish.view_number <= given_up_in:
+                said = f"{brief(told)} was told that it came to nothing"
+                raise Violation("S14", f"{brief(who)} commits {brief(finish)}, {said}")
         if finish.view_number != finished_in.number:
             raise Violation("S9", f"{brief(who)} commits {brief(finish)} as finished in {brief(finished_in)}")
         self.done[who] = step
@@ -197,10 +196,16 @@ class Invariants:
     def loaded(self, who: Member, step: int) -> None:
         self.done[who] = step
 
-    def raised(self, who: Member, view: View, step: int, given_up_in: int) -> None:
+    def raised(self, who: Member, view: View, step: int, given_up_in: int, now: float) -> None:
         """A script was told that nothing counts of a step that was given up in view `given_up_in` (S14)."""
         lineage = self.lineage(view)
-        before = lineage.raised.get(step, (0, who))[0]
-        lineage.raised[step] = max(before, given_up_in), who
+        lineage.raised.setdefault(step, {})[who] = given_up_in, now
         if step in lineage.committed and lineage.committed[step][0].view_number <= given_up_in:
             raise Violation("S14", f"{brief(who)} is told that step {step} came to nothing, it is committed")
+
+    def ended(self, who: Member, now: float) -> None:
+        """What a script was told in its last second binds nobody."""
+        for lineage in self.lineages.values():
+            for told in lineage.raised.values():
+                if who in told and now - told[who][1] <= 1.0:
+                    del told[who]

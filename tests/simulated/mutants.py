@@ -13,12 +13,13 @@ import sys
 from .mutant import Mutant
 from .mutants_agreement import AGREEMENT
 from .mutants_discovery import DISCOVERY
+from .mutants_open_step import OPEN_STEP
 from .mutants_steps import STEPS
 from .mutants_views import VIEWS
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS: dict[str, Mutant] = {**AGREEMENT, **STEPS, **VIEWS, **DISCOVERY}
+MUTANTS: dict[str, Mutant] = {**AGREEMENT, **STEPS, **OPEN_STEP, **VIEWS, **DISCOVERY}
 
 if __name__ == "__main__":
     from .hunt import main

@@ -206,7 +206,7 @@ class Peer:
                 return
             case sx.Tell(notice):
                 if isinstance(notice, OperationMismatch) and self._gave_up is not None:
-                    self._world.invariants.raised(self.member, *self._gave_up)
+                    self._world.invariants.raised(self.member, *self._gave_up, self._world.clock.now)
                     self._gave_up = None
                 delay_s = self._rng.choice((0.0, 0.0, 0.0, 0.02))
                 self._world.clock.after(delay_s, self, "hears", self.training.hear, notice)
@@ -353,7 +353,7 @@ class Peer:
         assert view is not None
         seen["aborted"] += 1
         seen["interrupted"] += bool(self.training.handed_out)
-        self._world.invariants.raised(self.member, view, given_up.step, given_up.view_number)
+        self._world.invariants.raised(self.member, view, given_up.step, given_up.view_number, self._world.clock.now)
         self.perform(self.training.open_step.aborted(given_up))
 
     def _commit(self, effect: fx.Committed) -> None:

@@ -1,0 +1,179 @@
+"""The open step (p2p/step) and its host, with one rule removed: each transition, R16, and the order of effects."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import gossip.commit
+from gossip import Core, View
+from gossip import effects as fx
+from gossip.commit import StepMachine
+from gossip.messages import GivenUp
+from p2p.net.frames import Segment
+from p2p.step.effects import StepEffect
+from p2p.step.open_step import TRANSITIONS, Event, OpenStep, Stage
+from p2p.step.operation import Operation
+
+from .mutant import Mutant, mutant
+from .peer import Effect, Peer
+
+Give = Callable[[OpenStep], list[StepEffect]]
+
+
+# R16: a step that is given up.
+
+
+def _say_only_what_was_given_up_here(self: StepMachine, given_up: GivenUp | None) -> None:
+    if given_up is not None and self.view is not None and given_up.reason.startswith(str(self._me)):
+        self.given_up = given_up
+
+
+def _tell_at_once(original: Give) -> Give:
+    def compare(self: OpenStep) -> list[StepEffect]:
+        effects = original(self)
+        if self.stage is Stage.VOID and self.submission is not None:
+            effects = [*effects, *self._tell(self.submission.attempt)]
+        return effects
+
+    return compare
+
+
+# Transitions.
+
+
+def _withdraw_and_run_on(self: OpenStep) -> None:
+    """OUT is dropped: what is submitted next runs in the view that ends."""
+
+
+def _run_before_active(original: Callable[[OpenStep, View], list[StepEffect]]) -> Callable[..., list[StepEffect]]:
+    def installed(self: OpenStep, view: View) -> list[StepEffect]:
+        run = self._run
+        effects = original(self, view)
+        if run is not None and self.submission is not None and len(run.view.members) == len(view.members):
+            self._run = replace(run, view=view)
+        return effects
+
+    return installed
+
+
+def _keep_segments(original: Callable[[OpenStep, View], list[StepEffect]]) -> Callable[..., list[StepEffect]]:
+    def installed(self: OpenStep, view: View) -> list[StepEffect]:
+        pending = self._pending
+        effects = original(self, view)
+        self._pending = pending
+        return effects
+
+    return installed
+
+
+def _submit_what_is_over(original: Callable[..., list[StepEffect]]) -> Callable[..., list[StepEffect]]:
+    def submit(self: OpenStep, step: int, attempt: int, operation: Operation) -> list[StepEffect]:
+        if self.stage is Stage.VOID and self.submission is None:
+            self.stage = Stage.EMPTY
+        return original(self, step, attempt, operation)
+
+    return submit
+
+
+def _sum_what_differs(original: Callable[..., Any]) -> Callable[..., Any]:
+    def feed(self: OpenStep, run: Any, index: int, segment: Segment) -> Any:
+        assert self.submission is not None
+        return original(self, run, index, segment._replace(fingerprint=self.submission.fingerprints[index]))
+
+    return feed
+
+
+def _commit_without_ending(original: Callable[..., Any]) -> Callable[..., Any]:
+    def end(self: OpenStep, step: int, view: View) -> Any:
+        first = self._first_sequence
+        submission = original(self, step, view)
+        self._first_sequence = first
+        return submission
+
+    return end
+
+
+def _hand_out_always(self: Core, view_number: int) -> bool:
+    if self.view is not None and self.view.number == view_number:
+        self._steps.handed_out()
+    return True
+
+
+def _finish_whatever_is_installed(self: Core, step: int, view_number: int) -> bool:
+    return step == self.done + 1 and not self.has_finished
+
+
+def _forget_to_do_over(self: OpenStep, event: Event) -> None:
+    """What a barrier has dropped counts as finished all the same."""
+    self.stage = Stage.FINISHED if event is Event.REDO else TRANSITIONS[self.stage, event]
+
+
+def _go_on_in_the_void(self: OpenStep, step: int, reason: str) -> list[StepEffect]:
+    """C11: whose script has lost a step says nothing: its next one is summed with what the others call now."""
+    return []
+
+
+# The order of effects, and what they are stamped with.
+
+
+def _depth_first(self: Peer, effects: Iterable[Effect]) -> None:
+    before, self._effects = self._effects, type(self._effects)()
+    try:
+        _perform(self, effects)
+    finally:
+        self._effects = before
+
+
+_perform = Peer.perform
+
+
+def _stamp_at_sending(original: Callable[[Peer, fx.Send], None]) -> Callable[[Peer, fx.Send], None]:
+    def send(self: Peer, effect: fx.Send) -> None:
+        original(self, replace(effect, stamp=self.core.stamp))
+
+    return send
+
+
+OPEN_STEP: dict[str, Mutant] = {
+    "R16: who has heard that a step is given up does not say so": mutant(
+        (StepMachine, "hear", _say_only_what_was_given_up_here), breaks="S14", seed=0
+    ),
+    "R16: a barrier counts what was finished of a step that is given up": mutant(
+        (gossip.commit, "_without_void", lambda seated, given_up: seated), breaks="S14", seed=0
+    ),
+    "R16: a script is told before a view starts the step over": mutant(
+        (OpenStep, "_compare", _tell_at_once(OpenStep._compare)), breaks="S14", seed=0
+    ),
+    "R16: a script that goes on without a step says nothing": mutant(
+        (OpenStep, "void", _go_on_in_the_void), breaks="S16", seed=0
+    ),
+    "OUT: what was withdrawn runs on": mutant((OpenStep, "_bar", _withdraw_and_run_on), breaks="S2 S7 S9", seed=0),
+    "run before ACTIVATED": mutant(
+        (OpenStep, "installed", _run_before_active(OpenStep.installed)), breaks="S2 S7 S9 never", seed=0
+    ),
+    "segments of an older view are kept": mutant(
+        (OpenStep, "installed", _keep_segments(OpenStep.installed)), breaks="S2 S7 S9", seed=0
+    ),
+    "VOID: what is submitted next runs": mutant(
+        (OpenStep, "submit", _submit_what_is_over(OpenStep.submit)), breaks="L1 S16", seed=0
+    ),
+    "operations that differ are summed": mutant(
+        (OpenStep, "_feed", _sum_what_differs(OpenStep._feed)), breaks="S15", seed=0
+    ),
+    "COMMIT: the next step begins with the same numbers": mutant(
+        (OpenStep, "_end", _commit_without_ending(OpenStep._end)), breaks="L1 S7", seed=0
+    ),
+    "handed out in a view that is over": mutant((Core, "handed_out", _hand_out_always), breaks="S13", seed=0),
+    "FINISHED in a view that is over": mutant(
+        (Core, "may_finish", _finish_whatever_is_installed), breaks="AssertionError S8", seed=0
+    ),
+    "REDO: what a barrier has dropped counts as finished": mutant(
+        (OpenStep, "_move", _forget_to_do_over), breaks="L1 AssertionError", seed=0
+    ),
+    "effects are carried out depth first": mutant(
+        (Peer, "perform", _depth_first), breaks="R4 S8 I4 AssertionError", seed=0
+    ),
+    "the view at sending is on the envelope": mutant(
+        (Peer, "_send", _stamp_at_sending(Peer._send)), breaks="R4 I4 S8 S1 never", seed=0
+    ),
+}
