@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from .config import PeerConfig
 from .errors import (
     JoinRefused,
+    JoinTimeout,
     NonFiniteGradient,
     OperationInterrupted,
     OperationMismatch,
@@ -26,6 +27,7 @@ __all__ = [
     "Contribution",
     "DataParallel",
     "JoinRefused",
+    "JoinTimeout",
     "NonFiniteGradient",
     "OperationInterrupted",
     "OperationMismatch",

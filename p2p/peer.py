@@ -100,7 +100,7 @@ class Peer:
         Raises:
             JoinRefused: the swarm trains something else.
             RemovedFromView: this peer may not come back (`rejoin=False`, or too often), or nobody is left.
-            StepTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
+            JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
         """
         self.session.come_back()
         return self.session.take_seat(timeout_s=timeout_s)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from gossip import View
 
 from ..config import PeerConfig
-from ..errors import JoinRefused, RemovedFromView, ShoalError, StepTimeout
+from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError, StepTimeout
 from ..host.registry import Registry
 from ..loop.loop import Loop
 from ..net.parcels import Replica, compare_with_nothing
@@ -88,7 +88,7 @@ class Session:
 
         Raises:
             JoinRefused: the swarm trains something else.
-            StepTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
+            JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
         """
         replica = replica or self._replica
         if self._has_asked and replica is not self._replica:
@@ -110,7 +110,7 @@ class Session:
                 self._take_in(arrival)
             except Empty:
                 if left_s <= REMIND_S:
-                    raise StepTimeout(self._why_no_seat(limit_s)) from None
+                    raise JoinTimeout(self._why_no_seat(limit_s)) from None
                 logger.info("%s", self._why_no_seat(limit_s - left_s + REMIND_S))
                 continue
             except RemovedFromView as error:
