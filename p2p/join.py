@@ -84,7 +84,7 @@ class _Handler:
 
     def __call__(self, received: int, frame: FrameType | None) -> None:
         interruption = self._make()
-        if not self._peer.defer(interruption):
+        if not self._peer._defer(interruption):
             raise interruption
 
 

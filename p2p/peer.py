@@ -24,6 +24,7 @@ from .errors import RemovedFromView, ShoalError
 from .session.calls import Calls, Handle, ScriptStep
 from .session.sampler import ElasticSampler, length
 from .session.session import Session
+from .session.status import describe
 from .session.tensors import empty_tensor
 from .step.operations import Operation
 from .step.receipts import Receipt
@@ -33,26 +34,26 @@ class Peer:
     """One member of a swarm. Made by `join`; for one thread."""
 
     def __init__(self, config: PeerConfig) -> None:
-        self.session = Session(config)
+        self._session = Session(config)
         self._config = config
-        self._calls = Calls(self.session)
+        self._calls = Calls(self._session)
 
     # What a script may look at.
 
     @property
     def peer_id(self) -> str:
         """16 hex digits, drawn at `join`."""
-        return self.session.loop.peer_id
+        return self._session.me.peer_id
 
     @property
     def view(self) -> View | None:
         """The view of the last committed step. An observer has no seat in it. None until `wait_view`, or a state."""
-        return self.session.view
+        return self._session.view
 
     @property
     def rank(self) -> int:
         """Index of this peer in `view`. An observer's is that of the next joiner: behind all members."""
-        members, me = self._view().members, self.session.loop.core.me
+        members, me = self._view().members, self._session.me
         return members.index(me) if me in members else len(members)
 
     @property
@@ -63,31 +64,20 @@ class Peer:
     @property
     def done(self) -> int:
         """The last committed step; -1 before step 0."""
-        return self.session.done
+        return self._session.done
 
     @property
     def receipt(self) -> Receipt | None:
         """Of the last committed step, as its members have it; None where this peer has not seen it committed."""
-        return self.session.receipt
+        return self._session.receipt
 
     def status(self) -> dict[str, Any]:
         """Where this peer stands and why, for people."""
-        core = self.session.loop.core
-        view = core.view
-        return {
-            "peer_id": self.peer_id,
-            "swarm": self._config.swarm,
-            "phase": core.phase.name,
-            "view": None if view is None else view.number,
-            "members": [] if view is None else [member.peer_id for member in view.members],
-            "done": core.done,
-            "reason": core.reason,
-            "dropped_frames": self.session.loop.dropped_frames,
-        }
+        return describe(self._session.loop, self._config.swarm)
 
     def on_view_change(self, listener: Callable[[View], None]) -> None:
         """Call `listener` in the training thread, at the commit that shows another view than the one before."""
-        self.session.listeners.append(listener)
+        self._session.listeners.append(listener)
 
     # Taking part.
 
@@ -102,14 +92,14 @@ class Peer:
             RemovedFromView: this peer may not come back (`rejoin=False`, or too often), or nobody is left.
             JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
         """
-        self.session.come_back()
-        return self.session.take_seat(timeout_s=timeout_s)
+        self._session.come_back()
+        return self._session.take_seat(timeout_s=timeout_s)
 
     def barrier(self) -> None:
         """Return when every member has called it. A step of its own."""
         one = np.ones(1, np.int64)
-        self.session.run_alone(Operation("barrier", one, np.empty_like(one), (), "one-shot"))
-        self.session.announce()
+        self._session.run_alone(Operation("barrier", one, np.empty_like(one), (), "one-shot"))
+        self._session.announce()
 
     def empty(self, *shape: int, dtype: Any = None) -> Any:
         """A torch tensor of undefined elements which other peers of this host read in place.
@@ -121,7 +111,7 @@ class Peer:
             shape: of the tensor.
             dtype: of torch; None: float32.
         """
-        return empty_tensor(shape, dtype, self.session.loop.host_memory.empty)
+        return empty_tensor(shape, dtype, self._session.empty)
 
     @overload
     def all_reduce(
@@ -226,15 +216,15 @@ class Peer:
             raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
         self.wait_view()
         sampler = ElasticSampler(num_samples=length(dataset), global_batch=global_batch, epochs=epochs, seed=seed)
-        return self.session.share.batches(dataset, sampler, self.session.begin_batch, max_local_batch)
+        return self._session.share.batches(dataset, sampler, self._session.begin_batch, max_local_batch)
 
-    def defer(self, interruption: BaseException) -> bool:
+    def _defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        return self.session.defer(interruption)
+        return self._session.defer(interruption)
 
     def leave(self) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent."""
-        self.session.leave()
+        self._session.leave()
         atexit.unregister(self.leave)
 
     def __enter__(self) -> Self:
@@ -249,6 +239,6 @@ class Peer:
             raise SystemExit(error.exit_code) from error
 
     def _view(self) -> View:
-        if self.session.view is None:
+        if self._session.view is None:
             raise ShoalError("this peer has no seat yet: call wait_view, or construct p2p.DataParallel, first")
-        return self.session.view
+        return self._session.view

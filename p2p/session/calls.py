@@ -115,7 +115,7 @@ class Calls:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._buffers = Buffers(self._empty)
+        self._buffers = Buffers(session.empty)
         self._block: ScriptStep | None = None
         self._asynchronous: ScriptStep | None = None
 
@@ -148,10 +148,7 @@ class Calls:
 
     def _new(self, array: Array) -> Array:
         """Memory for a result, while others of the same size are open."""
-        return self._empty(array.size, array.dtype)
-
-    def _empty(self, count: int, dtype: np.dtype[Any]) -> Array:
-        return self._session.loop.host_memory.empty(count, dtype)  # of the loop that there is: a peer may come back
+        return self._session.empty(array.size, array.dtype)
 
     @contextmanager
     def step(self, samples: int | None) -> Iterator[ScriptStep]:

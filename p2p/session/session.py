@@ -7,9 +7,11 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from queue import Empty
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from gossip import View
+import numpy as np
+
+from gossip import Member, View
 
 from ..config import PeerConfig
 from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError, StepTimeout
@@ -78,6 +80,15 @@ class Session:
         self._unusable: ShoalError | None = None
         self._left = self._is_closed = False
         self.loop.start()
+
+    @property
+    def me(self) -> Member:
+        """This peer, in its present incarnation."""
+        return self.loop.core.me
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """A one-dimensional array of undefined elements, in the arena if there is room."""
+        return self.loop.host_memory.empty(count, dtype)  # of the loop that there is: a peer may come back
 
     # A seat, and no seat any more.
 
@@ -308,10 +319,7 @@ class Session:
             raise self._unusable
 
     def _await(
-        self,
-        awaited: type[Awaited],
-        take: Callable[..., Notice],
-        state_digest: StateDigest | None = None,
+        self, awaited: type[Awaited], take: Callable[..., Notice], state_digest: StateDigest | None = None
     ) -> Awaited:
         """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1."""
         step = self.done + 1

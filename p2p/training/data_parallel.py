@@ -100,13 +100,13 @@ class DataParallel(torch.nn.Module):
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         self.module = module
         self.has_committed = False
-        self._session = peer.session
-        self._share = peer.session.share
+        self._session = peer._session
+        self._share = self._session.share
         self._parts = (optimizer, *extra)
         self._state_digest = state_digest
         self._nonfinite = _policy(nonfinite, extra)
         self._summed = _summable(module)
-        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm, peer.session.loop.host_memory.empty)
+        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm, self._session.empty)
         self._statistics = RunningStatistics(module, algorithm)
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.tensors)}
         self._num_submitted = 0
