@@ -41,6 +41,7 @@ Awaited = TypeVar("Awaited", Commit, Early, Withdrawn)
 BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
 """What is said to who calls an operation in a step that `DataParallel` has opened."""
 
+LEFT = "this peer has left its swarm: call `p2p.join` to be another one"
 INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
 
 
@@ -73,8 +74,7 @@ class Session:
         self.listeners: list[Callable[[View], None]] = []
         self._replica = Replica(("", b""), self.share.pack, self.share.load, compare_with_nothing)
         self._announced: View | None = None
-        self._has_asked = False
-        self._complete = -2
+        self._has_asked, self._complete = False, -2
         self._attempt = Attempt()
         self._returns: list[float] = []
         self._unusable: ShoalError | None = None
@@ -189,7 +189,7 @@ class Session:
         """Tell the others, wait until they can do without this peer, and close. Idempotent."""
         if self._left:
             return
-        self._left = True
+        self._left, self._unusable = True, ShoalError(LEFT)
         self.loop.post(self.loop.leave)
         try:
             self.loop.ended.wait(self._config.leave_timeout_s)
@@ -227,18 +227,18 @@ class Session:
         self._attempt.add(operation)
         self.loop.post(self._submission(operation))
 
-    def commit(self, state_digest: StateDigest | None = None) -> list[Operation]:
+    def commit(self, state_digest: StateDigest | None = None) -> None:
         """Nothing more belongs to the open step: wait until all have finished it.
+
+        The results are then the caller's, who calls `announce` once they are handed out.
 
         Args:
             state_digest: of the parameters for step done + 1; asked again if a member's state was loaded meanwhile.
                 None: it is no step of the model that this peer trains, so it cannot be taken over from others.
-
-        Returns:
-            Its operations, whose results are now the caller's, who calls `announce` once they are handed out.
         """
+        self._check_usable()
         self.loop.post(self._closing(b"" if state_digest is None else state_digest()))
-        return self._await(Commit, lambda timeout: self.loop.inbox.get(timeout=timeout), state_digest).operations
+        self._await(Commit, lambda timeout: self.loop.inbox.get(timeout=timeout), state_digest)
 
     def withdraw(self) -> None:
         """Take back what was submitted for the open step, if one is. The others wait for what is submitted next."""
