@@ -21,7 +21,7 @@ from gossip import View
 
 from .config import PeerConfig
 from .errors import RemovedFromView, ShoalError
-from .session.calls import Calls, Handle, ScriptStep
+from .session.calls import Calls, Handle, Step
 from .session.sampler import ElasticSampler, length
 from .session.session import Session
 from .session.status import describe
@@ -177,7 +177,7 @@ class Peer:
         """
         return self._calls.all_reduce(tensor, op, algorithm, out=out, async_op=async_op, commit=commit)
 
-    def step(self, samples: int | None = None) -> AbstractContextManager[ScriptStep]:
+    def step(self, samples: int | None = None) -> AbstractContextManager[Step]:
         """`with peer.step(samples=n):` makes one step of all operations in the block, committed at its end.
 
         In the block the tensors hold the inputs, and must not be written; after it, the results. An exception in the

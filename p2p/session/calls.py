@@ -6,6 +6,7 @@ results are written into the tensors when the step commits.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,19 @@ class ScriptStep:
         self._session.withdraw()
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The step that a `with peer.step()` block makes.
+
+    Attributes:
+        number: that `Peer.done` has when it is committed.
+    """
+
+    number: int
+
+
 class Handle:
-    """An operation that runs while the script goes on. Made by `Peer.all_reduce`."""
+    """An operation that runs while the script goes on. Made by `Peer.all_reduce` with `async_op`."""
 
     def __init__(self, step: ScriptStep) -> None:
         self._step = step
@@ -104,8 +116,14 @@ class Handle:
     def wait(self) -> None:
         """Return when the result is in the tensor, and so are those of all operations of the step, which ends here.
 
+        Waits until every member has submitted the same operations and called `wait`, `step_timeout_s` at most. A
+        second call, or that of another handle of the step, returns at once.
+
         Raises:
-            ShoalError: as `Peer.all_reduce`; the tensors are then untouched.
+            OperationMismatch, OperationInterrupted: as `Peer.all_reduce`; the tensors are untouched, call it again.
+            QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on; the tensors are
+                untouched.
+            ShoalError: the step was given up before.
         """
         self._step.commit()
 
@@ -151,7 +169,7 @@ class Calls:
         return self._session.empty(array.size, array.dtype)
 
     @contextmanager
-    def step(self, samples: int | None) -> Iterator[ScriptStep]:
+    def step(self, samples: int | None) -> Iterator[Step]:
         """See `Peer.step`."""
         if samples is not None and samples < 0:
             raise ValueError(f"the number of samples must be at least 0, is {samples}")
@@ -160,7 +178,7 @@ class Calls:
         step = self._block = ScriptStep(self._session, BY_HAND)
         try:
             self._session.submit(counts)
-            yield step
+            yield Step(step.number)
         except BaseException:
             step.withdraw()
             raise
