@@ -14,7 +14,7 @@ SEED ?= 0
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test check simulate churn coverage figures fuzz mutants clean
+.PHONY: install demo test check simulate churn coverage figures fuzz mutants api clean
 
 install: $(STAMP)
 
@@ -59,6 +59,10 @@ fuzz: $(STAMP)
 # Each rule of the protocol removed in turn: does the simulation notice? MUTANTS=--from-zero tries every seed.
 mutants: $(STAMP)
 	$(BIN)/python -m tests.simulated.mutants $(MUTANTS)
+
+# docs/api.md, from signatures and docstrings.
+api: $(STAMP)
+	$(BIN)/python -m tests.p2p.api_page
 
 clean:
 	rm -rf .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

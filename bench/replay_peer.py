@@ -90,7 +90,7 @@ def main(num_steps: int, victims: list[Victim]) -> None:
             for batch in peer.batches(windows, global_batch=GLOBAL_BATCH, seed=SEED):
                 if peer.done + 1 == ends.get(BETWEEN_STEPS):
                     os.kill(os.getpid(), signal.SIGKILL)
-                first_sample, num_samples = peer.session.share.slice
+                first_sample, num_samples = peer._session.share.slice
                 loss = train_step(parallel, optimizer, batch)
                 line = {"step": peer.done, "loss": loss, "first_sample": first_sample, "num_samples": num_samples}
                 lines.write(json.dumps({"peer_id": peer.peer_id, **line}) + "\n")

@@ -2,30 +2,42 @@
 
 from typing import TYPE_CHECKING, Any
 
+from gossip import Member, View
+
 from .config import PeerConfig
 from .errors import (
     JoinRefused,
+    JoinTimeout,
+    NetworkError,
     NonFiniteGradient,
     OperationInterrupted,
     OperationMismatch,
     QuorumLost,
     RegistryError,
+    RemoteProtocolError,
     RemovedFromView,
     ReplicasDiverged,
+    SecurityError,
     ShoalError,
     StepTimeout,
 )
 from .join import join
+from .net.tcp import TcpOptions
 from .peer import Peer
+from .session.calls import Handle, Step
 from .step.receipts import Contribution, Receipt
 
 if TYPE_CHECKING:
-    from .training import DataParallel
+    from .training import DataParallel, Stateful
 
 __all__ = [
     "Contribution",
     "DataParallel",
+    "Handle",
     "JoinRefused",
+    "JoinTimeout",
+    "Member",
+    "NetworkError",
     "NonFiniteGradient",
     "OperationInterrupted",
     "OperationMismatch",
@@ -34,18 +46,24 @@ __all__ = [
     "QuorumLost",
     "Receipt",
     "RegistryError",
+    "RemoteProtocolError",
     "RemovedFromView",
     "ReplicasDiverged",
+    "SecurityError",
     "ShoalError",
+    "Stateful",
+    "Step",
     "StepTimeout",
+    "TcpOptions",
+    "View",
     "join",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """`DataParallel` needs torch, which takes seconds to import."""
-    if name == "DataParallel":
-        from .training import DataParallel
+    """What needs torch, which takes seconds to import."""
+    if name in ("DataParallel", "Stateful"):
+        from . import training
 
-        return DataParallel
+        return getattr(training, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

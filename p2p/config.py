@@ -36,10 +36,10 @@ class LoopConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerConfig:
-    """How a peer finds its swarm, and how long it waits.
+    """How a peer finds its swarm, and how long it waits. For `Peer`; `join` makes one of its arguments.
 
     Attributes:
-        swarm: those who may meet; one name, one run.
+        swarm: those who may meet; one name, one run. 1 to 64 letters, digits, `.`, `_` or `-`.
         home: the registry folder, private to this user.
         min_peers: step 0 is held until so many peers take part. The founder's value counts.
         policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
@@ -50,10 +50,15 @@ class PeerConfig:
         leave_timeout_s: for the others to agree on a view without this peer.
         arena_bytes: at most so much memory of this peer is read in place by the others of its host; 0: none, everything
             between them goes through sockets.
-        rejoin: who trains a model and was removed from the view, since it was stopped or cut off, comes back by itself;
-            who trains none when its script calls `wait_view` again.
+        rejoin: whether a peer that was removed from the view, since it was stopped or cut off, may come back: by itself
+            if it trains a model, otherwise when its script calls `wait_view` again.
         tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way: `network="wan"` replaces
             the timers of `loop.core`.
+        loop: timers and sizes, for tests and experiments: `core`, `segment_bytes`, `link_check_s` and `look_s` of a
+            `p2p.config.LoopConfig`. Its other fields follow from those above.
+
+    Raises:
+        ValueError: a number or the policy is out of range.
     """
 
     swarm: str = "default"
@@ -98,7 +103,15 @@ class PeerConfig:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **given: Any) -> Self:
-        """What `shoal run` has set, where `given` does not say otherwise, be it of the fields of `tcp`."""
+        """What `shoal run` has set, where `given` does not say otherwise, be it of the fields of `tcp`.
+
+        Args:
+            environ: `os.environ`, say.
+            given: fields of this class, or of `TcpOptions`.
+
+        Raises:
+            ValueError: a number or the policy is out of range, or no number.
+        """
         tcp = {name: given.pop(name) for name in TCP_NAMES if name in given}
         found: dict[str, Any] = {
             "home": default_home(environ),
@@ -107,11 +120,18 @@ class PeerConfig:
         if swarm := environ.get("SHOAL_SWARM"):
             found["swarm"] = swarm
         if min_peers := environ.get("SHOAL_MIN_PEERS"):
-            found["min_peers"] = int(min_peers)
+            found["min_peers"] = _whole("SHOAL_MIN_PEERS", min_peers)
         if policy := environ.get("SHOAL_POLICY"):
             found["policy"] = policy
         if arena := environ.get("SHOAL_ARENA"):
-            found["arena_bytes"] = int(arena)
+            found["arena_bytes"] = _whole("SHOAL_ARENA", arena)
         if receipts := environ.get("SHOAL_RECEIPTS"):
             found["receipts"] = Path(receipts)
         return cls(**(found | given))
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a whole number, is {text!r}") from None

@@ -3,46 +3,53 @@
 ShoalError
     RemoteProtocolError   a peer broke the protocol; message dropped, state unchanged
     RegistryError         the registry folder cannot be used, or says that the swarm's state is gone
-    LaunchError           nothing was started
+    LaunchError           `shoal run` or `shoal bench` started nothing
     NetworkError          this peer cannot listen where it was told to
     SecurityError         the swarm key cannot be used, or it would not keep strangers out
     JoinRefused           the swarm trains something else; raised on the joiner only
+    JoinTimeout           nobody came, or gave this peer a seat, in time; it may go on waiting
     OperationMismatch     peers called different operations; raised on every one of them
     OperationInterrupted  members changed under results that were handed out before their commit; raised on every peer
     ReplicasDiverged      peers finished one step with different bits; raised on every one of them
     NonFiniteGradient     this peer's gradients are not finite; raised on it only, before it sends them
     QuorumLost            this side may not go on; state kept
     RemovedFromView       the others go on without this peer
-    StepTimeout           a step was not committed in time
+    StepTimeout           a step was not committed in time; this peer leaves, the others go on without it
 """
 
 from gossip.effects import Diverged, Paused, Refused, Removed
 
 
 class ShoalError(Exception):
-    """Says what happened, with which values, and what to do, in one line.
+    """What happened, with which values, and what to do, in one line. The base of all errors of shoal.
+
+    Raised itself for calls that are out of order (another step is open, this peer has left), and for receipts that
+    cannot be written.
 
     Attributes:
-        goes_on: the peer that raises it may call the next operation.
+        goes_on: whether the peer that raises it may call the next operation.
     """
 
     goes_on = False
 
 
 class RemoteProtocolError(ShoalError):
-    """A peer sent what no peer of this version sends. The message is dropped and counted."""
+    """A peer sent what no peer of this version sends. The message is dropped and counted.
+
+    A script is told only where a state for its model has the right layout, and does not fit it all the same.
+    """
 
 
 class RegistryError(ShoalError):
-    """The registry folder cannot be used, or the swarm it describes cannot be joined."""
+    """The registry folder cannot be used, or the run of the swarm that it describes is over, and its state gone."""
 
 
 class LaunchError(ShoalError):
-    """`shoal run` was asked for something that it cannot start."""
+    """The command line was asked for something that it cannot start. No function of `p2p` raises it."""
 
 
 class NetworkError(ShoalError):
-    """This peer cannot listen at an address, or was told of one that is none."""
+    """This peer cannot listen at an address, or was given one that is none."""
 
 
 class SecurityError(ShoalError):
@@ -53,12 +60,22 @@ class JoinRefused(ShoalError):
     """The state that this peer can receive is not the one that the swarm trains. The swarm goes on."""
 
 
+class JoinTimeout(ShoalError):
+    """This peer has no seat, or step 0 was not committed, in time: too few peers, or no swarm.
+
+    `Peer.wait_view` may be called again, and goes on waiting. A step that is late is a `StepTimeout`.
+    """
+
+    goes_on = True
+
+
 class OperationMismatch(ShoalError):
     """Members called different operations. Nothing was summed.
 
     Attributes:
         is_alone: this peer had just joined, and its first step was not that of the others. It has left, they go on.
             Otherwise it is raised on every member, and the next operation may be called.
+        goes_on: not `is_alone`.
     """
 
     def __init__(self, reason: str, *, is_alone: bool = False) -> None:
@@ -75,8 +92,8 @@ class OperationInterrupted(ShoalError):
     Either results of it had been handed out (`commit=False`), and members came or went, or one took back what it had
     called; or the script of one went on after an exception had ended its `peer.step` block.
 
-    It is raised once on every member, by whatever it calls next, and nothing of the step counts: call all operations
-    again that were called since the last commit.
+    The error is raised once on every member, by whatever it calls next, and nothing of the step counts: call all
+    operations again that were called since the last commit. Whose own exception ended the block is not told again.
     """
 
     goes_on = True
@@ -99,11 +116,16 @@ class ReplicasDiverged(ShoalError):
 
 
 class NonFiniteGradient(ShoalError):
-    """This peer has computed NaN or infinity. It has sent none of it, and the swarm is intact."""
+    """This peer has computed NaN or infinity. It has sent none of it, and the swarm is intact.
+
+    A script that catches it goes on with other samples: this peer then adds none to the step.
+    """
+
+    goes_on = True
 
 
 class QuorumLost(ShoalError):
-    """Too few members of the view are alive to agree on the next one, now or ever."""
+    """Too few members of the view are alive to agree on the next one, now or ever. The state of this peer is kept."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -115,8 +137,13 @@ class QuorumLost(ShoalError):
 class RemovedFromView(ShoalError):
     """The others agreed on a view without this peer, and committed steps that it does not know.
 
-    Who trains a model comes back by itself, unless it was told not to, or is removed all the time. A script without one
-    has to ask for it: it alone knows whether it can do without the results that it has missed.
+    A peer that trains a model comes back by itself, unless it was told not to, or is removed all the time. A script
+    without one has to ask for it (`Peer.wait_view`): it alone knows whether it can do without the results that it has
+    missed.
+
+    Attributes:
+        exit_code: of a script that leaves `with p2p.join()` by this error.
+        reason: why, without what to do.
     """
 
     exit_code = 3
@@ -127,7 +154,11 @@ class RemovedFromView(ShoalError):
 
 
 class StepTimeout(ShoalError):
-    """A step was not committed in time, and nobody is dead."""
+    """A step was not committed within `step_timeout_s`. The text says which members it waits for.
+
+    These members have not called the step's operations, or too few can be heard to go on without them; a member that
+    is dead or silent would have been left out. This peer leaves the swarm, which goes on without it: join again.
+    """
 
 
 def error_of(effect: Refused | Removed | Paused | Diverged) -> ShoalError:

@@ -35,15 +35,49 @@ def join(
     insecure: bool | None = None,
     network: str | None = None,
 ) -> Peer:
-    """Make this process a peer of a swarm, known to the others; `wait_view` gives it a seat.
+    """Make this process a peer of a swarm, known to the others; `Peer.wait_view` gives it a seat.
 
-    What is not given is what `shoal run` has set, or the default; `PeerConfig` and `TcpOptions` say what it means.
-    Unless the script has handlers of its own, SIGTERM and SIGINT end it with an exception, so that the peer leaves, and
-    SIGUSR1 prints where each thread is. An error of shoal that nobody catches is printed as one line.
+    Whatever is None is what `shoal run` has set in the environment, or the default. Opens the sockets, starts one
+    thread and takes 12 MiB of shared memory; waits for nobody.
+
+    Changes what this process does at its end. A peer that has not left does so when the interpreter ends. If the script
+    has no `sys.excepthook` of its own, it gets one that prints an error of shoal as one line, without a traceback.
+    Called in the main thread, and if the script has no handlers of its own, SIGTERM and SIGINT raise `SystemExit(143)`
+    and `KeyboardInterrupt` there, so that the peer leaves, and SIGUSR1 prints where each thread is to stderr.
+
+    Args:
+        swarm: those who may meet; 1 to 64 letters, digits, `.`, `_` or `-` (SHOAL_SWARM; "default").
+        home: the registry folder, private to this user, with a short path (SHOAL_HOME; the user's runtime folder).
+        min_peers: step 0 is held until so many peers take part; the founder's value counts (SHOAL_MIN_PEERS; 1).
+        policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
+            are proven dead) or `majority`; the founder's value counts (SHOAL_POLICY; `live`).
+        receipts: folder for a receipt per committed step, about 200 bytes and 100 per member, and for timings
+            (SHOAL_RECEIPTS; none).
+        join_timeout_s: seconds to wait for a seat, and for the first `min_peers` peers (600).
+        step_timeout_s: seconds to wait for a step to commit; longer than the slowest member's backward pass (600).
+        leave_timeout_s: seconds to wait, when leaving, for the others to agree on a view without this peer (5).
+        arena_bytes: at most so many bytes of this peer are read in place by the others of its host; 0: none
+            (SHOAL_ARENA; 1 GiB).
+        rejoin: whether a peer that trains a model comes back by itself if it was removed, and may be brought back by
+            `Peer.wait_view` if it trains none.
+        seeds: `host:port,host:port`, the same everywhere: who is called first on other hosts (SHOAL_SEEDS; none).
+        bind: `host:port` to listen at for other hosts, and the next port; port 0: any two (SHOAL_BIND; with `seeds`
+            any host, port 0).
+        advertise: `host` or `host:port` that other hosts are told (SHOAL_ADVERTISE; chosen from `bind` and `seeds`).
+        key: file with the swarm key (SHOAL_KEY). Without it there is no TCP, unless `insecure`.
+        insecure: TCP without a key, for a network on which everybody is trusted (SHOAL_INSECURE; False).
+        network: `lan`, or `wan` for delays of a tenth of a second and more; the same for all (SHOAL_NETWORK; `lan`).
+
+    Returns:
+        A peer without a seat. Use it in a `with` block, or call `Peer.leave`.
 
     Raises:
-        RegistryError: the registry folder is not private, or its path too long.
-        NetworkError, SecurityError: an address cannot be used, or there is no key that keeps strangers out.
+        ValueError: a number or `policy` is out of range.
+        RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
+        NetworkError: an address cannot be used.
+        SecurityError: there is no key that keeps strangers out.
+        ShoalError: receipts cannot be written.
+        OSError: a socket of this host cannot be opened.
     """
     given: dict[str, Any] = {
         "swarm": swarm,
@@ -84,7 +118,7 @@ class _Handler:
 
     def __call__(self, received: int, frame: FrameType | None) -> None:
         interruption = self._make()
-        if not self._peer.defer(interruption):
+        if not self._peer._defer(interruption):
             raise interruption
 
 

@@ -21,9 +21,10 @@ from gossip import View
 
 from .config import PeerConfig
 from .errors import RemovedFromView, ShoalError
-from .session.calls import Calls, Handle, ScriptStep
+from .session.calls import Calls, Handle, Step
 from .session.sampler import ElasticSampler, length
 from .session.session import Session
+from .session.status import describe
 from .session.tensors import empty_tensor
 from .step.collective import Barrier
 from .step.operation import Operation
@@ -31,98 +32,158 @@ from .step.receipts import Receipt
 
 
 class Peer:
-    """One member of a swarm. Made by `join`; for one thread."""
+    """One member of a swarm. Made by `join`; for the thread that made it, which is the training thread.
+
+    `with p2p.join() as peer:` calls `leave` at the end. If `RemovedFromView` ends the block, it is printed as one line,
+    and raised on as `SystemExit(3)`, so that whoever has started this process can tell it from a failure.
+    """
 
     def __init__(self, config: PeerConfig) -> None:
-        self.session = Session(config)
+        """Enter the swarm, as `join` does, but read no environment, and set no handlers.
+
+        Args:
+            config: how to find the swarm, and how long to wait.
+
+        Raises:
+            RegistryError, NetworkError, SecurityError, ShoalError, OSError: as `join`.
+        """
+        self._session = Session(config)
         self._config = config
-        self._calls = Calls(self.session)
+        self._calls = Calls(self._session)
 
     # What a script may look at.
 
     @property
     def peer_id(self) -> str:
-        """16 hex digits, drawn at `join`."""
-        return self.session.loop.peer_id
+        """16 hex digits, drawn at `join`; the same after a return."""
+        return self._session.me.peer_id
 
     @property
     def view(self) -> View | None:
-        """The view of the last committed step. An observer has no seat in it. None until `wait_view`, or a state."""
-        return self.session.view
+        """The view of the last committed step; None before `wait_view`, or before the state of an observer has come.
+
+        An observer has no seat in it.
+        """
+        return self._session.view
 
     @property
     def rank(self) -> int:
-        """Index of this peer in `view`. An observer's is that of the next joiner: behind all members."""
-        members, me = self._view().members, self.session.loop.core.me
+        """Index of this peer in `view`. An observer's is that of the next joiner: behind all members.
+
+        Raises:
+            ShoalError: there is no view yet.
+        """
+        members, me = self._view().members, self._session.me
         return members.index(me) if me in members else len(members)
 
     @property
     def world_size(self) -> int:
-        """Number of members of `view`: of those whose contributions count."""
+        """Number of members of `view`: of those whose contributions count.
+
+        Raises:
+            ShoalError: there is no view yet.
+        """
         return len(self._view().members)
 
     @property
     def done(self) -> int:
         """The last committed step; -1 before step 0."""
-        return self.session.done
+        return self._session.done
 
     @property
     def receipt(self) -> Receipt | None:
         """Of the last committed step, as its members have it; None where this peer has not seen it committed."""
-        return self.session.receipt
+        return self._session.receipt
 
     def status(self) -> dict[str, Any]:
-        """Where this peer stands and why, for people."""
-        core = self.session.loop.core
-        view = core.view
-        return {
-            "peer_id": self.peer_id,
-            "swarm": self._config.swarm,
-            "phase": core.phase.name,
-            "view": None if view is None else view.number,
-            "members": [] if view is None else [member.peer_id for member in view.members],
-            "done": core.done,
-            "reason": core.reason,
-            "dropped_frames": self.session.loop.dropped_frames,
-        }
+        """Where this peer stands and why, for people: a snapshot of what it knows now, which costs no message.
+
+        Unlike `view` and `done` it does not wait for the next commit.
+
+        Returns:
+            A new dict: `peer_id`; `swarm`, its name; `phase`, JOINING (no view), INSTALLING (a new view, whose members
+            do not all know it yet) or ACTIVE; `view`, the number of the installed view, or None; `members`, their
+            peer_ids in rank order; `done`, the last committed step; `reason`, why the view is as it is, or why there is
+            none; `dropped_frames`, how many by reason ("invalid", "no link", "queue full", "refused").
+        """
+        return describe(self._session.loop, self._config.swarm)
 
     def on_view_change(self, listener: Callable[[View], None]) -> None:
-        """Call `listener` in the training thread, at the commit that shows another view than the one before."""
-        self.session.listeners.append(listener)
+        """Call `listener` in the training thread, at the commit that shows another view than the one before.
+
+        The results of the step are there by then. What `listener` raises comes out of the call that has committed.
+
+        Args:
+            listener: takes the new view; called after those that were given before, for as long as this peer lives.
+        """
+        self._session.listeners.append(listener)
 
     # Taking part.
 
     def wait_view(self, timeout_s: float | None = None) -> View:
         """Ask for a seat and wait until this peer has it and step 0 is committed. An observer does not wait.
 
+        With a seat it returns at once. All operations, `batches` and `DataParallel` begin with it. While it waits, the
+        log says every 10 s what for. Who joins a swarm under way costs the members one change of view.
+
         A script that was told `RemovedFromView` and can do without the steps that it has missed calls this again: the
         same process comes back as a new member, and goes on from `done`.
 
+        Args:
+            timeout_s: how long to wait, in seconds; None: `join_timeout_s`.
+
+        Returns:
+            The view of the last committed step.
+
         Raises:
             JoinRefused: the swarm trains something else.
+            JoinTimeout: there were too few peers, or no swarm, in time. Call it again to go on waiting.
+            RegistryError: nobody of the swarm is left, and this peer cannot begin another run.
             RemovedFromView: this peer may not come back (`rejoin=False`, or too often), or nobody is left.
-            StepTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
+            QuorumLost: too many members were gone before step 0.
+            ShoalError: this peer has left before it had a seat.
         """
-        self.session.come_back()
-        return self.session.take_seat(timeout_s=timeout_s)
+        self._session.come_back()
+        return self._session.take_seat(timeout_s=timeout_s)
 
     def barrier(self) -> None:
-        """Return when every member has called it. A step of its own."""
+        """Return when every member has called it: a step of its own, or the end of one begun with `commit=False`.
+
+        Costs what an `all_reduce` of 8 bytes does; waits for the slowest member, `step_timeout_s` at most.
+
+        Raises:
+            JoinRefused, JoinTimeout, RegistryError: there is no seat for this peer, as `wait_view`.
+            OperationMismatch: another member called something else; raised on every member.
+            OperationInterrupted: what was called with `commit=False` before it does not count; call it again.
+            QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on.
+            ShoalError: another step is open, or this peer has left.
+        """
         one = np.ones(1, np.int64)
-        self.session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
-        self.session.announce()
+        self._session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
+        self._session.announce()
 
     def empty(self, *shape: int, dtype: Any = None) -> Any:
         """A torch tensor of undefined elements which other peers of this host read in place.
 
         An `all_reduce` of such a tensor, into another one, copies nothing. Where no memory can be shared, or the
-        arena is full, it is a tensor like any other. For the training thread, like everything here.
+        arena is full (`arena_bytes`), it is a tensor like any other. Imports torch.
+
+        Its memory is taken from the arena until neither the tensor nor a view of it is left, and is then given out
+        again by later calls; the system has it back when the peer has left and its last such tensor is gone. A forked
+        child does not have it, and ends if it touches it (a `DataLoader` with workers, say).
 
         Args:
-            shape: of the tensor.
+            shape: its sizes, each an argument of its own: `peer.empty(2, 3)`; none: a scalar.
             dtype: of torch; None: float32.
+
+        Returns:
+            A contiguous tensor on the CPU.
+
+        Raises:
+            TypeError: no size, or no type that can be reduced.
+            ValueError: a size is negative.
         """
-        return empty_tensor(shape, dtype, self.session.loop.resources.host_memory.empty)
+        return empty_tensor(shape, dtype, self._session.empty)
 
     @overload
     def all_reduce(
@@ -156,52 +217,78 @@ class Peer:
         All members get the same bits. A NaN makes the element NaN; integers wrap around; the sum of bools is `or`.
         `one-shot` and `direct` add in rank order, float16 and bfloat16 in float32, rounded once; others at each hop.
 
+        Each of n members sends, for S bytes: `one-shot` S (n - 1) bytes in one hop, `direct` 2 S (n - 1) / n in two,
+        `ring` as many in 2 (n - 1), `tree` at most 2 S in about 2 log2(n); then one hop more for the commit. Members
+        of one host read each other's memory and send nothing. It waits for the slowest member, `step_timeout_s` at
+        most. A result takes S bytes, which are kept for the next one of the same size (8 sizes); so does a copy of a
+        tensor that is not contiguous.
+
+        `commit=False`, on every peer: the result is handed out as soon as it is complete here, one hop earlier. All
+        operations up to the next that commits (`barrier`, a step, an operation that does not say so) are one step with
+        it.
+
+        - Until then copies of their inputs and results are kept, and `view` and `done` are those of the last commit.
+          End with one before you leave.
+        - If members come or go before that commit, or a `peer.step` block of one ends with an exception,
+          `OperationInterrupted` is raised once on every peer, by its next call at the latest. None of these operations
+          counts: call all of them again.
+        - Every 256 operations, or 64 MiB, are committed as they come, and so are `ring` and `tree` beyond 4 MiB, and
+          each operation of a peer that trains a model.
+
         Args:
             tensor: a CPU tensor or array of any strides; float64, 32, 16, bfloat16, int64, 32, 16, 8, uint8 or bool.
                 Written only after the step is committed.
             op: sum, mean, min or max, the same on every peer. A mean is over the members, of floating-point types.
-            algorithm: of `collectives.ALGORITHMS`, the same on every peer; None: by size.
+            algorithm: of `collectives.ALGORITHMS`, the same on every peer; None: `one-shot` up to 256 KiB (less with
+                more than 4 members), `direct` beyond.
             out: takes the result instead, and `tensor` is not written. Contiguous, of the same shape and type, memory
                 of its own; undefined until this returns.
             async_op: return at once. All operations up to the first `wait` of one of their handles are one step, in
                 the order of the calls, the same on every peer; nothing else can be called before that, and the
-                tensors must not be written. Each holds its input until then.
-            commit: False, on every peer: the result may be handed out as soon as it is complete here. All operations
-                up to the next that commits (`barrier`, a step, an operation that does not say so) are one step with
-                it, and it holds copies of their inputs and results. If members come or go before that commit, or a
-                `peer.step` block of one ends with an exception, `OperationInterrupted` is raised once on every peer, by
-                its next call at the latest, and none of them counts: call all of them again. `view` and `done` are
-                those of the last commit. End with one before you leave. Every 256 operations, or 64 MiB, are
-                committed as they come, and so are `ring` and `tree` beyond 4 MiB, and each by a peer that trains a
-                model.
+                tensors must not be written. Each holds its input, and memory for its result, until then.
+            commit: wait until all members have the result; False: see above.
 
         Returns:
             None, or with `async_op` a handle to wait for.
 
         Raises:
             TypeError, ValueError: no such tensor, `op` or algorithm; nobody else hears of it.
+            JoinRefused, JoinTimeout, RegistryError: there is no seat for this peer, as `wait_view`.
             OperationMismatch: another member called something else; raised on every member, and what was called
                 with `commit=False` since the last commit does not count either.
             OperationInterrupted: a step of which results were handed out (`commit=False`) could not be committed.
-            QuorumLost, RemovedFromView, ReplicasDiverged: this peer cannot go on; `tensor` is untouched.
-            ShoalError: another step is open.
+            QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on; `tensor` is untouched.
+            ShoalError: another step is open, or this peer has left.
         """
         return self._calls.all_reduce(tensor, op, algorithm, out=out, async_op=async_op, commit=commit)
 
-    def step(self, samples: int | None = None) -> AbstractContextManager[ScriptStep]:
+    def step(self, samples: int | None = None) -> AbstractContextManager[Step]:
         """`with peer.step(samples=n):` makes one step of all operations in the block, committed at its end.
 
-        In the block the tensors hold the inputs, and must not be written; after it, the results. An exception in the
-        block takes back what was submitted: nothing of it is committed, and the others wait for this peer's next
-        step. Operations before it that said `commit=False` are then void on every peer. The number of operations, and
-        each of them, must be the same on every peer.
+        In the block the tensors hold the inputs, and must not be written; after it, the results. The number of
+        operations, and each of them, must be the same on every peer.
+
+        An exception in the block takes back what was submitted, and the others wait. If the script catches it and goes
+        on, with whatever it calls next, the step is void: all others raise `OperationInterrupted` for it, once, so that
+        no step is summed with another one. If it leaves, the others do the step over without this peer. Operations
+        before the block that said `commit=False` are void at once, on every peer.
+
+        Costs one commit for all of them, and 16 bytes to each member for the samples. Each operation holds its input,
+        and memory for its result, until the end.
 
         Args:
             samples: how many this peer adds, for the receipt; None: the slice of `batches`, or, for scripts that do
                 not use it, one.
 
+        Returns:
+            A context manager; `as` gives the `Step`.
+
         Raises:
-            As `all_reduce`, at the end of the block.
+            ValueError: `samples` is negative.
+            JoinRefused, JoinTimeout, RegistryError: there is no seat for this peer, as `wait_view`.
+            OperationMismatch, OperationInterrupted: at the end of the block, as `all_reduce`.
+            QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: the same; the tensors are untouched.
+            ShoalError: another step is open, the batch of `batches` is on a receipt already, or this peer has left.
         """
         return self._calls.step(samples)
 
@@ -214,6 +301,8 @@ class Peer:
         it yet is given two samples that do not count, so that it runs the same loop. Samples that were handed to a
         peer which is then not on the receipt are handed out again.
 
+        Sends nothing. Keeps the order of an epoch, 8 bytes per sample of the dataset, and of two at its end.
+
         Args:
             dataset: anything with a length that can be indexed by an array of indices, or a tuple of such.
             global_batch: samples per step, over all members.
@@ -222,20 +311,33 @@ class Peer:
             max_local_batch: hand a larger part out in equal micro-batches of at most so many samples. The script calls
                 backward on the mean loss of each. `DataParallel` weights them by their samples, and the last one ends
                 the step, as if the part had been one batch. See `DataParallel.has_committed`.
+
+        Yields:
+            `dataset[indices]`, or a tuple of these for a tuple: what the dataset makes of an array of int64, a copy
+            where it is an array or a tensor.
+
+        Raises:
+            TypeError: `dataset` has no length.
+            ValueError: `global_batch`, `epochs`, `max_local_batch` or the length of `dataset` is less than 1.
+            JoinRefused, JoinTimeout, RegistryError, RemovedFromView, QuorumLost: as `wait_view`, which it calls first.
+            OperationMismatch, ReplicasDiverged, StepTimeout: a backward pass has raised, and the step that it had begun
+                cannot be taken back.
+            ShoalError: a batch was asked for before the step of the last one was committed, or a micro-batch had no
+                backward pass.
         """
         if max_local_batch is not None and max_local_batch < 1:
             raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
         self.wait_view()
         sampler = ElasticSampler(num_samples=length(dataset), global_batch=global_batch, epochs=epochs, seed=seed)
-        return self.session.share.batches(dataset, sampler, self.session.begin_batch, max_local_batch)
-
-    def defer(self, interruption: BaseException) -> bool:
-        """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        return self.session.defer(interruption)
+        return self._session.share.batches(dataset, sampler, self._session.begin_batch, max_local_batch)
 
     def leave(self) -> None:
-        """Tell the others, wait until they can do without this peer, and close. Idempotent."""
-        self.session.leave()
+        """Tell the others, wait until they can do without this peer, and close. Idempotent.
+
+        Waits `leave_timeout_s` at most, in seconds, and not at all if this peer is alone. Afterwards it has no seat,
+        thread, socket or registry entry, and every operation raises `ShoalError`; `view`, `done` and `receipt` stay.
+        """
+        self._session.leave()
         atexit.unregister(self.leave)
 
     def __enter__(self) -> Self:
@@ -249,7 +351,11 @@ class Peer:
             sys.stderr.write(f"shoal: {error}\n")
             raise SystemExit(error.exit_code) from error
 
+    def _defer(self, interruption: BaseException) -> bool:
+        """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
+        return self._session.defer(interruption)
+
     def _view(self) -> View:
-        if self.session.view is None:
+        if self._session.view is None:
             raise ShoalError("this peer has no seat yet: call wait_view, or construct p2p.DataParallel, first")
-        return self.session.view
+        return self._session.view

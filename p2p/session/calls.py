@@ -6,6 +6,7 @@ results are written into the tensors when the step commits.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,19 @@ class ScriptStep:
         self._session.withdraw(f"{type(error).__name__} ended a `peer.step` block of peer {self._session.loop.peer_id}")
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The step that a `with peer.step()` block makes.
+
+    Attributes:
+        number: that `Peer.done` has when it is committed.
+    """
+
+    number: int
+
+
 class Handle:
-    """An operation that runs while the script goes on. Made by `Peer.all_reduce`."""
+    """An operation that runs while the script goes on. Made by `Peer.all_reduce` with `async_op`."""
 
     def __init__(self, step: ScriptStep) -> None:
         self._step = step
@@ -105,8 +117,14 @@ class Handle:
     def wait(self) -> None:
         """Return when the result is in the tensor, and so are those of all operations of the step, which ends here.
 
+        Waits until every member has submitted the same operations and called `wait`, `step_timeout_s` at most. A
+        second call, or that of another handle of the step, returns at once.
+
         Raises:
-            ShoalError: as `Peer.all_reduce`; the tensors are then untouched.
+            OperationMismatch, OperationInterrupted: as `Peer.all_reduce`; the tensors are untouched, call it again.
+            QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on; the tensors are
+                untouched.
+            ShoalError: the step was given up before.
         """
         self._step.commit()
 
@@ -116,7 +134,7 @@ class Calls:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._buffers = Buffers(self._empty)
+        self._buffers = Buffers(session.empty)
         self._block: ScriptStep | None = None
         self._asynchronous: ScriptStep | None = None
 
@@ -149,14 +167,10 @@ class Calls:
 
     def _new(self, array: Array) -> Array:
         """Memory for a result, while others of the same size are open."""
-        return self._empty(array.size, array.dtype)
-
-    def _empty(self, count: int, dtype: np.dtype[Any]) -> Array:
-        memory = self._session.loop.resources.host_memory  # of the loop that there is: a peer may come back
-        return memory.empty(count, dtype)
+        return self._session.empty(array.size, array.dtype)
 
     @contextmanager
-    def step(self, samples: int | None) -> Iterator[ScriptStep]:
+    def step(self, samples: int | None) -> Iterator[Step]:
         """See `Peer.step`."""
         if samples is not None and samples < 0:
             raise ValueError(f"the number of samples must be at least 0, is {samples}")
@@ -165,7 +179,7 @@ class Calls:
         step = self._block = ScriptStep(self._session, BY_HAND)
         try:
             self._session.submit(counts)
-            yield step
+            yield Step(step.number)
         except BaseException as error:
             step.withdraw(error)
             raise

@@ -7,13 +7,15 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from queue import Empty
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from collectives import Array
-from gossip import View
+from gossip import Member, View
 
 from ..config import PeerConfig
-from ..errors import JoinRefused, RemovedFromView, ShoalError, StepTimeout
+from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError, StepTimeout
 from ..host.registry import Registry
 from ..loop.loop import Loop
 from ..net.parcels import Replica, compare_with_nothing
@@ -40,6 +42,7 @@ Awaited = TypeVar("Awaited", Commit, Uncommitted, Withdrawn)
 BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
 """What is said to who calls an operation in a step that `DataParallel` has opened."""
 
+LEFT = "this peer has left its swarm: call `p2p.join` to be another one"
 INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
 
 
@@ -72,14 +75,22 @@ class Session:
         self.listeners: list[Callable[[View], None]] = []
         self._replica = Replica(("", b""), self.share.pack, self.share.load, compare_with_nothing)
         self._announced: View | None = None
-        self._has_asked = False
-        self._complete = -2
+        self._has_asked, self._complete = False, -2
         self._attempt = Attempt()
         self._skipped = ""
         self._returns: list[float] = []
         self._unusable: ShoalError | None = None
         self._left = self._is_closed = False
         self.loop.reactor.start()
+
+    @property
+    def me(self) -> Member:
+        """This peer, in its present incarnation."""
+        return self.loop.core.me
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """A one-dimensional array of undefined elements, in the arena if there is room."""
+        return self.loop.resources.host_memory.empty(count, dtype)  # of the loop that there is: a peer may come back
 
     # A seat, and no seat any more.
 
@@ -90,7 +101,7 @@ class Session:
 
         Raises:
             JoinRefused: the swarm trains something else.
-            StepTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
+            JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
         """
         replica = replica or self._replica
         if self._has_asked and replica is not self._replica:
@@ -112,7 +123,7 @@ class Session:
                 self._take_in(arrival)
             except Empty:
                 if left_s <= REMIND_S:
-                    raise StepTimeout(self._why_no_seat(limit_s)) from None
+                    raise JoinTimeout(self._why_no_seat(limit_s)) from None
                 logger.info("%s", self._why_no_seat(limit_s - left_s + REMIND_S))
                 continue
             except RemovedFromView as error:
@@ -180,7 +191,7 @@ class Session:
         """Tell the others, wait until they can do without this peer, and close. Idempotent."""
         if self._left:
             return
-        self._left = True
+        self._left, self._unusable = True, ShoalError(LEFT)
         self.loop.reactor.post(self.loop.leave)
         try:
             self.loop.reactor.ended.wait(self._config.leave_timeout_s)
@@ -221,20 +232,19 @@ class Session:
         self._attempt.add(operation)
         self.loop.reactor.post(self._submission(operation))
 
-    def commit(self, state_digest: StateDigest | None = None) -> list[Operation]:
+    def commit(self, state_digest: StateDigest | None = None) -> None:
         """Nothing more belongs to the open step: wait until all have finished it.
+
+        The results are then the caller's, who calls `announce` once they are handed out.
 
         Args:
             state_digest: of the parameters for step done + 1; asked again if a member's state was loaded meanwhile.
                 None: it is no step of the model that this peer trains, so it cannot be taken over from others.
-
-        Returns:
-            Its operations, whose results are now the caller's, who calls `announce` once they are handed out.
         """
+        self._check_usable()
         self.loop.reactor.post(self._closing(b"" if state_digest is None else state_digest()))
-        return self._await(
-            Commit, lambda timeout: self.loop.inbox.notices.get(timeout=timeout), state_digest
-        ).operations
+        notices = self.loop.inbox.notices
+        self._await(Commit, lambda timeout: notices.get(timeout=timeout), state_digest)
 
     def withdraw(self, skipped: str = "") -> None:
         """Take back what was submitted for the open step, if one is. The others wait for what is submitted next.
@@ -322,10 +332,7 @@ class Session:
             raise self._unusable
 
     def _await(
-        self,
-        awaited: type[Awaited],
-        take: Callable[..., Notice],
-        state_digest: StateDigest | None = None,
+        self, awaited: type[Awaited], take: Callable[..., Notice], state_digest: StateDigest | None = None
     ) -> Awaited:
         """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1."""
         step = self.done + 1

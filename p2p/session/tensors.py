@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -58,8 +59,15 @@ def empty_tensor(shape: tuple[int, ...], dtype: Any, empty: Callable[[int, np.dt
     """A torch tensor in memory that `empty` makes: so many elements of a type.
 
     Raises:
-        TypeError: a type that torch has, and that cannot be reduced.
+        TypeError: a size that is no whole number, or a type that torch has, and that cannot be reduced.
+        ValueError: a negative size.
     """
+    try:
+        shape = tuple(map(operator.index, shape))
+    except TypeError:
+        raise TypeError(f"each size must be a whole number, and an argument of its own, are {shape}") from None
+    if min(shape, default=0) < 0:
+        raise ValueError(f"no size may be negative, are {shape}")
     torch = importlib.import_module("torch")
     wanted = torch.empty(0, dtype=dtype or torch.float32)
     as_array(wanted)

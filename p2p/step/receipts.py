@@ -22,7 +22,15 @@ UNKNOWN_SAMPLE = -1
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one member added to a step: `num_samples` samples of the stream, from `first_sample` on."""
+    """What one member added to a step.
+
+    Attributes:
+        peer_id: of the member.
+        incarnation: of the member; another one after each return.
+        first_sample: position of its first sample in the stream of `peer.batches`, which counts on from epoch to epoch;
+            -1: unknown, since the script has a loader of its own, or the member added nothing.
+        num_samples: how many it added; 0 where a step has no samples.
+    """
 
     peer_id: str
     incarnation: int
@@ -32,11 +40,13 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """One committed step.
+    """One committed step: the same at every member.
 
     Attributes:
-        lineage: hex.
-        view_number: the view in which all had finished the step; `contributions` are its members in rank order.
+        lineage: of the run, 32 hex digits.
+        view_number: the view in which all had finished the step.
+        step: its number; consecutive; step 0 is the start of the swarm, and has no operation.
+        contributions: of the members of that view, in rank order.
         algorithms: of the step's operations in order, without the counts.
         digest: xxh3-128 over the digests of all chunks of all results, hex.
         state_digest: xxh3-128 of the parameters that the step was computed with, hex; empty where there are none.

@@ -57,6 +57,24 @@ class DataParallel(torch.nn.Module):
     Running statistics (BatchNorm) are averaged at each commit. A backward pass that raises may be caught: the peer
     then adds nothing to the step, which its next forward and backward pass, on other samples, take part in.
 
+    The end of `loss.backward()` waits until the step is committed, `step_timeout_s` at most.
+
+    Memory: three times the gradients' bytes, `grad` included; two of them in the arena while there is room
+    (`arena_bytes`), where other peers of the host read them. A member that feeds an observer holds a copy of the state
+    while it sends it, and up to 256 MiB of results, or of 4 steps; the observer up to 1 GiB, or 8 steps. Each member
+    sends per step what an `all_reduce` of all gradients does, and 16 bytes for the samples.
+
+    Raises:
+        From `loss.backward()`; the last one also from `optimizer.step`, if it is called between the passes of a step.
+        `grad` is then None, or what this process has summed alone.
+
+        NonFiniteGradient: this peer has computed NaN or infinity, and has sent none of it.
+        TypeError: a gradient is sparse.
+        OperationMismatch: another member has called something else; raised on every member.
+        QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on.
+        RemoteProtocolError: a state was received that does not fit this replica.
+        ShoalError: backward was called again for one batch, or one `optimizer.step`; or this peer has left.
+
     Attributes:
         has_committed: whether the last backward pass ended a step. After one that did not, a micro-batch of
             `peer.batches`, `grad` is None, so `optimizer.step` does nothing; whatever else counts steps (a schedule, a
@@ -75,16 +93,22 @@ class DataParallel(torch.nn.Module):
         state_digest: Literal["part", "all"] = "part",
         nonfinite: NonFinite | None = None,
     ) -> None:
-        """Take a seat in the swarm of `peer`.
+        """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
+
+        The order matters: first the model, on its device and in its types, the optimizer and all of `extra`, then this,
+        then `peer.batches` or any operation. A peer has one model, which asks for the seat. Parameters, buffers, and
+        the states of the optimizer and `extra` are then the swarm's, so what was derived from them before is stale.
 
         Args:
-            peer: as `p2p.join` made it.
-            module: its parameters that need a gradient are float32, float64, float16 or bfloat16 and on the CPU.
+            peer: as `p2p.join` made it; nothing has been called on it that needs a seat.
+            module: its parameters that need a gradient are float32, float64, float16 or bfloat16 and on the CPU. Names,
+                shapes and types in `module.state_dict()`, and their order, are the same on every peer.
             optimizer: of these parameters.
-            extra: what else a joiner must have: schedules, scalers.
-            bucket_bytes: gradients are summed in operations of about this size, each of one type.
+            extra: what else a joiner must have: schedules, scalers; the same, in the same order, on every peer.
+            bucket_bytes: gradients are summed in operations of about so many bytes, each of one type.
             algorithm: of `collectives.ALGORITHMS`; None: by size.
-            state_digest: how much of the parameters every member shows per step to be the same: a sixteenth, or all.
+            state_digest: how much of the parameters every member shows per step to be the same: a sixteenth (`part`),
+                or `all`. It is read once more for that; 16 bytes are sent.
             nonfinite: what happens to a peer whose own gradients have NaN or infinity. `raise`: `NonFiniteGradient` in
                 its backward pass, before anything of it is sent. `skip`: it adds nothing to the step, and 0 samples
                 to the receipt; the step is started over without them, which takes some milliseconds, and if nobody
@@ -92,23 +116,27 @@ class DataParallel(torch.nn.Module):
                 `allow` if there is a GradScaler in `extra`, which has to see them.
 
         Raises:
+            TypeError, ValueError: a parameter of another type, on another device, or none at all; a state that cannot
+                be sent; no such `algorithm`, `state_digest` or `nonfinite`.
             JoinRefused: the swarm trains another model.
-            ValueError: a parameter of another type, on another device, or none at all.
+            JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
+            RemoteProtocolError: a state was received that does not fit this replica.
+            ShoalError: this peer has asked for its seat without this model, or has left.
         """
         super().__init__()
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
+        if state_digest not in ("part", "all"):
+            raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
         self.module = module
         self.has_committed = False
-        self._session = peer.session
-        self._share = peer.session.share
+        self._session = peer._session
+        self._share = self._session.share
         self._parts = (optimizer, *extra)
         self._state_digest = state_digest
         self._nonfinite = _policy(nonfinite, extra)
         self._summed = _summable(module)
-        self._buckets = make_buckets(
-            self._summed, bucket_bytes, algorithm, peer.session.loop.resources.host_memory.empty
-        )
+        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm, self._session.empty)
         self._statistics = RunningStatistics(module, algorithm)
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.tensors)}
         self._num_submitted = 0
@@ -127,7 +155,19 @@ class DataParallel(torch.nn.Module):
         optimizer.register_step_post_hook(self._after_update)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward pass."""
+        """The module's own forward pass.
+
+        Args:
+            args: of the module.
+            kwargs: of the module.
+
+        Returns:
+            What the module returns.
+
+        Raises:
+            OperationMismatch, QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout, ShoalError: the last backward
+                pass raised, and the step that it had begun cannot be taken back.
+        """
         if self._in_pass and torch._C._current_graph_task_id() < 0:  # it raised: no backward is under way
             self._begin_anew()
         if torch.is_grad_enabled() and not self._is_due:  # an evaluation may come before the update, or a schedule's
@@ -135,7 +175,14 @@ class DataParallel(torch.nn.Module):
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
-        """This peer adds `number` samples in each further backward pass; for scripts that do not use `peer.batches`."""
+        """This peer adds `number` samples in each further backward pass; for scripts that do not use `peer.batches`.
+
+        Args:
+            number: samples, of which the loss is the mean. With 0 this peer's gradients count for nothing.
+
+        Raises:
+            ValueError: `number` is negative.
+        """
         self._share.set_number(number)
 
     @contextmanager
@@ -143,6 +190,10 @@ class DataParallel(torch.nn.Module):
         """Backward passes in the block add to `grad`, and to this peer's samples of the step, and do not end it.
 
         The first pass after the block does. Parts of one batch of `peer.batches` add no samples: all of it counts.
+        Sends nothing and waits for nobody in the block. `grad` takes memory of its own there.
+
+        Returns:
+            A context manager.
         """
         before, self._under_no_sync = self._under_no_sync, True
         try:

@@ -296,3 +296,29 @@ def test_who_waits_too_long_for_a_straggler_hears_its_name(swarm: Swarm) -> None
     )
     straggler.tell("go on")
     assert [waiting.end(), straggler.end()] == [0, 0], waiting.report() + straggler.report()
+
+
+CALL_AFTERWARDS = """
+import numpy as np
+import p2p
+
+ones = np.ones(3, np.float32)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.all_reduce(ones)
+    handle = peer.all_reduce(ones, async_op=True)
+calls = peer.barrier, lambda: peer.all_reduce(ones), peer.step().__enter__, handle.wait
+for call in calls:
+    try:
+        call()
+    except p2p.ShoalError as error:
+        print(type(error).__name__, error)
+print("end", peer.done, peer.world_size, ones.tolist())
+"""
+
+
+def test_who_calls_an_operation_after_leaving_hears_that_it_has_left(swarm: Swarm) -> None:
+    peer = swarm.start(CALL_AFTERWARDS)
+    assert peer.end() == 0, peer.report()
+    told = "ShoalError this peer has left its swarm: call `p2p.join` to be another one"
+    assert peer.stdout[1:] == [told] * 4 + ["end 1 1 [1.0, 1.0, 1.0]"]

@@ -37,7 +37,7 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
                 assert again is error and "stays" in sys.argv
                 print("stays away")
                 break
-            assert view.since(peer.session.loop.core.me) is not None
+            assert view is peer.view and peer.rank < peer.world_size, "it has a seat in its new incarnation"
             print("back", peer.done, peer.rank, peer.world_size)
             continue
         is_over = wish[0] > 0

@@ -3,6 +3,7 @@
 import copy
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def case(function: Case) -> Case:
 
 def wrap(peer: Peer, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> Any:
     """`DataParallel` with a bucket per parameter. (autograd's `backward` has no types, hence Any.)"""
-    return DataParallel(peer, model, optimizer, bucket_bytes=8, state_digest="all", **options)
+    return DataParallel(peer, model, optimizer, **{"bucket_bytes": 8, "state_digest": "all", **options})
 
 
 def linear() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -240,7 +241,7 @@ def who_raises_in_backward_goes_on_without_its_samples(peer: Peer) -> None:
 
     def fail(parameter: nn.Parameter) -> None:
         name, when_last = fails_at.get(peer.done + 1, ("", False))
-        if name and parameter is model.get_parameter(name) and peer.session.share.is_last == when_last:
+        if name and parameter is model.get_parameter(name) and peer._session.share.is_last == when_last:
             del fails_at[peer.done + 1]
             raise RuntimeError("no memory, say")
 
@@ -396,6 +397,15 @@ def lbfgs_is_refused_at_its_second_evaluation(peer: Peer) -> None:
 
     step: Any = optimizer.step
     raises(p2p.ShoalError, "LBFGS", lambda: step(closure))
+
+
+@case
+def an_option_that_is_none_is_refused_before_a_seat_is_asked_for(peer: Peer) -> None:
+    model, optimizer = linear()
+    for option in ("algorithm", "state_digest", "nonfinite"):
+        raises(ValueError, f"{option} must be", partial(wrap, peer, model, optimizer, **{option: "half"}))
+    assert peer.view is None
+    wrap(peer, model, optimizer)
 
 
 @case

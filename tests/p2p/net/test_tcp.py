@@ -118,3 +118,9 @@ def test_the_network_decides_the_timers_and_who_is_let_in(key: Path, tmp_path: P
         assert config.core == core
         assert config.tcp is not None and config.tcp.realm == realm
     assert PeerConfig(home=tmp_path, loop=LoopConfig(core=timers)).for_loop().core == timers
+
+
+@pytest.mark.parametrize("name", ["SHOAL_MIN_PEERS", "SHOAL_ARENA"])
+def test_a_number_in_the_environment_that_is_none_is_named(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a whole number, is 'two'"):
+        PeerConfig.from_environment({"SHOAL_HOME": "/x", name: "two"})

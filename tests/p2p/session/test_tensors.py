@@ -1,9 +1,11 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from collectives import BFLOAT16, type_name
-from p2p.session.tensors import NUM_BUFFERS, Buffers, as_array
+from collectives import BFLOAT16, Array, type_name
+from p2p.session.tensors import NUM_BUFFERS, Buffers, as_array, empty_tensor
 
 
 @pytest.mark.parametrize(
@@ -70,3 +72,29 @@ def test_buffers_are_handed_out_again_and_there_are_few() -> None:
     for size in range(4, 4 + NUM_BUFFERS):
         buffers.like(np.ones(size))
     assert buffers.like(np.zeros(3, np.uint8)) is not first
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (np.int64(2), torch.tensor(3))], ids=str)
+def test_an_empty_tensor_has_the_shape_that_was_asked_for(shape: tuple[int, ...]) -> None:
+    tensor = empty_tensor(shape, torch.bfloat16, np.empty)
+    assert (tuple(tensor.shape), tensor.dtype) == (shape, torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("shape", "error", "complaint"),
+    [
+        ((-1,), ValueError, r"negative, are \(-1,\)"),
+        ((-2, -3), ValueError, "negative"),
+        (((2, 3),), TypeError, r"an argument of its own, are \(\(2, 3\),\)"),
+        ((2.5,), TypeError, "a whole number"),
+    ],
+    ids=str,
+)
+def test_a_shape_that_no_tensor_has_is_refused_before_memory_is_taken(
+    shape: tuple[int, ...], error: type[Exception], complaint: str
+) -> None:
+    def empty(count: int, dtype: np.dtype[Any]) -> Array:
+        raise AssertionError(f"{count} elements were taken")
+
+    with pytest.raises(error, match=complaint):
+        empty_tensor(shape, None, empty)
