@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gossip import Member, Stamp, View
@@ -57,6 +58,9 @@ class Invariants:
         self._finished: dict[tuple[bytes, int, int], dict[Member, tuple[bytes, bytes]]] = {}
         self._contributed: dict[tuple[Stamp, int, int], dict[Member, str]] = {}
         self._computed: dict[Member, int] = {}
+        self.left: set[Member] = set()
+        self._to_be_told: set[tuple[Member, int]] = set()
+        self._taken_back: set[str] = set()
 
     def lineage(self, view: View) -> Lineage:
         return self.lineages.setdefault(view.lineage, Lineage())
@@ -124,7 +128,8 @@ class Invariants:
         if step != self.done.get(who, NOTHING_DONE) + 1:
             raise Violation("S5", f"{brief(who)} commits step {step} after {self.done.get(who)}")
         for told, (given_up_in, _) in lineage.raised.get(step, {}).items():
-            if finish.view_number <= given_up_in:
+            stays = installed.since(told) is not None or told in self.left
+            if stays and finish.view_number <= given_up_in:
                 said = f"{brief(told)} was told that it came to nothing"
                 raise Violation("S14", f"{brief(who)} commits {brief(finish)}, {said}")
         if finish.view_number != finished_in.number:
@@ -169,10 +174,12 @@ class Invariants:
         """What is committed holds what each member of its view has submitted in it, and nothing else."""
         if finish.step == 0:
             return
+        if (who, finish.step) in self._to_be_told:
+            raise Violation(
+                "S17", f"{brief(who)} commits {brief(finish)}, and was not told that it had come to nothing"
+            )
         if not results:
             raise Violation("S5", f"{brief(who)} commits {brief(finish)}, whose result it does not have")
-        if further := self._contributed.get((view.stamp, finish.step, len(results))):
-            raise Violation("S15", f"{brief(who)} commits {brief(finish)} of {len(results)}, others called {further}")
         for operation, chunks in enumerate(results):
             inputs = self._contributed.get((view.stamp, finish.step, operation), {})
             expected: Tokens = tuple(inputs.get(member, "nothing") for member in view.members)
@@ -183,6 +190,8 @@ class Invariants:
                     raise Violation(
                         "S15", f"{brief(who)} commits {brief(finish)}, the sum of calls that differ: {chunk}"
                     )
+                if not self._taken_back.isdisjoint(chunk):
+                    raise Violation("S16", f"{brief(who)} commits {brief(finish)} with what was taken back: {chunk}")
                 if chunk != expected:
                     raise Violation(
                         "S7", f"{brief(who)} commits {brief(finish)} with {chunk}, submitted was {expected}"
@@ -199,9 +208,19 @@ class Invariants:
     def raised(self, who: Member, view: View, step: int, given_up_in: int, now: float) -> None:
         """A script was told that nothing counts of a step that was given up in view `given_up_in` (S14)."""
         lineage = self.lineage(view)
+        self._to_be_told.add((who, step))
         lineage.raised.setdefault(step, {})[who] = given_up_in, now
-        if step in lineage.committed and lineage.committed[step][0].view_number <= given_up_in:
+        is_out = lineage.latest is not None and lineage.latest.since(who) is None  # and hears so next
+        if not is_out and step in lineage.committed and lineage.committed[step][0].view_number <= given_up_in:
             raise Violation("S14", f"{brief(who)} is told that step {step} came to nothing, it is committed")
+
+    def told(self, who: Member, step: int) -> None:
+        """A script is told that `step` came to nothing."""
+        self._to_be_told.discard((who, step))
+
+    def took_back(self, tokens: Iterable[str]) -> None:
+        """A script has withdrawn these inputs: they count nowhere."""
+        self._taken_back.update(tokens)
 
     def ended(self, who: Member, now: float) -> None:
         """What a script was told in its last second binds nobody."""

@@ -8,7 +8,7 @@ import gossip.commit
 from gossip import Core, View
 from gossip import effects as fx
 from gossip.commit import StepMachine
-from gossip.messages import GivenUp
+from gossip.messages import Cause, GivenUp
 from p2p.net.frames import Segment
 from p2p.step.effects import StepEffect
 from p2p.step.open_step import TRANSITIONS, Event, OpenStep, Stage
@@ -23,9 +23,10 @@ Give = Callable[[OpenStep], list[StepEffect]]
 # R16: a step that is given up.
 
 
-def _say_only_what_was_given_up_here(self: StepMachine, given_up: GivenUp | None) -> None:
-    if given_up is not None and self.view is not None and given_up.reason.startswith(str(self._me)):
-        self.given_up = given_up
+def _give_up_alone(self: StepMachine, cause: Cause, reason: str) -> None:
+    assert self.view is not None
+    self.given_up = GivenUp(self.done + 1, self.view.number, cause, reason)
+    self._is_handed_out = False
 
 
 def _tell_at_once(original: Give) -> Give:
@@ -136,13 +137,20 @@ def _stamp_at_sending(original: Callable[[Peer, fx.Send], None]) -> Callable[[Pe
 
 OPEN_STEP: dict[str, Mutant] = {
     "R16: who has heard that a step is given up does not say so": mutant(
-        (StepMachine, "hear", _say_only_what_was_given_up_here), breaks="S14", seed=0
+        (StepMachine, "hear", lambda self, given_up: None),
+        (StepMachine, "_give_up", _give_up_alone),
+        breaks="S14",
+        scenario="D1: who calls most gives the step up and leaves; the others have finished it",
     ),
     "R16: a barrier counts what was finished of a step that is given up": mutant(
-        (gossip.commit, "_without_void", lambda seated, given_up: seated), breaks="S14", seed=0
+        (gossip.commit, "_without_void", lambda seated, given_up: seated),
+        breaks="S14",
+        scenario="D1: who calls most gives the step up and leaves; the others have finished it",
     ),
     "R16: a script is told before a view starts the step over": mutant(
-        (OpenStep, "_compare", _tell_at_once(OpenStep._compare)), breaks="S14", seed=0
+        (OpenStep, "_compare", _tell_at_once(OpenStep._compare)),
+        breaks="S14",
+        scenario="D1: who gives a step up is cut off before anybody hears of it",
     ),
     "R16: a script that goes on without a step says nothing": mutant(
         (OpenStep, "void", _go_on_in_the_void), breaks="S16", seed=0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gossip import Claim, Contact, Core, Envelope, Member, Phase, State, View
 from gossip import effects as fx
 from gossip.messages import AcceptorRecord, GivenUp, StateQuery
-from p2p.errors import OperationMismatch
+from p2p.errors import OperationMismatch, ShoalError
 from p2p.net.frames import Segment
 from p2p.step import effects as sx
 
@@ -154,6 +154,7 @@ class Peer:
 
     def leave(self) -> None:
         self.leaving = True
+        self._world.invariants.left.add(self.member)
         self._world.membership.accused(self.member)
         self.perform(self.core.leave(self.now()))
 
@@ -208,6 +209,8 @@ class Peer:
                 if isinstance(notice, OperationMismatch) and self._gave_up is not None:
                     self._world.invariants.raised(self.member, *self._gave_up, self._world.clock.now)
                     self._gave_up = None
+                if isinstance(notice, ShoalError):
+                    self._world.invariants.told(self.member, self.training.open_step.done + 1)
                 delay_s = self._rng.choice((0.0, 0.0, 0.0, 0.02))
                 self._world.clock.after(delay_s, self, "hears", self.training.hear, notice)
             case sx.Finish():
@@ -221,6 +224,7 @@ class Peer:
             case sx.GiveUp(step, reason):
                 assert self.core.view is not None
                 self._gave_up = self.core.view, step, self.core.view.number
+                self._world.invariants.seen["steps given up"] += 1
                 self.perform(self.core.abort(self.now(), step, reason))
             case sx.Void(step, reason):
                 self.perform(self.core.void(self.now(), step, reason))

@@ -187,6 +187,7 @@ class Training:
         self.handed_out: tuple[Tokens, ...] = ()
         self.finished: Results = ()
         self.calls_wrong = ""
+        self.catches_nothing = False
         self._peer = peer
         self._world = world
         self._rng = rng
@@ -249,8 +250,8 @@ class Training:
                 self._go_on_without(step)
             case OperationMismatch() | OperationInterrupted():
                 self._start_anew(f" again {self._attempt}")
-                leaves = self._rng.random() < 0.3 and isinstance(notice, OperationMismatch)
-                if leaves and not self._peer.leaving:  # nobody has caught it
+                leaves = self.catches_nothing or self._rng.random() < 0.3
+                if leaves and isinstance(notice, OperationMismatch) and not self._peer.leaving:
                     self.seen("scripts that raised")
                     self._peer.leave()
 
@@ -262,6 +263,7 @@ class Training:
 
     def _go_on_without(self, step: int) -> None:
         """What was submitted is taken back: the script adds nothing to the step, or has lost it."""
+        self._world.invariants.took_back(self._inputs.values())
         self._attempt += 1
         self._num_submitted, self.handed_out = 0, ()
         way = self._rng.choice(("zeros", "next", "leaves"))
