@@ -16,7 +16,6 @@ from gossip import Member, View
 
 from ..config import PeerConfig
 from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError, StepTimeout
-from ..host.registry import Registry
 from ..loop.loop import Loop
 from ..net.parcels import Replica, compare_with_nothing
 from ..step.notices import Admitted, Commit, Notice, StateOffer, Uncommitted, Withdrawn
@@ -24,15 +23,13 @@ from ..step.operation import Operation
 from ..step.receipts import Ledger, Receipt
 from ..step.waiting import explain_no_seat
 from .attempt import EARLY, Attempt
+from .incarnations import Incarnations
 from .samples import Share
 
 logger = logging.getLogger("p2p")
 
 REMIND_S = 10.0
 """Who waits for a seat is told this often what for."""
-
-RETURNS_S, MOST_RETURNS = 600.0, 5
-"""Who is removed more often than that within that time does not come back by itself."""
 
 StateDigest = Callable[[], bytes]
 """Of the parameters that step done + 1 is computed with."""
@@ -59,9 +56,7 @@ class Session:
 
     def __init__(self, config: PeerConfig) -> None:
         self._config = config
-        self._loop_config = config.for_loop()
-        self._registry = Registry(config.home, config.swarm)
-        self.loop = Loop(self._registry, self._loop_config)
+        self._incarnations = Incarnations(config)
         try:
             self._ledger = Ledger.open(config.receipts, self.loop.peer_id)
         except ShoalError:
@@ -78,10 +73,14 @@ class Session:
         self._has_asked, self._complete = False, -2
         self._attempt = Attempt()
         self._skipped = ""
-        self._returns: list[float] = []
         self._unusable: ShoalError | None = None
         self._left = self._is_closed = False
         self.loop.reactor.start()
+
+    @property
+    def loop(self) -> Loop:
+        """Of the present incarnation."""
+        return self._incarnations.loop
 
     @property
     def me(self) -> Member:
@@ -167,23 +166,12 @@ class Session:
             RemovedFromView: `removed`, if this peer has no model to come back with and was not asked to, returned too
                 often, or must not; or if nobody is left.
         """
-        former, now = self.loop, self.loop.now()
-        self._returns = [*(at for at in self._returns if at > now - RETURNS_S), now]
-        may_return = self._config.rejoin and (is_asked or self._replica.layout[0])
         self._unusable = removed  # unless it is back
-        if not may_return or len(self._returns) > MOST_RETURNS:
-            raise removed
-        logger.warning("%s; this peer, %s, comes back", removed.reason, former.peer_id)
-        former.end_incarnation()
-        self._write_moments()
-        former.reactor.drive_lock.shield(True)
+        former = self.loop
         try:
-            self.loop = Loop(self._registry, self._loop_config, former)
-            self.loop.reactor.start()
+            self._incarnations.begin_another(removed, is_wanted=is_asked or bool(self._replica.layout[0]))
         finally:
-            former.reactor.drive_lock.shield(False)
-        if self.loop.is_alone:
-            raise removed
+            self._write_moments(former)
         self._complete, self._unusable = -2, None
         self._ask()
 
@@ -402,9 +390,10 @@ class Session:
             for listener in self.listeners:
                 listener(view)
 
-    def _write_moments(self) -> None:
-        while not self.loop.inbox.moments.empty():
-            moment = self.loop.inbox.moments.get_nowait()
+    def _write_moments(self, loop: Loop | None = None) -> None:
+        moments = (loop or self.loop).inbox.moments
+        while not moments.empty():
+            moment = moments.get_nowait()
             if self._ledger is not None:
                 self._ledger.note(moment)
 
