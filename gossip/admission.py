@@ -156,6 +156,10 @@ class Admission:
         """Who has asked, as far as it is known."""
         return [*self._joiners]
 
+    def join_of(self, joiner: Member) -> Join:
+        """What one of the `joiners` has asked for."""
+        return self._joiners[joiner].join
+
     def is_empty(self) -> bool:
         return not self._joiners
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from .claim import Claim
-from .view import Member, Stamp, View
+from .view import NO_NUMERICS, Member, Stamp, View, wrong_numerics
 
 NOTHING_DONE = -1
 """The step before step 0: no step is committed."""
@@ -81,12 +81,21 @@ class Join:
         state_hash: names the layout of the state that this peer can receive.
         follows: it observes: it takes committed steps while it has no seat, and wants one when it is current.
         done: the last step that it has taken over; `digest` is of the chain up to it.
+        numerics: 8 bytes, its numerics class, for its seat.
+
+    Raises:
+        ValueError: `numerics` has another length.
     """
 
     state_hash: str
     follows: bool = False
     done: int = NOTHING_DONE
     digest: bytes = b""
+    numerics: bytes = NO_NUMERICS
+
+    def __post_init__(self) -> None:
+        if len(self.numerics) != len(NO_NUMERICS):
+            raise wrong_numerics(self.numerics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,14 @@ def test_r8_a_late_join_of_the_older_incarnation_is_ignored() -> None:
     assert peer.reason == "2 of 2 members of view 2 are here"
 
 
+def test_a_seat_has_the_numerics_class_of_the_join() -> None:
+    peer = founder()
+    meet(peer, [B])
+    say(peer, B, Join("hash", numerics=b"class 16"), NO_VIEW)
+    peer.tick(0.2)
+    assert [seat.numerics for seat in view_of(peer).seats] == [bytes(8), b"class 16"]
+
+
 # Observers.
 
 

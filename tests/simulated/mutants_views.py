@@ -6,7 +6,7 @@ from typing import Any
 
 import gossip.admission
 import gossip.view
-from gossip import Contact, Core, Member, State, View
+from gossip import Core, Member, State, View
 from gossip.admission import Admission
 from gossip.effects import Effect, Left, Removed
 from gossip.membership import Membership
@@ -14,7 +14,7 @@ from gossip.messages import AcceptorRecord, Join, Kind, Report
 from gossip.reports import Reports
 from gossip.succession import Succession
 from gossip.swim import Swim
-from gossip.view import NOWHERE, Change
+from gossip.view import NOWHERE, Change, Joiner
 
 from .mutant import Mutant, mutant
 from .peer import Peer
@@ -36,8 +36,8 @@ def _is_gone_whatever_incarnation(self: Swim, member: Member) -> bool:
     return claim is not None and claim.member == member and claim.state >= State.LEFT
 
 
-def _reachable_or_not(self: Succession, candidates: list[Member]) -> dict[Member, Contact]:
-    return {member: NOWHERE for member in candidates}
+def _reachable_or_not(self: Succession, candidates: list[Member]) -> dict[Member, Joiner]:
+    return {member: Joiner(NOWHERE) for member in candidates}
 
 
 def _consider_any_join(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
