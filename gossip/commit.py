@@ -212,10 +212,6 @@ class StepMachine:
             return 0
         return progress.submitted if progress.done == self.done and progress.finish is None else None
 
-    def has_heard(self, member: Member) -> bool:
-        """Whether `member` has said READY in this view."""
-        return member in self._ready
-
     def possibly_seated(self) -> list[Member]:
         """Other members that have the state, or have not said whether they do."""
         assert self.view is not None
