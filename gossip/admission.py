@@ -4,6 +4,9 @@ A joiner that *follows* takes committed steps while it has no seat, and is admit
 fifth of a second, which grows to a second while it asks; waiting until it has everything would never end where steps
 are shorter than the way to it. What it lacks must be on its way, or all would wait for its state. One that does not
 follow is admitted as it is, and the barrier of its view waits for its state.
+
+A JOIN counts in the view that it names, up to which its sender had no seat for certain, and in the next one. Whoever
+had a seat by it and lost that is two views further: a late JOIN brings nobody back, whatever a member remembers (R8).
 """
 
 import math
@@ -50,8 +53,8 @@ class AdmissionConfig:
             )
 
 
-MOST_EXCLUDED = 256
-"""So many former members are remembered."""
+MOST_VIEWS = 16
+"""Of so many views, the last ones in a row, a member says who had no seat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class Admission:
         self._joiners: dict[Member, _Joiner] = {}
         self._entering: list[Member] = []
         self._penalties: dict[str, _Penalty] = {}
-        self._excluded: dict[str, int] = {}
+        self._views: deque[View] = deque(maxlen=MOST_VIEWS)
         self._commits: deque[tuple[float, int]] = deque()
         self._start = NOTHING_DONE
 
@@ -92,6 +95,9 @@ class Admission:
 
     def install(self, view: View) -> None:
         """Who has a seat asks no more; who followed still does, until its first barrier is complete."""
+        if self._views and view.number != self._views[-1].number + 1:
+            self._views.clear()
+        self._views.append(view)
         asking = [member for member in view.members if member in self._joiners]
         following = {*self._entering, *(member for member in asking if self._joiners[member].join.follows)}
         self._entering = [member for member in view.members if member in following]
@@ -108,17 +114,17 @@ class Admission:
         before = fresh.get(member.peer_id, _Penalty(0.0, now))
         self._penalties = {**fresh, member.peer_id: _Penalty(self._amount(now, before) + 1.0, now)}
 
-    def exclude(self, member: Member) -> None:
-        """`member` took part and does not any more: what it asked before must not bring it back."""
-        last = self._excluded.pop(member.peer_id, 0)
-        self._excluded[member.peer_id] = max(last, member.incarnation)
-        if len(self._excluded) > MOST_EXCLUDED:
-            del self._excluded[next(iter(self._excluded))]
-        for joiner in [joiner for joiner in self._joiners if self.is_excluded(joiner)]:
-            self.forget(joiner)  # a late JOIN may come before the word that it took part
+    def absent_since(self, member: Member, number: int) -> int:
+        """The first view from which on `member`, which has none now, had no seat for certain.
 
-    def is_excluded(self, joiner: Member) -> bool:
-        return joiner.incarnation <= self._excluded.get(joiner.peer_id, -1)
+        The one after view `number` at the earliest; the installed one if that is 0.
+        """
+        first = self._views[-1].number
+        for view in reversed(self._views):
+            if not 0 < number < view.number or view.since(member) is not None:
+                break
+            first = view.number
+        return first
 
     def committed(self, now: float, step: int) -> None:
         """`step` was committed here."""
@@ -141,9 +147,15 @@ class Admission:
         for member, joiner in self._joiners.items():
             lacks_from = max(min(self._oldest(now, joiner, done), done) - 1, self._start)
             needed = done if member in unfed else lacks_from
-            if _is_current(joiner.join, needed) and now >= self._held_until(now, member.peer_id):
+            may_enter = self._counts(joiner.join) and now >= self._held_until(now, member.peer_id)
+            if may_enter and _is_current(joiner.join, needed):
                 found.append(member)
         return found
+
+    def _counts(self, join: Join) -> bool:
+        """Whether `join` asks for a seat in the successor of the installed view."""
+        number = self._views[-1].number
+        return join.view_number in (number, max(1, number - 1))
 
     def _oldest(self, now: float, joiner: _Joiner, done: int) -> int:
         """The oldest step that `joiner` may still lack."""
@@ -155,6 +167,10 @@ class Admission:
     def joiners(self) -> list[Member]:
         """Who has asked, as far as it is known."""
         return [*self._joiners]
+
+    def join_of(self, joiner: Member) -> Join:
+        """What one of the `joiners` has asked for."""
+        return self._joiners[joiner].join
 
     def is_empty(self) -> bool:
         return not self._joiners

@@ -138,7 +138,7 @@ class StepMachine:
         return [*self._tell_all(mine), *self.receive(self._me, mine)]
 
     def takes(self, step: int, digest: bytes) -> bool:
-        """Whether the state after `step` is of use here; of whoever has a later past than the others, an earlier one."""
+        """Whether the state after `step` is of use here: a later one, or that which the barrier wants, if earlier."""
         is_next = (step > self.done or not self.digest) and (self._target is None or step < self._target[0])
         is_wanted = (step, digest) == self._target and self._target != (self.done, self.digest)
         return not self.seated and (is_next or is_wanted)
@@ -261,10 +261,6 @@ class StepMachine:
         if progress is None or progress.done < self.done:
             return 0
         return progress.submitted if progress.done == self.done and progress.finish is None else None
-
-    def has_heard(self, member: Member) -> bool:
-        """Whether `member` has said READY in this view."""
-        return member in self._ready
 
     def possibly_seated(self) -> list[Member]:
         """Other members that have the state, or have not said whether they do."""

@@ -39,7 +39,7 @@ class Core:
         self._steps = StepMachine(self.me)
         self._membership = Membership(self._swim, self._steps, rng=rng, config=config)
         self._next = self._membership.next
-        self._joining = Joining(self._swim, self._steps, state_s=config.state_s, founding_s=config.founding_s)
+        self._joining = Joining(self._swim, self._steps, config=config)
         self._next_beat = now
         self._status = OwnStatus(now=now, every_s=config.status_s)
         self._leave_by = math.inf
@@ -343,8 +343,8 @@ class Core:
         match body:
             case m.Join():
                 return self._membership.consider_join(now, source, body)
-            case m.Head(step, digest):
-                return [] if self._steps.seated else self._joining.hear_head(now, source, step, digest)
+            case m.Head():
+                return [] if self._steps.seated else self._joining.hear_head(now, source, stamp.lineage, body)
             case m.StateQuery() if stamp == NO_VIEW and self._steps.seated and self._swim.is_alive(source):
                 return [Provide(source, self.done)]
             case m.Refuse(layout):

@@ -7,10 +7,12 @@ import math
 from collections.abc import Sequence
 
 from .commit import StepMachine
-from .effects import AskForState, Effect, Send
+from .config import CoreConfig
+from .effects import AskForState, Effect, Removed, Send
 from .following import Follower
 from .founding import Founding
-from .messages import NOTHING_DONE, Join, LineageQuery
+from .known_views import KnownViews
+from .messages import NOTHING_DONE, Head, Join, LineageQuery
 from .swim import Swim
 from .view import Member, Policy
 
@@ -18,13 +20,13 @@ from .view import Member, Policy
 class Joining:
     """One peer on its way into a view. It has asked for a seat once it has a `layout`."""
 
-    def __init__(self, swim: Swim, steps: StepMachine, *, state_s: float, founding_s: float) -> None:
+    def __init__(self, swim: Swim, steps: StepMachine, *, config: CoreConfig) -> None:
         self.layout: tuple[str, bytes] | None = None
         self.reason = "not in a view yet"
         self._swim = swim
         self._steps = steps
-        self._state_s = state_s
-        self._founding_s = founding_s
+        self._config = config
+        self._views = KnownViews()
         self._follower = Follower()
         self._gap = NOTHING_DONE, -math.inf
         self._founding: Founding | None = None
@@ -39,21 +41,42 @@ class Joining:
         Raises:
             ValueError: no seeds, or one twice.
         """
-        self._founding = Founding(seeds, self._swim.me.contact.seed, now + self._founding_s)
+        self._founding = Founding(seeds, self._swim.me.contact.seed, now + self._config.founding_s)
         self._found_with = lineage, size, policy
 
     def ask(self, targets: Sequence[Member] | None = None) -> list[Effect]:
         """Ask everybody, or `targets`, for a seat, and the seeds whether there is a swarm."""
         if self.layout is None:
             return []
-        join = Join(self.layout[0], self._steps.follows, self._steps.done, self._steps.digest)
         asked = self._swim.alive() if targets is None else targets
-        effects: list[Effect] = [Send(member, join) for member in asked]
+        effects: list[Effect] = [Send(member, self._join(self.layout[0], member)) for member in asked]
         if self._founding is not None:
             effects += [
                 Send(member, LineageQuery()) for member in asked if self._address(member) in self._founding.seeds
             ]
         return effects
+
+    def _join(self, state_hash: str, member: Member) -> Join:
+        steps = self._steps
+        return Join(state_hash, steps.follows, steps.done, steps.digest, self._views.number_for(member))
+
+    def hear_head(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
+        """`source`, a member of `lineage`, says how far it is; the last step is said by the feeder only."""
+        effects = self._hear_view(now, source, lineage, head) if self._steps.view is None else []
+        return [*effects, *self._hear_step(now, source, head)] if head.digest else effects
+
+    def _hear_view(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
+        """Ask again at once, if a later view can be named. Who may have lost a seat unheard ends (R8)."""
+        if self.layout is None or not self._swim.is_alive(source):
+            return []
+        named = self._views.number_for(source)
+        self._views.keep(self._swim.alive())
+        if self._views.hear(now, source, lineage, head):
+            return self.ask()
+        if self._views.in_doubt_s(now, source) >= self._config.stale_s:
+            self.reason = f"it may have had a seat after view {named}, and has none in view {head.view_number}"
+            return [Removed(self.reason)]
+        return self.ask([source]) if self._views.number_for(source) > named else []
 
     def hear_lineage(self, source: Member, lineage: bytes) -> None:
         if self._founding is not None:
@@ -84,14 +107,14 @@ class Joining:
         following = self._follower.next_step(self._steps.done, self._steps.digest)
         return [] if following is None else [following]
 
-    def hear_head(self, now: float, source: Member, step: int, digest: bytes) -> list[Effect]:
-        """`source`, which feeds this observer, has committed up to `step`: ask for the state if there is a gap.
+    def _hear_step(self, now: float, source: Member, head: Head) -> list[Effect]:
+        """`source`, which feeds this observer, has committed up to `head.step`: ask for the state if there is a gap.
 
         What it fed may still be on its way, so a gap must last from one head to the next.
         """
         steps = self._steps
         steps.feeder = source
-        self._follower.heard(step, digest)
+        self._follower.heard(head.step, head.digest)
         missing = self._follower.missing(steps.done, steps.digest)
         known, since = self._gap
         if missing is None or not self._steps.follows:
@@ -101,7 +124,7 @@ class Joining:
         self._gap = steps.done, now if is_new else since
         if steps.done != NOTHING_DONE and is_new:
             return []
-        if not is_new and now - since < self._state_s:
+        if not is_new and now - since < self._config.state_s:
             return []
         self._gap = steps.done, now
         return [AskForState(source, missing)]

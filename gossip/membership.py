@@ -29,7 +29,7 @@ from .effects import (
 from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Kind, Report
 from .succession import Succession
 from .swim import Swim
-from .view import NO_VIEW, Member, View, feeder_of
+from .view import Member, View, feeder_of
 
 MOST_STRANGERS = 64
 """Other swarms that are told of."""
@@ -96,11 +96,7 @@ class Membership:
             return [Send(source, m.Decide(self.view))]
         if stamp.number > self.view.number:
             return [Send(source, m.ViewQuery())]
-        if stamp.number == self.view.number:
-            return []
-        if stamp != NO_VIEW and self.view.since(source) is None:  # it took part
-            self.next.admission.exclude(source)
-        return [Send(source, m.Decide(self.view))]
+        return [Send(source, m.Decide(self.view))] if stamp.number < self.view.number else []
 
     # Views.
 
@@ -112,12 +108,9 @@ class Membership:
             return self._name_strangers(mine, view)
         if mine is not None and view.number <= mine.number:
             return self._name_strangers(mine, view) if view.number == mine.number and view.hash != mine.hash else []
-        since = view.since(self.me)
-        if mine is None and (since is None or self.layout is None):
-            return []
-        if since is None or (mine is not None and since > mine.number):
-            return self._be_removed(view)
-        return self._install(now, view)
+        if view.since(self.me) is not None:
+            return self._install(now, view) if self.layout is not None else []
+        return [] if mine is None else self._be_removed(view)
 
     def meet_strangers(self, now: float, source: Member, lineage: bytes) -> list[Effect]:
         """`source` is in another swarm: get to know that one, and do not wait for it if it has a seat here, too."""
@@ -158,14 +151,12 @@ class Membership:
     def _install(self, now: float, view: View) -> list[Effect]:
         before = () if self.view is None else self.view.members
         self._last_progress = self._installed = now
-        for member in before:
-            if view.since(member) is None and self._steps.has_heard(member):
-                self.next.admission.exclude(member)
         self._swim.keep(view.members)
         effects: list[Effect] = [*self.next.install(now, view), *self._steps.install(view)]
         for seat in view.seats:  # whoever knew a member may have died before it told of it
             if self._swim.claim_of(seat.member) is None and not self._swim.is_gone(seat.member):
                 effects += self._swim.hear(now, Claim(seat.member, State.ALIVE, seat.contact))
+        effects += [Send(joiner, self._head(joiner)) for joiner in self.next.admission.joiners()]
         early, self._early = self._early, {}
         for envelope in early.values():  # READY came another way than DECIDE, and overtook it
             if envelope.stamp == view.stamp:
@@ -215,7 +206,7 @@ class Membership:
             if is_heard and self._swim.is_alive(source):
                 self.next.admission.ask(now, source, join)
             return []
-        if self.view.since(source) is not None or self.next.admission.is_excluded(source):
+        if self.view.since(source) is not None:
             return [Send(source, m.Decide(self.view))]
         if join.state_hash != layout[0]:
             return [Send(source, m.Refuse(layout[1]))]
@@ -224,8 +215,16 @@ class Membership:
         if not self._swim.is_alive(source):  # its death would go unnoticed
             return []
         self.next.admission.ask(now, source, join)
-        is_feeder = join.follows and feeder_of(source, self.view) == self.me and self._steps.phase is Phase.ACTIVE
-        return [Send(source, m.Head(self._steps.done, self._steps.digest))] if is_feeder else []
+        return [Send(source, self._head(source))]
+
+    def _head(self, joiner: Member) -> m.Head:
+        """What `joiner`, which has asked for a seat, is told of the installed view; its feeder says how far it is."""
+        assert self.view is not None
+        steps, join = self._steps, self.next.admission.join_of(joiner)
+        absent_since = self.next.admission.absent_since(joiner, join.view_number)
+        is_feeder = join.follows and feeder_of(joiner, self.view) == self.me and steps.phase is Phase.ACTIVE
+        step, digest = (steps.done, steps.digest) if is_feeder else (NOTHING_DONE, b"")
+        return m.Head(step, digest, self.view.number, absent_since)
 
     def reconsider(self, now: float) -> list[Effect]:
         assert self.view is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from .claim import Claim
-from .view import Member, Stamp, View
+from .view import NO_NUMERICS, Member, Stamp, View, wrong_numerics
 
 NOTHING_DONE = -1
 """The step before step 0: no step is committed."""
@@ -75,26 +75,47 @@ class SyncReply:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """JOIN: I ask for a seat.
+    """JOIN: I ask for a seat. Counts in the view of this number and in the next one.
 
     Attributes:
         state_hash: names the layout of the state that this peer can receive.
         follows: it observes: it takes committed steps while it has no seat, and wants one when it is current.
         done: the last step that it has taken over; `digest` is of the chain up to it.
+        view_number: the latest view, in the receiver's lineage, up to which it knows that it had no seat; 0: none.
+        numerics: 8 bytes, its numerics class, for its seat.
+
+    Raises:
+        ValueError: `numerics` has another length.
     """
 
     state_hash: str
     follows: bool = False
     done: int = NOTHING_DONE
     digest: bytes = b""
+    view_number: int = 0
+    numerics: bytes = NO_NUMERICS
+
+    def __post_init__(self) -> None:
+        if len(self.numerics) != len(NO_NUMERICS):
+            raise wrong_numerics(self.numerics)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """HEAD: the last step that was committed here; answers the JOIN of an observer."""
+    """HEAD: I have installed this view, and you have no seat in it. Answers a JOIN, and is said again of the next view.
+
+    Attributes:
+        step: the last one that was committed here, if the sender feeds the receiver; `digest` is of the chain up to
+            it, and empty if it does not.
+        view_number: of that view.
+        absent_since: the receiver had no seat in the views from this one on, either: the one after the view that its
+            JOIN has named, or as far back as the sender knows.
+    """
 
     step: int
     digest: bytes
+    view_number: int = 0
+    absent_since: int = 0
 
 
 @dataclass(frozen=True, slots=True)

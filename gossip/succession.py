@@ -16,7 +16,7 @@ from .effects import Effect, Explain, Paused, Resumed, Send, WriteRecord
 from .messages import AcceptorRecord, Kind, Report
 from .reports import Cut, Reports
 from .swim import Swim
-from .view import Change, Contact, Decision, Member, View, can_decide, feeder_of, propose_view
+from .view import Change, Decision, Joiner, Member, View, can_decide, feeder_of, propose_view
 
 MOST_DEAD = 256
 """Dead peers whose records are kept: they may turn out to have a seat in a view that is not known yet."""
@@ -175,9 +175,10 @@ class Succession:
         self.agreement.want(now, wanted, self._delay(cut))
         return [*self._explain(decision), *self._pause_or_resume(now, decision)]
 
-    def _reachable(self, candidates: list[Member]) -> dict[Member, Contact]:
+    def _reachable(self, candidates: list[Member]) -> dict[Member, Joiner]:
         claims = {member: self._swim.claim_of(member) for member in candidates if self._swim.is_alive(member)}
-        return {member: claim.contact for member, claim in claims.items() if claim is not None}
+        known = [(member, claim, self.admission.join_of(member)) for member, claim in claims.items()]
+        return {member: Joiner(claim.contact, join.numerics) for member, claim, join in known if claim is not None}
 
     def _is_quiet(self) -> bool:
         """Whether nothing speaks against the view as it is, as before."""

@@ -54,6 +54,14 @@ class Contact:
 NOWHERE = Contact("", "", 0, 0)
 """Of a peer that died before it was met."""
 
+NO_NUMERICS = bytes(8)
+"""The numerics class of a peer that names none."""
+
+
+def wrong_numerics(numerics: bytes) -> ValueError:
+    """A numerics class that has not 8 bytes."""
+    return ValueError(f"a numerics class has {len(NO_NUMERICS)} bytes, this one has {len(numerics)}")
+
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -63,11 +71,20 @@ class Seat:
         member: who.
         since: number of the view that admitted it.
         contact: where it is reached: who is told of a view may never have met all of its members.
+        numerics: 8 bytes, its numerics class, as its JOIN had it.
+
+    Raises:
+        ValueError: `numerics` has another length.
     """
 
     member: Member
     since: int
     contact: Contact = NOWHERE
+    numerics: bytes = NO_NUMERICS
+
+    def __post_init__(self) -> None:
+        if len(self.numerics) != len(NO_NUMERICS):
+            raise wrong_numerics(self.numerics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +159,7 @@ class View:
             places = contact.control, contact.data, contact.host, contact.remote_control, contact.remote_data
             for place in map(str.encode, places):
                 digest.update(b"%d:%b " % (len(place), place))
-            digest.update(b"%d %d " % (contact.pid, contact.process_start))
+            digest.update(b"%d %d %b " % (contact.pid, contact.process_start, seat.numerics))
         digest.update(self.parent)
         return digest.digest()
 
@@ -194,6 +211,14 @@ def can_decide(living: Collection[Member], witnessed: Collection[Member], view: 
     return all(member in living or member in witnessed for member in view.members)
 
 
+@dataclass(frozen=True, slots=True)
+class Joiner:
+    """What is known of a peer that asks for a seat; see `Seat`."""
+
+    contact: Contact
+    numerics: bytes = NO_NUMERICS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """What is known against a view staying as it is.
@@ -203,7 +228,7 @@ class Change:
         proven: those of `gone` that never come back.
         witnessed: those of `proven` whose acceptor records were read.
         leaving: members that said LEAVE. They still vote.
-        joiners: those who ask for a seat and may have one, and where they are; the first to be admitted first.
+        joiners: those who ask for a seat and may have one; the first to be admitted first.
         restart: why the same members should start over in a new view, if they should.
     """
 
@@ -211,7 +236,7 @@ class Change:
     proven: Collection[Member] = ()
     witnessed: Collection[Member] = ()
     leaving: Collection[Member] = ()
-    joiners: Mapping[Member, Contact] = field(default_factory=dict)
+    joiners: Mapping[Member, Joiner] = field(default_factory=dict)
     restart: str = ""
 
 
@@ -258,7 +283,8 @@ def propose_view(view: View, change: Change) -> Decision:
     reasons += [f"with {', '.join(map(str, admitted))}"] if admitted else []
     reasons += [change.restart] if change.restart else []
     number = view.number + 1
-    seats = (*staying, *(Seat(joiner, number, change.joiners[joiner]) for joiner in admitted))
+    known = [(joiner, change.joiners[joiner]) for joiner in admitted]
+    seats = (*staying, *(Seat(member, number, joiner.contact, joiner.numerics) for member, joiner in known))
     successor = View(view.lineage, number, view.founding_size, seats, view.hash, view.policy, view.founder)
     return Decision(successor, "; ".join(reasons))
 

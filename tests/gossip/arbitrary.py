@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gossip import NO_VIEW, Claim, Contact, Envelope, Member, Policy, Seat, Stamp, View
 from gossip.acceptor import MAX_ROUND
 from gossip.messages import Body
+from gossip.view import NO_NUMERICS
 
 from .cores import NOTHING, after, first_view
 from .members import A2, LINEAGE, A, B, C, D, E, claim
@@ -41,13 +42,15 @@ def _lineages() -> Iterator[View]:
 VIEWS = tuple(_lineages())
 STAMPS = (NO_VIEW, *(view.stamp for view in VIEWS), Stamp(LINEAGE, 2**64 - 1, b""), Stamp(b"", 9, b""))
 
+numerics = st.sampled_from((NO_NUMERICS, b"class 16"))
+
 
 @st.composite
 def _views(draw: st.DrawFn) -> View:
     seated = draw(st.lists(st.sampled_from(MEMBERS), min_size=1, max_size=6, unique_by=lambda m: m.peer_id))
     number = draw(st.sampled_from([number for number in NUMBERS if number > 0]))
     sinces = st.sampled_from([since for since in NUMBERS if 1 <= since <= number])
-    seats = tuple(Seat(member, draw(sinces), draw(of(Contact))) for member in seated)
+    seats = tuple(Seat(member, draw(sinces), draw(of(Contact)), draw(numerics)) for member in seated)
     lineage, parent, founder = draw(of(bytes)), draw(of(bytes)), draw(of(str))
     return View(lineage, number, draw(of(int)), seats, parent, draw(of(Policy)), founder)
 
@@ -83,7 +86,8 @@ def _build(annotation: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(list(annotation))
     assert isinstance(annotation, type) and is_dataclass(annotation), f"no rule for {annotation}"
     hints = get_type_hints(annotation)
-    return st.builds(annotation, *(of(hints[field.name]) for field in fields(annotation)))
+    values = (numerics if field.name == "numerics" else of(hints[field.name]) for field in fields(annotation))
+    return st.builds(annotation, *values)
 
 
 envelopes = st.builds(Envelope, of(Member), of(Stamp), of(Body))

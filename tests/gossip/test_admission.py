@@ -7,22 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip import Member
-from gossip.admission import MOST_EXCLUDED, Admission, AdmissionConfig
+from gossip import Member, View
+from gossip.admission import MOST_VIEWS, Admission, AdmissionConfig
 from gossip.messages import NOTHING_DONE, Join
 
 from .members import A, B, C, D, E, view_of
 
-PLAIN = Join("layout")
+PLAIN = Join("layout", view_number=1)
 ALL_DONE = 10**6
 
 
 def admission(**config: Any) -> Admission:
-    return Admission(AdmissionConfig(**config))
+    """Of A, which is alone in view 1."""
+    new = Admission(AdmissionConfig(**config))
+    new.install(view_of(1, A))
+    return new
 
 
 def following(done: int) -> Join:
-    return Join("layout", True, done, b"digest")
+    return Join("layout", True, done, b"digest", view_number=1)
 
 
 def asked(new: Admission, now: float, *members: Member, join: Join = PLAIN) -> Admission:
@@ -248,34 +251,61 @@ def test_g10_removals_do_not_grow_when_time_seems_to_go_back() -> None:
     assert new.candidates(9.0, 3) == [D]
 
 
-# Former members.
+# Which views a JOIN counts in, and who had a seat.
 
 
-def test_what_a_former_member_asked_before_does_not_bring_it_back() -> None:
+@pytest.mark.parametrize(("number", "counts"), [(1, [1, 2]), (2, [2, 3]), (3, [3]), (0, []), (-1, []), (4, [])])
+def test_r8_a_join_counts_in_the_view_that_it_names_and_in_the_next(number: int, counts: list[int]) -> None:
+    found = []
+    for installed in (1, 2, 3):
+        new = Admission(AdmissionConfig())
+        new.install(view_of(installed, A))
+        new.ask(0.0, D, Join("layout", view_number=number))
+        found += [installed] if new.candidates(0.0, 3) else []
+    assert found == counts
+
+
+def test_r8_a_join_counts_until_the_second_view_after_it_is_installed() -> None:
+    new = asked(admission(), 0.0, D)
+    found = []
+    for number in (2, 3):
+        new.install(view_of(number, A, B))
+        found.append(new.candidates(0.0, 3))
+    assert found == [[D], []]
+
+
+def test_r9_who_observes_is_fed_whatever_view_it_names() -> None:
     new = admission()
-    new.exclude(Member("d", 3))
-    new.exclude(Member("d", 2))
-    excluded = [number for number in range(6) if new.is_excluded(Member("d", number))]
-    assert excluded == [0, 1, 2, 3]
-    assert not new.is_excluded(E)
+    new.ask(0.0, D, Join("layout", True, 3, b"digest"))
+    assert (new.candidates(0.0, 3), new.followers(0.0)) == ([], [D])
 
 
-def test_a_late_join_counts_no_more_once_it_is_known_that_its_sender_took_part() -> None:
-    former, again = Member("d", 3), Member("d", 4)
-    new = asked(admission(), 0.0, former, E, again)
-    new.exclude(former)
-    assert new.candidates(0.0, 3) == [E, again]
+def through(*views: View) -> Admission:
+    new = Admission(AdmissionConfig())
+    for view in views:
+        new.install(view)
+    return new
 
 
-def test_only_the_last_former_members_are_remembered() -> None:
-    new = admission()
-    new.exclude(D)
-    new.exclude(E)
-    new.exclude(D)  # again the last
-    for number in range(MOST_EXCLUDED - 1):
-        new.exclude(Member(f"former {number}", 1))
-    assert new.is_excluded(D)
-    assert not new.is_excluded(E)
+@pytest.mark.parametrize(("number", "since"), [(0, 7), (1, 4), (2, 4), (3, 4), (4, 5), (6, 7), (7, 7), (9, 7)])
+def test_r8_a_member_vouches_for_the_views_that_it_has_installed_one_after_the_other(number: int, since: int) -> None:
+    new = through(*(view_of(number, A) for number in (4, 5, 6, 7)))
+    assert new.absent_since(D, number) == since
+
+
+def test_r8_nobody_vouches_for_a_view_that_it_has_missed() -> None:
+    assert through(view_of(4, A), view_of(6, A), view_of(7, A)).absent_since(D, 1) == 6
+
+
+def test_r8_nobody_vouches_for_who_had_a_seat() -> None:
+    new = through(view_of(4, A), view_of(5, A, D), view_of(6, A), view_of(7, A))
+    assert [new.absent_since(member, 3) for member in (D, E, Member("d", 2))] == [6, 4, 4]
+
+
+def test_r8_of_many_views_only_the_last_are_remembered() -> None:
+    last = 3 * MOST_VIEWS
+    new = through(*(view_of(number, A) for number in range(1, last + 1)))
+    assert new.absent_since(D, 1) == last - MOST_VIEWS + 1
 
 
 # Configuration.

@@ -183,6 +183,33 @@ def test_a_joiner_asks_everybody_alive_and_whoever_it_meets_later() -> None:
     assert len(bodies(Join, peer.tick(2.0))) == 3
 
 
+def test_a_joiner_that_hears_of_a_later_view_asks_everybody_again_at_once() -> None:
+    peer, view = joiner(), view_with(A, C)
+    meet(peer, [C])
+    assert say(peer, A, Head(-1, b"", 2, 2), view.stamp) == [
+        Send(A, Join("hash", view_number=2)),
+        Send(C, Join("hash")),
+    ]
+    assert say(peer, C, Head(-1, b"", 2, 2), view.stamp) == [Send(C, Join("hash", view_number=2))]
+    assert bodies(Join, peer.tick(0.5)) == [(member, Join("hash", view_number=2)) for member in (A, C)]
+
+
+def test_r8_a_joiner_that_had_a_seat_and_never_heard_of_it_ends() -> None:
+    """And one that hears of it late goes on, until it hears the rest."""
+    peer, late = joiner(), joiner()
+    seated_it, went_on = view_with(A, B), after(view_with(A, B), A)
+    for each in (peer, late):
+        say(each, A, Head(-1, b"", 1, 1), first_view().stamp)
+        for now in (1.0, 2.0):
+            assert only(Removed, say(each, A, Head(-1, b"", 3, 3), went_on.stamp, now=now)) == []
+    (removed,) = only(Removed, say(peer, A, Head(-1, b"", 3, 3), went_on.stamp, now=3.0))
+    assert removed == Removed("it may have had a seat after view 1, and has none in view 3")
+    assert (peer.ended, peer.reason) == (True, removed.reason)
+    assert only(Installed, say(late, A, Decide(seated_it), went_on.stamp, now=3.0)) == [Installed(seated_it)]
+    assert say(late, A, Head(-1, b"", 3, 3), went_on.stamp, now=3.0) == []
+    assert only(Removed, say(late, A, Decide(went_on), went_on.stamp, now=3.0)) != []
+
+
 def test_who_has_asked_for_nothing_waits_in_silence() -> None:
     peer = core(B)
     meet(peer, [A])
@@ -406,7 +433,7 @@ def test_nobody_buries_itself() -> None:
 def test_a_joiner_that_died_is_not_admitted() -> None:
     peer = seated(B)
     meet(peer, [C])
-    say(peer, C, Join("hash"), NO_VIEW)
+    say(peer, C, Join("hash", view_number=2), NO_VIEW)
     assert peer.reason.endswith("with c")
     effects = peer.bury(0.0, C, "gone")
     assert Forget(C) in effects

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gossip import Core, Envelope, Member, Phase, Policy, Stamp, State, View
+from gossip import NO_VIEW, Core, Envelope, Member, Phase, Policy, Stamp, State, View
 from gossip.effects import Effect, Send, WriteRecord
 from gossip.messages import (
     Abort,
@@ -49,6 +49,7 @@ from gossip.messages import (
     Sync,
     ViewQuery,
 )
+from gossip.view import NO_NUMERICS
 from p2p.errors import RemoteProtocolError
 from p2p.net.wire import Codec
 
@@ -377,6 +378,17 @@ def edit(frame: bytearray, changes: Sequence[tuple[int, int, str]]) -> bytes:
             case _:
                 frame[place:place] = bytes([value])
     return bytes(frame)
+
+
+@pytest.mark.parametrize("body", [Join("hash", numerics=b"class 16"), Decide(view_with(A, B))])
+@pytest.mark.parametrize("size", [0, 7, 9])
+def test_a_numerics_class_of_another_length_is_refused(body: Body, size: int) -> None:
+    frame = CODEC.encode(Envelope(B, NO_VIEW, body))
+    numerics = b"class 16" if isinstance(body, Join) else NO_NUMERICS
+    wrong = frame.replace(b"\xc4\x08" + numerics, bytes([0xC4, size]) + bytes(size))  # msgpack: bytes, their length
+    assert wrong != frame
+    with pytest.raises(RemoteProtocolError, match=f"a numerics class has 8 bytes, this one has {size}"):
+        WIRE.decode(wrong)
 
 
 @LAW

@@ -4,11 +4,12 @@ from random import Random
 
 import pytest
 
-from gossip import Member, Phase, Policy, Seat
+from gossip import CoreConfig, Member, Phase, Policy, Seat
 from gossip.commit import StepMachine
-from gossip.effects import Activated, Apply, Effect, Installed, Send
+from gossip.effects import Activated, Apply, Effect, Installed, Removed, Send
 from gossip.joining import Joining
-from gossip.messages import NOTHING_DONE, Beat, Join, LineageQuery, Progress, Ready, StateQuery
+from gossip.known_views import MOST_LINEAGES
+from gossip.messages import NOTHING_DONE, Beat, Head, Join, LineageQuery, Progress, Ready, StateQuery
 from gossip.swim import Swim, SwimConfig
 from gossip.view import founding_view
 
@@ -30,7 +31,7 @@ def joining(me: Member = A, *known: Member, steps: StepMachine | None = None) ->
     swim = Swim(claim(me), rng=Random(1), config=SwimConfig(), now=0.0)
     for member in known:
         swim.hear(0.0, claim(member))
-    return Joining(swim, StepMachine(me) if steps is None else steps, state_s=1.0, founding_s=10.0)
+    return Joining(swim, StepMachine(me) if steps is None else steps, config=CoreConfig())
 
 
 def observer(done: int, digest: bytes = b"done") -> Joining:
@@ -40,6 +41,12 @@ def observer(done: int, digest: bytes = b"done") -> Joining:
     new = joining(D, A, B, steps=steps)
     new.begin(LAYOUT, follows=True)
     return new
+
+
+def hear(new: Joining, now: float, source: Member, step: int, digest: bytes) -> list[Effect]:
+    """What `source` has committed, without the JOINs with which its view is answered."""
+    told = new.hear_head(now, source, LINEAGE, Head(step, digest, 1, 1))
+    return [effect for effect in told if not (isinstance(effect, Send) and isinstance(effect.body, Join))]
 
 
 def seated() -> StepMachine:
@@ -73,6 +80,88 @@ def test_who_is_met_twice_is_asked_once() -> None:
 
 def test_r9_an_observer_says_how_far_it_is() -> None:
     assert observer(3).ask([A]) == [Send(A, Join("hash", True, 3, b"done"))]
+
+
+# What it hears of views.
+
+
+def tell(
+    new: Joining, source: Member, number: int, since: int, now: float = 0.0, lineage: bytes = LINEAGE
+) -> list[Effect]:
+    """`source` has installed this view, and D had no seat `since`."""
+    return new.hear_head(now, source, lineage, Head(NOTHING_DONE, b"", number, since))
+
+
+def naming(number: int) -> Join:
+    return Join("hash", view_number=number)
+
+
+def asking(*known: Member) -> Joining:
+    """D, which has met these and asked them for a seat."""
+    new = joining(D, *known)
+    new.begin(LAYOUT, follows=False)
+    assert new.ask() == [Send(member, naming(0)) for member in known]
+    return new
+
+
+def test_a_joiner_asks_again_at_once_when_it_hears_of_a_later_view() -> None:
+    new = asking(A)
+    assert tell(new, A, 7, 7) == [Send(A, naming(7))]
+    assert tell(new, A, 7, 7) == []
+    assert tell(new, A, 8, 8) == [Send(A, naming(8))]
+    assert tell(new, A, 20, 9) == [Send(A, naming(20))]
+    assert new.ask() == [Send(A, naming(20))]
+
+
+def test_a_joiner_names_no_view_to_a_member_that_has_not_answered_and_asks_it_at_once_when_it_does() -> None:
+    new = asking(A, B)
+    assert tell(new, A, 7, 7) == [Send(A, naming(7)), Send(B, naming(0))]
+    assert tell(new, B, 6, 6) == [Send(B, naming(7))]
+    assert tell(new, B, 6, 6) == []
+
+
+def test_a_joiner_names_to_each_the_view_of_its_own_swarm() -> None:
+    new = asking(A, B)
+    tell(new, A, 7, 7)
+    assert tell(new, B, 2, 2, lineage=b"another") == [Send(A, naming(7)), Send(B, naming(2))]
+    assert tell(new, A, 8, 8) == [Send(A, naming(8)), Send(B, naming(2))]
+
+
+def test_who_has_asked_for_nothing_or_was_never_met_is_not_listened_to() -> None:
+    bystander = joining(D, A)
+    assert tell(bystander, A, 7, 7) == []
+    bystander.begin(LAYOUT, follows=False)
+    assert bystander.ask() == [Send(A, naming(0))]
+    new = asking(A)
+    assert tell(new, B, 7, 7) == []
+    assert new.ask() == [Send(A, naming(0))]
+
+
+def test_of_too_many_swarms_the_last_is_asked_no_more_than_before() -> None:
+    new = asking(A)
+    for number in range(1, MOST_LINEAGES + 1):
+        assert tell(new, A, 7, 7, lineage=b"%d" % number) == [Send(A, naming(7))]
+    assert tell(new, A, 7, 7, lineage=b"one more") == []
+
+
+def test_r8_who_may_have_had_a_seat_waits_for_somebody_who_knows() -> None:
+    new = asking(A, B)
+    tell(new, A, 7, 7)
+    tell(new, B, 7, 7)
+    assert tell(new, A, 9, 9, now=1.0) == []
+    assert tell(new, A, 9, 9, now=2.9) == []
+    assert new.ask() == [Send(A, naming(7)), Send(B, naming(7))]
+    assert tell(new, B, 9, 8, now=2.9) == [Send(A, naming(9)), Send(B, naming(9))]
+    assert tell(new, A, 9, 9, now=9.0) == []
+
+
+def test_r8_who_may_have_had_a_seat_asks_no_more_if_nobody_knows() -> None:
+    new = asking(A)
+    tell(new, A, 7, 7)
+    assert tell(new, A, 9, 9, now=1.0) == []
+    reason = "it may have had a seat after view 7, and has none in view 11"
+    assert tell(new, A, 11, 9, now=3.0) == [Removed(reason)]
+    assert new.reason == reason
 
 
 # Founding.
@@ -171,32 +260,40 @@ def test_who_is_seated_follows_nobody() -> None:
 # A gap.
 
 
+def test_r9_only_who_feeds_an_observer_says_a_step() -> None:
+    new = observer(NOTHING_DONE)
+    assert hear(new, 0.0, A, NOTHING_DONE, b"") == []
+    assert new._steps.feeder is None
+    assert hear(new, 0.0, B, NOTHING_DONE, b"genesis") == [Send(B, StateQuery(NOTHING_DONE))]
+    assert new._steps.feeder == B
+
+
 def test_r9_who_has_nothing_asks_its_feeder_for_the_state_at_once() -> None:
     new = observer(NOTHING_DONE)
-    assert new.hear_head(0.0, A, 5, b"five") == [Send(A, StateQuery(5))]
+    assert hear(new, 0.0, A, 5, b"five") == [Send(A, StateQuery(5))]
 
 
 def test_r9_a_state_that_does_not_come_is_asked_for_again_after_a_while() -> None:
     new = observer(NOTHING_DONE)
-    asked = [new.hear_head(now, B, 5, b"five") for now in (0.0, 0.5, 0.9, 1.0, 1.5, 2.0)]
+    asked = [hear(new, now, B, 5, b"five") for now in (0.0, 0.5, 0.9, 1.0, 1.5, 2.0)]
     query = [Send(B, StateQuery(5))]
     assert asked == [query, [], [], query, [], query]
 
 
 def test_r9_a_gap_must_last_since_what_was_fed_may_be_on_its_way() -> None:
     new = observer(3)
-    assert [new.hear_head(now, A, 5, b"five") for now in (0.0, 0.5)] == [[], []]
-    assert new.hear_head(1.0, A, 6, b"six") == [Send(A, StateQuery(6))]
+    assert [hear(new, now, A, 5, b"five") for now in (0.0, 0.5)] == [[], []]
+    assert hear(new, 1.0, A, 6, b"six") == [Send(A, StateQuery(6))]
 
 
 def test_r9_a_gap_that_was_closed_is_no_gap() -> None:
     new = observer(3)
-    assert new.hear_head(0.0, A, 5, b"five") == []
+    assert hear(new, 0.0, A, 5, b"five") == []
     assert new.fed(4, b"done", b"four") == [Apply(4, b"four")]
-    assert new.hear_head(2.0, A, 5, b"five") == []
+    assert hear(new, 2.0, A, 5, b"five") == []
     new.loaded()
-    assert new.hear_head(3.0, A, 3, b"done") == []
-    assert new.hear_head(4.0, A, 3, b"done") == []
+    assert hear(new, 3.0, A, 3, b"done") == []
+    assert hear(new, 4.0, A, 3, b"done") == []
 
 
 def test_r9_a_gap_after_a_later_step_is_another_gap() -> None:
@@ -204,16 +301,16 @@ def test_r9_a_gap_after_a_later_step_is_another_gap() -> None:
     steps.loaded(3, b"three")
     new = joining(D, A, steps=steps)
     new.begin(LAYOUT, follows=True)
-    assert new.hear_head(0.0, A, 5, b"five") == []
+    assert hear(new, 0.0, A, 5, b"five") == []
     steps.loaded(4, b"four")
-    assert new.hear_head(2.0, A, 6, b"six") == []
-    assert new.hear_head(3.0, A, 6, b"six") == [Send(A, StateQuery(6))]
+    assert hear(new, 2.0, A, 6, b"six") == []
+    assert hear(new, 3.0, A, 6, b"six") == [Send(A, StateQuery(6))]
 
 
 def test_who_does_not_follow_needs_no_state_before_its_barrier() -> None:
     new = joining(D, A)
     new.begin(LAYOUT, follows=False)
-    assert [new.hear_head(now, A, 5, b"five") for now in (0.0, 1.0, 2.0)] == [[], [], []]
+    assert [hear(new, now, A, 5, b"five") for now in (0.0, 1.0, 2.0)] == [[], [], []]
 
 
 def test_an_observer_whose_view_is_being_installed_still_follows() -> None:

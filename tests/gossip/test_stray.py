@@ -16,7 +16,6 @@ from gossip.messages import (
     Body,
     Decide,
     Gossip,
-    Join,
     Kind,
     Nack,
     Ping,
@@ -33,8 +32,6 @@ from gossip.view import founding_view
 from .cores import (
     LAYOUT,
     NOTHING,
-    activate,
-    after,
     bodies,
     core,
     first_view,
@@ -235,11 +232,3 @@ def test_two_swarms_learn_of_each_others_peers_and_nothing_more() -> None:
     view = View(OTHER.lineage, 7, 9, (Seat(C, 1), Seat(A, 2)), b"")
     assert only(Installed, say(peer, C, Decide(view), view.stamp)) == []
     assert view_of(peer) == view_with(A, B)
-
-
-def test_who_took_part_in_an_older_view_is_not_admitted_by_a_join_of_before() -> None:
-    peer = seated(B, C)
-    old = peer.stamp
-    activate(peer, after(view_of(peer), A, C))
-    say(peer, B, NOTHING, old)
-    assert bodies(Decide, say(peer, B, Join("hash"), NO_VIEW)) == [(B, Decide(view_of(peer)))]

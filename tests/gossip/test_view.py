@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip import NO_VIEW, Contact, Decision, Member, Policy, Seat, View, is_quorum, propose_view
-from gossip.view import NOWHERE, Change, can_decide, founding_view
+from gossip import NO_VIEW, Decision, Member, Policy, Seat, View, is_quorum, propose_view
+from gossip.messages import Join
+from gossip.view import NO_NUMERICS, NOWHERE, Change, Joiner, can_decide, founding_view
 
 from .members import A2, LINEAGE, A, B, C, D, E, contact_of, view_of
 
@@ -18,14 +19,15 @@ B2, C2 = Member("b", 2), Member("c", 2)
 
 names = st.sampled_from("abcdef")
 members = st.builds(Member, names, st.integers(1, 3))
-joiners = st.lists(members, unique=True).map(lambda asking: {member: contact_of(member) for member in asking})
+numerics = st.sampled_from((NO_NUMERICS, b"class 16"))
+joiners = st.lists(members, unique=True).map(lambda asking: joining(*asking))
 
 
 @st.composite
 def views(draw: st.DrawFn, policy: Policy | None = None) -> View:
     number = draw(st.integers(1, 9))
     seated = draw(st.lists(members, min_size=1, max_size=6, unique_by=lambda member: member.peer_id))
-    seats = tuple(Seat(member, draw(st.integers(1, number))) for member in seated)
+    seats = tuple(Seat(m, draw(st.integers(1, number)), numerics=draw(numerics)) for m in seated)
     chosen = draw(st.sampled_from(Policy)) if policy is None else policy
     return View(LINEAGE, number, draw(st.integers(1, 4)), seats, draw(st.binary(max_size=16)), chosen)
 
@@ -49,8 +51,8 @@ def subsets(members: Collection[Member]) -> list[set[Member]]:
     return [set(chosen) for chosen in chain.from_iterable(combinations(members, size) for size in sizes)]
 
 
-def joining(*asking: Member) -> dict[Member, Contact]:
-    return {member: contact_of(member) for member in asking}
+def joining(*asking: Member) -> dict[Member, Joiner]:
+    return {member: Joiner(contact_of(member)) for member in asking}
 
 
 def joined(new: View, old: View) -> list[Member]:
@@ -171,7 +173,7 @@ def test_r12_only_who_may_decide_gets_a_successor(view: View, data: st.DataObjec
 
 @given(views(), joiners)
 def test_r8_a_newer_incarnation_replaces_and_an_older_one_never_ejects(
-    view: View, asking: dict[Member, Contact]
+    view: View, asking: dict[Member, Joiner]
 ) -> None:
     new = propose_view(view, Change(joiners=asking)).successor
     for member in view.members:
@@ -314,6 +316,7 @@ def test_the_hash_covers_every_field(view: View, data: st.DataObject) -> None:
         {"seats": (replace(first, contact=replace(first.contact, remote_data="x")), *others)},
         {"seats": (replace(first, contact=replace(first.contact, pid=9)), *others)},
         {"seats": (replace(first, contact=replace(first.contact, process_start=9)), *others)},
+        {"seats": (replace(first, numerics=b"another!"), *others)},
         {"seats": (*view.seats, Seat(Member("another", 1), 1))},
     ]
     different += [{"seats": (*others, first)}] if others else []
@@ -326,7 +329,7 @@ def test_the_hash_covers_every_field(view: View, data: st.DataObject) -> None:
 
 def test_the_hash_tells_a_seat_from_the_hash_of_the_view_before() -> None:
     two = view_of(2, A, B, parent=b"parent")
-    seat_of_b = b"1:b 1 1 0: 0: 0 0 "
+    seat_of_b = b"1:b 1 1 0: 0: 0: 0: 0: 0 0 %b " % NO_NUMERICS
     assert view_of(2, A, parent=seat_of_b + b"parent").hash != two.hash
 
 
@@ -344,6 +347,21 @@ def test_a_seat_says_where_its_member_is_reached_if_anybody_knows() -> None:
     assert propose_view(view_of(1, A), Change(joiners=joining(B))).successor == View(
         LINEAGE, 2, 1, (Seat(A, 1), Seat(B, 2, contact_of(B))), view_of(1, A).hash
     )
+
+
+def test_a_seat_has_the_numerics_class_that_its_member_has_named() -> None:
+    change = Change(joiners={B: Joiner(contact_of(B), b"class 16")})
+    successor = propose_view(view_of(1, A), change).successor
+    assert successor is not None
+    assert [seat.numerics for seat in successor.seats] == [NO_NUMERICS, b"class 16"]
+
+
+@pytest.mark.parametrize("size", [0, 7, 9])
+def test_a_numerics_class_has_8_bytes(size: int) -> None:
+    with pytest.raises(ValueError, match=f"a numerics class has 8 bytes, this one has {size}"):
+        Seat(A, 1, numerics=bytes(size))
+    with pytest.raises(ValueError, match=f"a numerics class has 8 bytes, this one has {size}"):
+        Join("hash", numerics=bytes(size))
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,20 @@ def _the_dead_did_not_know_of_their_seats() -> None:
     stage.end_well()
 
 
+@scenario("a joiner has a seat and loses it, and hears of neither")
+def _a_seat_in_vain() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    number = stage.view_of("p1").number
+    stage.launch("p4")
+    joiner = stage.peer("p4").member
+    stage.table.holds = lambda source, target, frame: target == joiner and stage.view_of("p1").number > number
+    stage.until(lambda: stage.view_of("p1").since(joiner) is not None)
+    stage.until(lambda: stage.excluded(joiner, "p1", "p2", "p3"))
+    stage.table.on_table.clear()
+    stage.end_well()
+
+
 @scenario("the state does not get through to an observer")
 def _an_observer_gets_nothing() -> None:
     stage = Stage(num_peers=2, follows=1.0)
@@ -177,7 +191,7 @@ def _among_strangers() -> None:
     stage = Stage(num_peers=3, policy=Policy.MAJORITY)
     stage.until_trained(2)
     sleeper = stage.peer("p2")
-    cut = stage.cut_off("p2")
+    stage.table.holds = lambda source, target, frame: "p2" in (source.peer_id, target.peer_id)
     stage.until(lambda: stage.excluded(sleeper.member, "p1", "p3"))
     for name in ("p4", "p5"):
         stage.launch(name)
@@ -186,7 +200,7 @@ def _among_strangers() -> None:
     stage.until_trained(2, "p3", "p4", "p5")
     stage.kill("p3")
     stage.until_trained(2, "p4", "p5")
-    stage.network.remove(cut)
+    stage.table.on_table.clear()
     stage.end_well()
 
 
