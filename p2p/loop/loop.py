@@ -181,7 +181,7 @@ class Loop(Driver):
         try:
             return self._steps.advance()
         except RemoteProtocolError as error:
-            self._transport.count_invalid(str(error))
+            self._transport.count_invalid(error)
             return RunState.IDLE
 
     def _close(self) -> None:
@@ -242,7 +242,7 @@ class Loop(Driver):
             else:
                 self._carry_out(self.core.receive(time.monotonic(), envelope))
         except RemoteProtocolError as error:
-            self._transport.count_invalid(str(error))
+            self._transport.count_invalid(error)
 
     def _take_data(self, frame: memoryview, payload: memoryview) -> None:
         try:
@@ -256,7 +256,7 @@ class Loop(Driver):
                 case Taken() as taken:
                     self._donor.taken(time.monotonic(), taken)
         except RemoteProtocolError as error:
-            self._transport.count_invalid(str(error))
+            self._transport.count_invalid(error)
 
     # Effects of the core.
 

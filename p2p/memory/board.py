@@ -31,6 +31,8 @@ from typing import Final, NamedTuple
 LINE_BYTES: Final = 64
 BOARD_BYTES: Final = 4096
 NUM_GROUPS: Final = 15
+"""Group 0 is used. Several groups of ranks that do different operations at once are what torch's engines will want."""
+
 NONCE_BYTES: Final = 16
 DIGESTS_BYTES: Final = 48
 FINGERPRINT_BYTES: Final = 16

@@ -6,29 +6,19 @@ here. Parcels go to who is in no view yet, and are acknowledged from there: inst
 sender and its *stream*, all that it sends to one peer in a row.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
+
+import xxhash
 
 from collectives import Outgoing
-from gossip import NO_VIEW, Envelope, Member, Stamp, View
+from gossip import NO_VIEW, Envelope, Member, View
 from gossip import messages as m
 
 from ..errors import RemoteProtocolError
+from .headers import NO_DIGEST, FinishedHeader, ParcelHeader, SegmentHeader, TakenHeader, unpack_header
 from .parcels import ParcelSegment
 from .transport import Transport
-from .wire import (
-    FLAG_FED,
-    FLAG_FINAL,
-    FLAG_FINISHED,
-    FLAG_LAST,
-    FLAG_STATE,
-    FLAG_TAKEN,
-    Codec,
-    DataHeader,
-    DType,
-)
-
-NO_DIGEST = bytes(16)
-"""Of a step without operations."""
+from .wire import Codec
 
 RECORD_CODEC = Codec([m.AcceptorRecord])
 """Of the pages that outlive their peers."""
@@ -84,8 +74,7 @@ class Frames:
     def send(self, target: Member, body: m.Body) -> None:
         """Say `body` to `target`. Encoded once if it is said to many in a row."""
         if isinstance(body, m.Progress) and body.finish is not None:
-            header = self._header(body.finish.step, body.submitted, 0, body.finish.digest or NO_DIGEST, FLAG_FINISHED)
-            self._transport.send_data(target.peer_id, header.pack(), body.digest + body.finish.state_digest)
+            self._transport.send_data(target.peer_id, self._finished(body, body.finish).pack(), b"")
             return
         if self._encoded is None or self._encoded[0] is not body:
             self._encoded = body, self.encode(body)
@@ -95,47 +84,55 @@ class Frames:
         """The control frame that says `body`."""
         return self._codec.encode(Envelope(self._me, self._stamp, body))
 
+    def _finished(self, progress: m.Progress, finish: m.Finish) -> FinishedHeader:
+        return FinishedHeader(
+            source=self._rank,
+            num_operations=progress.submitted,
+            lineage=self._stamp.lineage,
+            view_hash=self._stamp.hash,
+            view_number=self._stamp.number,
+            step=finish.step,
+            results=finish.digest or NO_DIGEST,
+            chain=progress.digest,
+            parameters=finish.state_digest or NO_DIGEST,
+        )
+
     def send_segment(self, sequence: int, fingerprint: bytes, outgoing: Outgoing) -> None:
         """Send a segment of an operation to a rank."""
-        header = self._header(sequence, outgoing.transfer, outgoing.segment, fingerprint)
+        stamp = self._stamp
+        header = SegmentHeader(
+            source=self._rank,
+            group=0,
+            lineage=stamp.lineage,
+            view_hash=stamp.hash,
+            view_number=stamp.number,
+            operation=sequence,
+            transfer=outgoing.transfer,
+            segment=outgoing.segment,
+            fingerprint=fingerprint,
+        )
         self._transport.send_data(self._members[outgoing.peer].peer_id, header.pack(), outgoing.payload)
 
     def send_parcel(self, target: Member, stream: int, segment: ParcelSegment) -> None:
         """Send a segment of a parcel, in whatever view `target` is."""
-        flags = FLAG_STATE if segment.is_state else FLAG_FED
-        flags |= (FLAG_LAST if segment.is_last else 0) | (FLAG_FINAL if segment.is_final else 0)
-        place = segment.step + 1, segment.part, segment.index
-        self._transport.send_data(
-            target.peer_id, self._outside(stream, *place, segment.digest, flags).pack(), segment.payload
+        header = ParcelHeader(
+            is_state=segment.is_state,
+            is_last=segment.is_last,
+            is_final=segment.is_final,
+            part=segment.part,
+            peer_id=bytes.fromhex(self._me.peer_id),
+            incarnation=self._me.incarnation,
+            stream=stream,
+            step=segment.step,
+            segment=segment.index,
+            digest=segment.digest,
         )
+        self._transport.send_data(target.peer_id, header.pack(), segment.payload)
 
     def send_taken(self, target: Member, stream: int, num_segments: int) -> None:
         """Say how many segments of its `stream` have come."""
-        header = self._outside(stream, num_segments, 0, 0, NO_DIGEST, FLAG_TAKEN)
+        header = TakenHeader(bytes.fromhex(self._me.peer_id), self._me.incarnation, stream, num_segments)
         self._transport.send_data(target.peer_id, header.pack(), b"")
-
-    def _outside(
-        self, stream: int, sequence: int, transfer: int, segment: int, digest: bytes, flags: int
-    ) -> DataHeader:
-        """Of a frame that belongs to no view."""
-        me = bytes.fromhex(self._me.peer_id) + self._me.incarnation.to_bytes(8, "little")
-        return DataHeader(NO_DIGEST, stream, me, sequence, transfer, segment, 0, 0, DType.UINT8, flags, digest)
-
-    def _header(self, sequence: int, transfer: int, segment: int, digest: bytes, flags: int = 0) -> DataHeader:
-        stamp = self._stamp
-        return DataHeader(
-            stamp.lineage,
-            stamp.number,
-            stamp.hash,
-            sequence,
-            transfer,
-            segment,
-            0,
-            self._rank,
-            DType.UINT8,
-            flags,
-            digest,
-        )
 
     # In.
 
@@ -155,45 +152,57 @@ class Frames:
         Raises:
             RemoteProtocolError: it is none of these.
         """
-        header = DataHeader.unpack(frame)
-        if header.flags & (FLAG_STATE | FLAG_FED | FLAG_TAKEN):
-            return _read_outside(header, payload)
-        if (header.view_hash, header.view_number, header.lineage) != (
-            self._stamp.hash,
-            self._stamp.number,
-            self._stamp.lineage,
-        ):
-            return None
+        match unpack_header(frame):
+            case SegmentHeader() as header:
+                return self._read_segment(header, payload) if self._is_in_view(header) else None
+            case FinishedHeader() as header:
+                _check_empty(payload)
+                return self._read_finished(header) if self._is_in_view(header) else None
+            case ParcelHeader() as header:
+                return _read_parcel(header, payload)
+            case TakenHeader(peer_id, incarnation, stream, num_segments):
+                _check_empty(payload)
+                return Taken(Member(peer_id.hex(), incarnation), stream, num_segments)
+            case header:
+                assert_never(header)
+
+    def _is_in_view(self, header: SegmentHeader | FinishedHeader) -> bool:
+        stamp = self._stamp
+        if (header.view_hash, header.view_number, header.lineage) != (stamp.hash, stamp.number, stamp.lineage):
+            return False
         if header.source >= len(self._members):
             raise RemoteProtocolError(f"data frame of rank {header.source} in a view of {len(self._members)}")
-        if header.flags & FLAG_FINISHED:
-            return self._read_finished(header, bytes(payload))
-        return Segment(header.sequence, header.source, header.transfer, header.segment, header.digest, payload)
+        return True
 
-    def _read_finished(self, header: DataHeader, payload: bytes) -> Envelope:
-        if len(payload) not in (16, 32):
-            raise RemoteProtocolError(f"FINISHED of rank {header.source} with {len(payload)} bytes")
-        digest = b"" if header.digest == NO_DIGEST else header.digest
-        finish = m.Finish(header.sequence, digest, payload[16:], header.view_number)
-        stamp = Stamp(header.lineage, header.view_number, header.view_hash)
-        progress = m.Progress(header.sequence - 1, payload[:16], finish, header.transfer)
-        return Envelope(self._members[header.source], stamp, progress)
+    def _read_segment(self, header: SegmentHeader, payload: memoryview) -> Segment:
+        if header.digest != NO_DIGEST and header.digest != xxhash.xxh3_128_digest(payload):
+            raise RemoteProtocolError(
+                f"segment {header.segment} of operation {header.operation}, of rank {header.source}: "
+                "it was damaged on the way"
+            )
+        return Segment(header.operation, header.source, header.transfer, header.segment, header.fingerprint, payload)
+
+    def _read_finished(self, header: FinishedHeader) -> Envelope:
+        results, parameters = (b"" if each == NO_DIGEST else each for each in (header.results, header.parameters))
+        finish = m.Finish(header.step, results, parameters, header.view_number)
+        progress = m.Progress(header.step - 1, header.chain, finish, header.num_operations)
+        return Envelope(self._members[header.source], self._stamp, progress)
 
 
-def _read_outside(header: DataHeader, payload: memoryview) -> Delivery | Taken:
-    """A frame that names its sender instead of a view."""
-    source = Member(header.view_hash[:8].hex(), int.from_bytes(header.view_hash[8:], "little"))
-    if header.flags & FLAG_TAKEN:
-        return Taken(source, header.view_number, header.sequence)
-    flags = header.flags
+def _read_parcel(header: ParcelHeader, payload: memoryview) -> Delivery:
     segment = ParcelSegment(
-        header.sequence - 1,
-        bool(flags & FLAG_STATE),
-        header.transfer,
+        header.step,
+        header.is_state,
+        header.part,
         header.segment,
-        bool(flags & FLAG_LAST),
-        bool(flags & FLAG_FINAL),
+        header.is_last,
+        header.is_final,
         header.digest,
         payload,
     )
-    return Delivery(source, header.view_number, segment)
+    return Delivery(Member(header.peer_id.hex(), header.incarnation), header.stream, segment)
+
+
+def _check_empty(payload: memoryview) -> None:
+    if len(payload):
+        raise RemoteProtocolError(f"{len(payload)} bytes behind a header that says everything")

@@ -15,7 +15,8 @@ from gossip import messages as m
 
 from ..errors import OperationInterrupted, OperationMismatch
 from ..memory.shared_runner import RunState, Sharing
-from ..net.frames import NO_DIGEST, Frames, Segment
+from ..net.frames import Frames, Segment
+from ..net.headers import NO_DIGEST
 from ..net.parcels import Buffer, StepRecord
 from .mismatch import Mismatches
 from .notices import Admitted, Commit, Early, Notice, Withdrawn
