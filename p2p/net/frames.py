@@ -15,7 +15,7 @@ from gossip import NO_VIEW, Envelope, Member, View
 from gossip import messages as m
 
 from ..errors import RemoteProtocolError
-from .headers import NO_DIGEST, FinishedHeader, ParcelHeader, SegmentHeader, TakenHeader, unpack_header
+from .headers import NO_DIGEST, FinishedHeader, ParcelHeader, SegmentHeader, TakenHeader, pack_stamp, unpack_header
 from .parcels import ParcelSegment
 from .transport import Transport
 from .wire import Codec
@@ -60,12 +60,13 @@ class Frames:
         self._codec = Codec([Envelope])
         self._encoded: tuple[m.Body, bytes] | None = None
         self._members: tuple[Member, ...] = ()
-        self._stamp = NO_VIEW
+        self._stamp, self._view = NO_VIEW, b""
         self._rank = 0
 
     def install(self, view: View) -> None:
         """From now on everything is said in `view`."""
-        self._members, self._stamp = view.members, view.stamp
+        self._members = view.members
+        self._stamp, self._view = view.stamp, pack_stamp(view.stamp)
         self._rank = view.members.index(self._me)
         self._encoded = None
 
@@ -88,9 +89,7 @@ class Frames:
         return FinishedHeader(
             source=self._rank,
             num_operations=progress.submitted,
-            lineage=self._stamp.lineage,
-            view_hash=self._stamp.hash,
-            view_number=self._stamp.number,
+            view=self._view,
             step=finish.step,
             results=finish.digest or NO_DIGEST,
             chain=progress.digest,
@@ -99,17 +98,9 @@ class Frames:
 
     def send_segment(self, sequence: int, fingerprint: bytes, outgoing: Outgoing) -> None:
         """Send a segment of an operation to a rank."""
-        stamp = self._stamp
+        group = 0
         header = SegmentHeader(
-            source=self._rank,
-            group=0,
-            lineage=stamp.lineage,
-            view_hash=stamp.hash,
-            view_number=stamp.number,
-            operation=sequence,
-            transfer=outgoing.transfer,
-            segment=outgoing.segment,
-            fingerprint=fingerprint,
+            self._rank, group, self._view, sequence, outgoing.transfer, outgoing.segment, fingerprint
         )
         self._transport.send_data(self._members[outgoing.peer].peer_id, header.pack(), outgoing.payload)
 
@@ -154,10 +145,9 @@ class Frames:
         """
         match unpack_header(frame):
             case SegmentHeader() as header:
-                return self._read_segment(header, payload) if self._is_in_view(header) else None
+                return self._read_segment(header, payload)
             case FinishedHeader() as header:
-                _check_empty(payload)
-                return self._read_finished(header) if self._is_in_view(header) else None
+                return self._read_finished(header, payload)
             case ParcelHeader() as header:
                 return _read_parcel(header, payload)
             case TakenHeader(peer_id, incarnation, stream, num_segments):
@@ -166,27 +156,30 @@ class Frames:
             case header:
                 assert_never(header)
 
-    def _is_in_view(self, header: SegmentHeader | FinishedHeader) -> bool:
-        stamp = self._stamp
-        if (header.view_hash, header.view_number, header.lineage) != (stamp.hash, stamp.number, stamp.lineage):
-            return False
-        if header.source >= len(self._members):
-            raise RemoteProtocolError(f"data frame of rank {header.source} in a view of {len(self._members)}")
-        return True
-
-    def _read_segment(self, header: SegmentHeader, payload: memoryview) -> Segment:
-        if header.digest != NO_DIGEST and header.digest != xxhash.xxh3_128_digest(payload):
+    def _read_segment(self, header: SegmentHeader, payload: memoryview) -> Segment | None:
+        source, _, view, operation, transfer, segment, fingerprint, digest = header
+        if view != self._view:
+            return None
+        self._check_rank(source)
+        if digest != NO_DIGEST and digest != xxhash.xxh3_128_digest(payload):
             raise RemoteProtocolError(
-                f"segment {header.segment} of operation {header.operation}, of rank {header.source}: "
-                "it was damaged on the way"
+                f"segment {segment} of operation {operation}, of rank {source}: it was damaged on the way"
             )
-        return Segment(header.operation, header.source, header.transfer, header.segment, header.fingerprint, payload)
+        return Segment(operation, source, transfer, segment, fingerprint, payload)
 
-    def _read_finished(self, header: FinishedHeader) -> Envelope:
+    def _read_finished(self, header: FinishedHeader, payload: memoryview) -> Envelope | None:
+        _check_empty(payload)
+        if header.view != self._view:
+            return None
+        self._check_rank(header.source)
         results, parameters = (b"" if each == NO_DIGEST else each for each in (header.results, header.parameters))
-        finish = m.Finish(header.step, results, parameters, header.view_number)
+        finish = m.Finish(header.step, results, parameters, self._stamp.number)
         progress = m.Progress(header.step - 1, header.chain, finish, header.num_operations)
         return Envelope(self._members[header.source], self._stamp, progress)
+
+    def _check_rank(self, rank: int) -> None:
+        if rank >= len(self._members):
+            raise RemoteProtocolError(f"data frame of rank {rank} in a view of {len(self._members)}")
 
 
 def _read_parcel(header: ParcelHeader, payload: memoryview) -> Delivery:

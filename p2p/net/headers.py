@@ -8,6 +8,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from gossip import Stamp
+
 from ..errors import RemoteProtocolError
 from ..version import VERSION, OtherVersion
 
@@ -15,16 +17,19 @@ NO_DIGEST: Final = bytes(16)
 """In a header: nothing is said of it."""
 
 _MAGIC: Final = b"SHOL"
-_SEGMENT_KIND, _FINISHED_KIND, _PARCEL_KIND, _TAKEN_KIND = 1, 2, 3, 4
+_START: Final = struct.Struct("<4sIB")  # magic, version, kind
+_SEGMENT_START, _FINISHED_START, _PARCEL_START, _TAKEN_START = (
+    _START.pack(_MAGIC, VERSION, kind) for kind in range(1, 5)
+)
 
-# Little-endian. All begin with magic, version and kind; "x" is a byte that is not used: sent as 0, and not looked at.
-_START: Final = struct.Struct("<4sIB")
-_SEGMENT: Final = struct.Struct("<4sIBxHH2x16s16sQQII16s16s8x")
-_FINISHED: Final = struct.Struct("<4sIBxHI16s16sQQ16s16s16s")
-_PARCEL: Final = struct.Struct("<4sIB???I8sQQqI4x16s40x")
-_TAKEN: Final = struct.Struct("<4sIB7x8sQQQ64x")
+# What follows, little-endian; "x" is a byte that is not used: sent as 0, and not looked at.
+_SEGMENT: Final = struct.Struct("<xHH2x40sQII16s16s8x")
+_FINISHED: Final = struct.Struct("<xHI40sQ16s16s16s")
+_PARCEL: Final = struct.Struct("<???I8sQQqI4x16s40x")
+_TAKEN: Final = struct.Struct("<7x8sQQQ64x")
+_STAMP: Final = struct.Struct("<16s16sQ")
 HEADER_BYTES: Final = 112
-assert {layout.size for layout in (_SEGMENT, _FINISHED, _PARCEL, _TAKEN)} == {HEADER_BYTES}
+assert {_START.size + layout.size for layout in (_SEGMENT, _FINISHED, _PARCEL, _TAKEN)} == {HEADER_BYTES}
 
 
 class SegmentHeader(NamedTuple):
@@ -33,7 +38,7 @@ class SegmentHeader(NamedTuple):
     Attributes:
         source: rank of the sender.
         group: 0. Several groups of ranks that do different operations at once are what torch's engines will want.
-        lineage, view_hash, view_number: of the view that the sender has installed.
+        view: `pack_stamp` of the one that the sender has installed.
         operation: how many operations came before it since that view became active.
         transfer: i: the i-th SEND to the receiver in the sender's schedule.
         segment: its number in the transfer.
@@ -43,9 +48,7 @@ class SegmentHeader(NamedTuple):
 
     source: int
     group: int
-    lineage: bytes
-    view_hash: bytes
-    view_number: int
+    view: bytes
     operation: int
     transfer: int
     segment: int
@@ -53,8 +56,8 @@ class SegmentHeader(NamedTuple):
     digest: bytes = NO_DIGEST
 
     def pack(self) -> bytes:
-        digests = self.lineage, self.view_hash, self.fingerprint, self.digest
-        return _pack(_SEGMENT, _SEGMENT_KIND, self, fits=set(map(len, digests)) == {16})
+        fits = len(self.view) == _STAMP.size and len(self.fingerprint) == len(self.digest) == 16
+        return _SEGMENT_START + _pack(_SEGMENT, self, fits=fits)
 
 
 class FinishedHeader(NamedTuple):
@@ -63,7 +66,7 @@ class FinishedHeader(NamedTuple):
     Attributes:
         source: rank of the sender.
         num_operations: of the step; 0: not said.
-        lineage, view_hash, view_number: of the view that the sender has installed, and in which it has finished.
+        view: `pack_stamp` of the one that the sender has installed, and in which it has finished.
         step: the step.
         results: digest over those of its operations; `NO_DIGEST`: it has none.
         chain: digest of the chain of steps before it.
@@ -72,17 +75,16 @@ class FinishedHeader(NamedTuple):
 
     source: int
     num_operations: int
-    lineage: bytes
-    view_hash: bytes
-    view_number: int
+    view: bytes
     step: int
     results: bytes
     chain: bytes
     parameters: bytes
 
     def pack(self) -> bytes:
-        digests = self.lineage, self.view_hash, self.results, self.chain, self.parameters
-        return _pack(_FINISHED, _FINISHED_KIND, self, fits=set(map(len, digests)) == {16})
+        digests = self.results + self.chain + self.parameters
+        fits = len(self.view) == _STAMP.size and len(digests) == 3 * 16
+        return _FINISHED_START + _pack(_FINISHED, self, fits=fits)
 
 
 class ParcelHeader(NamedTuple):
@@ -112,7 +114,7 @@ class ParcelHeader(NamedTuple):
     digest: bytes
 
     def pack(self) -> bytes:
-        return _pack(_PARCEL, _PARCEL_KIND, self, fits=len(self.peer_id) == 8 and len(self.digest) == 16)
+        return _PARCEL_START + _pack(_PARCEL, self, fits=len(self.peer_id) == 8 and len(self.digest) == 16)
 
 
 class TakenHeader(NamedTuple):
@@ -130,44 +132,56 @@ class TakenHeader(NamedTuple):
     num_segments: int
 
     def pack(self) -> bytes:
-        return _pack(_TAKEN, _TAKEN_KIND, self, fits=len(self.peer_id) == 8)
+        return _TAKEN_START + _pack(_TAKEN, self, fits=len(self.peer_id) == 8)
 
 
 Header = SegmentHeader | FinishedHeader | ParcelHeader | TakenHeader
 
-_KINDS: Final[dict[int, tuple[struct.Struct, Callable[[Any], Header]]]] = {
-    _SEGMENT_KIND: (_SEGMENT, SegmentHeader._make),
-    _FINISHED_KIND: (_FINISHED, FinishedHeader._make),
-    _PARCEL_KIND: (_PARCEL, ParcelHeader._make),
-    _TAKEN_KIND: (_TAKEN, TakenHeader._make),
+_KINDS: Final[dict[bytes, tuple[struct.Struct, Callable[[Any], Header]]]] = {
+    _SEGMENT_START: (_SEGMENT, SegmentHeader._make),
+    _FINISHED_START: (_FINISHED, FinishedHeader._make),
+    _PARCEL_START: (_PARCEL, ParcelHeader._make),
+    _TAKEN_START: (_TAKEN, TakenHeader._make),
 }
 
 
+def pack_stamp(stamp: Stamp) -> bytes:
+    """The stamp of a view, as it stands in headers: lineage, hash, number."""
+    if not len(stamp.lineage) == len(stamp.hash) == 16:
+        raise ValueError(f"lineage and hash of a view have 16 bytes each: {stamp}")
+    return _STAMP.pack(stamp.lineage, stamp.hash, stamp.number)
+
+
 def unpack_header(buffer: bytes | memoryview) -> Header:
-    """Read a header that came from a peer. Its version is read before anything else.
+    """Read a header that came from a peer.
 
     Raises:
-        OtherVersion: a peer of another version made it.
+        OtherVersion: a peer of another version made it; nothing else of it was read.
         RemoteProtocolError: it is none: wrong magic, kind or length.
     """
-    try:
-        magic, version, kind = _START.unpack_from(buffer)
-        if magic != _MAGIC:
-            raise RemoteProtocolError(f"data header: magic {magic!r}")
-        if version != VERSION:
-            raise OtherVersion(version)
-        if kind not in _KINDS:
-            raise RemoteProtocolError(f"data header: kind {kind} is none of {', '.join(map(str, _KINDS))}")
-        layout, make = _KINDS[kind]
-        return make(layout.unpack(buffer)[3:])
-    except struct.error as error:
-        raise RemoteProtocolError(f"data header: {error}") from None
+    known = _KINDS.get(bytes(buffer[: _START.size]))
+    if known is None or len(buffer) != HEADER_BYTES:
+        raise _objection(buffer)
+    layout, make = known
+    return make(layout.unpack_from(buffer, _START.size))
 
 
-def _pack(layout: struct.Struct, kind: int, header: Header, *, fits: bool) -> bytes:
+def _objection(buffer: bytes | memoryview) -> RemoteProtocolError:
+    """What is wrong with a header, the version first."""
+    if len(buffer) < _START.size:
+        return RemoteProtocolError(f"a data header of {len(buffer)} bytes")
+    magic, version, kind = _START.unpack_from(buffer)
+    if magic != _MAGIC:
+        return RemoteProtocolError(f"a data header that starts with {magic!r}")
+    if version != VERSION:
+        return OtherVersion(version)
+    return RemoteProtocolError(f"a data header of kind {kind} with {len(buffer)} bytes")
+
+
+def _pack(layout: struct.Struct, header: Header, *, fits: bool) -> bytes:
     if not fits:  # struct would pad or cut
-        raise ValueError(f"a digest has 16 bytes, and a peer_id 8: {header}")
+        raise ValueError(f"a digest has 16 bytes, a view 40 and a peer_id 8: {header}")
     try:
-        return layout.pack(_MAGIC, VERSION, kind, *header)
+        return layout.pack(*header)
     except struct.error as error:
         raise ValueError(f"{error}: {header}") from None

@@ -80,11 +80,11 @@ class Intruder:
                 pass
 
 
-LINEAGE, HASH, DIGEST = b"l" * 16, b"h" * 16, b"d" * 16
-HEADER = SegmentHeader(1, 0, LINEAGE, HASH, 2, 0, 0, 0, DIGEST)
+VIEW, DIGEST = b"v" * 40, b"d" * 16
+HEADER = SegmentHeader(1, 0, VIEW, 0, 0, 0, DIGEST)
 HEADERS = (
     HEADER,
-    FinishedHeader(1, 1, LINEAGE, HASH, 2, 0, DIGEST, DIGEST, DIGEST),
+    FinishedHeader(1, 1, VIEW, 0, DIGEST, DIGEST, DIGEST),
     ParcelHeader(True, True, True, 0, b"f" * 8, 1, 1, 0, 0, DIGEST),
     TakenHeader(b"f" * 8, 1, 1, 1),
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,7 @@ from gossip import Envelope, Member, Policy, Seat, View
 from gossip import messages as m
 from p2p.errors import RemoteProtocolError
 from p2p.net.frames import Delivery, Frames, Segment, Taken
-from p2p.net.headers import NO_DIGEST, FinishedHeader, SegmentHeader, TakenHeader
+from p2p.net.headers import NO_DIGEST, FinishedHeader, SegmentHeader, TakenHeader, pack_stamp
 from p2p.net.parcels import ParcelSegment
 from p2p.net.transport import Polled, Transport
 
@@ -53,8 +54,8 @@ def pair() -> Iterator[Pair]:
         yield Pair(stack, Path(name))
 
 
-SEGMENT = SegmentHeader(0, 0, VIEW.lineage, VIEW.hash, 3, 7, 1, 2, PRINT)
-FINISHED = FinishedHeader(0, 2, VIEW.lineage, VIEW.hash, 3, 9, RESULTS, CHAIN, PARAMETERS)
+SEGMENT = SegmentHeader(0, 0, pack_stamp(VIEW.stamp), 7, 1, 2, PRINT)
+FINISHED = FinishedHeader(0, 2, pack_stamp(VIEW.stamp), 9, RESULTS, CHAIN, PARAMETERS)
 TAKEN = TakenHeader(bytes.fromhex(C.peer_id), C.incarnation, 4, 250)
 
 
@@ -103,9 +104,10 @@ def test_a_parcel_and_its_receipt_need_no_view(pair: Pair, step: int) -> None:
 def test_data_of_another_view_is_none_of_ours(pair: Pair) -> None:
     assert read(pair, SEGMENT) is None and read(pair, FINISHED) is None, "no view is installed"
     pair.install()
-    for change in ({"lineage": bytes(16)}, {"view_hash": bytes(16)}, {"view_number": 4}):
-        assert read(pair, SEGMENT._replace(**change)) is None
-        assert read(pair, FINISHED._replace(**change)) is None
+    for change in ({"lineage": bytes(16)}, {"hash": bytes(16)}, {"number": 4}):
+        other = pack_stamp(replace(VIEW.stamp, **change))
+        assert read(pair, SEGMENT._replace(view=other)) is None
+        assert read(pair, FINISHED._replace(view=other)) is None
 
 
 def test_a_rank_that_the_view_does_not_have_says_nothing(pair: Pair) -> None:
@@ -122,7 +124,7 @@ def test_a_digest_of_a_segment_is_compared_if_it_is_said(pair: Pair) -> None:
         assert isinstance(read(pair, SEGMENT._replace(digest=digest), b"elements"), Segment)
     with pytest.raises(RemoteProtocolError, match="segment 2 of operation 7, of rank 0: it was damaged on the way"):
         read(pair, SEGMENT._replace(digest=right), b"elementz")
-    assert read(pair, SEGMENT._replace(digest=right, view_number=4), b"elementz") is None
+    assert read(pair, SEGMENT._replace(digest=right, view=bytes(40)), b"elementz") is None
 
 
 def test_what_says_everything_in_its_header_has_no_payload(pair: Pair) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossip import Stamp
 from p2p.errors import RemoteProtocolError
 from p2p.net.headers import (
     HEADER_BYTES,
@@ -16,6 +17,7 @@ from p2p.net.headers import (
     ParcelHeader,
     SegmentHeader,
     TakenHeader,
+    pack_stamp,
     unpack_header,
 )
 from p2p.version import VERSION, OtherVersion
@@ -25,17 +27,19 @@ u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 i64 = st.integers(-(2**63), 2**63 - 1)
 eight, sixteen = (st.binary(min_size=size, max_size=size) for size in (8, 16))
 flags = st.booleans()
+stamps = st.builds(Stamp, sixteen, u64, sixteen).map(pack_stamp)
 headers = (
-    st.builds(SegmentHeader, u16, u16, sixteen, sixteen, u64, u64, u32, u32, sixteen, sixteen)
-    | st.builds(FinishedHeader, u16, u32, sixteen, sixteen, u64, u64, sixteen, sixteen, sixteen)
+    st.builds(SegmentHeader, u16, u16, stamps, u64, u32, u32, sixteen, sixteen)
+    | st.builds(FinishedHeader, u16, u32, stamps, u64, sixteen, sixteen, sixteen)
     | st.builds(ParcelHeader, flags, flags, flags, u32, eight, u64, u64, i64, u32, sixteen)
     | st.builds(TakenHeader, eight, u64, u64, u64)
 )
 
 START = b"SHOL" + VERSION.to_bytes(4, "little")
 LINEAGE, HASH, PRINT, DIGEST = b"l" * 16, b"h" * 16, b"p" * 16, b"d" * 16
-SEGMENT = SegmentHeader(5, 0, LINEAGE, HASH, 3, 7, 1, 2, PRINT, DIGEST)
-FINISHED = FinishedHeader(5, 4, LINEAGE, HASH, 3, 7, b"r" * 16, b"c" * 16, b"s" * 16)
+VIEW = pack_stamp(Stamp(LINEAGE, 3, HASH))
+SEGMENT = SegmentHeader(5, 0, VIEW, 7, 1, 2, PRINT, DIGEST)
+FINISHED = FinishedHeader(5, 4, VIEW, 7, b"r" * 16, b"c" * 16, b"s" * 16)
 PARCEL = ParcelHeader(True, False, True, 6, b"\xaa" * 8, 9, 3, -1, 2, DIGEST)
 TAKEN = TakenHeader(b"\xaa" * 8, 9, 3, 250)
 
@@ -106,7 +110,7 @@ def test_a_damaged_header_is_a_header_or_refused(header: Header, changes: list[t
 
 @pytest.mark.parametrize(
     ("offset", "value", "reason"),
-    [(0, b"X", "magic b'XHOL'"), (8, b"\0", "kind 0"), (8, b"\5", "kind 5 is none of 1, 2")],
+    [(0, b"X", "starts with b'XHOL'"), (8, b"\0", "kind 0"), (8, b"\5", "kind 5 with 112 bytes")],
 )
 def test_a_refused_header_says_why(offset: int, value: bytes, reason: str) -> None:
     raw = bytearray(SEGMENT.pack())
@@ -117,7 +121,7 @@ def test_a_refused_header_says_why(offset: int, value: bytes, reason: str) -> No
 
 @pytest.mark.parametrize("size", [0, 8, 9, 88, HEADER_BYTES - 1, HEADER_BYTES + 1])
 def test_a_header_of_another_length_is_refused(size: int) -> None:
-    with pytest.raises(RemoteProtocolError, match=r"data header: .* (\d+) bytes"):
+    with pytest.raises(RemoteProtocolError, match=rf"a data header .*{size} bytes"):
         unpack_header(SEGMENT.pack().ljust(size, b"\0")[:size])
 
 
@@ -133,7 +137,7 @@ def test_of_a_header_of_another_version_only_that_is_read(version: int, rest: by
 @pytest.mark.parametrize(
     ("header", "wrong"),
     [
-        (SEGMENT, {"lineage": b"short"}),
+        (SEGMENT, {"view": b"short"}),
         (SEGMENT, {"digest": bytes(17)}),
         (SEGMENT, {"source": 2**16}),
         (SEGMENT, {"segment": -1}),
@@ -151,4 +155,10 @@ def test_a_header_that_does_not_fit_is_the_callers_mistake(header: Any, wrong: d
 
 
 def test_a_segment_says_nothing_of_its_payload_unless_it_is_told_to() -> None:
-    assert SegmentHeader(5, 0, LINEAGE, HASH, 3, 7, 1, 2, PRINT).digest == NO_DIGEST
+    assert SegmentHeader(5, 0, VIEW, 7, 1, 2, PRINT).digest == NO_DIGEST
+
+
+def test_a_stamp_that_does_not_fit_is_the_callers_mistake() -> None:
+    for stamp in (Stamp(b"short", 3, HASH), Stamp(LINEAGE, 3, b"")):
+        with pytest.raises(ValueError, match="16 bytes each"):
+            pack_stamp(stamp)
