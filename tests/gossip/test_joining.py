@@ -9,7 +9,8 @@ from gossip.commit import StepMachine
 from gossip.effects import Activated, Apply, Effect, Installed, Send
 from gossip.joining import Joining
 from gossip.messages import NOTHING_DONE, Beat, Join, LineageQuery, Progress, Ready, StateQuery
-from gossip.swim import Swim, SwimConfig
+from gossip.swim import Swim
+from gossip.swim_config import SwimConfig
 from gossip.view import founding_view
 
 from .members import LINEAGE, A, B, C, D, claim, view_of
