@@ -15,12 +15,12 @@ from typing import Final
 
 import xxhash
 
-from collectives import Reduction, carried, reducer, scale
+from collectives import Array, Reduction, carried, reducer, scale
 from collectives.execution import Awaited
 from collectives.program import Program
 from collectives.programs import all_gather_program, all_reduce_program
 
-from .arena import Arena, Array, Memory, Region, Slots
+from .arena import Arena, Memory, Region, Slots
 from .board import Finished
 from .exchange import Exchange
 from .operands import OwnOperands, RankInView

@@ -17,10 +17,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import numpy.typing as npt
 import zmq
+
+from collectives import Buffer
 
 from ..errors import RemoteProtocolError
 from ..version import OtherVersion
@@ -30,8 +31,6 @@ from .links import HEARTBEAT_MS, MAX_CONTROL_BYTES, MAX_DATA_BYTES, Link, SeedCa
 from .listener import TcpListeners
 
 logger = logging.getLogger(__name__)
-
-Payload = bytes | bytearray | memoryview | npt.NDArray[Any]
 
 ZERO_COPY_BYTES: Final = 128 << 10
 """Payloads from here on are lent to libzmq, smaller ones copied. Measured over ipc, zero-copy has 0.65 times the
@@ -188,7 +187,7 @@ class Transport:
             return self._drop("queue full")
         return True
 
-    def send_data(self, peer_id: str, header: bytes, payload: Payload) -> bool:
+    def send_data(self, peer_id: str, header: bytes, payload: Buffer) -> bool:
         """Queue header and payload as one message; False if it was dropped. Never blocks.
 
         A payload of `ZERO_COPY_BYTES` or more is read later, by another thread: it must not be written before the

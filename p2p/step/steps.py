@@ -17,7 +17,7 @@ from ..errors import OperationInterrupted, OperationMismatch
 from ..memory.shared_runner import RunState, Sharing
 from ..net.frames import Frames, Segment
 from ..net.headers import NO_DIGEST
-from ..net.parcels import Buffer, StepRecord
+from ..net.parcels import StepRecord
 from .mismatch import Mismatches
 from .notices import Admitted, Commit, Early, Notice, Withdrawn
 from .operation import overwrite
@@ -188,7 +188,7 @@ class Steps:
         if state_digest is not None:
             self._operations.renumber(step + 1, state_digest)
 
-    def take_over(self, record: StepRecord, results: Sequence[Buffer]) -> Commit | None:
+    def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit | None:
         """The members have committed a step with these results; None if it is not all submitted here yet.
 
         Raises:

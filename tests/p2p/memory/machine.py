@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from collectives import Reducer, Reduction, reducer
+from collectives import Array, Reducer, Reduction, reducer
 from collectives.program import Program
-from p2p.memory.arena import Arena, Array, Mapping, Memory, Region, Slots
+from p2p.memory.arena import Arena, Mapping, Memory, Region, Slots
 from p2p.memory.exchange import DigestFunction, Exchange
 from p2p.memory.operands import OwnOperands, RankInView
 from p2p.memory.shared_runner import PIECE_BYTES, Sharing
