@@ -7,7 +7,8 @@ from typing import Final, Protocol
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-MAX_CONTROL_BYTES: Final = 4 << 20
+from .wire import MAX_CONTROL_BYTES
+
 MAX_DATA_BYTES: Final = 8 << 20
 HEARTBEAT_MS: Final = 250
 """libzmq's own thread answers: without the interpreter, not in a stopped process. After four in vain a link breaks."""

@@ -27,8 +27,9 @@ from ..errors import RemoteProtocolError
 from ..version import OtherVersion
 from .addresses import check_address
 from .headers import HEADER_BYTES
-from .links import HEARTBEAT_MS, MAX_CONTROL_BYTES, MAX_DATA_BYTES, Link, SeedCall, Verdict, open_socket
+from .links import HEARTBEAT_MS, MAX_DATA_BYTES, Link, SeedCall, Verdict, open_socket
 from .listener import TcpListeners
+from .wire import MAX_CONTROL_BYTES
 
 logger = logging.getLogger(__name__)
 

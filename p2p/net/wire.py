@@ -21,7 +21,7 @@ from gossip import View
 from ..errors import RemoteProtocolError
 from ..version import VERSION, OtherVersion
 
-MAX_FRAME_BYTES: Final = 4 << 20
+MAX_CONTROL_BYTES: Final = 4 << 20
 MAX_STR_LEN: Final = 1024
 MAX_BYTES_LEN: Final = 1 << 20
 MAX_ARRAY_LEN: Final = 4096
@@ -62,8 +62,8 @@ class Codec:
             ValueError: not one of our types, or a field that no peer would accept.
         """
         frame: bytes = msgpack.packb((VERSION, *self._encode(message)))
-        if len(frame) > MAX_FRAME_BYTES:
-            raise ValueError(f"{type(message).__name__} takes {len(frame)} bytes, peers accept {MAX_FRAME_BYTES}")
+        if len(frame) > MAX_CONTROL_BYTES:
+            raise ValueError(f"{type(message).__name__} takes {len(frame)} bytes, peers accept {MAX_CONTROL_BYTES}")
         return frame
 
     def decode(self, frame: bytes | memoryview) -> object:
@@ -77,8 +77,8 @@ class Codec:
             raise RemoteProtocolError("control frame: not an array that starts with a version")
         if frame[1] != VERSION:
             raise OtherVersion(frame[1])
-        if len(frame) > MAX_FRAME_BYTES:
-            raise RemoteProtocolError(f"control frame: {len(frame)} bytes, we accept {MAX_FRAME_BYTES}")
+        if len(frame) > MAX_CONTROL_BYTES:
+            raise RemoteProtocolError(f"control frame: {len(frame)} bytes, we accept {MAX_CONTROL_BYTES}")
         try:
             return self._decode(_unpack(frame)[1:])
         except (ValueError, msgpack.UnpackException) as error:

@@ -17,8 +17,9 @@ import pytest
 import zmq
 
 from p2p.errors import RemoteProtocolError
-from p2p.net.links import MAX_CONTROL_BYTES, MAX_DATA_BYTES
+from p2p.net.links import MAX_DATA_BYTES
 from p2p.net.transport import ZERO_COPY_BYTES, Polled, Transport
+from p2p.net.wire import MAX_CONTROL_BYTES
 from p2p.version import VERSION, OtherVersion
 
 Data = tuple[bytes, bytes]

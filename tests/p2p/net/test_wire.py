@@ -20,7 +20,7 @@ from p2p.errors import RemoteProtocolError
 from p2p.net.wire import (
     MAX_ARRAY_LEN,
     MAX_BYTES_LEN,
-    MAX_FRAME_BYTES,
+    MAX_CONTROL_BYTES,
     MAX_STR_LEN,
     MOST_VIEWS,
     Codec,
@@ -183,7 +183,7 @@ def test_a_frame_that_is_too_long_is_neither_sent_nor_read() -> None:
     with pytest.raises(ValueError, match="Blobs takes"):
         Codec([Blobs]).encode(Blobs((b"x" * MAX_BYTES_LEN,) * 4))
     with pytest.raises(RemoteProtocolError, match="we accept"):
-        CODEC.decode(START + bytes(MAX_FRAME_BYTES))
+        CODEC.decode(START + bytes(MAX_CONTROL_BYTES))
 
 
 @pytest.mark.parametrize("header", [b"\x91", b"\xdc\x0f\xff", b"\xdc\xff\xff", b"\xdd\xff\xff\xff\xff", b"\x81\x01"])
@@ -191,7 +191,7 @@ def test_a_bomb_of_nested_arrays_is_refused(header: bytes) -> None:
     for bomb in (header * 100, header * 1000, header * (1 << 20)):
         for frame in (bomb, START + bomb):
             with pytest.raises(RemoteProtocolError):
-                CODEC.decode(frame[:MAX_FRAME_BYTES])
+                CODEC.decode(frame[:MAX_CONTROL_BYTES])
 
 
 @pytest.mark.parametrize("prefix", [b"", b"\x92", START, START + b"\x01", b"\x9b%c\x02" % VERSION])
