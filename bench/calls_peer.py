@@ -25,6 +25,9 @@ ROOT: Final = str(Path(__file__).parents[1]) + os.sep
 OURS: Final = tuple(f"{ROOT}{package}/" for package in ("collectives", "gossip", "p2p"))
 ALL_REDUCE, DEATH = "all_reduce", "death"
 NUM_WARM: Final = 30
+SPIN: Final = "_spin"
+"""In it a peer looks again and again whether another one has come: how often says nothing about the code."""
+
 ALIVE_S: Final = 0.3
 """Who is killed lets the others come to the operation in which they wait for it."""
 
@@ -35,7 +38,7 @@ class Profile:
     def __init__(self, *, everywhere: bool) -> None:
         self._counter: Counter[CodeType] = Counter()
         self._begins: Callable[[CodeType], bool] = lambda code: False
-        self._is_on = False
+        self._is_on = self._is_spinning = False
         if everywhere:
             threading.setprofile(self._see)
         sys.setprofile(self._see)
@@ -54,11 +57,14 @@ class Profile:
         return dict(named)
 
     def _see(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call":
-            if not self._is_on and self._begins(frame.f_code):
+        code = frame.f_code
+        if code.co_name == SPIN:
+            self._is_spinning = event != "return"
+        elif event == "call" and not self._is_spinning:
+            if not self._is_on and self._begins(code):
                 self._is_on = True
             if self._is_on:
-                self._counter[frame.f_code] += 1
+                self._counter[code] += 1
 
 
 def is_death(code: CodeType) -> bool:
