@@ -17,16 +17,14 @@ member is dead, so is the swarm's state, and no joiner may pretend otherwise.
 Left out: other hosts, which seeds.py calls; containers that share the folder but not the pid namespace. Linux only.
 """
 
-import fcntl
 import json
 import logging
 import os
 import re
 import secrets
-import shlex
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -39,7 +37,7 @@ from gossip import Member
 from ..errors import RegistryError
 from ..version import ONE_VERSION, VERSION
 from .acceptor_page import record_path
-from .folders import acquire, check_socket_path, make_private
+from .folders import check_socket_path, locked, make_private
 from .processes import process_start, read_host
 
 logger = logging.getLogger(__name__)
@@ -329,26 +327,8 @@ class Registry:
             raise RegistryError(f"cannot write the registry entry {path}: {error.strerror}") from error
         self._own = entry
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        path = self.folder / "lock"
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise RegistryError(f"cannot open the registry lock {path}: {error.strerror}") from error
-        try:
-            if not acquire(descriptor, timeout_s=self._lock_timeout_s):
-                raise RegistryError(
-                    f"another process has held {path} for {self._lock_timeout_s:g} s, where milliseconds "
-                    f"are normal; a stopped one? `fuser -v {shlex.quote(str(path))}` names it"
-                )
-            try:
-                yield
-            finally:
-                # Closing is not enough: a child forked meanwhile would keep the lock.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-        finally:
-            os.close(descriptor)
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self.folder / "lock", timeout_s=self._lock_timeout_s)
 
 
 def default_home(environ: Mapping[str, str]) -> Path:
