@@ -3,7 +3,7 @@
 from collectives.algorithms import ALGORITHMS, all_reduce_schedule, choose_algorithm
 from collectives.direct import direct_all_reduce
 from collectives.elements import BFLOAT16, Array, carried, is_half, type_name
-from collectives.execution import Awaited, Execution, Outgoing
+from collectives.execution import Awaited, Buffer, Execution, Outgoing
 from collectives.matching import ScheduleError
 from collectives.one_shot import one_shot_all_gather, one_shot_all_reduce
 from collectives.partition import split_by_weight
@@ -20,6 +20,7 @@ __all__ = [
     "OPS",
     "Array",
     "Awaited",
+    "Buffer",
     "Execution",
     "Kind",
     "Outgoing",

@@ -19,6 +19,7 @@ from collectives.schedule import Schedule
 from collectives.widening import Widening
 
 Buffer = bytes | bytearray | memoryview | Array
+"""Whatever has bytes in a row."""
 
 
 class Outgoing(NamedTuple):

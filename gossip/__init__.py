@@ -1,12 +1,12 @@
 """Who exists, who takes part, and when a step is committed: pure state machines without I/O, clock or threads."""
 
 from . import effects, messages
-from .claim import Claim, Contact, State, overrides
+from .claim import Claim, State, overrides
 from .commit import Phase
 from .config import WAN, CoreConfig
 from .core import Core
 from .messages import Envelope
-from .view import NO_VIEW, Decision, Member, Policy, Seat, Stamp, View, is_quorum, propose_view
+from .view import NO_VIEW, Contact, Decision, Member, Policy, Seat, Stamp, View, is_quorum, propose_view
 
 __all__ = [
     "NO_VIEW",

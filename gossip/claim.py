@@ -8,9 +8,7 @@ both are final for the incarnation. Two sides of a partition take each other for
 from dataclasses import dataclass
 from enum import IntEnum
 
-from .view import NOWHERE, Contact, Member
-
-__all__ = ["NOWHERE", "Claim", "Contact", "Order", "State", "Status", "order", "overrides"]
+from .view import Contact, Member
 
 
 class State(IntEnum):

@@ -7,7 +7,7 @@ from typing import Final
 from .admission import AdmissionConfig
 from .agreement import AgreementConfig
 from .reports import ReportsConfig
-from .swim import SwimConfig
+from .swim_config import SwimConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

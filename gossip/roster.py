@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .anti_entropy import Buckets
-from .claim import NOWHERE, Claim, State
-from .view import Member
+from .claim import Claim, State
+from .view import NOWHERE, Member
 
 MOST_EPITAPHS = 4096
 

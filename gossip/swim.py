@@ -12,14 +12,12 @@ from random import Random
 
 from .anti_entropy import NUM_BUCKETS
 from .beliefs import Beliefs
-from .claim import NOWHERE, Claim, State, Status, order
+from .claim import Claim, State, Status, order
 from .detector import Detector, Indirect, Probe, Relays
 from .effects import Discovered, Effect, Forget, Send
 from .messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
 from .swim_config import SwimConfig
-from .view import Member
-
-__all__ = ["Swim", "SwimConfig"]
+from .view import NOWHERE, Member
 
 CLAIMS_PER_SYNC = 512
 """A reply to SYNC stops after the bucket that reaches this; what is missing follows with the next one."""

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gossip import WAN, CoreConfig
-from gossip.swim import SwimConfig
+from gossip.swim_config import SwimConfig
 from tests.simulated import flock_figures as flocks
 from tests.simulated import wide_area
 from tests.simulated.network import Weather

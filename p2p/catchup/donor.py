@@ -19,7 +19,7 @@ from gossip.effects import Feed
 from gossip.messages import Finish
 
 from ..net.frames import Taken
-from ..net.parcels import Buffer, Packer, Parcel, ParcelSegment, StateRecord, StepRecord, cut
+from ..net.parcels import Packer, Parcel, ParcelSegment, StateRecord, StepRecord, cut
 from ..step.notices import Commit
 
 WINDOW = 8
@@ -202,6 +202,6 @@ class Donor:
                 del self._streams[member]
 
 
-def copied(buffer: Buffer) -> Buffer:
+def copied(buffer: bytes | memoryview) -> bytes | memoryview:
     """The same bytes in memory of their own; the interpreter is free meanwhile."""
     return np.frombuffer(buffer, np.uint8).copy().data if len(buffer) else b""

@@ -29,10 +29,10 @@ from gossip import Member
 from gossip.messages import AcceptorRecord
 
 from ..errors import RegistryError, RemoteProtocolError
+from ..version import VERSION
 
 logger = logging.getLogger(__name__)
 
-VERSION: Final = 1
 SLOT_BYTES: Final = 192 * 1024
 PAGE_BYTES: Final = 2 * SLOT_BYTES
 FILE_NAME: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}\.record")

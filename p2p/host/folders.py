@@ -5,6 +5,8 @@ import os
 import shlex
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -65,3 +67,25 @@ def acquire(descriptor: int, *, timeout_s: float) -> bool:
 
     threading.Thread(target=wait, name="shoal-registry-lock", daemon=True).start()
     return granted.wait(timeout_s)
+
+
+@contextmanager
+def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
+    """Hold the lock of this file; RegistryError if others hold it for `timeout_s`."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise RegistryError(f"cannot open the registry lock {path}: {error.strerror}") from error
+    try:
+        if not acquire(descriptor, timeout_s=timeout_s):
+            raise RegistryError(
+                f"another process has held {path} for {timeout_s:g} s, where milliseconds "
+                f"are normal; a stopped one? `fuser -v {shlex.quote(str(path))}` names it"
+            )
+        try:
+            yield
+        finally:
+            # Closing is not enough: a child forked meanwhile would keep the lock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)

@@ -17,16 +17,14 @@ member is dead, so is the swarm's state, and no joiner may pretend otherwise.
 Left out: other hosts, which seeds.py calls; containers that share the folder but not the pid namespace. Linux only.
 """
 
-import fcntl
 import json
 import logging
 import os
 import re
 import secrets
-import shlex
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -37,8 +35,9 @@ import platformdirs
 from gossip import Member
 
 from ..errors import RegistryError
+from ..version import ONE_VERSION, VERSION
 from .acceptor_page import record_path
-from .folders import acquire, check_socket_path, make_private
+from .folders import check_socket_path, locked, make_private
 from .processes import process_start, read_host
 
 logger = logging.getLogger(__name__)
@@ -67,6 +66,7 @@ class Entry:
         remote_control_address, remote_data_address: for peers of other hosts; empty: there are none.
         network: as in `tcp.TcpOptions`.
         host: who has the same sees the same processes under the same numbers; see `read_host`.
+        version: of the wire. Later versions may add fields here, and take none away, so that all can tell who lives.
     """
 
     swarm: str
@@ -81,6 +81,7 @@ class Entry:
     remote_control_address: str = ""
     remote_data_address: str = ""
     network: str = "lan"
+    version: int = VERSION
 
 
 FIELD_TYPES: Final = {field.name: str if field.type is Role else field.type for field in fields(Entry)}
@@ -145,7 +146,8 @@ class Registry:
             founds: False: who founds is decided elsewhere, and this peer is a joiner whoever lives here.
 
         Raises:
-            RegistryError: the folder stays locked, cannot be written, or somebody here expects another network.
+            RegistryError: the folder stays locked, cannot be written, or somebody here expects another network, or is
+                of another version.
         """
         if not HEX_NAME.fullmatch(peer_id):
             raise ValueError(f"a peer_id has 16 hex digits, got {peer_id!r}")
@@ -153,13 +155,9 @@ class Registry:
         assert start is not None, "who asks is running"
         self._founds = founds
         with self._locked():
-            living, dead = self.read(apart_from=peer_id)
+            living, dead = self._read_all(apart_from=peer_id)
             self._clean_up(dead, keep_members=bool(living) and all_wait(living))
-            if other := next((entry for entry in living if entry.network != network), None):
-                raise RegistryError(
-                    f"process {other.pid} of swarm {self.swarm!r} runs with --network {other.network}, and this one "
-                    f"with --network {network}: give all peers the same"
-                )
+            self._check_fits(living, network)
             own = Entry(
                 swarm=self.swarm,
                 peer_id=peer_id,
@@ -239,8 +237,30 @@ class Registry:
     def _path(self, peer_id: str) -> Path:
         return self.folder / f"{peer_id}.json"
 
+    def _check_fits(self, living: tuple[Entry, ...], network: str) -> None:
+        """Raise RegistryError if one of those who are here cannot talk to this peer."""
+        for other in living:
+            who = f"process {other.pid} of swarm {self.swarm!r}"
+            if other.version != VERSION:
+                raise RegistryError(
+                    f"{who} speaks version {other.version} of the wire, and this one version {VERSION}: "
+                    f"{ONE_VERSION}, or give this peer another --swarm"
+                )
+            if other.network != network:
+                raise RegistryError(
+                    f"{who} runs with --network {other.network}, and this one with --network {network}: "
+                    "give all peers the same"
+                )
+
     def read(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-        """Entries of the living and the dead. A file that is no entry is ignored, and named once in a warning."""
+        """Entries of the living and the dead. A file that is no entry is ignored, and named once in a warning.
+
+        So are the living of another version, who came later, and were told so, or did not understand our entry.
+        """
+        living, dead = self._read_all(apart_from=apart_from)
+        return tuple(entry for entry in living if entry.version == VERSION), dead
+
+    def _read_all(self, *, apart_from: str) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
         living: list[Entry] = []
         dead: list[Entry] = []
         for path in sorted(self.folder.glob("*.json")):
@@ -307,26 +327,8 @@ class Registry:
             raise RegistryError(f"cannot write the registry entry {path}: {error.strerror}") from error
         self._own = entry
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        path = self.folder / "lock"
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise RegistryError(f"cannot open the registry lock {path}: {error.strerror}") from error
-        try:
-            if not acquire(descriptor, timeout_s=self._lock_timeout_s):
-                raise RegistryError(
-                    f"another process has held {path} for {self._lock_timeout_s:g} s, where milliseconds "
-                    f"are normal; a stopped one? `fuser -v {shlex.quote(str(path))}` names it"
-                )
-            try:
-                yield
-            finally:
-                # Closing is not enough: a child forked meanwhile would keep the lock.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-        finally:
-            os.close(descriptor)
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self.folder / "lock", timeout_s=self._lock_timeout_s)
 
 
 def default_home(environ: Mapping[str, str]) -> Path:
@@ -340,11 +342,13 @@ def default_home(environ: Mapping[str, str]) -> Path:
 
 
 def parse_entry(text: bytes) -> Entry:
-    """Read one entry. Raises ValueError for anything else, saying what is wrong."""
+    """Read one entry, of any version. Raises ValueError for anything else, saying what is wrong."""
     try:
         values = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    if isinstance(values, dict) and values.setdefault("version", 1) != VERSION:  # version 1 did not say so
+        values = {name: value for name, value in values.items() if name in FIELD_TYPES}
     if not isinstance(values, dict) or values.keys() != FIELD_TYPES.keys():
         raise ValueError(f"the fields must be {', '.join(FIELD_TYPES)}")
     for name, kind in FIELD_TYPES.items():

@@ -24,7 +24,8 @@ from ..config import LoopConfig
 from ..errors import RegistryError, RemoteProtocolError, ShoalError, error_of
 from ..host.registry import Registry, Role
 from ..memory.shared_runner import RunState, SharedRunner
-from ..net.frames import NO_DIGEST, Delivery, Frames, Segment, Taken
+from ..net.frames import Delivery, Frames, Segment, Taken
+from ..net.headers import NO_DIGEST
 from ..net.parcels import Packer, StateRecord
 from ..net.transport import Polled
 from ..step import effects as sx
@@ -190,7 +191,7 @@ class Loop:
         try:
             state, effects = self.open_step.advance()
         except RemoteProtocolError as error:
-            self.resources.transport.count_invalid(str(error))
+            self.resources.transport.count_invalid(error)
             return RunState.IDLE
         if effects:
             self._carry_out(effects)
@@ -247,7 +248,7 @@ class Loop:
         try:
             envelope = self._frames.read_control(frame)
         except RemoteProtocolError as error:
-            self.resources.transport.count_invalid(str(error))
+            self.resources.transport.count_invalid(error)
             return
         effects = self.core.receive(self.now(), envelope)
         if effects and isinstance(envelope.body, m.Died):
@@ -266,7 +267,7 @@ class Loop:
                 case Taken() as taken:
                     self._donor.taken(self.now(), taken)
         except RemoteProtocolError as error:
-            self.resources.transport.count_invalid(str(error))
+            self.resources.transport.count_invalid(error)
 
     # Effects.
 

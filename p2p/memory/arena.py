@@ -22,16 +22,16 @@ from bisect import bisect
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from collectives import Array
+
 from ..errors import ShoalError
 from .board import BOARD_BYTES, LINE_BYTES, Board
 from .doorbell import Doorbell, RemoteDoorbell, link_of
-
-Array = npt.NDArray[Any]
 
 TABLE_BYTES: Final = 4096
 """Digests of the chunks of one result."""

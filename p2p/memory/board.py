@@ -31,6 +31,8 @@ from typing import Final, NamedTuple
 LINE_BYTES: Final = 64
 BOARD_BYTES: Final = 4096
 NUM_GROUPS: Final = 15
+"""Group 0 is used. Several groups of ranks that do different operations at once are what torch's engines will want."""
+
 NONCE_BYTES: Final = 16
 DIGESTS_BYTES: Final = 48
 FINGERPRINT_BYTES: Final = 16
@@ -118,11 +120,11 @@ class Board:
 
     def lend(self, group: int, turn: int, lent: Lent) -> None:
         """Say what the operation of this turn (0 or 1) lends. To be published by the group's progress."""
-        _LENT.pack_into(self._page, _lent_offset(group, turn), *lent)
+        _LENT.pack_into(self._page, _LENT_OFFSETS[group][turn], *lent)
 
     def lent(self, group: int, turn: int) -> Lent:
         """What was said by `lend`; worth something if its progress was seen before, and the tag is right after."""
-        return Lent._make(_LENT.unpack_from(self._page, _lent_offset(group, turn)))
+        return Lent(*_LENT.unpack_from(self._page, _LENT_OFFSETS[group][turn]))
 
     # Steps and views.
 
@@ -131,7 +133,7 @@ class Board:
         assert len(finished.digests) == DIGESTS_BYTES
         if self.tag[0] != finished.tag:
             return False
-        word = _finished_word(finished.step)
+        word = _FINISHED_WORDS[finished.step % 2]
         self._words[word + 7] = 0  # who reads the older step meanwhile sees that it goes
         self._words[word] = finished.tag
         self._page[(word + 1) * 8 : (word + 7) * 8] = finished.digests
@@ -147,14 +149,14 @@ class Board:
 
     def finished(self, step: int, tag: int) -> bytes | None:
         """The digests with which the owner finished `step` in the view of this tag, in which it still is."""
-        slot = self._finished_in(step)
+        slot = self._finished_in(step % 2)
         if slot is None or (slot.step, slot.tag) != (step, tag) or self.tag[0] != tag:
             return None
         return slot.digests
 
     def _finished_in(self, parity: int) -> Finished | None:
         """The step in one of the two slots, unless it is being written."""
-        word = _finished_word(parity)
+        word = _FINISHED_WORDS[parity]
         number = self._words[word + 7]
         tag, digests = self._words[word], bytes(self._page[(word + 1) * 8 : (word + 7) * 8])
         if number == 0 or self._words[word + 7] != number:
@@ -167,12 +169,10 @@ def _group_line(group: int) -> int:
     return _GROUP_LINE + _LINES_PER_GROUP * group
 
 
-def _lent_offset(group: int, turn: int) -> int:
-    return (_group_line(group) + 2 + turn) * LINE_BYTES
-
-
-def _finished_word(step: int) -> int:
-    return (_FINISHED_LINE + step % 2) * _WORDS
+_LENT_OFFSETS: Final = [
+    [(_group_line(group) + 2 + turn) * LINE_BYTES for turn in (0, 1)] for group in range(NUM_GROUPS)
+]
+_FINISHED_WORDS: Final = [(_FINISHED_LINE + parity) * _WORDS for parity in (0, 1)]
 
 
 def tag_of(view_hash: bytes) -> int:

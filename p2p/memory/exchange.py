@@ -183,15 +183,22 @@ class Exchange:
 
     def finished(self, step: int) -> list[tuple[int, bytes]]:
         """The other ranks that show `step` as finished in this view, with the digests that they show."""
-        shown = ((rank, self._boards[rank].finished(step, self._in_view.tag)) for rank in self._peers)
-        return [(rank, digests) for rank, digests in shown if digests is not None]
+        shown = []
+        for rank in self._peers:
+            if (digests := self._boards[rank].finished(step, self._in_view.tag)) is not None:
+                shown.append((rank, digests))
+        return shown
 
     # Waiting.
 
     def late(self) -> list[int]:
         """The ranks that have not come as far as what goes on next needs."""
         ranks, target = self._awaited
-        return [rank for rank in ranks if self._progress[rank][0] < target]
+        late = []
+        for rank in ranks:  # asked again and again, and up to Python 3.11 a comprehension is a call
+            if self._progress[rank][0] < target:
+                late.append(rank)
+        return late
 
     @property
     def spins(self) -> bool:

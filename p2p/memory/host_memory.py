@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from collectives import Array
 from gossip import Member, View
 
-from .arena import REGIONS_OFFSET, Arena, ArenaError, Array, Mapping, MappingRefused, Memory, Region, Slots
+from .arena import REGIONS_OFFSET, Arena, ArenaError, Mapping, MappingRefused, Memory, Region, Slots
 from .board import IS_ORDERED, tag_of
 from .doorbell import Doorbell
 from .exchange import VIEW_SHIFT

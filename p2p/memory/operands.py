@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from collectives import split_by_weight
+from collectives import Array, split_by_weight
 from collectives.program import Program, Source
 from collectives.programs import MOST_CHUNKS
 
 from ..errors import RemoteProtocolError
-from .arena import DIGESTS_OFFSET, TABLE_BYTES, Array, Memory, Region
+from .arena import DIGESTS_OFFSET, TABLE_BYTES, Memory, Region
 from .board import Lent
 
 DIGEST_BYTES: Final = 16

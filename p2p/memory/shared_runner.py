@@ -17,10 +17,10 @@ from typing import Final, NamedTuple, Protocol
 
 import xxhash
 
-from collectives import Awaited, Outgoing, Reduction, carried, reducer, scale
+from collectives import Array, Awaited, Outgoing, Reduction, carried, reducer, scale
 from collectives.program import Program
 
-from .arena import Arena, Array, Memory, Region, Slots
+from .arena import Arena, Memory, Region, Slots
 from .board import Finished
 from .exchange import DigestFunction, Exchange
 from .operands import OwnOperands, RankInView

@@ -6,7 +6,9 @@ here. Parcels go to who is in no view yet, and are acknowledged from there: inst
 sender and its *stream*, all that it sends to one peer in a row.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
+
+import xxhash
 
 from collectives import Outgoing
 from gossip import NO_VIEW, Envelope, Member, Stamp, View
@@ -14,22 +16,10 @@ from gossip import messages as m
 from gossip.effects import Send
 
 from ..errors import RemoteProtocolError
+from .headers import NO_DIGEST, FinishedHeader, ParcelHeader, SegmentHeader, TakenHeader, pack_stamp, unpack_header
 from .parcels import ParcelSegment
 from .transport import Transport
-from .wire import (
-    FLAG_FED,
-    FLAG_FINAL,
-    FLAG_FINISHED,
-    FLAG_LAST,
-    FLAG_STATE,
-    FLAG_TAKEN,
-    Codec,
-    DataHeader,
-    DType,
-)
-
-NO_DIGEST = bytes(16)
-"""Of a step without operations."""
+from .wire import Codec
 
 RECORD_CODEC = Codec([m.AcceptorRecord])
 """Of the pages that outlive their peers."""
@@ -71,12 +61,13 @@ class Frames:
         self._codec = Codec([Envelope])
         self._encoded: tuple[m.Body, Stamp, bytes] | None = None
         self._members: tuple[Member, ...] = ()
-        self._stamp = NO_VIEW
+        self._stamp, self._view = NO_VIEW, b""
         self._rank = 0
 
     def install(self, view: View) -> None:
         """From now on everything is said in `view`."""
-        self._members, self._stamp = view.members, view.stamp
+        self._members = view.members
+        self._stamp, self._view = view.stamp, pack_stamp(view.stamp)
         self._rank = view.members.index(self._me)
         self._encoded = None
 
@@ -86,10 +77,8 @@ class Frames:
         """Say something to a peer, in the view in which it was made. Encoded once if it is said to many in a row."""
         target, body, stamp = effect.target, effect.body, effect.stamp or NO_VIEW
         if isinstance(body, m.Progress) and body.finish is not None:
-            if stamp != self._stamp:
-                return  # nobody is in that view any more who could hear it
-            header = self._header(body.finish.step, body.submitted, 0, body.finish.digest or NO_DIGEST, FLAG_FINISHED)
-            self._transport.send_data(target.peer_id, header.pack(), body.digest + body.finish.state_digest)
+            if stamp == self._stamp:  # else nobody is in that view any more who could hear it
+                self._transport.send_data(target.peer_id, self._finished(body, body.finish).pack(), b"")
             return
         if self._encoded is None or self._encoded[0] is not body or self._encoded[1] is not stamp:
             self._encoded = body, stamp, self._codec.encode(Envelope(self._me, stamp, body))
@@ -99,47 +88,45 @@ class Frames:
         """The control frame that says `body`, in the installed view."""
         return self._codec.encode(Envelope(self._me, self._stamp, body))
 
+    def _finished(self, progress: m.Progress, finish: m.Finish) -> FinishedHeader:
+        return FinishedHeader(
+            source=self._rank,
+            num_operations=progress.submitted,
+            view=self._view,
+            step=finish.step,
+            results=finish.digest or NO_DIGEST,
+            chain=progress.digest,
+            parameters=finish.state_digest or NO_DIGEST,
+        )
+
     def send_segment(self, sequence: int, fingerprint: bytes, outgoing: Outgoing) -> None:
         """Send a segment of an operation to a rank."""
-        header = self._header(sequence, outgoing.transfer, outgoing.segment, fingerprint)
+        group = 0
+        header = SegmentHeader(
+            self._rank, group, self._view, sequence, outgoing.transfer, outgoing.segment, fingerprint
+        )
         self._transport.send_data(self._members[outgoing.peer].peer_id, header.pack(), outgoing.payload)
 
     def send_parcel(self, target: Member, stream: int, segment: ParcelSegment) -> None:
         """Send a segment of a parcel, in whatever view `target` is."""
-        flags = FLAG_STATE if segment.is_state else FLAG_FED
-        flags |= (FLAG_LAST if segment.is_last else 0) | (FLAG_FINAL if segment.is_final else 0)
-        place = segment.step + 1, segment.part, segment.index
-        self._transport.send_data(
-            target.peer_id, self._outside(stream, *place, segment.digest, flags).pack(), segment.payload
+        header = ParcelHeader(
+            is_state=segment.is_state,
+            is_last=segment.is_last,
+            is_final=segment.is_final,
+            part=segment.part,
+            peer_id=bytes.fromhex(self._me.peer_id),
+            incarnation=self._me.incarnation,
+            stream=stream,
+            step=segment.step,
+            segment=segment.index,
+            digest=segment.digest,
         )
+        self._transport.send_data(target.peer_id, header.pack(), segment.payload)
 
     def send_taken(self, target: Member, stream: int, num_segments: int) -> None:
         """Say how many segments of its `stream` have come."""
-        header = self._outside(stream, num_segments, 0, 0, NO_DIGEST, FLAG_TAKEN)
+        header = TakenHeader(bytes.fromhex(self._me.peer_id), self._me.incarnation, stream, num_segments)
         self._transport.send_data(target.peer_id, header.pack(), b"")
-
-    def _outside(
-        self, stream: int, sequence: int, transfer: int, segment: int, digest: bytes, flags: int
-    ) -> DataHeader:
-        """Of a frame that belongs to no view."""
-        me = bytes.fromhex(self._me.peer_id) + self._me.incarnation.to_bytes(8, "little")
-        return DataHeader(NO_DIGEST, stream, me, sequence, transfer, segment, 0, 0, DType.UINT8, flags, digest)
-
-    def _header(self, sequence: int, transfer: int, segment: int, digest: bytes, flags: int = 0) -> DataHeader:
-        stamp = self._stamp
-        return DataHeader(
-            stamp.lineage,
-            stamp.number,
-            stamp.hash,
-            sequence,
-            transfer,
-            segment,
-            0,
-            self._rank,
-            DType.UINT8,
-            flags,
-            digest,
-        )
 
     # In.
 
@@ -159,45 +146,59 @@ class Frames:
         Raises:
             RemoteProtocolError: it is none of these.
         """
-        header = DataHeader.unpack(frame)
-        if header.flags & (FLAG_STATE | FLAG_FED | FLAG_TAKEN):
-            return _read_outside(header, payload)
-        if (header.view_hash, header.view_number, header.lineage) != (
-            self._stamp.hash,
-            self._stamp.number,
-            self._stamp.lineage,
-        ):
+        match unpack_header(frame):
+            case SegmentHeader() as header:
+                return self._read_segment(header, payload)
+            case FinishedHeader() as header:
+                return self._read_finished(header, payload)
+            case ParcelHeader() as header:
+                return _read_parcel(header, payload)
+            case TakenHeader(peer_id, incarnation, stream, num_segments):
+                _check_empty(payload)
+                return Taken(Member(peer_id.hex(), incarnation), stream, num_segments)
+            case header:
+                assert_never(header)
+
+    def _read_segment(self, header: SegmentHeader, payload: memoryview) -> Segment | None:
+        source, _, view, operation, transfer, segment, fingerprint, digest = header
+        if view != self._view:
             return None
-        if header.source >= len(self._members):
-            raise RemoteProtocolError(f"data frame of rank {header.source} in a view of {len(self._members)}")
-        if header.flags & FLAG_FINISHED:
-            return self._read_finished(header, bytes(payload))
-        return Segment(header.sequence, header.source, header.transfer, header.segment, header.digest, payload)
+        self._check_rank(source)
+        if digest != NO_DIGEST and digest != xxhash.xxh3_128_digest(payload):
+            raise RemoteProtocolError(
+                f"segment {segment} of operation {operation}, of rank {source}: it was damaged on the way"
+            )
+        return Segment(operation, source, transfer, segment, fingerprint, payload)
 
-    def _read_finished(self, header: DataHeader, payload: bytes) -> Envelope:
-        if len(payload) not in (16, 32):
-            raise RemoteProtocolError(f"FINISHED of rank {header.source} with {len(payload)} bytes")
-        digest = b"" if header.digest == NO_DIGEST else header.digest
-        finish = m.Finish(header.sequence, digest, payload[16:], header.view_number)
-        stamp = Stamp(header.lineage, header.view_number, header.view_hash)
-        progress = m.Progress(header.sequence - 1, payload[:16], finish, header.transfer)
-        return Envelope(self._members[header.source], stamp, progress)
+    def _read_finished(self, header: FinishedHeader, payload: memoryview) -> Envelope | None:
+        _check_empty(payload)
+        if header.view != self._view:
+            return None
+        self._check_rank(header.source)
+        results, parameters = (b"" if each == NO_DIGEST else each for each in (header.results, header.parameters))
+        finish = m.Finish(header.step, results, parameters, self._stamp.number)
+        progress = m.Progress(header.step - 1, header.chain, finish, header.num_operations)
+        return Envelope(self._members[header.source], self._stamp, progress)
+
+    def _check_rank(self, rank: int) -> None:
+        if rank >= len(self._members):
+            raise RemoteProtocolError(f"data frame of rank {rank} in a view of {len(self._members)}")
 
 
-def _read_outside(header: DataHeader, payload: memoryview) -> Delivery | Taken:
-    """A frame that names its sender instead of a view."""
-    source = Member(header.view_hash[:8].hex(), int.from_bytes(header.view_hash[8:], "little"))
-    if header.flags & FLAG_TAKEN:
-        return Taken(source, header.view_number, header.sequence)
-    flags = header.flags
+def _read_parcel(header: ParcelHeader, payload: memoryview) -> Delivery:
     segment = ParcelSegment(
-        header.sequence - 1,
-        bool(flags & FLAG_STATE),
-        header.transfer,
+        header.step,
+        header.is_state,
+        header.part,
         header.segment,
-        bool(flags & FLAG_LAST),
-        bool(flags & FLAG_FINAL),
+        header.is_last,
+        header.is_final,
         header.digest,
         payload,
     )
-    return Delivery(source, header.view_number, segment)
+    return Delivery(Member(header.peer_id.hex(), header.incarnation), header.stream, segment)
+
+
+def _check_empty(payload: memoryview) -> None:
+    if len(payload):
+        raise RemoteProtocolError(f"{len(payload)} bytes behind a header that says everything")

@@ -7,7 +7,8 @@ from typing import Final, Protocol
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-MAX_CONTROL_BYTES: Final = 4 << 20
+from .wire import MAX_CONTROL_BYTES
+
 MAX_DATA_BYTES: Final = 8 << 20
 HEARTBEAT_MS: Final = 250
 """libzmq's own thread answers: without the interpreter, not in a stopped process. After four in vain a link breaks."""
@@ -130,7 +131,7 @@ class Verdict(Enum):
     """What came of calling an address, in words that go on after the address."""
 
     SILENT = "is silent: is a peer running there, is the address right and the port open?"
-    ANSWERS = "was reached, but says nothing yet"
+    ANSWERS = "was reached, but says nothing yet: is it of another version? Its log says so"
     OTHER_KEY = "hangs up: it has another key, or one side runs without a key (--insecure), or it is no peer"
     OTHER_SWARM = "belongs to another swarm, or to another --network: give all peers the same --swarm and --network"
 

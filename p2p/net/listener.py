@@ -26,8 +26,9 @@ from zmq.utils.monitor import recv_monitor_message
 from ..errors import NetworkError, SecurityError
 from ..host.keys import derive
 from .addresses import ANY, Endpoint, advertised, resolve
-from .links import HEARTBEAT_MS, MAX_CONTROL_BYTES, MAX_DATA_BYTES, open_socket
+from .links import HEARTBEAT_MS, MAX_DATA_BYTES, open_socket
 from .tcp import Network, TcpConfig
+from .wire import MAX_CONTROL_BYTES
 
 logger = logging.getLogger("p2p")
 

@@ -12,9 +12,10 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from .addresses import check_address
-from .links import MAX_CONTROL_BYTES, open_socket
+from .links import open_socket
 from .listener import Credentials
 from .tcp import Network, TcpConfig
+from .wire import MAX_CONTROL_BYTES
 
 PATIENCE_S: Final = {Network.LAN: 5.0, Network.WAN: 20.0}
 """So long an errand may take: it needs five round trips, and some time for lost packets and for links that stall."""

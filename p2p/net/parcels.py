@@ -16,15 +16,13 @@ from gossip.messages import Finish
 from ..errors import RemoteProtocolError
 from .wire import Codec
 
-Buffer = bytes | memoryview
-
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
     """What a replica consists of: `tree` tells what the bytes of `tensors` are."""
 
     tree: bytes
-    tensors: Sequence[Buffer]
+    tensors: Sequence[bytes | memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class Parcel:
 
     step: int
     record: Record
-    parts: Sequence[Buffer]
+    parts: Sequence[bytes | memoryview]
 
     @property
     def num_bytes(self) -> int:
@@ -88,7 +86,7 @@ class ParcelSegment:
     is_last: bool
     is_final: bool
     digest: bytes
-    payload: Buffer
+    payload: bytes | memoryview
 
 
 def cut(parcel: Parcel, segment_bytes: int) -> Iterator[ParcelSegment]:

@@ -17,19 +17,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import numpy.typing as npt
 import zmq
 
+from collectives import Buffer
+
+from ..errors import RemoteProtocolError
+from ..version import OtherVersion
 from .addresses import check_address
-from .links import HEARTBEAT_MS, MAX_CONTROL_BYTES, MAX_DATA_BYTES, Link, SeedCall, Verdict, open_socket
+from .headers import HEADER_BYTES
+from .links import HEARTBEAT_MS, MAX_DATA_BYTES, Link, SeedCall, Verdict, open_socket
 from .listener import TcpListeners
-from .wire import HEADER_BYTES
+from .wire import MAX_CONTROL_BYTES
 
 logger = logging.getLogger(__name__)
-
-Payload = bytes | bytearray | memoryview | npt.NDArray[Any]
 
 ZERO_COPY_BYTES: Final = 128 << 10
 """Payloads from here on are lent to libzmq, smaller ones copied. Measured over ipc, zero-copy has 0.65 times the
@@ -39,6 +41,7 @@ JOINED_BYTES: Final = 32 << 10
 """Up to here a payload follows its header in the same part: copying costs less than a second part."""
 
 _MAX_DRAIN: Final = 256
+_MOST_VERSIONS: Final = 8  # that are named in the log: who has the key may make up any number
 _MAX_PARTS: Final = 4  # of one message, with the routing id; more are counted and dropped one by one
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)  # as enums they cost a microsecond a frame
 _LAST_WORDS_MS: Final = 100
@@ -57,8 +60,8 @@ class Transport:
     """The sockets of one peer.
 
     Attributes:
-        dropped: number of frames dropped, by reason: "no link", "queue full" (not sent), "invalid" (received);
-            and of connections that were "refused".
+        dropped: number of frames dropped, by reason: "no link", "queue full" (not sent), "invalid", "other version"
+            (received); and of connections that were "refused".
     """
 
     def __init__(self, control_address: str, data_address: str, listeners: TcpListeners | None = None) -> None:
@@ -75,6 +78,7 @@ class Transport:
             if not address.startswith("ipc://"):
                 raise ValueError(f"these sockets are bound to ipc:// and an absolute path, got {address!r}")
         self.dropped: Counter[str] = Counter()
+        self._versions: set[int] = set()
         self._listeners = listeners
         self._introduce = None if listeners is None else listeners.credentials.introduce
         self._heartbeat_ms = HEARTBEAT_MS if listeners is None else listeners.heartbeat_ms
@@ -184,7 +188,7 @@ class Transport:
             return self._drop("queue full")
         return True
 
-    def send_data(self, peer_id: str, header: bytes, payload: Payload) -> bool:
+    def send_data(self, peer_id: str, header: bytes, payload: Buffer) -> bool:
         """Queue header and payload as one message; False if it was dropped. Never blocks.
 
         A payload of `ZERO_COPY_BYTES` or more is read later, by another thread: it must not be written before the
@@ -223,10 +227,9 @@ class Transport:
             for parts in self._receive(socket, num_parts=(2, 3)):
                 if len(parts) == 3:
                     yield parts[1].buffer, parts[2].buffer
-                elif len(joined := parts[1].buffer) >= HEADER_BYTES:
-                    yield joined[:HEADER_BYTES], joined[HEADER_BYTES:]
                 else:
-                    self.count_invalid(f"a message of {len(joined)} bytes")
+                    joined = parts[1].buffer
+                    yield joined[:HEADER_BYTES], joined[HEADER_BYTES:]
 
     def _receive(self, socket: "zmq.Socket[bytes]", num_parts: tuple[int, ...]) -> Iterator[list[zmq.Frame]]:
         for _ in range(_MAX_DRAIN):
@@ -242,12 +245,18 @@ class Transport:
             if len(parts) in num_parts and not num_more:
                 yield parts
             else:
-                self.count_invalid(f"a message of {len(parts) + num_more - 1} parts")
+                self.count_invalid(RemoteProtocolError(f"a message of {len(parts) + num_more - 1} parts"))
 
-    def count_invalid(self, reason: str) -> None:
-        """Count a frame that nobody can use; log the first."""
+    def count_invalid(self, error: RemoteProtocolError) -> None:
+        """Count a frame that nobody can use; log the first, and the first of each other version."""
+        if isinstance(error, OtherVersion):
+            self.dropped["other version"] += 1
+            if error.version not in self._versions and len(self._versions) < _MOST_VERSIONS:
+                self._versions.add(error.version)
+                logger.warning("refused a frame: %s; further ones are only counted", error)
+            return
         if not self.dropped["invalid"]:
-            logger.warning("dropped a frame: %s; further ones are only counted", reason)
+            logger.warning("dropped a frame: %s; further ones are only counted", error)
         self.dropped["invalid"] += 1
 
     # Waiting.

@@ -10,7 +10,7 @@ from collectives import Array
 
 from ..errors import ShoalError
 from ..net.parcels import PackedState
-from ..net.wire import pack_tree, unpack_tree
+from ..net.trees import pack_tree, unpack_tree
 from ..step.receipts import UNKNOWN_SAMPLE, Receipt
 from .sampler import ElasticSampler, SamplerState, fold, take
 

@@ -30,7 +30,7 @@ from ..errors import OperationInterrupted, OperationMismatch, RemoteProtocolErro
 from ..memory.operands import Differs, Interrupted
 from ..memory.shared_runner import RunState
 from ..net.frames import Segment
-from ..net.parcels import Buffer, StepRecord
+from ..net.parcels import StepRecord
 from .effects import Finish, GiveUp, HandOut, Leave, SendSegment, StepEffect, Tell, Void, Withdraw
 from .mismatch import Mismatches
 from .notices import Admitted, Commit, Uncommitted, Withdrawn
@@ -382,7 +382,7 @@ class OpenStep:
             assert self.submission is not None and self._run is None
             self.submission.renumber(step + 1, state_digest, self._segment_bytes)
 
-    def take_over(self, record: StepRecord, results: Sequence[Buffer]) -> Commit | None:
+    def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit | None:
         """The members have committed a step with these results; None if it is not all submitted here yet.
 
         Raises:

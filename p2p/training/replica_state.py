@@ -13,7 +13,7 @@ import xxhash
 
 from ..errors import RemoteProtocolError
 from ..net.parcels import PackedState
-from ..net.wire import Slot, pack_tree, unpack_tree
+from ..net.trees import Slot, pack_tree, unpack_tree
 from ..session.sampler import SamplerState
 
 

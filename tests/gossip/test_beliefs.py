@@ -3,9 +3,10 @@ from typing import Any
 
 from gossip import Claim, Member, State
 from gossip.beliefs import MOST_REFUTATIONS, Beliefs
-from gossip.claim import NOWHERE, Status
+from gossip.claim import Status
 from gossip.effects import Discovered, Explain, Forget
 from gossip.swim_config import SwimConfig
+from gossip.view import NOWHERE
 
 from .members import A2, A, B, C, D, claim
 

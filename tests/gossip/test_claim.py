@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip import Claim, Member, State, overrides
-from gossip.claim import NOWHERE, Status, order
+from gossip.claim import Status, order
+from gossip.view import NOWHERE
 
 from .members import A2, A, claim
 

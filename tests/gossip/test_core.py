@@ -6,7 +6,7 @@ import pytest
 
 from gossip import NO_VIEW, Claim, Core, CoreConfig, Member, Phase, Policy, State
 from gossip.acceptor import BLANK
-from gossip.claim import NOWHERE, Status
+from gossip.claim import Status
 from gossip.commit import chain
 from gossip.effects import (
     Activated,
@@ -46,6 +46,7 @@ from gossip.messages import (
     StateQuery,
     ViewQuery,
 )
+from gossip.view import NOWHERE
 
 from .cores import (
     LAYOUT,

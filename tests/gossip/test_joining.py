@@ -10,7 +10,8 @@ from gossip.effects import Activated, Apply, Effect, Installed, Removed, Send
 from gossip.joining import Joining
 from gossip.known_views import MOST_LINEAGES
 from gossip.messages import NOTHING_DONE, Beat, Head, Join, LineageQuery, Progress, Ready, StateQuery
-from gossip.swim import Swim, SwimConfig
+from gossip.swim import Swim
+from gossip.swim_config import SwimConfig
 from gossip.view import founding_view
 
 from .members import LINEAGE, A, B, C, D, claim, view_of

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 from gossip import Member, State
-from gossip.claim import NOWHERE
 from gossip.roster import MOST_EPITAPHS, Roster
+from gossip.view import NOWHERE
 
 from .members import A2, A, B, C, D, claim
 

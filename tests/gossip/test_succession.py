@@ -29,7 +29,8 @@ from gossip.messages import (
 )
 from gossip.reports import ReportsConfig
 from gossip.succession import MOST_DEAD, Succession
-from gossip.swim import Swim, SwimConfig
+from gossip.swim import Swim
+from gossip.swim_config import SwimConfig
 from gossip.view import NO_VIEW
 
 from .cores import (

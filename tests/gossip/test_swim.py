@@ -4,11 +4,13 @@ from typing import Any
 
 from gossip import Claim, Member, State
 from gossip.anti_entropy import NUM_BUCKETS, bucket_of
-from gossip.claim import NOWHERE, Status
+from gossip.claim import Status
 from gossip.detector import MOST_RELAYS
 from gossip.effects import Discovered, Effect, Explain, Forget, Send
 from gossip.messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
-from gossip.swim import CLAIMS_PER_SYNC, Swim, SwimConfig
+from gossip.swim import CLAIMS_PER_SYNC, Swim
+from gossip.swim_config import SwimConfig
+from gossip.view import NOWHERE
 
 from .members import A2, A, B, C, D, claim
 

@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 
 from gossip import Claim, Member, State
 from gossip.anti_entropy import NUM_BUCKETS
-from gossip.claim import Contact, Status
+from gossip.claim import Status
 from gossip.detector import MOST_RELAYS
 from gossip.effects import Forget, Send
 from gossip.messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
-from gossip.swim import Swim, SwimConfig
+from gossip.swim import Swim
+from gossip.swim_config import SwimConfig
+from gossip.view import Contact
 
 from .members import A, claim
 

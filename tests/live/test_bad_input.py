@@ -13,7 +13,9 @@ from gossip import Claim, Contact, Envelope, Member, State, View
 from gossip import messages as m
 from gossip.view import NO_VIEW, Change, propose_view
 from p2p.host.processes import read_host
-from p2p.net.wire import Codec, DataHeader, DType
+from p2p.net.headers import FinishedHeader, ParcelHeader, SegmentHeader, TakenHeader
+from p2p.net.wire import Codec
+from p2p.version import VERSION
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
 
 STRANGER = Member("f" * 16, 1)
@@ -78,19 +80,15 @@ class Intruder:
                 pass
 
 
-HEADER = DataHeader(
-    lineage=b"l" * 16,
-    view_number=2,
-    view_hash=b"h" * 16,
-    sequence=0,
-    transfer=0,
-    segment=0,
-    group=0,
-    source=1,
-    dtype=DType.FLOAT32,
-    flags=0,
-    digest=b"d" * 16,
+VIEW, DIGEST = b"v" * 40, b"d" * 16
+HEADER = SegmentHeader(1, 0, VIEW, 0, 0, 0, DIGEST)
+HEADERS = (
+    HEADER,
+    FinishedHeader(1, 1, VIEW, 0, DIGEST, DIGEST, DIGEST),
+    ParcelHeader(True, True, True, 0, b"f" * 8, 1, 1, 0, 0, DIGEST),
+    TakenHeader(b"f" * 8, 1, 1, 1),
 )
+WITH_PAYLOAD = SegmentHeader, ParcelHeader
 
 
 def test_garbage_on_a_live_socket_is_dropped_and_counted_and_named_once(swarm: Swarm) -> None:
@@ -101,20 +99,19 @@ def test_garbage_on_a_live_socket_is_dropped_and_counted_and_named_once(swarm: S
         [b""],
         [b"garbage"],
         [bytes(range(256)) * 100],
-        [msgpack.packb([1, 0, [["f" * 16, 1], [b"", 0, b""]]])],
-        [msgpack.packb([1, 0, ["f" * 16, "one"], [b"", 0, b""], [0, 1, []]])],
-        [msgpack.packb([1, 0, ["f" * 16, 1], [b"", 0, b""], [99]])],
+        [msgpack.packb([VERSION, 0, [["f" * 16, 1], [b"", 0, b""]]])],
+        [msgpack.packb([VERSION, 0, ["f" * 16, "one"], [b"", 0, b""], [0, 1, []]])],
+        [msgpack.packb([VERSION, 0, ["f" * 16, 1], [b"", 0, b""], [99]])],
         [msgpack.packb({"version": 1})],
-        [msgpack.packb([2, 0])],
         [b"two", b"parts"],
     ]
     useless_data = [
         [b"header only"],
         [b"", b""],
-        [bytes(88), b"payload"],
+        [bytes(112), b"payload"],
         [HEADER.pack()[:-1], b"payload"],
         [HEADER.pack(), b"payload", b"more"],
-        [b"SHOL\2" + HEADER.pack()[5:], b"payload"],
+        [HEADER.pack()[:8] + b"\xff" + HEADER.pack()[9:], b"payload"],
     ]
     intruder.send("control", useless_control)
     peers[0].expect(f"dropped {len(useless_control)}")
@@ -125,6 +122,26 @@ def test_garbage_on_a_live_socket_is_dropped_and_counted_and_named_once(swarm: S
     stop(peers)
     assert len([line for line in peers[0].stderr if "dropped a frame" in line]) == len(peers[0].stderr) == 1
     assert not peers[1].stderr
+
+
+def test_a_peer_of_another_version_is_refused_at_its_first_frame_with_both_versions(swarm: Swarm) -> None:
+    peer = swarm.start(STREAM)
+    intruder = Intruder(swarm, peer)
+    peer.expect_step(3)
+    hello = msgpack.packb([1, 0, [STRANGER.peer_id, 1], [b"", 0, b""], [0, 7, []]])
+    later = b"SHOL" + (VERSION + 1).to_bytes(4, "little")
+    intruder.send("control", [[hello]] * 3)
+    intruder.send("data", [[later + bytes(64)], [later + bytes(200), b"payload"]])
+    intruder.send("control", [[b"the last"]])
+    peer.expect("dropped 1")
+    stop([peer])
+    named = [line for line in peer.stderr if "refused a frame" in line]
+    for version in (1, VERSION + 1):
+        said = (
+            f"version {version} of the wire, and this one version {VERSION}: run the same version of shoal everywhere"
+        )
+        assert [said in line for line in named].count(True) == 1, peer.report()
+    assert len(named) == 2
 
 
 def test_what_is_well_formed_but_of_no_member_and_no_view_changes_nothing(swarm: Swarm) -> None:
@@ -149,7 +166,8 @@ def test_what_is_well_formed_but_of_no_member_and_no_view_changes_nothing(swarm:
         m.Abort(6, 0, "barrier"),
     ]
     intruder.send("control", [[ENVELOPES.encode(Envelope(STRANGER, NO_VIEW, body))] for body in bodies])
-    intruder.send("data", [[HEADER._replace(flags=flags).pack(), b"payload"] for flags in (0, 1, 7)])
+    for header in HEADERS:
+        intruder.send("data", [[header.pack(), b"payload" if isinstance(header, WITH_PAYLOAD) else b""]])
     intruder.send("control", [[b"the last"]])
     peers[1].expect("dropped")
     stop(peers)

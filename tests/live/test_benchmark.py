@@ -135,3 +135,15 @@ def test_what_kills_cost_is_measured_and_no_step_is_lost(scratch: Path, tmp_path
     assert all(0 < kill["detect_ms"] <= kill["agree_ms"] for kill in report["kills"])
     assert report["summary"]["resume_ms"].keys() == {"p50", "p99"}
     assert not any(scratch.glob("shoal-*"))
+
+
+def test_calls_are_counted_where_they_are_made(scratch: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    process = start(scratch, "bench.calls", "--rounds", "2", "--deaths", "1", "--json", str(path))
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stdout + stderr
+    rows = {row["what"]: row for row in json.loads(path.read_text())["rows"]}
+    assert all(row["functions"] <= row["least"] <= row["p50"] <= row["most"] for row in rows.values())
+    assert rows["all_reduce"]["folders"]["p2p/memory"] > 0
+    assert rows["death"]["folders"]["gossip"] > 0
+    assert not any(scratch.glob("shoal-*"))

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2p.host.keys import read_key, write_key
-from p2p.net.links import MAX_CONTROL_BYTES
 from p2p.net.listener import Credentials
+from p2p.net.wire import MAX_CONTROL_BYTES
 from tests.live.conftest import NewHost
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
 
-from gossip.claim import Claim, Contact, State
+from gossip import Claim, Contact, State
 from gossip.effects import Effect, Send
 from gossip.messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
-from gossip.swim import Swim, SwimConfig
+from gossip.swim import Swim
+from gossip.swim_config import SwimConfig
 from gossip.view import Member
 
 Heard = Ping | Ack | PingRequest | NoAck | Gossip | Sync | SyncReply

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from gossip.claim import State
 from gossip.effects import Effect, Explain
-from gossip.swim import Swim, SwimConfig
+from gossip.swim import Swim
+from gossip.swim_config import SwimConfig
 
 from .flock import Flock, Weather
 

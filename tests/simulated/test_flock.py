@@ -1,6 +1,6 @@
 """What discovery promises, in flocks small enough for every run of the tests; flock_figures.py has the large ones."""
 
-from gossip.swim import SwimConfig
+from gossip.swim_config import SwimConfig
 
 from . import flock_figures as figures
 from .flock import Flock, Weather

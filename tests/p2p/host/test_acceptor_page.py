@@ -36,6 +36,7 @@ from p2p.host.acceptor_page import (
 )
 from p2p.host.registry import Registry, Role
 from p2p.net.wire import Codec
+from p2p.version import VERSION
 
 A, B = Member("a" * 16, 0x17F0_0000_0000_0001), Member("b" * 16, 2)
 CODEC = Codec([AcceptorRecord])
@@ -260,19 +261,21 @@ def test_a_page_of_this_boot_says_so(page: RecordPage, reader: RecordReader) -> 
 
 
 def test_a_finished_slot_without_a_record_is_not_replaced_by_the_one_before() -> None:
-    assert found(page_of(pack_slot(2, BOOT, b"\x93\x01\x00\x00"), slot(1))) is None
+    assert found(page_of(pack_slot(2, BOOT, b"\x93%c\x00\x00" % VERSION), slot(1))) is None
 
 
-@pytest.mark.parametrize(("offset", "name"), [(0, "magic"), (4, "version")])
-def test_another_magic_or_version_is_named(offset: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("offset", "said"), [(0, "magic b'THRC'"), (4, f"version {VERSION + 1}; we read .* {VERSION}")]
+)
+def test_another_magic_or_version_is_named(offset: int, said: str) -> None:
     content = bytearray(page_of(b"", slot(1)))
     content[SLOT_BYTES + offset] += 1
-    with pytest.raises(RemoteProtocolError, match=f"slot 1 has .*{name}"):
+    with pytest.raises(RemoteProtocolError, match=f"slot 1 has .*{said}"):
         unpack_page(bytes(content), BOOT)
 
 
 def test_a_length_beyond_the_slot_is_refused_even_if_its_checksum_is_right() -> None:
-    head = struct.pack("<4sI16sQI", b"SHRC", 1, BOOT, 2, SLOT_BYTES)
+    head = struct.pack("<4sI16sQI", b"SHRC", VERSION, BOOT, 2, SLOT_BYTES)
     payload = CODEC.encode(record(2)).ljust(SLOT_BYTES - HEADER_BYTES, b"x")
     assert found(page_of(head + xxhash.xxh3_128_digest(head + payload) + payload, slot(1))) == record(1)
 

@@ -20,6 +20,7 @@ from p2p.host.registry import (
     default_home,
     parse_entry,
 )
+from p2p.version import VERSION
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
@@ -80,6 +81,54 @@ def test_peers_of_one_swarm_expect_one_network(home: Path) -> None:
         late.enter(B, 2)
     assert not late.knows(B)
     assert late.enter(B, 2, network="wan").others == (first.own,)
+
+
+@pytest.mark.parametrize("version", [1, VERSION + 1])
+def test_a_living_peer_of_another_version_is_named_with_both_and_nobody_joins_it(home: Path, version: int) -> None:
+    first, late = registry(home), registry(home)
+    other = write_as(version, first, first.enter(A, 1).own)
+    said = (
+        rf"^process {os.getpid()} of swarm 'pond' speaks version {version} of the wire, "
+        rf"and this one version {VERSION}: run the same version of shoal everywhere, or give this peer another --swarm$"
+    )
+    with pytest.raises(RegistryError, match=said):
+        late.enter(B, 2)
+    assert not late.knows(B)
+    assert late.read(apart_from=B) == ((), ())
+    other.unlink()
+    assert late.enter(B, 2).own.role is Role.FOUNDER
+
+
+@pytest.mark.parametrize("version", [1, VERSION + 1])
+def test_what_a_dead_peer_of_another_version_left_is_removed(home: Path, version: int) -> None:
+    dead = enter_and_die(home, A, 1)
+    one = registry(home)
+    write_as(version, one, dead)
+    assert one.enter(B, 2).own.role is Role.FOUNDER
+    assert sorted(path.name for path in one.folder.iterdir()) == [f"{B}.json", "lock"]
+
+
+def test_a_peer_of_another_version_that_comes_later_ends_nobody_who_waits(home: Path) -> None:
+    """It is told that it cannot join; one of version 1 does not understand the entries that are here, and founds."""
+    dead = enter_and_die(home, A, 1)
+    one, late = registry(home), registry(home)
+    (one.folder / f"{A}.json").write_text(json.dumps({**asdict(dead), "process_start": process_start(os.getpid())}))
+    assert one.enter(B, 2).own.role is Role.JOINER
+    write_as(1, late, replace(dead, peer_id=C, process_start=process_start(os.getpid()) or 0))
+    (one.folder / f"{A}.json").unlink()
+    assert one.take_over().own.role is Role.FOUNDER
+
+
+def write_as(version: int, registry: Registry, entry: Entry) -> Path:
+    """Write `entry` as a peer of that version does; later ones may add fields."""
+    written = asdict(entry)
+    if version == 1:
+        del written["version"]
+    else:
+        written |= {"version": version, "added": [version]}
+    path = registry.folder / f"{entry.peer_id}.json"
+    path.write_text(json.dumps(written))
+    return path
 
 
 def test_a_home_reached_through_a_link_further_up_is_the_same_home(home: Path, tmp_path: Path) -> None:
@@ -242,6 +291,8 @@ def test_a_broken_entry_is_named_once_and_ignored(text: bytes, home: Path, caplo
         {"control_address": "ipc:///etc/passwd"},
         {"data_address": "tcp://127.0.0.1:1"},
         {"extra": 1},
+        {"version": str(VERSION)},
+        {"version": VERSION + 1, "pid": "1"},
     ],
     ids=str,
 )

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from collectives import Reducer, Reduction, reducer
+from collectives import Array, Reducer, Reduction, reducer
 from collectives.program import Program
-from p2p.memory.arena import REGIONS_OFFSET, Arena, Array, Mapping, Memory, Region, Slots, align
+from p2p.memory.arena import REGIONS_OFFSET, Arena, Mapping, Memory, Region, Slots, align
 from p2p.memory.exchange import DigestFunction, Exchange
 from p2p.memory.host_memory import NUM_SLOTS
 from p2p.memory.operands import OwnOperands, RankInView

@@ -7,12 +7,12 @@ import numpy.typing as npt
 import pytest
 import xxhash
 
-from collectives import ALGORITHMS, Execution, Reduction, reducer, split_by_weight
+from collectives import ALGORITHMS, Array, Execution, Reduction, reducer, split_by_weight
 from collectives.compilation import compile_programs
 from collectives.program import Program
 from collectives.programs import all_gather_program, direct_program, one_shot_program
 from p2p.errors import RemoteProtocolError
-from p2p.memory.arena import Array, Region
+from p2p.memory.arena import Region
 from p2p.memory.board import DIGESTS_BYTES, Finished, Lent
 from p2p.memory.operands import Differs, Interrupted, OwnOperands
 from tests.collectives.chain import chain_all_reduce

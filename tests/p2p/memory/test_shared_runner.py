@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from collectives import (
     ALGORITHMS,
     OPS,
+    Array,
     Execution,
     Reduction,
     all_reduce_schedule,
@@ -21,7 +22,7 @@ from collectives import (
 )
 from collectives.elements import FLOATS, TYPES
 from p2p.errors import RemoteProtocolError
-from p2p.memory.arena import Array, Region
+from p2p.memory.arena import Region
 from p2p.memory.board import DIGESTS_BYTES, Lent
 from p2p.memory.operands import Differs, Interrupted
 from p2p.memory.shared_runner import PIECES, Pieces, RunState, SharedRun, SharedRunner

@@ -17,11 +17,12 @@ from zmq.utils.monitor import recv_monitor_message
 from p2p.errors import NetworkError, SecurityError
 from p2p.host.keys import derive
 from p2p.net.addresses import ANY, Endpoint
-from p2p.net.links import MAX_CONTROL_BYTES, MAX_DATA_BYTES, Link, Verdict
+from p2p.net.headers import HEADER_BYTES
+from p2p.net.links import MAX_DATA_BYTES, Link, Verdict
 from p2p.net.listener import Credentials, TcpListeners
 from p2p.net.tcp import Network, TcpConfig
 from p2p.net.transport import JOINED_BYTES, ZERO_COPY_BYTES, Polled, Transport
-from p2p.net.wire import HEADER_BYTES
+from p2p.net.wire import MAX_CONTROL_BYTES
 
 SECRET, OTHER_SECRET = bytes(range(32)), bytes(32)
 A, B, C = "a" * 16, "b" * 16, "c" * 16

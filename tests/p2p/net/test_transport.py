@@ -16,8 +16,11 @@ import numpy as np
 import pytest
 import zmq
 
-from p2p.net.links import MAX_CONTROL_BYTES, MAX_DATA_BYTES
+from p2p.errors import RemoteProtocolError
+from p2p.net.links import MAX_DATA_BYTES
 from p2p.net.transport import ZERO_COPY_BYTES, Polled, Transport
+from p2p.net.wire import MAX_CONTROL_BYTES
+from p2p.version import VERSION, OtherVersion
 
 Data = tuple[bytes, bytes]
 Open = Callable[[str], Transport]
@@ -189,12 +192,35 @@ def test_a_wrong_number_of_parts_is_dropped_and_counted(open_transport: Open, fo
         poll_until(b, lambda: list(b.receive_control()) == [] and b.dropped["invalid"] == 2)
         stranger.connect(data)
         stranger.disconnect(control)
-        stranger.send(b"one part")
         stranger.send_multipart([b"1", b"2", b"3"])
+        stranger.send_multipart([b""] * 2000)
         poll_until(b, lambda: list(b.receive_data()) == [] and b.dropped["invalid"] == 4)
     a.send_control("b", b"fine")
     a.send_data("b", b"also", b"fine")
     assert receive(b, 1, 1) == ([b"fine"], [(b"also", b"fine")])
+
+
+def test_a_message_that_is_too_short_for_a_header_is_left_to_who_reads_it(open_transport: Open, folder: Path) -> None:
+    b = open_transport("b")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.connect(addresses(folder, "b")[1])
+        stranger.send(b"one part")
+        assert receive(b, num_data=1)[1] == [(b"one part", b"")]
+
+
+def test_frames_of_other_versions_are_counted_and_each_version_is_named_once(
+    open_transport: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = open_transport("a")
+    for version in (1, 3, 1, 1, 3, *range(100, 200)):
+        transport.count_invalid(OtherVersion(version))
+    transport.count_invalid(RemoteProtocolError("garbage"))
+    assert transport.dropped == {"other version": 105, "invalid": 1}
+    named = [record.getMessage() for record in caplog.records]
+    for version in (1, 3):
+        said = f"a peer speaks version {version} of the wire, and this one version {VERSION}: run the same version"
+        assert len([line for line in named if said in line]) == 1
+    assert len(named) < 12, "whoever has the key may make up any number"
 
 
 def test_a_stranger_with_a_peers_routing_id_takes_nothing_over(open_transport: Open, folder: Path) -> None:

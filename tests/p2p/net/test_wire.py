@@ -1,6 +1,8 @@
 """Law: whatever comes from a peer is decoded to a valid value or becomes a RemoteProtocolError."""
 
+import gc
 import math
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -11,24 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip import Envelope, Member, Seat, View
-from gossip.messages import Ballot, Decide, Promise, ViewQuery, Vote
+from gossip import Envelope, Member, Policy, Seat, View
+from gossip.messages import AcceptorRecord, Ballot, Decide, Promise, Report, ViewQuery, Vote
+from gossip.messages import Kind as ReportKind
 from p2p.errors import RemoteProtocolError
 from p2p.net.wire import (
     MAX_ARRAY_LEN,
     MAX_BYTES_LEN,
-    MAX_FRAME_BYTES,
+    MAX_CONTROL_BYTES,
     MAX_STR_LEN,
-    MAX_TREE_BYTES,
-    MAX_TREE_DEPTH,
-    VERSION,
+    MOST_VIEWS,
     Codec,
-    DataHeader,
-    DType,
-    Slot,
-    pack_tree,
-    unpack_tree,
 )
+from p2p.version import VERSION, OtherVersion
+from tests.p2p.net.damage import INTS, LEAVES, MUTATIONS, mutate
 
 
 class Color(Enum):
@@ -65,9 +63,10 @@ class Everything:
 
 
 CODEC = Codec([Nothing, Point, Everything])
+START = b"\x92%c" % VERSION
+"""Of a frame of this version."""
 
-ints = st.integers(-(2**63), 2**64 - 1)
-points = st.builds(Point, ints.filter(lambda x: x != 13), st.floats(allow_nan=False, allow_infinity=False))
+points = st.builds(Point, INTS.filter(lambda x: x != 13), st.floats(allow_nan=False, allow_infinity=False))
 either = points | st.just(Nothing())
 everythings = st.builds(
     Everything,
@@ -76,39 +75,13 @@ everythings = st.builds(
     st.binary(max_size=50),
     st.sampled_from(Color),
     st.lists(points, max_size=5).map(tuple),
-    st.tuples(ints, st.text(max_size=5)),
+    st.tuples(INTS, st.text(max_size=5)),
     st.none() | points,
     either,
     st.none() | either,
 )
 messages = either | everythings
 SAMPLE = Everything(True, "a", b"b", Color.BLUE, (Point(1, 2.0),), (3, "c"), None, Nothing(), Point(4, 5.0))
-
-u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
-sixteen = st.binary(min_size=16, max_size=16)
-headers = st.builds(
-    DataHeader, sixteen, u64, sixteen, u64, u32, u32, u16, u16, st.sampled_from(DType), st.integers(0, 7), sixteen
-)
-HEADER = DataHeader(b"l" * 16, 3, b"h" * 16, 7, 1, 2, 0, 5, DType.FLOAT32, 2, b"d" * 16)
-
-leaves = st.none() | st.booleans() | ints | st.floats(allow_nan=False) | st.text(max_size=5) | st.binary(max_size=5)
-trees = st.recursive(
-    leaves | st.builds(Slot, u32),
-    lambda children: (
-        st.lists(children, max_size=4)
-        | st.lists(children, max_size=4).map(tuple)
-        | st.dictionaries(st.text(max_size=5) | ints, children, max_size=4)
-    ),
-    max_leaves=20,
-)
-mutations = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4)
-
-
-def mutate(frame: bytes, changes: list[tuple[int, int]]) -> bytes:
-    mutant = bytearray(frame)
-    for place, value in changes:
-        mutant[place % len(mutant)] = value
-    return bytes(mutant)
 
 
 def assert_decoded_or_refused(frame: bytes) -> None:
@@ -117,51 +90,6 @@ def assert_decoded_or_refused(frame: bytes) -> None:
     except RemoteProtocolError:
         return
     assert CODEC.decode(CODEC.encode(message)) == message
-
-
-# Data headers.
-
-
-@settings(deadline=None)
-@given(headers)
-def test_a_header_comes_back_as_it_was(header: DataHeader) -> None:
-    assert len(header.pack()) == 88
-    assert DataHeader.unpack(memoryview(header.pack())) == header
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=100))
-def test_random_bytes_are_no_header(raw: bytes) -> None:
-    with pytest.raises(RemoteProtocolError):
-        DataHeader.unpack(raw)
-
-
-@settings(deadline=None)
-@given(headers, mutations)
-def test_a_damaged_header_is_a_header_or_refused(header: DataHeader, changes: list[tuple[int, int]]) -> None:
-    raw = mutate(header.pack(), changes)
-    with suppress(RemoteProtocolError):
-        assert DataHeader.unpack(raw).pack() == raw
-
-
-@pytest.mark.parametrize(
-    ("offset", "value", "reason"),
-    [(0, b"X", "magic"), (4, b"\x02", "version 2"), (68, b"\xff", "dtype 255"), (70, b"\x80", "flags 0x80")],
-)
-def test_a_refused_header_says_why(offset: int, value: bytes, reason: str) -> None:
-    raw = bytearray(HEADER.pack())
-    raw[offset : offset + 1] = value
-    with pytest.raises(RemoteProtocolError, match=reason):
-        DataHeader.unpack(bytes(raw))
-
-
-def test_a_header_that_does_not_fit_is_the_callers_mistake() -> None:
-    for wrong in ({"lineage": b"short"}, {"source": 2**16}, {"segment": -1}):
-        with pytest.raises(ValueError, match="source="):
-            HEADER._replace(**wrong).pack()
-
-
-# Control messages.
 
 
 @settings(deadline=None)
@@ -178,13 +106,13 @@ def test_any_bytes_are_a_message_or_refused(frame: bytes) -> None:
 
 
 @settings(deadline=None)
-@given(messages, mutations)
+@given(messages, MUTATIONS)
 def test_a_damaged_frame_is_a_message_or_refused(message: object, changes: list[tuple[int, int]]) -> None:
     assert_decoded_or_refused(mutate(CODEC.encode(message), changes))
 
 
 @settings(deadline=None)
-@given(st.recursive(leaves, lambda children: st.lists(children, max_size=6), max_leaves=30))
+@given(st.recursive(LEAVES, lambda children: st.lists(children, max_size=6), max_leaves=30))
 def test_any_msgpack_value_is_a_message_or_refused(value: Any) -> None:
     assert_decoded_or_refused(msgpack.packb(value))
     assert_decoded_or_refused(msgpack.packb([VERSION, 2, value]))
@@ -194,8 +122,9 @@ def test_any_msgpack_value_is_a_message_or_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        [VERSION + 1, 0],
         [True, 0],
+        [2**7 + VERSION, 0],
+        [VERSION] * 16,
         [VERSION, 9],
         [VERSION, -1],
         [VERSION, True],
@@ -254,39 +183,146 @@ def test_a_frame_that_is_too_long_is_neither_sent_nor_read() -> None:
     with pytest.raises(ValueError, match="Blobs takes"):
         Codec([Blobs]).encode(Blobs((b"x" * MAX_BYTES_LEN,) * 4))
     with pytest.raises(RemoteProtocolError, match="we accept"):
-        CODEC.decode(bytes(MAX_FRAME_BYTES + 1))
+        CODEC.decode(START + bytes(MAX_CONTROL_BYTES))
 
 
 @pytest.mark.parametrize("header", [b"\x91", b"\xdc\x0f\xff", b"\xdc\xff\xff", b"\xdd\xff\xff\xff\xff", b"\x81\x01"])
 def test_a_bomb_of_nested_arrays_is_refused(header: bytes) -> None:
     for bomb in (header * 100, header * 1000, header * (1 << 20)):
-        with pytest.raises(RemoteProtocolError):
-            CODEC.decode(bomb[:MAX_FRAME_BYTES])
-        with pytest.raises(RemoteProtocolError):
-            unpack_tree(bomb)
+        for frame in (bomb, START + bomb):
+            with pytest.raises(RemoteProtocolError):
+                CODEC.decode(frame[:MAX_CONTROL_BYTES])
 
 
-@pytest.mark.parametrize("prefix", [b"", b"\x92", b"\x92\x01", b"\x93\x01\x01", b"\x9b\x01\x02"])
+@pytest.mark.parametrize("prefix", [b"", b"\x92", START, START + b"\x01", b"\x9b%c\x02" % VERSION])
 def test_deep_nesting_is_refused_wherever_it_is(prefix: bytes) -> None:
     for depth in (900, 1000, 1020, 5000):
         with pytest.raises(RemoteProtocolError):
             CODEC.decode(prefix + b"\x91" * depth + b"\x00" * 10)
-        with pytest.raises(RemoteProtocolError):
-            unpack_tree(prefix + b"\x91" * depth + b"\x00" * 10)
-        well_formed = prefix + b"\x91" * depth + b"\x00" * (1 if prefix in (b"", b"\x92\x01") else 2)
+        well_formed = prefix + b"\x91" * depth + b"\x00" * (1 if prefix in (b"", START) else 2)
         with pytest.raises(RemoteProtocolError):
             CODEC.decode(well_formed)
-    with pytest.raises(RemoteProtocolError, match="deeper"):
-        unpack_tree(b"\x91" * (MAX_TREE_DEPTH + 1) + b"\x00")
+
+
+# Versions.
+
+
+@pytest.mark.parametrize("version", [1, VERSION + 1, 127])
+@pytest.mark.parametrize("rest", [b"", b"\x00\x92\xb0ffffffffffffffff\x01", b"\xc1", b"\x91" * 5000])
+def test_what_a_peer_of_another_version_says_is_not_read_but_for_the_version(version: int, rest: bytes) -> None:
+    for start in (0x91, 0x95, 0x9F):
+        with pytest.raises(
+            OtherVersion, match=f"version {version} of the wire, and this one version {VERSION}: run"
+        ) as e:
+            CODEC.decode(bytes([start, version]) + rest)
+        assert e.value.version == version
+
+
+def test_the_version_of_every_frame_is_its_second_byte() -> None:
+    assert {CODEC.encode(message)[1] for message in (Nothing(), Point(1, 2.0), SAMPLE)} == {VERSION}
+    wide: Any = dataclass(type("Wide", (), {"__annotations__": {f"field_{i}": int for i in range(14)}}))
+    with pytest.raises(TypeError, match="13 fields at most"):
+        Codec([wide])
+
+
+# Views.
+
+A = Member("a", 1)
+ENVELOPES = Codec([Envelope])
+
+
+def view_of(number: int, *, lineage: bytes = b"l" * 16) -> View:
+    return View(lineage, number, 2, (Seat(A, 1), Seat(Member("b", 2), number)), b"p" * 16, Policy.LIVE, "a")
+
+
+def sent(view: View) -> Envelope:
+    """What arrives of a message that has it in three places."""
+    record = AcceptorRecord(view, Ballot(3, 0), Vote(Ballot(3, 0), view))
+    envelope = Envelope(A, view.stamp, Report(ReportKind.PROVEN, A, 7, record))
+    arrived = ENVELOPES.decode(ENVELOPES.encode(envelope))
+    assert arrived == envelope and isinstance(arrived, Envelope)
+    return arrived
 
 
 def test_the_messages_of_gossip_can_be_sent() -> None:
-    member = Member("a", 1)
-    view = View(b"l" * 16, 1, 2, (Seat(member, 1),), b"")
+    view = view_of(1)
     for body in (ViewQuery(), Decide(view), Promise(Ballot(0, -1), Vote(Ballot(3, 0), view))):
-        envelope = Envelope(member, view.stamp, body)
-        codec = Codec([Envelope])
-        assert codec.decode(codec.encode(envelope)) == envelope
+        envelope = Envelope(A, view.stamp, body)
+        assert ENVELOPES.decode(ENVELOPES.encode(envelope)) == envelope
+
+
+def test_a_view_that_was_heard_before_is_the_same_object() -> None:
+    bodies = [sent(view_of(5)).body for _ in range(2)]
+    records = [body.record for body in bodies if isinstance(body, Report) and body.record is not None]
+    assert all(record.vote is not None and record.vote.view is record.view for record in records)
+    assert records[0].view is records[1].view
+
+
+def packed_view(**changes: Any) -> bytes:
+    names = [field.name for field in fields(View)]
+    values = ENVELOPES.encode(Envelope(A, view_of(1).stamp, Decide(view_of(2))))
+    packed = msgpack.unpackb(values, use_list=False)[4][1]
+    row = dict(zip(names, msgpack.unpackb(packed, use_list=False), strict=True))
+    whole: bytes = msgpack.packb(tuple({**row, **changes}.values()))
+    return whole
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"",
+        b"garbage",
+        b"\xc1",
+        b"\x91" * 1500,
+        msgpack.packb([1, 2]),
+        packed_view() + b"\x00",
+        packed_view(number=0),
+        packed_view(number="2"),
+        packed_view(seats=()),
+        packed_view(seats=packed_view()),
+        packed_view(lineage="l" * 16),
+        packed_view(policy=9),
+        packed_view(founder="f" * (MAX_STR_LEN + 1)),
+        [1, 2],
+        None,
+    ],
+)
+def test_bytes_that_are_no_view_are_refused_every_time(packed: Any) -> None:
+    number = msgpack.unpackb(ENVELOPES.encode(Envelope(A, view_of(1).stamp, Decide(view_of(2)))))[4][0]
+    frame = msgpack.packb([VERSION, 0, ["a", 1], [b"l", 1, b"h"], [number, packed]])
+    for _ in range(2):
+        with pytest.raises(RemoteProtocolError, match="control frame"):
+            ENVELOPES.decode(frame)
+
+
+@settings(deadline=None)
+@given(MUTATIONS)
+def test_a_damaged_view_is_a_view_or_refused(changes: list[tuple[int, int]]) -> None:
+    frame = mutate(ENVELOPES.encode(Envelope(A, view_of(1).stamp, Decide(view_of(2)))), changes)
+    with suppress(RemoteProtocolError):
+        envelope = ENVELOPES.decode(frame)
+        assert ENVELOPES.decode(ENVELOPES.encode(envelope)) == envelope
+
+
+def test_a_view_that_no_peer_would_accept_is_not_sent_either_time() -> None:
+    wrong: Any = "text, and no bytes"
+    message = Envelope(A, view_of(1).stamp, Decide(view_of(1, lineage=wrong)))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"View\.lineage"):
+            ENVELOPES.encode(message)
+
+
+def test_views_of_long_ago_are_forgotten() -> None:
+    body = sent(view_of(1)).body
+    assert isinstance(body, Report) and body.record is not None and body.record.view is not None
+    first = weakref.ref(body.record.view)
+    del body
+    gc.collect()
+    assert first() is not None
+    for number in range(2, MOST_VIEWS + 3):
+        sent(view_of(number))
+    gc.collect()
+    assert first() is None
 
 
 def test_only_listed_types_are_encoded() -> None:
@@ -303,92 +339,3 @@ def test_an_annotation_that_cannot_be_sent_is_refused_at_once(annotation: Any) -
     wrong: Any = dataclass(type("Wrong", (), {"__annotations__": {"field": annotation}}))
     with pytest.raises(TypeError, match=r"Wrong\.field"):
         Codec([wrong])
-
-
-# Trees.
-
-
-def typed(tree: Any) -> Any:
-    """`tree` with the type beside each value, so that equality sees it."""
-    if isinstance(tree, list | tuple):
-        return type(tree), [typed(item) for item in tree]
-    if isinstance(tree, dict):
-        return dict, [(typed(key), typed(item)) for key, item in tree.items()]
-    return type(tree), tree
-
-
-@settings(deadline=None)
-@given(trees)
-def test_a_tree_comes_back_as_it_was(tree: Any) -> None:
-    assert typed(unpack_tree(pack_tree(tree))) == typed(tree)
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_tree_or_refused(packed: bytes) -> None:
-    with suppress(RemoteProtocolError):
-        pack_tree(unpack_tree(packed))
-
-
-@settings(deadline=None)
-@given(trees, mutations)
-def test_a_damaged_tree_is_a_tree_or_refused(tree: Any, changes: list[tuple[int, int]]) -> None:
-    with suppress(RemoteProtocolError):
-        pack_tree(unpack_tree(mutate(pack_tree(tree), changes)))
-
-
-@pytest.mark.parametrize(
-    ("tree", "reason"),
-    [
-        ({"optimizer": {"state": [{"foo": 1j}]}}, r"^optimizer\.state\[0\]\.foo: complex is not allowed$"),
-        (1j, "^the tree: complex is not allowed$"),
-        ({"a": ({0: {1, 2}},)}, r"^a\[0\]\[0\]: set is not allowed$"),
-        ({"color": Color.RED}, "^color: Color is not allowed$"),
-        ([DType.INT8], r"^\[0\]: DType is not allowed$"),
-        ({"a": {(1, 2): 3}}, "^a: tuple is not allowed as a key$"),
-        ({True: 3}, "^the tree: bool is not allowed as a key$"),
-    ],
-)
-def test_another_type_is_refused_by_name_and_path(tree: Any, reason: str) -> None:
-    with pytest.raises(TypeError, match=reason):
-        pack_tree(tree)
-
-
-def test_a_tree_beyond_the_limits_is_not_packed() -> None:
-    deep: Any = 1
-    for _ in range(MAX_TREE_DEPTH):
-        deep = (deep,)
-    assert unpack_tree(pack_tree(deep)) == deep
-    for tree in ([deep], [2**64], {2**64: 1}, [None] * (1 << 20), bytes(MAX_TREE_BYTES)):
-        with pytest.raises(ValueError, match=r"the tree|deeper"):
-            pack_tree(tree)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [1, msgpack.ExtType(2, b"")],
-        msgpack.ExtType(2, b""),
-        {"a": msgpack.ExtType(1, b"123")},
-        msgpack.ExtType(3, b""),
-        msgpack.Timestamp(1),
-        {b"key": 1},
-        {1.5: 1},
-        {None: 1},
-        {(): 1},
-    ],
-)
-def test_what_only_looks_like_a_tree_is_refused(values: Any) -> None:
-    with pytest.raises(RemoteProtocolError):
-        unpack_tree(msgpack.packb(values))
-
-
-def test_too_long_a_tree_is_not_read() -> None:
-    with pytest.raises(RemoteProtocolError, match="we accept"):
-        unpack_tree(bytes(MAX_TREE_BYTES + 1))
-
-
-def test_a_slot_has_an_index_of_32_bits() -> None:
-    for index in (-1, 2**32):
-        with pytest.raises(ValueError, match="32 bits"):
-            Slot(index)

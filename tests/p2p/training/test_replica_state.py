@@ -10,7 +10,7 @@ from torch import nn
 
 from p2p.errors import RemoteProtocolError
 from p2p.net.parcels import PackedState
-from p2p.net.wire import pack_tree, unpack_tree
+from p2p.net.trees import pack_tree, unpack_tree
 from p2p.session.sampler import SamplerState
 from p2p.training.replica_state import Stateful, compare, describe, pack, unpack_into
 

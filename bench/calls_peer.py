@@ -1,0 +1,100 @@
+"""One of the peers of bench/calls.py: counts the Python functions that are called in it.
+
+    python calls_peer.py FOLDER all_reduce|death ROUNDS
+
+Writes into `FOLDER/INDEX.json` how often each function was called, once per round. A list comprehension counts, and so
+does each value that a generator yields: all that `sys.setprofile` calls a call.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import numpy as np
+
+import p2p
+
+ROOT: Final = str(Path(__file__).parents[1]) + os.sep
+OURS: Final = tuple(f"{ROOT}{package}/" for package in ("collectives", "gossip", "p2p"))
+ALL_REDUCE, DEATH = "all_reduce", "death"
+NUM_WARM: Final = 30
+SPIN: Final = "_spin"
+"""In it a peer looks again and again whether another one has come: how often says nothing about the code."""
+
+ALIVE_S: Final = 0.3
+"""Who is killed lets the others come to the operation in which they wait for it."""
+
+
+class Profile:
+    """Counts calls in the thread that makes it; with `everywhere` also in all that are started later."""
+
+    def __init__(self, *, everywhere: bool) -> None:
+        self._counter: Counter[CodeType] = Counter()
+        self._begins: Callable[[CodeType], bool] = lambda code: False
+        self._is_on = self._is_spinning = False
+        if everywhere:
+            threading.setprofile(self._see)
+        sys.setprofile(self._see)
+
+    def begin(self, when: Callable[[CodeType], bool]) -> None:
+        """Count from the call of a function on of which `when` is true."""
+        self._counter, self._begins, self._is_on = Counter(), when, False
+
+    def end(self) -> dict[str, int]:
+        """Calls since then, by function, of those of this repository."""
+        self._is_on, self._begins = False, lambda code: False
+        named = Counter[str]()
+        for code, number in self._counter.items():
+            if code.co_filename.startswith(OURS):
+                named[f"{code.co_filename.removeprefix(ROOT)}:{code.co_firstlineno}:{code.co_name}"] += number
+        return dict(named)
+
+    def _see(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if code.co_name == SPIN:
+            self._is_spinning = event != "return"
+        elif event == "call" and not self._is_spinning:
+            if not self._is_on and self._begins(code):
+                self._is_on = True
+            if self._is_on:
+                self._counter[code] += 1
+
+
+def is_death(code: CodeType) -> bool:
+    """Whether the kernel's word is there, and the core is about to hear it."""
+    return code.co_name == "bury" and code.co_filename.endswith("core.py")
+
+
+def main(folder: str, what: str, num_rounds: int) -> None:
+    """Count, and write down what was found."""
+    profile = Profile(everywhere=what == DEATH)
+    values, found = np.ones(1024, np.float32), []
+    with p2p.join() as peer:
+        for _ in range(NUM_WARM):
+            peer.all_reduce(values.copy())
+        if what == DEATH:
+            if peer.rank == 1:
+                threading.Event().wait(ALIVE_S)
+                os.kill(os.getpid(), signal.SIGKILL)
+            profile.begin(is_death)
+            peer.all_reduce(values.copy())
+            found.append(profile.end())
+        else:
+            for _ in range(num_rounds):
+                copy = values.copy()
+                profile.begin(lambda code: code.co_name == "all_reduce")
+                peer.all_reduce(copy)
+                found.append(profile.end())
+        peer.barrier()
+    Path(folder, f"{os.environ['SHOAL_LAUNCH_INDEX']}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

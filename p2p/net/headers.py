@@ -1,0 +1,187 @@
+"""The headers of data frames: four kinds, each with a layout of its own (PROTOCOL.md, "Data frames").
+
+All have the same length, and begin with magic, version and kind, so that what follows is read as what it is. A frame of
+another version is told from garbage, in which nothing is looked for.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from gossip import Stamp
+
+from ..errors import RemoteProtocolError
+from ..version import VERSION, OtherVersion
+
+NO_DIGEST: Final = bytes(16)
+"""In a header: nothing is said of it."""
+
+_MAGIC: Final = b"SHOL"
+_START: Final = struct.Struct("<4sIB")  # magic, version, kind
+_SEGMENT_START, _FINISHED_START, _PARCEL_START, _TAKEN_START = (
+    _START.pack(_MAGIC, VERSION, kind) for kind in range(1, 5)
+)
+
+# What follows, little-endian; "x" is a byte that is not used: sent as 0, and not looked at.
+_SEGMENT: Final = struct.Struct("<xHH2x40sQII16s16s8x")
+_FINISHED: Final = struct.Struct("<xHI40sQ16s16s16s")
+_PARCEL: Final = struct.Struct("<???I8sQQqI4x16s40x")
+_TAKEN: Final = struct.Struct("<7x8sQQQ64x")
+_STAMP: Final = struct.Struct("<16s16sQ")
+HEADER_BYTES: Final = 112
+assert {_START.size + layout.size for layout in (_SEGMENT, _FINISHED, _PARCEL, _TAKEN)} == {HEADER_BYTES}
+
+
+class SegmentHeader(NamedTuple):
+    """Of a segment of an operation, whose elements are the payload.
+
+    Attributes:
+        source: rank of the sender.
+        group: 0. Several groups of ranks that do different operations at once are what torch's engines will want.
+        view: `pack_stamp` of the one that the sender has installed.
+        operation: how many operations came before it since that view became active.
+        transfer: i: the i-th SEND to the receiver in the sender's schedule.
+        segment: its number in the transfer.
+        fingerprint: what all ranks must have in common who call this operation.
+        digest: xxh3-128 of the payload; `NO_DIGEST`: its sender has not looked.
+    """
+
+    source: int
+    group: int
+    view: bytes
+    operation: int
+    transfer: int
+    segment: int
+    fingerprint: bytes
+    digest: bytes = NO_DIGEST
+
+    def pack(self) -> bytes:
+        fits = len(self.view) == _STAMP.size and len(self.fingerprint) == len(self.digest) == 16
+        return _SEGMENT_START + _pack(_SEGMENT, self, fits=fits)
+
+
+class FinishedHeader(NamedTuple):
+    """FINISHED: all operations of a step are complete at the sender. No payload.
+
+    Attributes:
+        source: rank of the sender.
+        num_operations: of the step; 0: not said.
+        view: `pack_stamp` of the one that the sender has installed, and in which it has finished.
+        step: the step.
+        results: digest over those of its operations; `NO_DIGEST`: it has none.
+        chain: digest of the chain of steps before it.
+        parameters: digest of those that it was computed with; `NO_DIGEST`: there are none.
+    """
+
+    source: int
+    num_operations: int
+    view: bytes
+    step: int
+    results: bytes
+    chain: bytes
+    parameters: bytes
+
+    def pack(self) -> bytes:
+        digests = self.results + self.chain + self.parameters
+        fits = len(self.view) == _STAMP.size and len(digests) == 3 * 16
+        return _FINISHED_START + _pack(_FINISHED, self, fits=fits)
+
+
+class ParcelHeader(NamedTuple):
+    """Of a segment of a state, or of a committed step, for a peer without a seat; its bytes are the payload.
+
+    Attributes:
+        is_state: of a state; if not, of a step.
+        is_last: the last segment of its part.
+        is_final: the last segment of the parcel.
+        part: of the parcel; 0 is its record.
+        peer_id, incarnation: who sends it: the receiver is in no view, and has no ranks.
+        stream: all that this sender sends to this receiver in a row.
+        step: the one that was committed, or after which the state is; -1: before the first.
+        segment: its number in the part.
+        digest: xxh3-128 of the payload.
+    """
+
+    is_state: bool
+    is_last: bool
+    is_final: bool
+    part: int
+    peer_id: bytes
+    incarnation: int
+    stream: int
+    step: int
+    segment: int
+    digest: bytes
+
+    def pack(self) -> bytes:
+        return _PARCEL_START + _pack(_PARCEL, self, fits=len(self.peer_id) == 8 and len(self.digest) == 16)
+
+
+class TakenHeader(NamedTuple):
+    """TAKEN: so many segments of a stream have come. No payload.
+
+    Attributes:
+        peer_id, incarnation: who says so.
+        stream: of the receiver of this frame to its sender.
+        num_segments: of it, from the first on.
+    """
+
+    peer_id: bytes
+    incarnation: int
+    stream: int
+    num_segments: int
+
+    def pack(self) -> bytes:
+        return _TAKEN_START + _pack(_TAKEN, self, fits=len(self.peer_id) == 8)
+
+
+Header = SegmentHeader | FinishedHeader | ParcelHeader | TakenHeader
+
+_KINDS: Final[dict[bytes, tuple[struct.Struct, Callable[[Any], Header]]]] = {
+    _SEGMENT_START: (_SEGMENT, SegmentHeader._make),
+    _FINISHED_START: (_FINISHED, FinishedHeader._make),
+    _PARCEL_START: (_PARCEL, ParcelHeader._make),
+    _TAKEN_START: (_TAKEN, TakenHeader._make),
+}
+
+
+def pack_stamp(stamp: Stamp) -> bytes:
+    """The stamp of a view, as it stands in headers: lineage, hash, number."""
+    if not len(stamp.lineage) == len(stamp.hash) == 16:
+        raise ValueError(f"lineage and hash of a view have 16 bytes each: {stamp}")
+    return _STAMP.pack(stamp.lineage, stamp.hash, stamp.number)
+
+
+def unpack_header(buffer: bytes | memoryview) -> Header:
+    """Read a header that came from a peer.
+
+    Raises:
+        OtherVersion: a peer of another version made it; nothing else of it was read.
+        RemoteProtocolError: it is none: wrong magic, kind or length.
+    """
+    known = _KINDS.get(bytes(buffer[: _START.size]))
+    if known is None or len(buffer) != HEADER_BYTES:
+        raise _objection(buffer)
+    layout, make = known
+    return make(layout.unpack_from(buffer, _START.size))
+
+
+def _objection(buffer: bytes | memoryview) -> RemoteProtocolError:
+    """What is wrong with a header, the version first."""
+    if len(buffer) < _START.size:
+        return RemoteProtocolError(f"a data header of {len(buffer)} bytes")
+    magic, version, kind = _START.unpack_from(buffer)
+    if magic != _MAGIC:
+        return RemoteProtocolError(f"a data header that starts with {magic!r}")
+    if version != VERSION:
+        return OtherVersion(version)
+    return RemoteProtocolError(f"a data header of kind {kind} with {len(buffer)} bytes")
+
+
+def _pack(layout: struct.Struct, header: Header, *, fits: bool) -> bytes:
+    if not fits:  # struct would pad or cut
+        raise ValueError(f"a digest has 16 bytes, a view 40 and a peer_id 8: {header}")
+    try:
+        return layout.pack(*header)
+    except struct.error as error:
+        raise ValueError(f"{error}: {header}") from None
