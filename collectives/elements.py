@@ -52,4 +52,4 @@ def is_half(dtype: DType) -> bool:
 
 def carried(array: Array) -> Array:
     """The same memory, as what numpy copies best: the bits, if it is a half type."""
-    return array.view(np.uint16) if is_half(array.dtype) else array
+    return array.view(np.uint16) if array.itemsize == 2 and is_half(array.dtype) else array

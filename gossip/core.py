@@ -162,8 +162,9 @@ class Core:
 
     def may_finish(self, step: int, view_number: int) -> bool:
         """Whether `step` may be finished in that view: not where another one is installed."""
-        is_current = self.view is not None and self.view.number == view_number
-        return is_current and self.phase is Phase.ACTIVE and step == self.done + 1 and not self.has_finished
+        steps, view = self._steps, self._steps.view
+        is_current = view is not None and view.number == view_number and steps.phase is Phase.ACTIVE
+        return is_current and step == steps.done + 1 and steps.finish is None
 
     def standing(self, now: float, member: Member) -> tuple[int | None, float]:
         """Operations of step done + 1 that `member` is known to have submitted (None: all), and its silence in s."""
@@ -182,7 +183,8 @@ class Core:
             is_shown: all members read it in the memory of this peer, so it is not said (but still in beats).
         """
         effects = self._steps.finished(step, digest, state_digest, is_shown=is_shown)
-        self.ended |= any(isinstance(effect, Removed) for effect in effects)  # it has other parameters than most
+        for effect in effects:
+            self.ended |= isinstance(effect, Removed)  # it has other parameters than most
         return self._stamped([*self._notice_pause(now), *self._membership.note(now, effects)])
 
     def saw(self, now: float, shown: Sequence[tuple[Member, m.Progress]]) -> list[Effect]:

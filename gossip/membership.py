@@ -254,6 +254,8 @@ class Membership:
         assert self.view is not None
         steps = self._steps
         self.next.admission.committed(now, steps.done)
+        if self.next.admission.is_empty():
+            return ()
         views = view, self.view
         followers = self.next.admission.followers(now)
         mine = [member for member in followers if any(feeder_of(member, each) == self.me for each in views)]

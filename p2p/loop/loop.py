@@ -93,10 +93,8 @@ class Loop:
     def peer_id(self) -> str:
         return self.resources.own.peer_id
 
-    @staticmethod
-    def now() -> float:
-        """The clock of this peer, in seconds."""
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
+    """The clock of this peer, in seconds."""
 
     @property
     def is_alone(self) -> bool:
@@ -126,12 +124,14 @@ class Loop:
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
         """As `OpenStep.submit`, unless this peer cannot go on."""
         if self.inbox.failure is None:
-            self._carry_out(self.open_step.submit(step, attempt, operation))
+            if effects := self.open_step.submit(step, attempt, operation):
+                self._carry_out(effects)
 
     def close_step(self, attempt: int, state_digest: bytes) -> None:
         """As `OpenStep.close`, unless this peer cannot go on."""
         if self.inbox.failure is None:
-            self._carry_out(self.open_step.close(attempt, state_digest))
+            if effects := self.open_step.close(attempt, state_digest):
+                self._carry_out(effects)
 
     def withdraw(self, step: int, attempt: int) -> None:
         """As `OpenStep.withdraw`, unless this peer cannot go on."""
@@ -202,6 +202,8 @@ class Loop:
 
     def take_deaths(self, polled: Polled) -> None:
         """The kernel says whose processes have ended."""
+        if not polled.fds:
+            return
         doorbell = self.resources.host_memory.doorbell
         if doorbell is not None and doorbell.fd in polled.fds:
             doorbell.clear()
@@ -229,7 +231,8 @@ class Loop:
             if (progress := self.open_step.progress()) is not None:
                 self.core.submitted(*progress)
             self._carry_out(self.core.tick(now))
-        self._carry_out(self._observer.go_on(now))
+        if effects := self._observer.go_on(now):
+            self._carry_out(effects)
 
     def crash(self, error: BaseException) -> None:
         """Nothing can be driven any more."""
@@ -359,21 +362,20 @@ class Loop:
 
     def _finish(self, effect: sx.Finish) -> None:
         """Show that a step is finished here, unless another view has come: what READY says of it is fixed by then."""
-        step, digests = effect.step, (effect.digest, effect.state_digest, self.core.digest)
+        step, digest, state_digest, chain = effect.step, effect.digest, effect.state_digest, self.core.digest
         if not self.core.may_finish(step, effect.view_number):
             return
         self.inbox.note("finished", step)
         if (runner := self.shared()) is not None:
-            runner.announce(step, b"".join(each or NO_DIGEST for each in digests))
+            runner.announce(step, b"".join([digest or NO_DIGEST, state_digest or NO_DIGEST, chain or NO_DIGEST]))
         self.core.submitted(step, effect.num_operations, effect.num_operations)
-        finished = self.core.finished(self.now(), step, *digests[:2], is_shown=runner is not None)
-        self._carry_out(finished)
+        self._carry_out(self.core.finished(self.now(), step, digest, state_digest, is_shown=runner is not None))
 
     def _see(self, mine: bytes, shown: list[tuple[int, bytes]]) -> list[fx.Effect]:
         """These ranks show the open step as finished, with these digests; `mine` are what this peer shows."""
         view, step, now = self.core.view, self.core.done + 1, self.now()
         assert view is not None
-        if len(shown) == len(view.members) - 1 and all(digests == mine for _, digests in shown):
+        if [digests for _, digests in shown] == [mine] * (len(view.members) - 1):
             return self.core.all_finished(now)
         told = []
         for rank, digests in shown:
@@ -385,7 +387,8 @@ class Loop:
     def _commit(self, effect: fx.Committed) -> None:
         commit = self.open_step.committed(effect.finish, effect.view)
         self.inbox.note("committed", effect.finish.step)
-        self._donor.feed(self.now(), effect.feeds, effect.finish, commit)
+        if effect.feeds:
+            self._donor.feed(self.now(), effect.feeds, effect.finish, commit)
         self.inbox.tell(commit)
 
     # Views, and who is in them.

@@ -92,13 +92,15 @@ class DriveLock:
                 self._held.release()
         finally:
             self._drive = Drive.NOTHING
-            self._raise_deferred()
+            if self._deferred is not None:
+                self._raise_deferred()
 
     def begin_wait(self) -> None:
         """Whoever drives only waits now: a signal's handler may raise."""
         if self._drive is Drive.TURN:
             self._drive = Drive.WAIT
-            self._raise_deferred()
+            if self._deferred is not None:
+                self._raise_deferred()
 
     def end_wait(self) -> None:
         """The wait is over."""
@@ -108,7 +110,7 @@ class DriveLock:
     def shield(self, is_on: bool) -> None:
         """For the training thread: no handler raises in between."""
         self._drive = Drive.SHIELDED if is_on else Drive.NOTHING
-        if not is_on:
+        if self._deferred is not None and not is_on:
             self._raise_deferred()
 
     def defer(self, interruption: BaseException) -> bool:

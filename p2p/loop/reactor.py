@@ -109,7 +109,8 @@ class Reactor:
                 deadline = time.monotonic() + timeout_s
                 state = RunState.IDLE
                 if not self._stopping.is_set():
-                    self._run_commands()
+                    while not self._commands.empty():  # what was posted before comes first
+                        self._commands.get_nowait()()
                     for command in commands:
                         command()
                     state = self._go_on()
@@ -202,9 +203,6 @@ class Reactor:
                 runner.waited(is_long=slept_s > SPIN_S)
         self._next_look_out = now + slept_s + LOOK_OUT_S
         self._work.take_deaths(polled)
-        self._run_commands()
-        self._work.take(polled)
-
-    def _run_commands(self) -> None:
         while not self._commands.empty():
             self._commands.get_nowait()()
+        self._work.take(polled)

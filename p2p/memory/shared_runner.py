@@ -73,12 +73,8 @@ class SharedTask(Protocol):
     weight: float | None
     reduction: Reduction
     turn: int
-
-    @property
-    def input(self) -> Array: ...
-
-    @property
-    def result(self) -> Array: ...
+    input: Array
+    result: Array
 
     def program(self, num_bytes: int) -> Program: ...
 

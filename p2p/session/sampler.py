@@ -87,7 +87,7 @@ class ElasticSampler:
 def fold(state: SamplerState, receipt: Receipt) -> SamplerState:
     """The state after the step of `receipt`: what lies before its last counted position, not counted, comes back."""
     counted = [(c.first_sample, c.num_samples) for c in receipt.contributions if c.first_sample >= 0 and c.num_samples]
-    contributors = tuple(entry.peer_id for entry in receipt.contributions)
+    contributors = tuple([entry.peer_id for entry in receipt.contributions])
     if not counted:
         return SamplerState(state.position, state.returned, contributors)
     position = max(state.position, *(first + number for first, number in counted))

@@ -47,6 +47,7 @@ class Session:
     """What `Peer` and `DataParallel` do their work with.
 
     Attributes:
+        loop: of the present incarnation of this peer.
         view: of the last committed step; None until this peer has a seat or, if it observes, a state.
         done: the last committed step; -1 before step 0.
         receipt: of the last committed step, if this peer has seen it committed.
@@ -57,6 +58,7 @@ class Session:
     def __init__(self, config: PeerConfig) -> None:
         self._config = config
         self._incarnations = Incarnations(config)
+        self.loop = self._incarnations.loop
         try:
             self._ledger = Ledger.open(config.receipts, self.loop.peer_id)
         except ShoalError:
@@ -76,11 +78,6 @@ class Session:
         self._unusable: ShoalError | None = None
         self._left = self._is_closed = False
         self.loop.reactor.start()
-
-    @property
-    def loop(self) -> Loop:
-        """Of the present incarnation."""
-        return self._incarnations.loop
 
     @property
     def me(self) -> Member:
@@ -171,6 +168,7 @@ class Session:
         try:
             self._incarnations.begin_another(removed, is_wanted=is_asked or bool(self._replica.layout[0]))
         finally:
+            self.loop = self._incarnations.loop
             self._write_moments(former)
         self._complete, self._unusable = -2, None
         self._ask()

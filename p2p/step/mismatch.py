@@ -15,17 +15,21 @@ from .submission import Submission
 
 
 class Mismatches:
-    """What others say that they have called in the open step."""
+    """What others say that they have called in the open step.
+
+    Attributes:
+        heard: by operation and member; nothing of fresh ones.
+    """
 
     def __init__(self, me: Member) -> None:
         self._me = me
         self._contributors: frozenset[str] = frozenset()
-        self._heard: dict[int, dict[Member, str]] = {}
+        self.heard: dict[int, dict[Member, str]] = {}
         self._is_settled = False
 
     def begin(self) -> None:
         """The open step starts, or starts over."""
-        self._heard, self._is_settled = {}, False
+        self.heard, self._is_settled = {}, False
 
     def commit(self, contributors: Iterable[str]) -> None:
         """A step is committed, here or before this peer joined, with these peers on its receipt."""
@@ -34,7 +38,7 @@ class Mismatches:
 
     def settle(self) -> None:
         """The step is given up in this view; what else is heard of it says nothing new."""
-        self._heard, self._is_settled = {}, True
+        self.heard, self._is_settled = {}, True
 
     def is_fresh(self, member: Member) -> bool:
         """Whether `member` is not on the last receipt, as far as this peer knows."""
@@ -54,14 +58,14 @@ class Mismatches:
         if abort.step != step or self._is_settled:
             return []
         if not self.is_fresh(source):
-            self._heard.setdefault(abort.operation, {})[source] = abort.fingerprint
+            self.heard.setdefault(abort.operation, {})[source] = abort.fingerprint
             return []
         ours = None if self.is_fresh(self._me) or submission is None else _ours(submission, abort.operation)
         return [] if ours is None or ours.fingerprint == abort.fingerprint else [Send(source, ours, view.stamp)]
 
     def find(self, submission: Submission) -> tuple[Abort, str] | None:
         """An operation of the step that somebody calls differently: our side of it, and both sides in words."""
-        for index, sides in self._heard.items():
+        for index, sides in self.heard.items():
             ours = _ours(submission, index)
             for source, theirs in sides.items():
                 if ours is not None and theirs != ours.fingerprint:

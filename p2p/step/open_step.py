@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
@@ -43,6 +44,9 @@ OBSERVES: Final = (
     "an exception ended a `peer.step` block of this peer while it only observed: it cannot skip a step of the members, "
     "so it leaves, and they go on; start it again"
 )
+
+
+PEER_ID: Final = attrgetter("peer_id")
 
 
 class Stage(Enum):
@@ -160,7 +164,8 @@ class OpenStep:
         if self.submission is None:
             self.submission = Submission(step, attempt)
         self.submission.add(operation, self._segment_bytes)
-        return [*self._go_on(), *self._compare()]
+        effects = self._go_on()
+        return [*effects, *self._compare()] if self._mismatches.heard else effects
 
     def close(self, attempt: int, state_digest: bytes) -> list[StepEffect]:
         """Nothing more is submitted for the open step, which was computed with parameters of this digest."""
@@ -169,7 +174,8 @@ class OpenStep:
         self._move(Event.CLOSE)
         assert self.submission is not None
         self.submission.state_digest = state_digest
-        return [*self._compare(), *self._go_on()]
+        effects = self._compare() if self._mismatches.heard else []
+        return effects or self._go_on()
 
     def withdraw(self, step: int, attempt: int) -> list[StepEffect]:
         """Take back what was submitted. The others start the step over, if they were sent anything of it.
@@ -283,7 +289,8 @@ class OpenStep:
                 effects += self._start(run, submission)
             else:
                 break
-        effects += self._offer(run, submission)
+        if submission.is_wanted_early and run.num_offered < run.num_complete:
+            effects += self._offer(run, submission)
         if self.stage is Stage.CLOSED and run.num_complete == len(operations):
             effects.append(self._finish(run, submission))
         return effects
@@ -327,8 +334,7 @@ class OpenStep:
         assert submission.state_digest is not None and submission.step == self.done + 1, f"step {submission.step}"
         submission.counts = run.counts
         number = len(submission.operations)
-        digests = b"".join([run.runner.digest(index) for index in range(number)])
-        digest = xxhash.xxh3_128_digest(digests)
+        digest = xxhash.xxh3_128_digest(b"".join(map(run.runner.digest, range(number))))
         return Finish(submission.step, digest, submission.state_digest, number, run.view.number)
 
     # Views and commits.
@@ -368,7 +374,7 @@ class OpenStep:
         if self._run is not None:  # in a barrier the count of the view has not begun
             self._first_sequence += len(submission.operations)
             self._run.begin()
-        self._mismatches.commit(member.peer_id for member in view.members)
+        self._mismatches.commit(map(PEER_ID, view.members))
         return submission
 
     def loaded(self, step: int, contributors: Iterable[str], state_digest: bytes | None) -> None:

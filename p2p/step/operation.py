@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -43,13 +44,19 @@ class Operation:
 
     def describe(self) -> str:
         """What all ranks must have in common, in words."""
-        early = ", uncommitted" if self.is_uncommitted else ""
-        what = f"{type_name(self.input.dtype)} {list(self.shape)} by {self.algorithm or 'size'}"
-        return f"{self.collective.name} of {what}{early}"
+        return _describe(self.collective, self.input.dtype, self.shape, self.algorithm, self.is_uncommitted)
 
     def fingerprint(self, segment_bytes: int, index: int, step: int) -> bytes:
         """What all ranks must have in common, in 16 bytes."""
         return xxhash.xxh3_128_digest(f"{self.describe()}, {segment_bytes}, {index} of {step}".encode())
+
+
+@lru_cache(maxsize=1024)
+def _describe(
+    collective: Collective, dtype: np.dtype[Any], shape: tuple[int, ...], algorithm: str | None, is_uncommitted: bool
+) -> str:
+    early = ", uncommitted" if is_uncommitted else ""
+    return f"{collective.name} of {type_name(dtype)} {list(shape)} by {algorithm or 'size'}{early}"
 
 
 @dataclass(slots=True, eq=False)
@@ -65,19 +72,13 @@ class Task:
 
     operation: Operation
     fingerprint: bytes
+    input: Array
+    result: Array
     rank: int
     world_size: int
     weight: float | None
     reduction: Reduction
     turn: int
-
-    @property
-    def input(self) -> Array:
-        return self.operation.input
-
-    @property
-    def result(self) -> Array:
-        return self.operation.result
 
     @property
     def gathers(self) -> bool:
@@ -105,7 +106,7 @@ def task_of(
         operation.result = np.empty_like(operation.result)
     weight = _weight(operation, rank, counts) if collective.is_weighted else None
     reduction = collective.reduction(world_size, weight)
-    return Task(operation, fingerprint, rank, world_size, weight, reduction, turn)
+    return Task(operation, fingerprint, operation.input, operation.result, rank, world_size, weight, reduction, turn)
 
 
 def _weight(operation: Operation, rank: int, counts: Array | None) -> float | None:

@@ -115,12 +115,14 @@ def write_receipt(finish: Finish, view: View, counts: npt.NDArray[Any] | None, a
         algorithms: of the operations, without the counts.
     """
     rows = [(UNKNOWN_SAMPLE, 0)] * len(view.members) if counts is None else counts.tolist()
-    named = zip(view.members, rows, strict=True)
+    contributions = []
+    for member, (first, number) in zip(view.members, rows, strict=True):
+        contributions.append(Contribution(member.peer_id, member.incarnation, first, number))
     return Receipt(
         lineage=view.lineage.hex(),
         view_number=view.number,
         step=finish.step,
-        contributions=tuple(Contribution(m.peer_id, m.incarnation, first, number) for m, (first, number) in named),
+        contributions=tuple(contributions),
         algorithms=algorithms,
         digest=finish.digest.hex(),
         state_digest=finish.state_digest.hex(),

@@ -21,6 +21,7 @@ class Submission:
         state_digest: of the parameters that the step is computed with; None until the last operation was submitted.
         counts: (first sample, number of samples) per rank, of the view in which the step was finished last.
         num_handed_out: of the operations, from the first on, those whose results the script has before the commit.
+        is_wanted_early: there is such an operation.
     """
 
     step: int
@@ -30,10 +31,12 @@ class Submission:
     state_digest: bytes | None = None
     counts: Array | None = None
     num_handed_out: int = 0
+    is_wanted_early: bool = False
 
     def add(self, operation: Operation, segment_bytes: int) -> None:
         self.fingerprints.append(operation.fingerprint(segment_bytes, len(self.operations), self.step))
         self.operations.append(operation)
+        self.is_wanted_early |= operation.is_uncommitted
 
     def renumber(self, step: int, state_digest: bytes, segment_bytes: int) -> None:
         """It is that step now, and counts no samples: the state before it was loaded meanwhile."""
@@ -53,4 +56,4 @@ class Submission:
     @property
     def algorithms(self) -> tuple[str, ...]:
         """Of each operation but the counts, as it ran last."""
-        return tuple(each.ran for each in self.operations if not each.collective.is_counts)
+        return tuple([each.ran for each in self.operations if not each.collective.is_counts])
