@@ -194,6 +194,15 @@ def test_an_operation_that_all_have_submitted_and_that_does_not_get_on_is_stalle
     assert only(Activated, say(peer, C, NOTHING)) == [Activated(view_of(peer), -1)]
 
 
+def test_who_has_given_the_step_up_goes_on_saying_so_though_operations_of_it_do_not_get_on() -> None:
+    peer = seated(B, C, stall_s=2.0)
+    peer.submitted(0, 3, 2)
+    report = Report(Kind.ABORTED, A, 0, given_up=MISMATCH)
+    peer.abort(0.0, 0, "shapes differ")
+    said = {told for _, told in bodies(Report, submit(peer, 3, 0.0, 4.0)) if told.subject == A}
+    assert said == {report}
+
+
 def test_an_operation_that_gets_on_is_not_stalled() -> None:
     peer = seated(B, C, stall_s=2.0)
     peer.submitted(0, 3, 2)
