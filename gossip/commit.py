@@ -106,8 +106,7 @@ class StepMachine:
         """End the view before and say READY for this one."""
         if self._is_handed_out and self.view is not None and self.view.members != view.members:
             reason = "results of it were in use before its commit, and members have come or gone"
-            # By the same members a step is done over with the same results.
-            self._give_up(GivenUp(self.done + 1, self.view.number, Cause.IN_USE, reason))
+            self._give_up(Cause.IN_USE, reason)  # by the same members a step is done over with the same results
         self.view, self.phase = view, Phase.INSTALLING
         self.finish, self._is_void = None if self._is_void else self.finish, False
         self._outvoted = frozenset()
@@ -212,12 +211,15 @@ class StepMachine:
     def give_up(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> None:
         """This member does not finish `step`; the caller sees to another view. `is_told`: its script knows."""
         assert self.view is not None and self.seated and step == self.done + 1 and self.finish is None
-        self._give_up(GivenUp(step, self.view.number, cause, reason[:LONGEST_REASON], self.view.number))
+        self._give_up(cause, reason)
         if is_told:
             self._told_of = self.view.number
 
-    def _give_up(self, given_up: GivenUp) -> None:
-        self.hear(given_up)
+    def _give_up(self, cause: Cause, reason: str) -> None:
+        assert self.view is not None
+        number = self.view.number
+        void_until = 0 if cause is Cause.IN_USE else number
+        self.hear(GivenUp(self.done + 1, number, cause, reason[:LONGEST_REASON], void_until))
         self._is_handed_out = False
 
     def _abort(self, step: int, said: list[GivenUp]) -> list[Effect]:
@@ -231,8 +233,8 @@ class StepMachine:
         self._told_of = told.view_number
         if not self.seated:
             return []
-        told = replace(told, void_until=self.view.number - 1)
-        self._give_up(told)
+        told, self._is_handed_out = replace(told, void_until=self.view.number - 1), False
+        self.hear(told)
         return [Aborted(told)]
 
     def _keep_open(self) -> None:
