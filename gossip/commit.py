@@ -5,8 +5,11 @@ of the view has finished it with the same bits. A new view ends the older one at
 seated member has finished, commits that, and drops the rest, which the survivors redo. So whoever commits a step
 knows that every survivor will, and a receipt is final when it is written.
 
+Who gives a step up has not finished it. Whoever knows of that says so, and what was finished of it until then is void.
+
 Invariants: what one member has committed, every seated member of its view has finished; all members of a view start
-it from the same step and digest; what READY says of a seated member is fixed when the view is installed.
+it from the same step and digest; what READY says of a seated member is fixed when the view is installed; what is void
+is committed nowhere.
 
 Knows names and step numbers, not tensors. Leaves out: what makes the members start a step over (reports.py), and how an
 observer gets its steps (following.py).
@@ -49,6 +52,9 @@ from .view import Member, View
 
 LAST_STEP = 2**62
 """No run is as long; and numbers travel in 64 bits."""
+
+LONGEST_REASON = 1_000
+"""Characters of the reason for which a step is given up: it travels."""
 
 
 class Phase(Enum):
@@ -134,7 +140,7 @@ class StepMachine:
         self.done, self.digest = step, digest
         if self.phase is Phase.JOINING:
             return []
-        mine = Ready(False, step, digest, None, self.given_up, self._maps_all)
+        mine = replace(self._ready[self._me], done=step, digest=digest)
         return [*self._tell_all(mine), *self.receive(self._me, mine)]
 
     def takes(self, step: int, digest: bytes) -> bool:
@@ -153,8 +159,9 @@ class StepMachine:
 
     def receive(self, source: Member, body: Ready | Progress | Beat) -> list[Effect]:
         """`source` is a member of the installed view, and `body` was said in it."""
+        assert self.view is not None
         match body:
-            case Ready() | Progress() if not _is_sound(body):
+            case Ready() | Progress() if not _is_sound(body, self.view):
                 return []
             case Ready():
                 fixed = source in self._ready and self._ready[source].seated
@@ -182,17 +189,19 @@ class StepMachine:
             done, digest, effects = _common_level(_without_void(seated, given_up))
             self._target = done, digest
             if self.seated:
-                effects += self._settle(done, digest, given_up)
+                effects += self._settle(done, digest)
             elif not self.follows or self.feeder not in self.view.members:  # else what is fed may be on its way
                 effects += self.query()
+            effects += self._abort(done + 1, given_up)
         joiners = [ready for ready in self._ready.values() if not ready.seated]
         if all((ready.done, ready.digest) == self._target for ready in joiners):
             self.phase, self.seated = Phase.ACTIVE, True
+            self._keep_open()
             maps_all = all(ready.maps_all for ready in self._ready.values())
             effects.append(Activated(self.view, self.done, maps_all))
         return effects
 
-    def _settle(self, done: int, digest: bytes, given_up: list[GivenUp]) -> list[Effect]:
+    def _settle(self, done: int, digest: bytes) -> list[Effect]:
         """Commit what every seated member has finished, drop what not every one has."""
         effects: list[Effect] = []
         if self.finish is not None and done == self.finish.step:
@@ -200,34 +209,53 @@ class StepMachine:
         self.finish = None
         if (self.done, self.digest) != (done, digest):
             effects.append(Diverged(done, f"step {done} has digest {self.digest.hex()} here, {digest.hex()} elsewhere"))
-        assert self.view is not None
-        since = self.view.since(self._me) or 0  # what was given up before that does not concern this member
-        news = [g for g in given_up if g.view_number >= max(since, 1, self._told_of + 1) and g.step == done + 1]
-        told = reduce(graver, news, None)
-        if told is None or told.cause is Cause.WITHDRAWN:
-            return effects
-        self._told_of, self._is_handed_out = told.view_number, False
-        self.hear(replace(told, cause=max(told.cause, Cause.VOIDED)))  # all here are told, so it is void for good
-        return [*effects, Aborted(told)]
+        return effects
 
     # Steps that are given up.
 
     def hear(self, given_up: GivenUp | None) -> None:
-        """Somebody says that a step is given up: so does this member, in READY and LEAVE, until a step commits."""
-        if given_up is not None and self.done < given_up.step < LAST_STEP:
+        """A member of the view says that a step is given up: so does this one, in READY and LEAVE, until one commits.
+
+        What others say, and what cannot be known in this view, could void what a barrier without them has committed.
+        """
+        assert self.view is not None
+        last = self.done + 2 if self.seated else LAST_STEP  # others may have committed the open step already
+        if given_up is not None and self.done < given_up.step <= last and _latest(given_up) <= self.view.number:
             self.given_up = graver(self.given_up, given_up)
 
     def give_up(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> None:
         """This member does not finish `step`; the caller sees to another view. `is_told`: its script knows."""
-        assert self.view is not None and step == self.done + 1 and self.finish is None
+        assert self.view is not None and self.seated and step == self.done + 1 and self.finish is None
         self._give_up(cause, reason)
         if is_told:
             self._told_of = self.view.number
 
     def _give_up(self, cause: Cause, reason: str) -> None:
         assert self.view is not None
-        self.hear(GivenUp(self.done + 1, self.view.number, cause, reason))
+        number = self.view.number
+        void_until = 0 if cause is Cause.IN_USE else number
+        self.hear(GivenUp(self.done + 1, number, cause, reason[:LONGEST_REASON], void_until))
         self._is_handed_out = False
+
+    def _abort(self, step: int, said: list[GivenUp]) -> list[Effect]:
+        """The barrier has not committed `step`: tell the script, once. Whoever has told it makes sure of that."""
+        assert self.view is not None
+        first = max(self.view.since(self._me) or 0, self._told_of + 1)  # what was before does not concern this member
+        news = [each for each in said if each.step == step and each.view_number >= first]
+        told = reduce(graver, (each for each in news if each.cause is not Cause.WITHDRAWN), None)
+        if told is None:
+            return []
+        self._told_of = told.view_number
+        if not self.seated:
+            return []
+        told, self._is_handed_out = replace(told, void_until=self.view.number - 1), False
+        self.hear(told)
+        return [Aborted(told)]
+
+    def _keep_open(self) -> None:
+        """What is known of the open step to be given up is kept, and nothing else."""
+        if self.given_up is not None and self.given_up.step != self.done + 1:
+            self.given_up = None
 
     # Finish and commit within a view.
 
@@ -330,7 +358,7 @@ class StepMachine:
             return [effect for member in outvoted for effect in self.part_from(member, step)]
         self._is_void = True
         reason = f"the parameters of step {step} at {self._me} differ from those of most members of its view"
-        return [*self._tell_all(Leave(step)), Removed(reason)]
+        return [*self._tell_all(Leave(step, self.finish, self.given_up)), Removed(reason)]
 
     def part_from(self, member: Member, step: int) -> list[Effect]:
         """`member` has finished `step`, and so has this one, with other parameters than most: that does not count."""
@@ -344,8 +372,7 @@ class StepMachine:
         self.previous, self.digest = self.digest, chain(self.digest, finish)
         self.done, self.finish, self.submitted, self.complete = finish.step, None, 0, 0
         self._is_handed_out = False
-        if self.given_up is not None and self.given_up.step <= self.done:
-            self.given_up = None
+        self._keep_open()
         return [Committed(finish, self._finish_view)]
 
     def _tell_all(self, body: Ready | Progress | Beat | Leave) -> list[Effect]:
@@ -353,10 +380,17 @@ class StepMachine:
         return [Send(member, body) for member in self.view.members if member != self._me]
 
 
-def _is_sound(body: Ready | Progress) -> bool:
-    """Whether a member can say so: it has finished no other step than the next."""
+def _is_sound(body: Ready | Progress, view: View) -> bool:
+    """Whether a member of `view` can say so: it has finished no other step than the next, and knows of older views."""
+    if isinstance(body, Ready) and body.given_up is not None and _latest(body.given_up) >= view.number:
+        return False
     in_range = NOTHING_DONE <= body.done < LAST_STEP
     return in_range and (body.finish is None or body.finish.step == body.done + 1)
+
+
+def _latest(given_up: GivenUp) -> int:
+    """The latest view that `given_up` speaks of."""
+    return max(given_up.view_number, given_up.void_until)
 
 
 def _recency(progress: Progress) -> tuple[int, int, int, int]:
@@ -367,10 +401,9 @@ def _recency(progress: Progress) -> tuple[int, int, int, int]:
 
 def _without_void(seated: dict[Member, Ready], given_up: list[GivenUp]) -> dict[Member, Ready]:
     """What counts of it: not what was finished of a step that somebody has given up since."""
-    void = [(each.step, each.view_number) for each in given_up if each.cause is not Cause.IN_USE]
 
     def is_void(finish: Finish) -> bool:
-        return any(finish.step == step and finish.view_number <= number for step, number in void)
+        return any(finish.step == each.step and finish.view_number <= each.void_until for each in given_up)
 
     return {m: replace(r, finish=None) if r.finish and is_void(r.finish) else r for m, r in seated.items()}
 

@@ -2,8 +2,8 @@
 
 The host owns sockets and clock. It brings what it receives (`receive`), the time (`tick`, no later than
 `next_deadline`), what the kernel says (`bury`, `refused`) and what the training does (`found`, `ask_for_seat`,
-`submitted`, `finished`, `abort`, `withdraw`, `loaded`, `fed`, `leave`), and carries out the effects that come back, in
-order. Times are monotonic seconds.
+`submitted`, `finished`, `abort`, `void`, `withdraw`, `loaded`, `fed`, `leave`), and carries out the effects that come
+back, in order. Times are monotonic seconds.
 """
 
 import math
@@ -241,7 +241,7 @@ class Core:
     def withdraw(self, now: float, step: int, *, interrupts: bool = False) -> list[Effect]:
         """Start `step` over: in a new view of the same members this one takes part with weight 0.
 
-        `interrupts`: somebody may use results of it already, so all others are told.
+        `interrupts`: somebody may use results of it already, so scripts are told, that of this peer, too.
         """
         cause = Cause.VOIDED if interrupts else Cause.WITHDRAWN
         return self._give_up(now, Kind.WITHDRAWN, step, cause, f"{self.me} took back what it had submitted")
@@ -249,7 +249,8 @@ class Core:
     def _give_up(self, now: float, kind: Kind, step: int, cause: Cause, reason: str) -> list[Effect]:
         if self.view is None or self.has_finished or step != self.done + 1:
             return []
-        self._steps.give_up(step, cause, reason, is_told=kind is Kind.ABORTED)
+        if self.seated:  # else nobody has begun a step with it, and the others may have committed this one
+            self._steps.give_up(step, cause, reason, is_told=kind is Kind.ABORTED)
         return self._start_over(now, kind, step)
 
     def _start_over(self, now: float, kind: Kind, step: int) -> list[Effect]:
@@ -356,7 +357,8 @@ class Core:
                 if self.view is None or self.view.since(source) is None:
                     return []
                 self._next.leavers[source] = None
-                self._steps.hear(body.given_up)
+                if stamp.lineage == self.stamp.lineage:  # else it counts other views
+                    self._steps.hear(body.given_up)
                 return self._steps.part_from(source, outvoted) if stamp == self.stamp else []
             case m.Decide(view):
                 return self._membership.consider_view(now, view)

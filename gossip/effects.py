@@ -90,7 +90,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The step is given up by all: what was, or will be, submitted for it here raises."""
+    """The step is given up by all: what was, or will be, submitted for it here raises. What was finished is void."""
 
     given_up: GivenUp
 

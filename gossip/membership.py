@@ -298,7 +298,7 @@ class Membership:
         if stuck is None or stuck != self._stuck[0]:
             self._stuck = stuck, now
             self.next.unwish(Kind.STALLED)
-        elif now - since >= self._config.stall_s:
+        elif now - since >= self._config.stall_s and not self.next.wishes(stuck[0]):
             self.next.wish(Report(Kind.STALLED, self.me, stuck[0]))
 
     def others(self) -> list[Member]:

@@ -4,7 +4,7 @@ The names in capitals are those of the protocol description (PROTOCOL.md). Every
 that names its sender and the view that the sender has installed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from .claim import Claim
@@ -138,7 +138,7 @@ class Refuse:
 
 
 class Cause(IntEnum):
-    """Why a step is given up, and what follows. Of two of one view the greater counts."""
+    """Why a step is given up, and what scripts are told. Of what is told of one view the greatest cause counts."""
 
     IN_USE = 0
     """Results of it were handed out before its commit, and members have come or gone: it is interrupted for all,
@@ -155,31 +155,33 @@ class Cause(IntEnum):
 class GivenUp:
     """A step that some member will not finish as it was begun.
 
-    But for IN_USE, what anybody has finished of it in view `view_number`, or before, is void: who gave it up had not
-    finished it, so it is committed nowhere.
+    What is void is committed nowhere: who gave the step up had not finished it, or a barrier has dropped it.
 
     Attributes:
         step: the step.
-        view_number: the view in which it was given up.
-        cause: of it.
+        view_number: the view in which it was given up, of what scripts are told.
+        cause: of that.
         reason: for people.
+        void_until: what was finished of the step in this view, or before, is void; 0: it counts.
     """
 
     step: int
     view_number: int
     cause: Cause
     reason: str = ""
+    void_until: int = 0
 
 
 def graver(one: GivenUp | None, other: GivenUp | None) -> GivenUp | None:
-    """What both say: of the later step, and view; of one view, the graver cause."""
+    """What both say: of the later step; of one step, what either calls void, and the latest that scripts are told."""
     if one is None or other is None:
         return one or other
-    first, second = sorted((one, other), key=lambda each: (each.step, each.view_number, each.cause, each.reason))
-    is_of_one = (first.step, first.view_number) == (second.step, second.view_number)
-    if is_of_one and (first.cause, second.cause) == (Cause.IN_USE, Cause.WITHDRAWN):
-        return GivenUp(second.step, second.view_number, Cause.VOIDED, first.reason)  # void, and all are told
-    return second
+    if one.step != other.step:
+        return max(one, other, key=lambda each: each.step)
+    told = max(
+        one, other, key=lambda each: (each.cause is not Cause.WITHDRAWN, each.view_number, each.cause, each.reason)
+    )
+    return replace(told, void_until=max(one.void_until, other.void_until))
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +309,7 @@ class Report:
         subject: whom it is about; of the last four kinds, the sender.
         step: of the last four kinds, the open step.
         record: of PROVEN, what the dead member has left behind, if it could be read.
-        given_up: of WITHDRAWN and ABORTED.
+        given_up: the open step, if its sender knows that it is.
     """
 
     kind: Kind

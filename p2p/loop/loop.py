@@ -123,15 +123,13 @@ class Loop:
 
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
         """As `OpenStep.submit`, unless this peer cannot go on."""
-        if self.inbox.failure is None:
-            if effects := self.open_step.submit(step, attempt, operation):
-                self._carry_out(effects)
+        if self.inbox.failure is None and (effects := self.open_step.submit(step, attempt, operation)):
+            self._carry_out(effects)
 
     def close_step(self, attempt: int, state_digest: bytes) -> None:
         """As `OpenStep.close`, unless this peer cannot go on."""
-        if self.inbox.failure is None:
-            if effects := self.open_step.close(attempt, state_digest):
-                self._carry_out(effects)
+        if self.inbox.failure is None and (effects := self.open_step.close(attempt, state_digest)):
+            self._carry_out(effects)
 
     def withdraw(self, step: int, attempt: int) -> None:
         """As `OpenStep.withdraw`, unless this peer cannot go on."""

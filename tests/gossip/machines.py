@@ -3,7 +3,7 @@
 from gossip import Phase, Seat, View
 from gossip.commit import StepMachine, chain
 from gossip.effects import Effect
-from gossip.messages import Finish, Ready
+from gossip.messages import Cause, Finish, GivenUp, Ready
 from gossip.view import founding_view
 
 from .members import LINEAGE, A, B, C, view_of
@@ -27,6 +27,11 @@ UNSEATED = Ready(False, -1, b"", None)
 
 def finish(step: int, view: View = TRIO, digest: bytes = b"bits", state_digest: bytes = b"state") -> Finish:
     return Finish(step, digest, state_digest, view.number)
+
+
+def given_up(cause: Cause, view: View = TRIO, reason: str = "", step: int = 0) -> GivenUp:
+    """As it is said by a member that gives `step` up in `view`."""
+    return GivenUp(step, view.number, cause, reason, 0 if cause is Cause.IN_USE else view.number)
 
 
 ZERO = finish(0)

@@ -1,14 +1,11 @@
 """The step machine alone: rules R1 to R7 of PROTOCOL.md."""
 
-from dataclasses import dataclass, field
-
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from gossip import Member, Phase, Seat, View
+from gossip import Member, Phase, Seat
 from gossip.commit import LAST_STEP, StepMachine, chain
-from gossip.effects import Aborted, Activated, Committed, Diverged, Effect, Installed, Removed, Send
+from gossip.effects import Activated, Committed, Diverged, Installed, Removed, Send
 from gossip.messages import Beat, Finish, Progress, Ready
 from gossip.view import founding_view
 
@@ -27,7 +24,8 @@ from .machines import (
     finished,
     founder,
 )
-from .members import LINEAGE, A, B, C, D, view_of
+from .members import A, B, C, D, view_of
+from .swarms import History, Swarm, histories
 
 
 def committed() -> StepMachine:
@@ -45,7 +43,7 @@ def to(members: tuple[Member, ...], body: Ready | Progress | Beat) -> list[Send]
 
 def test_a_founder_is_seated_and_active_at_once() -> None:
     machine = StepMachine(A)
-    assert machine.found(FOUNDING) == [Installed(FOUNDING), Activated(FOUNDING, -1, shares=True)]
+    assert machine.found(FOUNDING) == [Installed(FOUNDING), Activated(FOUNDING, -1, maps_all=True)]
     assert machine.seated
     assert (machine.done, machine.phase) == (-1, Phase.ACTIVE)
 
@@ -255,58 +253,11 @@ def test_r12_without_a_seated_member_nothing_starts_and_nobody_waits() -> None:
     assert machine.phase is Phase.INSTALLING
 
 
-# R7, and what is given up
+# R7
 
 
 def test_r7_the_step_after_the_level_starts_in_the_new_view() -> None:
     assert barrier(active(), NOTHING)[-1] == Activated(PAIR, -1)
-
-
-def test_a_step_that_another_gave_up_is_aborted_at_the_next_barrier() -> None:
-    said = Ready(True, -1, GENESIS, None, TRIO.number, "shapes differ")
-    assert barrier(active(), said) == [Aborted(0, "shapes differ"), Activated(PAIR, -1)]
-
-
-def test_an_abort_that_is_said_again_gives_up_nothing_again() -> None:
-    machine = active()
-    said = Ready(True, -1, GENESIS, None, TRIO.number, "shapes differ")
-    assert barrier(machine, said) == [Aborted(0, "shapes differ"), Activated(PAIR, -1)]
-    assert barrier(machine, said) == [Activated(PAIR, -1)]
-
-
-def test_who_gave_a_step_up_says_so_until_a_step_commits_and_knows_it_already() -> None:
-    machine = active()
-    machine.abort(0, "shapes differ")
-    assert machine.install(TRIO)[1] == Send(B, Ready(True, -1, GENESIS, None, TRIO.number, "shapes differ"))
-    assert machine.install(PAIR)[1] == Send(B, Ready(True, -1, GENESIS, None, TRIO.number, "shapes differ"))
-    assert machine.receive(B, NOTHING) == [Activated(PAIR, -1)]
-    said = Ready(True, -1, GENESIS, None, TRIO.number, "shapes differ")
-    assert machine.install(PAIR)[1] == Send(B, said)  # B's barrier may not have been complete
-    assert machine.receive(B, NOTHING) == [Activated(PAIR, -1)]
-    machine.finished(0, ZERO.digest, ZERO.state_digest)
-    machine.receive(B, Progress(-1, GENESIS, machine.finish))
-    assert machine.done == 0
-    assert machine.install(PAIR)[1] == Send(B, Ready(True, 0, machine.digest, None))
-
-
-def test_a_step_that_is_finished_or_over_cannot_be_aborted() -> None:
-    machine = finished()
-    machine.abort(0, "too late")
-    machine.abort(1, "too early")
-    assert machine.install(PAIR)[1] == Send(B, Ready(True, -1, GENESIS, ZERO))
-
-
-def test_of_several_reasons_the_latest_view_gives_the_one_that_is_told() -> None:
-    machine = active()
-    machine.install(TRIO)
-    machine.receive(B, Ready(True, -1, GENESIS, None, 1, "older"))
-    said = Ready(True, -1, GENESIS, None, 2, "newer")
-    assert machine.receive(C, said) == [Aborted(0, "newer"), Activated(TRIO, -1)]
-
-
-def test_an_abort_of_a_step_that_was_finished_after_all_is_void() -> None:
-    said = Ready(True, -1, GENESIS, ZERO, TRIO.number, "too late")
-    assert barrier(finished(), said) == [Committed(ZERO, TRIO), Activated(PAIR, 0)]
 
 
 # Operations that do not get on.
@@ -436,109 +387,11 @@ def test_members_have_the_state_until_they_say_that_they_have_not() -> None:
 # Whatever happens, in whatever order.
 
 
-@dataclass
-class Swarm:
-    """Machines, the views that were decided, and the messages under way, which may arrive in any order or never."""
-
-    machines: dict[Member, StepMachine] = field(default_factory=lambda: {A: founder()})
-    views: list[View] = field(default_factory=lambda: [FOUNDING])
-    under_way: list[tuple[View, Member, Send]] = field(default_factory=list)
-    committed: dict[Member, list[Finish]] = field(default_factory=dict)
-    activated: dict[tuple[int, Member], tuple[int, bytes]] = field(default_factory=dict)
-    is_lost: bool = False
-
-    def carry_out(self, source: Member, effects: list[Effect]) -> None:
-        machine = self.machines[source]
-        for effect in effects:
-            assert not isinstance(effect, Diverged), effect
-            if isinstance(effect, Send):
-                assert machine.view is not None
-                self.under_way.append((machine.view, source, effect))
-            elif isinstance(effect, Committed):
-                self.committed.setdefault(source, []).append(effect.finish)
-            elif isinstance(effect, Activated):
-                self.activated[effect.view.number, source] = effect.done, machine.digest
-            elif isinstance(effect, Removed):
-                self.is_lost = True
-
-    def decide(self, choice: int) -> None:
-        """The last view's members go on, without one of them or with a new one or both."""
-        last = self.views[-1]
-        gone = choice % 5 if len(last.seats) > 2 else None
-        kept = tuple(seat for rank, seat in enumerate(last.seats) if rank != gone)
-        number = last.number + 1
-        if len(kept) < 3 or (choice % 3 and len(kept) < 4):
-            joiner = Member(f"j{number}", 1)
-            self.machines[joiner] = StepMachine(joiner)
-            kept = (*kept, Seat(joiner, number))
-        self.views.append(View(LINEAGE, number, 1, kept, last.hash))
-
-    def install(self, member: Member, view: View) -> None:
-        known = self.machines[member].view
-        since = view.since(member)
-        if since is not None and (known is None or since <= known.number < view.number):
-            self.carry_out(member, self.machines[member].install(view))
-
-    def deliver(self, index: int) -> None:
-        view, source, send = self.under_way.pop(index)
-        machine = self.machines[send.target]
-        if machine.view == view and isinstance(send.body, Ready | Progress | Beat):
-            self.carry_out(send.target, machine.receive(source, send.body))
-
-    def load(self, member: Member) -> None:
-        wanted = self.machines[member].wanted_state()
-        if wanted is not None and self.machines[wanted[2]].done == wanted[0]:
-            self.carry_out(member, self.machines[member].loaded(wanted[0], self.machines[wanted[2]].digest))
-
-    def finish(self, member: Member) -> None:
-        machine = self.machines[member]
-        if machine.phase is Phase.ACTIVE and machine.finish is None:
-            assert machine.view is not None
-            digest = b"%d in %d" % (machine.done + 1, machine.view.number)  # other members, other bits
-            self.carry_out(member, machine.finished(machine.done + 1, digest, b"state"))
-
-    def come_to_rest(self) -> None:
-        last = self.views[-1]
-        for member in last.members:
-            self.install(member, last)
-        for _ in range(3):
-            for member in last.members:
-                self.carry_out(member, self.machines[member].beat())
-            while self.under_way:
-                self.deliver(0)
-            for member in last.members:
-                self.load(member)
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["view", "install", "deliver", "load", "finish", "beat"]), st.integers(0, 999)),
-        min_size=20,
-        max_size=80,
-    )
-)
+@given(histories("view", "install", "deliver", "load", "finish", "beat"))
 @settings(max_examples=300, deadline=None)
-def test_a_committed_step_is_one_step_at_all_and_no_survivor_lacks_it(events: list[tuple[str, int]]) -> None:
+def test_a_committed_step_is_one_step_at_all_and_no_survivor_lacks_it(events: History) -> None:
     swarm = Swarm()
-    for _ in range(2):
-        swarm.decide(0)
-        swarm.come_to_rest()
-    for event, choice in events:
-        members = [*swarm.machines]
-        member = members[choice % len(members)]
-        match event:
-            case "view" if len(swarm.views) < 8:
-                swarm.decide(choice)
-            case "install":
-                swarm.install(member, swarm.views[choice % len(swarm.views)])
-            case "deliver" if swarm.under_way:
-                swarm.deliver(choice % len(swarm.under_way))
-            case "load":
-                swarm.load(member)
-            case "finish":
-                swarm.finish(member)
-            case "beat":
-                swarm.carry_out(member, swarm.machines[member].beat())
+    swarm.live_through(events)
     swarm.come_to_rest()
     steps: dict[int, set[Finish]] = {}
     for finishes in swarm.committed.values():

@@ -75,7 +75,7 @@ SEEDS = ["control a", "control b"]
 
 def test_a_founder_is_active_alone_and_step_0_waits_for_the_founding_members() -> None:
     peer, view = core(), first_view(2)
-    assert peer.found(0.0, LINEAGE, 2, LAYOUT, Policy.MAJORITY) == [Installed(view), Activated(view, -1, shares=True)]
+    assert peer.found(0.0, LINEAGE, 2, LAYOUT, Policy.MAJORITY) == [Installed(view), Activated(view, -1, maps_all=True)]
     assert (peer.stamp, peer.view, peer.phase, peer.done) == (view.stamp, view, Phase.ACTIVE, -1)
     assert peer.reason == "1 of 1 members of view 1 are here"
 

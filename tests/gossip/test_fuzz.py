@@ -126,8 +126,10 @@ commands = st.one_of(
     st.tuples(st.just("heard"), member),
     st.tuples(st.just("meet"), claims),
     st.tuples(st.just("submitted"), numbers, numbers, numbers),
-    st.tuples(st.just("withdraw"), numbers),
+    st.tuples(st.just("withdraw"), numbers, st.booleans()),
     st.tuples(st.just("abort"), numbers, of(str)),
+    st.tuples(st.just("void"), numbers, of(str)),
+    st.tuples(st.just("handed_out")),
     st.tuples(st.just("fed"), numbers, octets, octets),
     st.tuples(st.just("finished"), octets, octets),
     st.tuples(st.just("loaded")),
@@ -161,8 +163,11 @@ def command(peer: Core, now: float, name: str, *arguments: Any) -> list[Effect]:
         case "ask_for_seat":
             may = peer.view is None and not peer.ended
             return peer.ask_for_seat(now, LAYOUT, follows=arguments[0]) if may else []
-        case "abort":
-            return peer.abort(now, *arguments) if peer.view is not None and not peer.ended else []
+        case "handed_out":
+            peer.handed_out()
+            return []
+        case "withdraw":
+            return peer.withdraw(now, arguments[0], interrupts=arguments[1])
     effects: list[Effect] = getattr(peer, name)(now, *arguments)
     return effects
 

@@ -1,86 +1,99 @@
-"""A step of which results are used before its commit: it commits, or all give it up."""
+"""A step of which results are used before its commit: it commits, or all give it up (R15 of PROTOCOL.md)."""
 
+from dataclasses import replace
+
+from gossip import View
+from gossip.commit import StepMachine
 from gossip.effects import Aborted, Activated, Committed, Send
-from gossip.messages import Progress, Ready
+from gossip.messages import Cause, Finish, GivenUp, Progress, Ready
 
-from .machines import GENESIS, NOTHING, PAIR, TRIO, TRIO_LATER, ZERO, active, barrier
-from .members import B, C
+from .machines import GENESIS, NOTHING, PAIR, TRIO, TRIO_LATER, ZERO, active, barrier, given_up
+from .members import A, B, C, view_of
+
+REASON = "results of it were in use before its commit, and members have come or gone"
+IN_USE = given_up(Cause.IN_USE, reason=REASON)
+TOLD = replace(IN_USE, void_until=TRIO.number)
+LATER = view_of(4, A, B)
+
+
+def saying(said: GivenUp | None, finished: Finish | None = None) -> Ready:
+    return Ready(True, -1, GENESIS, finished, said)
+
+
+def using() -> StepMachine:
+    """A, active in a view of three, which has handed out a result of step 0."""
+    machine = active()
+    machine.handed_out()
+    return machine
+
+
+def said_to_b(machine: StepMachine, view: View) -> Send:
+    sends = [effect for effect in machine.install(view) if isinstance(effect, Send)]
+    return next(send for send in sends if send.target == B)
 
 
 def test_a_step_of_which_results_are_used_is_given_up_by_all_when_a_view_comes_before_its_commit() -> None:
-    machine = active()
-    machine.handed_out()
-    said = Ready(True, -1, GENESIS, None, TRIO.number, "")
-    assert machine.install(PAIR)[1] == Send(B, said)
-    assert machine.receive(B, NOTHING) == [Aborted(0, ""), Activated(PAIR, -1)]
-    assert barrier(active(), said) == [Aborted(0, ""), Activated(PAIR, -1)]
+    machine = using()
+    assert said_to_b(machine, PAIR) == Send(B, saying(IN_USE))
+    assert machine.receive(B, NOTHING) == [Aborted(TOLD), Activated(PAIR, -1)]
+    assert barrier(active(), saying(IN_USE)) == [Aborted(TOLD), Activated(PAIR, -1)]
 
 
-def test_the_same_members_do_a_step_over_of_which_results_are_used_unless_one_has_withdrawn_from_it() -> None:
-    machine = active()
-    machine.handed_out()
-    assert machine.install(TRIO_LATER)[1] == Send(B, NOTHING)
+def test_the_same_members_do_a_step_over_of_which_results_are_used() -> None:
+    machine = using()
+    assert said_to_b(machine, TRIO_LATER) == Send(B, NOTHING)
     machine.receive(B, NOTHING)
     assert machine.receive(C, NOTHING) == [Activated(TRIO_LATER, -1)]
-    assert machine.install(PAIR)[1] == Send(B, Ready(True, -1, GENESIS, None, TRIO_LATER.number, ""))
-    machine = active()
-    machine.interrupt()
-    assert machine.install(TRIO_LATER)[1] == Send(B, Ready(True, -1, GENESIS, None, TRIO.number, ""))
+    later = replace(IN_USE, view_number=TRIO_LATER.number)
+    assert said_to_b(machine, LATER) == Send(B, saying(later))
+
+
+def test_the_same_members_give_a_step_up_of_which_results_are_used_if_one_has_withdrawn_from_it() -> None:
+    machine = using()
+    machine.give_up(0, Cause.VOIDED, "", is_told=False)
+    assert said_to_b(machine, TRIO_LATER) == Send(B, saying(given_up(Cause.VOIDED)))
     machine.receive(B, NOTHING)
-    assert machine.receive(C, NOTHING) == [Aborted(0, ""), Activated(TRIO_LATER, -1)]
+    assert machine.receive(C, NOTHING) == [Aborted(given_up(Cause.VOIDED)), Activated(TRIO_LATER, -1)]
 
 
 def test_a_step_that_all_have_finished_commits_though_results_of_it_were_used() -> None:
-    machine = active()
-    machine.handed_out()
+    machine = using()
     machine.finished(0, ZERO.digest, ZERO.state_digest)
-    assert barrier(machine, Ready(True, -1, GENESIS, ZERO, TRIO.number, "")) == [
-        Committed(ZERO, TRIO),
-        Activated(PAIR, 0),
-    ]
-    assert machine.install(TRIO)[1] == Send(B, Ready(True, 0, machine.digest, None))
+    assert barrier(machine, saying(IN_USE, ZERO)) == [Committed(ZERO, TRIO), Activated(PAIR, 0)]
+    assert said_to_b(machine, LATER) == Send(B, Ready(True, 0, machine.digest, None))
 
 
 def test_what_was_used_of_a_committed_step_does_not_concern_the_next() -> None:
-    machine = active()
-    machine.handed_out()
+    machine = using()
     machine.finished(0, ZERO.digest, ZERO.state_digest)
     for member in (B, C):
         machine.receive(member, Progress(-1, GENESIS, ZERO))
     assert machine.done == 0
-    assert machine.install(PAIR)[1] == Send(B, Ready(True, 0, machine.digest, None))
+    assert said_to_b(machine, PAIR) == Send(B, Ready(True, 0, machine.digest, None))
 
 
 def test_a_mismatch_is_the_reason_even_where_results_were_used() -> None:
-    machine = active()
-    machine.handed_out()
-    said = Ready(True, -1, GENESIS, None, TRIO.number, "shapes differ")
-    assert barrier(machine, said) == [Aborted(0, "shapes differ"), Activated(PAIR, -1)]
-    machine = active()
-    machine.handed_out()
-    machine.abort(0, "shapes differ")
-    assert machine.install(PAIR)[1] == Send(B, said)
-    assert machine.receive(B, NOTHING) == [Activated(PAIR, -1)]
+    mismatch = given_up(Cause.MISMATCH, reason="shapes differ")
+    assert barrier(using(), saying(mismatch)) == [Aborted(mismatch), Activated(PAIR, -1)]
+    machine = using()
+    machine.give_up(0, Cause.MISMATCH, "shapes differ", is_told=True)
+    assert said_to_b(machine, PAIR) == Send(B, saying(mismatch))
+    assert machine.receive(B, saying(IN_USE)) == [Activated(PAIR, -1)]
 
 
 def test_who_has_heard_that_a_step_was_given_up_passes_it_on() -> None:
     """Who said it may die, and the barrier at which it did may be incomplete at others."""
     machine = active()
-    said = Ready(True, -1, GENESIS, None, TRIO.number, "")
-    assert barrier(machine, said) == [Aborted(0, ""), Activated(PAIR, -1)]
-    assert machine.install(TRIO)[1] == Send(B, said)
-    machine.receive(B, NOTHING)
-    assert machine.receive(C, NOTHING) == [Activated(TRIO, -1)]
+    assert barrier(machine, saying(IN_USE)) == [Aborted(TOLD), Activated(PAIR, -1)]
+    assert said_to_b(machine, LATER) == Send(B, saying(TOLD))
+    assert machine.receive(B, NOTHING) == [Activated(LATER, -1)]
 
 
 def test_what_was_used_of_a_step_that_was_given_up_does_not_interrupt_it_again() -> None:
     """Whoever calls it anew has used nothing of it yet."""
-    said = Ready(True, -1, GENESIS, None, TRIO.number, "")
-    heard, author = active(), active()
-    for machine in (heard, author):
-        machine.handed_out()
-    assert barrier(heard, said) == [Aborted(0, ""), Activated(PAIR, -1)]
-    assert heard.install(TRIO)[1] == Send(B, said)
-    author.abort(0, "shapes differ")
+    heard, author = using(), using()
+    assert barrier(heard, saying(IN_USE)) == [Aborted(TOLD), Activated(PAIR, -1)]
+    assert said_to_b(heard, view_of(4, A, B, C)) == Send(B, saying(TOLD))
+    author.give_up(0, Cause.MISMATCH, "shapes differ", is_told=True)
     author.install(TRIO_LATER)
-    assert author.install(PAIR)[1] == Send(B, Ready(True, -1, GENESIS, None, TRIO.number, "shapes differ"))
+    assert said_to_b(author, LATER) == Send(B, saying(given_up(Cause.MISMATCH, reason="shapes differ")))

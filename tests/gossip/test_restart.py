@@ -1,8 +1,22 @@
-"""A step that is started over: aborted, withdrawn or stalled, in a new view of the same members."""
+"""A step that is started over: given up, withdrawn or stalled, in a new view of the same members."""
 
-from gossip import Core
+import pytest
+
+from gossip import NO_VIEW, Core, Stamp
 from gossip.effects import Aborted, Activated, Effect, Explain
-from gossip.messages import Beat, Decide, Kind, Progress, Ready, Report
+from gossip.messages import (
+    Beat,
+    Body,
+    Cause,
+    Decide,
+    Finish,
+    GivenUp,
+    Kind,
+    Leave,
+    Progress,
+    Ready,
+    Report,
+)
 
 from .cores import (
     NOTHING,
@@ -10,6 +24,7 @@ from .cores import (
     bodies,
     commit_step_0,
     decide,
+    first_view,
     genesis,
     joiner,
     only,
@@ -18,54 +33,126 @@ from .cores import (
     view_of,
     view_with,
 )
-from .members import A, B, C
+from .members import A, B, C, D
+
+MISMATCH = GivenUp(0, 2, Cause.MISMATCH, "shapes differ", 2)
+TAKEN_BACK = "a took back what it had submitted"
+
+
+def saying(given_up: GivenUp, finish: Finish | None = None) -> Ready:
+    return Ready(True, -1, genesis(), finish, given_up)
 
 
 def test_an_abort_restarts_the_same_members_in_a_new_view() -> None:
     peer = seated(B)
     effects = peer.abort(0.0, 0, "shapes differ")
-    assert bodies(Report, effects) == [(B, Report(Kind.ABORTED, A, 0))]
+    assert bodies(Report, effects) == [(B, Report(Kind.ABORTED, A, 0, given_up=MISMATCH))]
     assert effects[-1] == Explain("2 of 2 members of view 2 are here; step 0 is aborted by a")
-    ready = bodies(Ready, decide(peer, B, 0.0))
-    assert ready == [(B, Ready(True, -1, genesis(), None, 2, "shapes differ"))]
+    assert bodies(Ready, decide(peer, B, 0.0)) == [(B, saying(MISMATCH))]
     assert view_of(peer).members == (A, B)
     assert only(Activated, say(peer, B, NOTHING)) == [Activated(view_of(peer), -1)]
     assert peer.reason == "2 of 2 members of view 3 are here"
 
 
+def test_who_goes_on_without_a_step_has_the_others_told() -> None:
+    peer = seated(B)
+    effects = peer.void(0.0, 0, "its script raised")
+    voided = GivenUp(0, 2, Cause.VOIDED, "its script raised", 2)
+    assert bodies(Report, effects) == [(B, Report(Kind.ABORTED, A, 0, given_up=voided))]
+    assert bodies(Ready, decide(peer, B, 0.0)) == [(B, saying(voided))]
+    effects = say(peer, B, saying(voided))
+    assert (only(Aborted, effects), only(Activated, effects)) == ([], [Activated(view_of(peer), -1)])
+
+
 def test_what_others_abort_is_told_by_the_barrier() -> None:
     peer = seated(B)
     say(peer, B, Decide(after(view_of(peer), A, B)))
-    effects = say(peer, B, Ready(True, -1, genesis(), None, 2, "shapes differ"))
-    assert only(Aborted, effects) == [Aborted(0, "shapes differ")]
+    assert only(Aborted, say(peer, B, saying(MISMATCH))) == [Aborted(MISMATCH)]
+
+
+REPORT = Report(Kind.ABORTED, C, 0, given_up=MISMATCH)
+
+
+@pytest.mark.parametrize("told", [REPORT, Leave(given_up=MISMATCH)])
+def test_r16_who_has_finished_a_step_and_hears_that_it_is_given_up_says_so_and_drops_it(told: Body) -> None:
+    peer = seated(B, C)
+    peer.finished(0.0, 0, b"bits", b"")
+    say(peer, C, told)
+    finish = Finish(0, b"bits", b"", 2)
+    effects = say(peer, B, Decide(after(view_of(peer), A, B)))
+    assert bodies(Ready, effects) == [(B, saying(MISMATCH, finish))]
+    effects = say(peer, B, Ready(True, -1, genesis(), finish))
+    assert only(Aborted, effects) == [Aborted(MISMATCH)]
+    assert (peer.done, peer.has_finished) == (-1, False)
+
+
+def test_r16_a_leaver_is_heard_in_an_older_view_but_not_in_another_swarm_nor_without_a_seat() -> None:
+    """Or what it says could void what was committed without it."""
+    older, elsewhere = first_view().stamp, Stamp(b"another", 2, b"view")
+    for source, stamp, said in ((C, older, MISMATCH), (C, elsewhere, None), (C, NO_VIEW, None), (D, older, None)):
+        peer = seated(B, C)
+        say(peer, source, Leave(given_up=MISMATCH), stamp)
+        ready = Ready(True, -1, genesis(), None, said)
+        assert bodies(Ready, say(peer, B, Decide(after(view_of(peer), A, B)))) == [(B, ready)]
+
+
+def test_r16_what_was_reported_in_an_older_view_is_not_heard() -> None:
+    peer = seated(B, C)
+    say(peer, C, REPORT, first_view().stamp)
+    assert bodies(Ready, say(peer, B, Decide(after(view_of(peer), A, B)))) == [(B, NOTHING)]
+
+
+def test_r16_who_leaves_says_what_it_has_finished_and_that_it_is_given_up() -> None:
+    peer = seated(B, C)
+    peer.finished(0.0, 0, b"bits", b"")
+    say(peer, C, REPORT)
+    leave = Leave(finish=Finish(0, b"bits", b"", 2), given_up=MISMATCH)
+    assert bodies(Leave, peer.leave(0.0)) == [(B, leave), (C, leave)]
+    assert bodies(Leave, peer.tick(0.25)) == [(B, leave), (C, leave)]
 
 
 def test_a_withdrawal_makes_a_view_of_the_same_members_and_the_step_is_redone() -> None:
     peer = seated(B, C)
     effects = peer.withdraw(0.0, 0)
-    assert bodies(Report, effects) == [(member, Report(Kind.WITHDRAWN, A, 0)) for member in (B, C)]
+    withdrawn = GivenUp(0, 2, Cause.WITHDRAWN, TAKEN_BACK, 2)
+    report = Report(Kind.WITHDRAWN, A, 0, given_up=withdrawn)
+    assert bodies(Report, effects) == [(member, report) for member in (B, C)]
     assert effects[-1] == Explain("3 of 3 members of view 2 are here; step 0 is withdrawn by a")
-    decide(peer, B, 0.0)
+    assert bodies(Ready, decide(peer, B, 0.0)) == [(member, saying(withdrawn)) for member in (B, C)]
     assert view_of(peer) == after(view_with(A, B, C), A, B, C)
     say(peer, B, NOTHING)
-    assert only(Activated, say(peer, C, NOTHING)) == [Activated(view_of(peer), -1)]
+    effects = say(peer, C, NOTHING)
+    assert (only(Aborted, effects), only(Activated, effects)) == ([], [Activated(view_of(peer), -1)])
 
 
 def test_r15_who_withdraws_results_that_may_be_in_use_interrupts_the_step_for_all() -> None:
     peer = seated(B, C)
     effects = peer.withdraw(0.0, 0, interrupts=True)
-    assert bodies(Report, effects) == [(member, Report(Kind.WITHDRAWN, A, 0)) for member in (B, C)]
+    voided = GivenUp(0, 2, Cause.VOIDED, TAKEN_BACK, 2)
+    report = Report(Kind.WITHDRAWN, A, 0, given_up=voided)
+    assert bodies(Report, effects) == [(member, report) for member in (B, C)]
     decide(peer, B, 0.0)
     say(peer, B, NOTHING)
-    assert only(Aborted, say(peer, C, NOTHING)) == [Aborted(0, "")]
+    assert only(Aborted, say(peer, C, NOTHING)) == [Aborted(voided)]
 
 
 def test_r15_who_has_handed_results_out_gives_the_step_up_in_a_view_of_others() -> None:
     peer = seated(B, C)
     peer.handed_out()
+    reason = "results of it were in use before its commit, and members have come or gone"
     effects = say(peer, B, Decide(after(view_of(peer), A, B)))
-    assert bodies(Ready, effects) == [(B, Ready(True, -1, genesis(), None, 2, ""))]
-    assert only(Aborted, say(peer, B, NOTHING)) == [Aborted(0, "")]
+    assert bodies(Ready, effects) == [(B, saying(GivenUp(0, 2, Cause.IN_USE, reason)))]
+    assert only(Aborted, say(peer, B, NOTHING)) == [Aborted(GivenUp(0, 2, Cause.IN_USE, reason, 2))]
+
+
+def test_who_has_no_seat_yet_starts_over_with_the_others_and_gives_nothing_up() -> None:
+    """They may have committed the step without it, at the barrier that it waits for."""
+    peer = joiner()
+    say(peer, A, Decide(view_with(A, B)))
+    assert say(peer, A, NOTHING) != []
+    assert peer.done == -1 and not peer.seated
+    effects = peer.withdraw(0.0, 0, interrupts=True)
+    assert bodies(Report, effects) == [(A, Report(Kind.WITHDRAWN, B, 0))]
 
 
 def test_another_members_withdrawal_does_the_same() -> None:
@@ -105,6 +192,15 @@ def test_an_operation_that_all_have_submitted_and_that_does_not_get_on_is_stalle
     assert view_of(peer).members == (A, B, C)
     say(peer, B, NOTHING)
     assert only(Activated, say(peer, C, NOTHING)) == [Activated(view_of(peer), -1)]
+
+
+def test_who_has_given_the_step_up_goes_on_saying_so_though_operations_of_it_do_not_get_on() -> None:
+    peer = seated(B, C, stall_s=2.0)
+    peer.submitted(0, 3, 2)
+    report = Report(Kind.ABORTED, A, 0, given_up=MISMATCH)
+    peer.abort(0.0, 0, "shapes differ")
+    said = {told for _, told in bodies(Report, submit(peer, 3, 0.0, 4.0)) if told.subject == A}
+    assert said == {report}
 
 
 def test_an_operation_that_gets_on_is_not_stalled() -> None:

@@ -30,7 +30,7 @@ from .cores import (
 )
 from .members import A, B, C, D
 
-SHARING = replace(NOTHING, shares=True)
+SHARING = replace(NOTHING, maps_all=True)
 TRIO = view_with(A, B, C)
 
 
@@ -54,11 +54,11 @@ def installing(*readable: Member) -> StepMachine:
 
 
 @pytest.mark.parametrize(
-    ("readable", "shares"), [((), False), ((B,), False), ((B, C), True), ((B, C, D), True), ((C, D), False)]
+    ("readable", "maps_all"), [((), False), ((B,), False), ((B, C), True), ((B, C, D), True), ((C, D), False)]
 )
-def test_ready_says_whether_all_others_of_the_view_can_be_read(readable: tuple[Member, ...], shares: bool) -> None:
+def test_ready_says_whether_all_others_of_the_view_can_be_read(readable: tuple[Member, ...], maps_all: bool) -> None:
     machine = installing(*readable)
-    mine = Ready(True, -1, genesis(), None, shares=shares)
+    mine = Ready(True, -1, genesis(), None, maps_all=maps_all)
     assert machine.beat()[0] == Send(B, Beat(mine, Progress(-1, genesis(), None)))
     assert machine.install(TRIO) == [Installed(TRIO), Send(B, mine), Send(C, mine)]
 
@@ -66,10 +66,10 @@ def test_ready_says_whether_all_others_of_the_view_can_be_read(readable: tuple[M
 def test_what_ready_says_of_it_is_fixed_when_the_view_is_installed() -> None:
     machine = installing(B)
     machine.reads.add(C)
-    assert [beat.ready.shares for _, beat in bodies(Beat, machine.beat())] == [False, False]
+    assert [beat.ready.maps_all for _, beat in bodies(Beat, machine.beat())] == [False, False]
     machine = installing(B, C)
     machine.reads.clear()
-    assert [beat.ready.shares for _, beat in bodies(Beat, machine.beat())] == [True, True]
+    assert [beat.ready.maps_all for _, beat in bodies(Beat, machine.beat())] == [True, True]
 
 
 def test_who_has_loaded_the_state_says_the_same_of_it_as_before() -> None:
@@ -78,8 +78,8 @@ def test_who_has_loaded_the_state_says_the_same_of_it_as_before() -> None:
     machine.install(TRIO)
     machine.receive(A, SHARING)
     machine.receive(C, SHARING)
-    mine = Ready(False, -1, genesis(), None, shares=True)
-    assert machine.loaded(-1, genesis()) == [Send(A, mine), Send(C, mine), Activated(TRIO, -1, shares=True)]
+    mine = Ready(False, -1, genesis(), None, maps_all=True)
+    assert machine.loaded(-1, genesis()) == [Send(A, mine), Send(C, mine), Activated(TRIO, -1, maps_all=True)]
 
 
 @pytest.mark.parametrize("of_b", [False, True])
@@ -87,9 +87,9 @@ def test_who_has_loaded_the_state_says_the_same_of_it_as_before() -> None:
 @pytest.mark.parametrize("readable", [(B,), (B, C)])
 def test_memory_is_shared_if_all_can_read_all(readable: tuple[Member, ...], of_b: bool, of_c: bool) -> None:
     machine = installing(*readable)
-    assert machine.receive(B, replace(NOTHING, shares=of_b)) == []
-    shares = readable == (B, C) and of_b and of_c
-    assert machine.receive(C, replace(NOTHING, shares=of_c)) == [Activated(TRIO, -1, shares)]
+    assert machine.receive(B, replace(NOTHING, maps_all=of_b)) == []
+    maps_all = readable == (B, C) and of_b and of_c
+    assert machine.receive(C, replace(NOTHING, maps_all=of_c)) == [Activated(TRIO, -1, maps_all)]
 
 
 @given(st.lists(st.sets(st.sampled_from([A, B, C])), min_size=3, max_size=3), st.booleans(), st.integers(0, 2**32 - 1))
@@ -103,7 +103,7 @@ def test_all_members_decide_alike_whatever_order_they_hear_it_in(
         in_flight.extend((source, target, ready) for target, ready in bodies(Ready, effects))
         for effect in only(Activated, effects):
             assert source not in activated
-            activated[source] = effect.shares
+            activated[source] = effect.maps_all
 
     for (member, machine), reads in zip(machines.items(), readable, strict=True):
         if member != C or not is_joining:
@@ -121,8 +121,8 @@ def test_all_members_decide_alike_whatever_order_they_hear_it_in(
         carry_out(C, machines[C].loaded(-1, genesis()))
     for source, target, ready in in_flight:
         carry_out(target, machines[target].receive(source, ready))
-    shares = all({A, B, C} - {member} <= machines[member].reads for member in machines)
-    assert activated == dict.fromkeys((A, B, C), shares)
+    maps_all = all({A, B, C} - {member} <= machines[member].reads for member in machines)
+    assert activated == dict.fromkeys((A, B, C), maps_all)
 
 
 def test_what_the_host_can_read_counts_from_the_next_view_on() -> None:
@@ -133,9 +133,9 @@ def test_what_the_host_can_read_counts_from_the_next_view_on() -> None:
         peer.can_read(0.0, C, is_so=is_so)
         peer.can_read(0.0, D, is_so=False)  # of which nothing was known
         told = say(peer, B, Decide(after(view_of(peer), A, B, C)))
-        assert [ready.shares for _, ready in bodies(Ready, told)] == [is_so, is_so]
+        assert [ready.maps_all for _, ready in bodies(Ready, told)] == [is_so, is_so]
         assert say(peer, B, SHARING) == []
-        assert say(peer, C, SHARING) == [Activated(view_of(peer), -1, shares=is_so)]
+        assert say(peer, C, SHARING) == [Activated(view_of(peer), -1, maps_all=is_so)]
 
 
 def test_who_can_read_the_last_one_only_after_a_view_was_installed_has_its_members_start_over() -> None:
@@ -146,7 +146,7 @@ def test_who_can_read_the_last_one_only_after_a_view_was_installed_has_its_membe
     assert peer.can_read(0.0, C, is_so=True) == []  # it is wished for already
     decide(peer, B, 0.0)
     say(peer, B, SHARING)
-    assert only(Activated, say(peer, C, SHARING)) == [Activated(view_of(peer), -1, shares=True)]
+    assert only(Activated, say(peer, C, SHARING)) == [Activated(view_of(peer), -1, maps_all=True)]
     assert peer.can_read(0.0, C, is_so=True) == []  # it says so in this view
 
 
@@ -165,7 +165,7 @@ def test_who_has_finished_the_open_step_starts_over_in_the_step_after_it() -> No
 def active() -> StepMachine:
     machine = installing(B, C)
     machine.receive(B, SHARING)
-    assert machine.receive(C, SHARING) == [Activated(TRIO, -1, shares=True)]
+    assert machine.receive(C, SHARING) == [Activated(TRIO, -1, maps_all=True)]
     return machine
 
 

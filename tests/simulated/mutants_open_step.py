@@ -25,7 +25,8 @@ Give = Callable[[OpenStep], list[StepEffect]]
 
 def _give_up_alone(self: StepMachine, cause: Cause, reason: str) -> None:
     assert self.view is not None
-    self.given_up = GivenUp(self.done + 1, self.view.number, cause, reason)
+    number = self.view.number
+    self.given_up = GivenUp(self.done + 1, number, cause, reason, 0 if cause is Cause.IN_USE else number)
     self._is_handed_out = False
 
 

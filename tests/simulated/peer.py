@@ -357,7 +357,7 @@ class Peer:
         assert view is not None
         seen["aborted"] += 1
         seen["interrupted"] += bool(self.training.handed_out)
-        self._world.invariants.raised(self.member, view, given_up.step, given_up.view_number, self._world.clock.now)
+        self._world.invariants.raised(self.member, view, given_up.step, given_up.void_until, self._world.clock.now)
         self.perform(self.training.open_step.aborted(given_up))
 
     def _commit(self, effect: fx.Committed) -> None:

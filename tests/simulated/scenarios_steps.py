@@ -201,33 +201,29 @@ def _an_observer_is_fed_too_early() -> None:
     stage.end_well()
 
 
-def _calls_that_differ() -> tuple[Stage, int]:
+def _calls_that_differ() -> Stage:
     """p1 and p3 call one operation less than p2 in their next step, and no script catches what is raised."""
     stage = Stage(num_peers=3, lends=False)
     stage.until_trained(4)
-    step = stage.done_by("p1", "p2", "p3") + 2
-    stage.until(lambda: stage.done_by("p1", "p2", "p3") == step - 1)
     for name in ("p1", "p2", "p3"):
         stage.peer(name).training.catches_nothing = True
         stage.peer(name).training.calls_wrong = "" if name == "p2" else "fewer"
-    return stage, step
+    return stage
 
 
 @scenario("D1: who calls most gives the step up and leaves; the others have finished it")
 def _a_step_that_was_given_up_is_committed() -> None:
-    stage, step = _calls_that_differ()
+    stage = _calls_that_differ()
     stage.table.holds = lambda source, target, frame: source.peer_id == "p2" and isinstance(frame, Ready | Beat)
     stage.until(lambda: stage.named("p2") is None)
     stage.table.on_table.clear()
     stage.table.release()
-    stage.wait(3.0)
-    if any(name.done >= step for name in stage.alive()):
-        raise Failure("S14", "a step that was given up is committed")
+    stage.end_well()
 
 
 @scenario("D1: who gives a step up is cut off before anybody hears of it")
 def _a_script_is_told_too_early() -> None:
-    stage, _ = _calls_that_differ()
+    stage = _calls_that_differ()
     stage.table.holds = lambda source, target, frame: source.peer_id == "p2" and isinstance(frame, Abort | Report)
     stage.until(lambda: stage.invariants.seen["steps given up"])
     cut = stage.cut_off("p2")

@@ -212,8 +212,6 @@ class Training:
     def contributes(self, view: View, index: int) -> str:
         """The token of an operation that starts in this view."""
         token = self._inputs[index]
-        if index + 1 == NUM_OPERATIONS and self.calls_wrong == "another":
-            token += OTHER
         self._world.invariants.contributed(self.member, view.stamp, self.open_step.done + 1, index, token)
         return token
 
@@ -257,7 +255,7 @@ class Training:
 
     def _start_anew(self, suffix: str) -> None:
         self._attempt += 1
-        self._inputs, self._num_submitted, self.handed_out, self.calls_wrong = {}, 0, (), ""
+        self._inputs, self._num_submitted, self.handed_out = {}, 0, ()
         self._suffix, self._computing = suffix, None
         self._begin()
 
@@ -314,9 +312,13 @@ class Training:
         if operation != self._num_submitted:
             return
         self._num_submitted += 1
-        is_last = operation + 1 == NUM_OPERATIONS
-        if not (is_last and self.calls_wrong == "fewer"):
-            shape = (2,) if is_last and self.calls_wrong == "another" else (1,)
+        is_last, wrong = operation + 1 == NUM_OPERATIONS, ""
+        if is_last:
+            wrong, self.calls_wrong = self.calls_wrong, ""
+        if wrong == "another":
+            self._inputs[operation] += OTHER
+        if wrong != "fewer":
+            shape = (2,) if wrong == "another" else (1,)
             is_early = operation == 0 and step % 2 == 1
             called = Operation(AllReduce(), NUMBER, NUMBER, shape, is_uncommitted=is_early)
             self._peer.perform(self.open_step.submit(step, self._attempt, called))
