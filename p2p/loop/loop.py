@@ -1,39 +1,33 @@
 """The loop: owns a peer's sockets, its clock and its protocol state, and is driven by one thread at a time.
 
-It brings what arrives to the core (gossip) and to the open step (step/), and carries out what they ask for: one effect
-after the other, in the order in which they were asked for, whichever it was. What an effect entails stands behind
-those that are still waiting, as in the simulation. Whoever holds the drive lock (ownership.py) drives, so nothing else
-needs a lock: finishing a step and installing a view can never interleave.
+It brings what arrives to the core (gossip) and to the open step (step/), and has carried out what they ask for
+(carrier.py). Whoever holds the drive lock (ownership.py) drives, so nothing else needs a lock: finishing a step and
+installing a view can never interleave.
 """
 
 import logging
 import random
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from typing import assert_never
+from collections.abc import Callable
 
-from collectives.programs import MOST_CHUNKS
-from gossip import Claim, Core, Envelope, Member, View
+from gossip import Core, Envelope
 from gossip import effects as fx
 from gossip import messages as m
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..config import LoopConfig
-from ..errors import RegistryError, RemoteProtocolError, ShoalError, error_of
+from ..errors import RegistryError, RemoteProtocolError, ShoalError
 from ..host.registry import Registry, Role
 from ..memory.shared_runner import RunState, SharedRunner
 from ..net.frames import Delivery, Frames, Segment, Taken
-from ..net.headers import NO_DIGEST
-from ..net.parcels import Packer, StateRecord
+from ..net.parcels import Packer
 from ..net.transport import Polled
-from ..step import effects as sx
-from ..step.notices import Commit, Notice, StateOffer
+from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
 from ..step.operation import Operation
-from ..step.runner import MessageRunner, Runner
 from ..step.waiting import explain_waiting
+from .carrier import Carrier, Parts
 from .inbox import Inbox
 from .neighbours import Neighbours, claim_of
 from .reactor import Reactor
@@ -42,8 +36,6 @@ from .seat_request import SeatRequest
 from .seeds import Seeds
 
 logger = logging.getLogger("p2p")
-
-Effect = fx.Effect | sx.StepEffect
 
 
 class Loop:
@@ -76,8 +68,7 @@ class Loop:
             self._acquaintances += former.core.acquaintances()
         self.inbox = Inbox(keep_moments=config.keep_moments)
         self.reactor = Reactor(self, self.inbox.notices, transport.wake)
-        self._registry = registry
-        self._config = config
+        self._link_check_s = config.link_check_s
         self._frames = Frames(me.member, transport)
         self._neighbours = Neighbours(transport, registry)
         self.seeds = Seeds.of(config, self.resources, self._frames)
@@ -85,7 +76,22 @@ class Loop:
         self.open_step = OpenStep(me.member, segment_bytes=config.segment_bytes)
         self._donor = Donor(self._frames.send_parcel, segment_bytes=config.segment_bytes)
         self._observer = Observer(self.core, self.open_step, self._frames.send_taken)
-        self._effects: deque[Effect] = deque()
+        self._carrier = Carrier(
+            Parts(
+                core=self.core,
+                open_step=self.open_step,
+                resources=self.resources,
+                registry=registry,
+                frames=self._frames,
+                neighbours=self._neighbours,
+                donor=self._donor,
+                observer=self._observer,
+                seat=self._seat,
+                inbox=self.inbox,
+                ended=self.reactor.ended,
+                segment_bytes=config.segment_bytes,
+            )
+        )
         self._next_link_check = self._tick_at = 0.0
         self._keeps_memory = False
 
@@ -104,7 +110,9 @@ class Loop:
     @property
     def dropped_frames(self) -> dict[str, int]:
         """How many arrived and changed nothing, by reason."""
-        return dict(self.resources.transport.dropped + Counter(invalid=self.open_step.num_refused))
+        dropped = dict(self.resources.transport.dropped)  # a copy at one go: the loop's thread goes on counting
+        num_invalid = dropped.pop("invalid", 0) + self.open_step.num_refused
+        return {**dropped, "invalid": num_invalid} if num_invalid else dropped
 
     def explain(self) -> str:
         """What the open step waits for; a snapshot."""
@@ -124,42 +132,42 @@ class Loop:
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
         """As `OpenStep.submit`, unless this peer cannot go on."""
         if self.inbox.failure is None and (effects := self.open_step.submit(step, attempt, operation)):
-            self._carry_out(effects)
+            self._carrier.carry_out(effects)
 
     def close_step(self, attempt: int, state_digest: bytes) -> None:
         """As `OpenStep.close`, unless this peer cannot go on."""
         if self.inbox.failure is None and (effects := self.open_step.close(attempt, state_digest)):
-            self._carry_out(effects)
+            self._carrier.carry_out(effects)
 
     def withdraw(self, step: int, attempt: int) -> None:
         """As `OpenStep.withdraw`, unless this peer cannot go on."""
         if self.inbox.failure is None:
-            self._carry_out(self.open_step.withdraw(step, attempt))
+            self._carrier.carry_out(self.open_step.withdraw(step, attempt))
 
     def void(self, step: int, reason: str) -> None:
         """As `OpenStep.void`, unless this peer cannot go on."""
         if self.inbox.failure is None:
-            self._carry_out(self.open_step.void(step, reason))
+            self._carrier.carry_out(self.open_step.void(step, reason))
 
     def state_complete(self, step: int, packer: Packer) -> None:
         """The state after `step` may be copied with `packer`, until the next commit."""
         self._donor.complete(step, packer)
-        self._serve_state()
+        self._carrier.serve_state()
 
     def state_withheld(self, step: int) -> None:
         """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state."""
         self._donor.withhold(step)
-        self._serve_state()
+        self._carrier.serve_state()
 
     def loaded(self, offer: StateOffer, contributors: tuple[str, ...], state_digest: bytes | None) -> None:
         """The state that was offered is loaded. Arguments as of `OpenStep.loaded`."""
         self.open_step.loaded(offer.step, contributors, state_digest)
         self.inbox.note("loaded", offer.step)
-        self._carry_out(self._observer.loaded(self.now(), offer))
+        self._carrier.carry_out(self._observer.loaded(self.now(), offer))
 
     def leave(self) -> None:
         """Say so; `reactor.ended` is set when the others can do without this peer."""
-        self._carry_out(self.core.leave(self.now()))
+        self._carrier.carry_out(self.core.leave(self.now()))
 
     # What the reactor drives.
 
@@ -168,7 +176,7 @@ class Loop:
         if (doorbell := self.resources.host_memory.doorbell) is not None:
             self.resources.transport.watch(doorbell.fd)
         for claim in self._acquaintances:
-            self._carry_out(self.core.meet(self.now(), claim))
+            self._carrier.carry_out(self.core.meet(self.now(), claim))
 
     def next_deadline(self) -> float:
         """Of the core, and of the look at the links."""
@@ -181,8 +189,7 @@ class Loop:
 
     def shared(self) -> SharedRunner | None:
         """What runs over the memory of others."""
-        runner = self.open_step.runner
-        return runner if isinstance(runner, SharedRunner) else None
+        return self._carrier.shared()
 
     def advance(self) -> RunState:
         """Go on with what runs, and see what the others have finished."""
@@ -192,10 +199,10 @@ class Loop:
             self.resources.transport.count_invalid(error)
             return RunState.IDLE
         if effects:
-            self._carry_out(effects)
-        runner = self.shared() if self.core.has_finished else None
+            self._carrier.carry_out(effects)
+        runner = self._carrier.shared() if self.core.has_finished else None
         if runner is not None and (seen := runner.all_finished()) is not None:
-            self._carry_out(self._see(*seen))
+            self._carrier.carry_out(self._carrier.see(*seen))
         return state
 
     def take_deaths(self, polled: Polled) -> None:
@@ -206,7 +213,7 @@ class Loop:
         if doorbell is not None and doorbell.fd in polled.fds:
             doorbell.clear()
         for member in self._neighbours.ended(polled.fds):
-            self._declare_dead(member, "its process has ended", self._neighbours.record_of(member))
+            self._carrier.declare_dead(member, "its process has ended", self._neighbours.record_of(member))
 
     def take(self, polled: Polled) -> None:
         """Frames, links, and what is due."""
@@ -219,8 +226,8 @@ class Loop:
                 self._take_control(frame)
         now = self.now()
         if now >= self._next_link_check:
-            self._next_link_check = now + self._config.link_check_s
-            self._carry_out(self._neighbours.check_links(now, self.core))
+            self._next_link_check = now + self._link_check_s
+            self._carrier.carry_out(self._neighbours.check_links(now, self.core))
             self._donor.expire(now)
             self.seeds.call(now, self.core)
             if self.inbox.failure is None:
@@ -228,9 +235,9 @@ class Loop:
         if now >= self._tick_at:  # what has become due meanwhile is dealt with at the next look
             if (progress := self.open_step.progress()) is not None:
                 self.core.submitted(*progress)
-            self._carry_out(self.core.tick(now))
+            self._carrier.carry_out(self.core.tick(now))
         if effects := self._observer.go_on(now):
-            self._carry_out(effects)
+            self._carrier.carry_out(effects)
 
     def crash(self, error: BaseException) -> None:
         """Nothing can be driven any more."""
@@ -241,7 +248,7 @@ class Loop:
         """Let go of everything, apart from the arena of a peer that comes back."""
         self._neighbours.close()
         self.open_step.stop()  # what ran over the memory of others lets go of it
-        self.resources.release(self._registry, keeps_memory=self._keeps_memory)
+        self.resources.release(keeps_memory=self._keeps_memory)
 
     # What arrives.
 
@@ -254,181 +261,21 @@ class Loop:
         effects = self.core.receive(self.now(), envelope)
         if effects and isinstance(envelope.body, m.Died):
             self.inbox.note("gone", envelope.sender.peer_id)
-        self._carry_out(effects)
+        self._carrier.carry_out(effects)
 
     def _take_data(self, frame: memoryview, payload: memoryview) -> None:
         try:
             match self._frames.read_data(frame, payload):
                 case Segment() as segment:
-                    self._carry_out(self.open_step.receive(segment))
+                    self._carrier.carry_out(self.open_step.receive(segment))
                 case Envelope() as envelope:
-                    self._carry_out(self.core.receive(self.now(), envelope))
+                    self._carrier.carry_out(self.core.receive(self.now(), envelope))
                 case Delivery() as delivery:
-                    self._carry_out(self._observer.receive(self.now(), delivery))
+                    self._carrier.carry_out(self._observer.receive(self.now(), delivery))
                 case Taken() as taken:
                     self._donor.taken(self.now(), taken)
         except RemoteProtocolError as error:
             self.resources.transport.count_invalid(error)
-
-    # Effects.
-
-    def _carry_out(self, effects: Iterable[Effect]) -> None:
-        """Do what is asked for, in order; what that entails, last. After an error nothing that stands behind it."""
-        is_under_way = bool(self._effects)
-        self._effects.extend(effects)
-        if is_under_way:
-            return
-        try:
-            while self._effects:
-                self._do(self._effects[0])
-                self._effects.popleft()
-        except BaseException:
-            self._effects.clear()
-            raise
-
-    def _do(self, effect: Effect) -> None:
-        match effect:
-            case fx.Send():
-                self._frames.send(effect)
-            case sx.SendSegment(sequence, fingerprint, outgoing):
-                self._frames.send_segment(sequence, fingerprint, outgoing)
-            case sx.Tell(notice):
-                self._tell(notice)
-            case sx.Finish():
-                self._finish(effect)
-            case fx.Committed():
-                self._commit(effect)
-            case sx.HandOut(index, view_number):
-                if self.core.handed_out(view_number):
-                    self._carry_out(self.open_step.hand_out(index))
-            case fx.WriteRecord(record):
-                self.resources.page.write(record)
-            case fx.Explain(reason) | fx.Resumed(reason):
-                logger.info("%s", reason)
-            case fx.Strangers(reason):
-                logger.warning("%s", reason)
-            case fx.Discovered(claim):
-                self._link(claim)
-            case fx.Forget(member):
-                self._forget(member)
-            case fx.Installed(view):
-                self._install(view)
-            case fx.Activated(view, done, maps_all):
-                self._activate(view, done, maps_all=maps_all)
-            case fx.Aborted(given_up):
-                self._carry_out(self.open_step.aborted(given_up))
-            case fx.Overheard(source, abort):
-                self._carry_out(self.open_step.overhear(source, abort))
-            case sx.Withdraw(step, interrupts):
-                self.core.submitted(step, 0, 0)
-                self._carry_out(self.core.withdraw(self.now(), step, interrupts=interrupts))
-            case sx.GiveUp(step, reason):
-                self._carry_out(self.core.abort(self.now(), step, reason))
-            case sx.Void(step, reason):
-                self._carry_out(self.core.void(self.now(), step, reason))
-            case sx.Leave():
-                self.leave()
-            case sx.Note(event, detail):
-                self.inbox.note(event, detail)
-            case fx.Apply(step, digest):
-                self._observer.apply(step, digest)
-                self._carry_out(self._observer.go_on(self.now()))
-            case fx.AskForState():
-                self._carry_out(self._observer.ask(self.now(), effect))
-            case fx.Provide(member, step):
-                has_seat = self.core.view is not None and self.core.view.since(member) is not None
-                self._donor.ask(member, step, has_seat=has_seat)
-                self._serve_state()
-            case fx.Left(reason):
-                logger.info("left: %s", reason)
-                self.resources.host_memory.install(None)
-                self.reactor.ended.set()
-            case fx.Paused(reason=reason, is_final=False):
-                logger.warning("%s", reason)
-            case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
-                self.resources.host_memory.install(None)
-                self.inbox.tell(error_of(effect))
-            case _:
-                assert_never(effect)
-
-    def _tell(self, notice: Notice) -> None:
-        if isinstance(notice, Commit):  # an observer was fed with it
-            self.inbox.note("followed", notice.receipt.step)
-        self.inbox.tell(notice)
-
-    # Steps.
-
-    def _finish(self, effect: sx.Finish) -> None:
-        """Show that a step is finished here, unless another view has come: what READY says of it is fixed by then."""
-        step, digest, state_digest, chain = effect.step, effect.digest, effect.state_digest, self.core.digest
-        if not self.core.may_finish(step, effect.view_number):
-            return
-        self.inbox.note("finished", step)
-        if (runner := self.shared()) is not None:
-            runner.announce(step, b"".join([digest or NO_DIGEST, state_digest or NO_DIGEST, chain or NO_DIGEST]))
-        self.core.submitted(step, effect.num_operations, effect.num_operations)
-        self._carry_out(self.core.finished(self.now(), step, digest, state_digest, is_shown=runner is not None))
-
-    def _see(self, mine: bytes, shown: list[tuple[int, bytes]]) -> list[fx.Effect]:
-        """These ranks show the open step as finished, with these digests; `mine` are what this peer shows."""
-        view, step, now = self.core.view, self.core.done + 1, self.now()
-        assert view is not None
-        if [digests for _, digests in shown] == [mine] * (len(view.members) - 1):
-            return self.core.all_finished(now)
-        told = []
-        for rank, digests in shown:
-            digest, state_digest, chain = (b"" if each == NO_DIGEST else each for each in in_three(digests))
-            finish = m.Finish(step, digest, state_digest, view.number)
-            told.append((view.members[rank], m.Progress(step - 1, chain, finish)))
-        return self.core.saw(now, told)
-
-    def _commit(self, effect: fx.Committed) -> None:
-        commit = self.open_step.committed(effect.finish, effect.view)
-        self.inbox.note("committed", effect.finish.step)
-        if effect.feeds:
-            self._donor.feed(self.now(), effect.feeds, effect.finish, commit)
-        self.inbox.tell(commit)
-
-    # Views, and who is in them.
-
-    def _install(self, view: View) -> None:
-        self.resources.host_memory.install(view)  # before anything is said in it
-        logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
-        self.inbox.note("installed", view.number)
-        self._frames.install(view)
-        self._carry_out(self.open_step.installed(view))
-        self._donor.install(view)
-        self._registry.mark_member()
-        self._neighbours.open_records(view.members)
-
-    def _activate(self, view: View, done: int, *, maps_all: bool) -> None:
-        self.inbox.note("active", view.number)
-        self._donor.seated(view)
-        self._observer.seated()
-        runner: Runner = MessageRunner(self._config.segment_bytes)
-        if maps_all and 1 < len(view.members) <= MOST_CHUNKS:
-            runner = self.resources.host_memory.runner(view, self.core.me)
-        self._carry_out(self.open_step.activated(view, done, runner))
-
-    def _link(self, claim: Claim) -> None:
-        if reason := self._neighbours.link(claim):
-            self._declare_dead(claim.member, reason)
-        elif self._neighbours.is_watched(claim.member):
-            is_so = self.resources.host_memory.map(claim.member, claim.contact.pid)
-            self._carry_out(self.core.can_read(self.now(), claim.member, is_so=is_so))
-
-    def _forget(self, member: Member) -> None:
-        self._neighbours.unlink(member)
-        self.resources.host_memory.forget(member)
-        self._donor.forget(member)
-        self._observer.forget(member)
-        self._carry_out(self.core.can_read(self.now(), member, is_so=False))
-
-    def _declare_dead(self, member: Member, reason: str, record: m.AcceptorRecord | None = None) -> None:
-        self._seat.look_soon()
-        if effects := self.core.bury(self.now(), member, reason, record):
-            self.inbox.note("gone", member.peer_id)
-            self._carry_out(effects)
 
     def _seek(self, request: Callable[[], list[fx.Effect]]) -> None:
         """Go on towards a seat, or tell the training thread why there will be none."""
@@ -439,16 +286,4 @@ class Loop:
             return
         if effects and self._seat.role is Role.JOINER:
             self.inbox.note("asked", self.core.done)
-        self._carry_out(effects)
-
-    def _serve_state(self) -> None:
-        """Send the state to whoever waits for it, if this is the time at which it may be copied."""
-        if self.core.seated and (view := self.core.view) is not None:
-            record = StateRecord(self.core.digest, view)
-            for member, reason in self._donor.serve(self.now(), self.core.done, record):
-                self._declare_dead(member, reason)  # nobody else can send it either: go on without the joiner
-
-
-def in_three(digests: bytes) -> tuple[bytes, bytes, bytes]:
-    """Of results, of parameters, and of the chain of steps, as the board has them."""
-    return digests[:16], digests[16:32], digests[32:]
+        self._carrier.carry_out(effects)

@@ -19,16 +19,17 @@ from ..net.transport import Transport
 class Resources:
     """All that is open, and who is here already."""
 
+    registry: Registry
     own: Entry
     others: tuple[Entry, ...]
     host_memory: HostMemory
     page: RecordPage
     transport: Transport
 
-    def release(self, registry: Registry, *, keeps_memory: bool) -> None:
+    def release(self, *, keeps_memory: bool) -> None:
         """Close all of it; `keeps_memory`: but the arena, for the next incarnation of this peer."""
         self.transport.close()
-        registry.leave()
+        self.registry.leave()
         self.page.close()
         self.page.remove()
         self.host_memory.vacate()
@@ -69,4 +70,4 @@ def acquire(registry: Registry, config: LoopConfig, now_ns: int, former: Resourc
         undo.callback(page.remove)
         transport = Transport(own.control_address, own.data_address, listeners)
         undo.pop_all()
-    return Resources(own, standing.others, host_memory, page, transport)
+    return Resources(registry, own, standing.others, host_memory, page, transport)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from gossip import Member
 from gossip.messages import Abort, Accept, Accepted, Beat, Decide, Join, Prepare, Promise, Ready, Report
 from gossip.view import Policy, feeder_of
+from p2p.step.open_step import Stage as StepStage
 from tests.gossip.acceptors import Swarm, of_policy, successor
 from tests.simulation import Failure
 
@@ -230,6 +231,21 @@ def _a_script_is_told_too_early() -> None:
     stage.table.on_table.clear()
     stage.wait(6.0)
     stage.network.remove(cut)
+    stage.end_well()
+
+
+@scenario("C11: a script goes on without a step that the others have begun")
+def _a_script_is_a_step_ahead() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(4)
+    odd = stage.peer("p2")
+    odd.training.goes_on_with = "next"
+    stage.until(lambda: odd.done % 2 == 1 and odd.training.open_step.stage is StepStage.OPEN)
+    step = odd.done + 1
+    stage.act(odd.give_up, True)
+    stage.until(lambda: stage.done_by("p1", "p2", "p3") >= step)
+    if [stage.peer(name).training.num_told for name in ("p1", "p2", "p3")] != [1, 0, 1]:
+        raise Failure("S18", "what a script calls next is summed with what the others called before")
     stage.end_well()
 
 

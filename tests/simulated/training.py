@@ -188,6 +188,8 @@ class Training:
         self.finished: Results = ()
         self.calls_wrong = ""
         self.catches_nothing = False
+        self.goes_on_with = ""
+        self.num_told = 0
         self._peer = peer
         self._world = world
         self._rng = rng
@@ -196,6 +198,7 @@ class Training:
         self._num_submitted = 0
         self._computing: int | None = None
         self._suffix = ""
+        self._is_interrupted = False
 
     # What the runner asks.
 
@@ -247,6 +250,7 @@ class Training:
             case Withdrawn(step):
                 self._go_on_without(step)
             case OperationMismatch() | OperationInterrupted():
+                self.num_told += 1
                 self._start_anew(f" again {self._attempt}")
                 leaves = self.catches_nothing or self._rng.random() < 0.3
                 if leaves and isinstance(notice, OperationMismatch) and not self._peer.leaving:
@@ -264,11 +268,11 @@ class Training:
         self._world.invariants.took_back(self._inputs.values())
         self._attempt += 1
         self._num_submitted, self.handed_out = 0, ()
-        way = self._rng.choice(("zeros", "next", "leaves"))
+        way = self.goes_on_with or self._rng.choice(("zeros", "next", "leaves"))
         if way == "leaves" and not self._peer.leaving:
             self._peer.leave()
             return
-        if way == "next":
+        if way == "next" and not self._is_interrupted:
             self.seen("voided")
             self._peer.perform(self.open_step.void(step, f"{self.member} goes on"))
         self._suffix = f" {way} {self._attempt}"
@@ -326,7 +330,8 @@ class Training:
             self._peer.perform(self.open_step.close(self._attempt, self.state))
 
     def withdraw(self) -> None:
-        """The script raises in the middle of the open step."""
+        """The script raises in the middle of the open step; if results of it may be in use, all are told at once."""
+        self._is_interrupted = self._num_submitted > 0 and (self.done + 1) % 2 == 1
         self._peer.perform(self.open_step.withdraw(self.done + 1, self._attempt))
 
     def is_open(self) -> bool:

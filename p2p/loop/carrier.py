@@ -1,0 +1,241 @@
+"""Carries out what the core and the open step ask for: one effect after the other, in the order of the asking.
+
+What an effect entails stands behind those that are still waiting, as in the simulation.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import assert_never
+
+from collectives.programs import MOST_CHUNKS
+from gossip import Claim, Core, Member, View
+from gossip import effects as fx
+from gossip import messages as m
+
+from ..catchup.donor import Donor
+from ..catchup.observer import Observer
+from ..errors import error_of
+from ..host.registry import Registry
+from ..memory.shared_runner import SharedRunner
+from ..net.frames import Frames
+from ..net.headers import NO_DIGEST
+from ..net.parcels import StateRecord
+from ..step import effects as sx
+from ..step.notices import Commit, Notice
+from ..step.open_step import OpenStep
+from ..step.runner import MessageRunner, Runner
+from .inbox import Inbox
+from .neighbours import Neighbours
+from .resources import Resources
+from .seat_request import SeatRequest
+
+logger = logging.getLogger("p2p")
+
+Effect = fx.Effect | sx.StepEffect
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a running peer is made of. `ended`: set when everything may be closed."""
+
+    core: Core
+    open_step: OpenStep
+    resources: Resources
+    registry: Registry
+    frames: Frames
+    neighbours: Neighbours
+    donor: Donor
+    observer: Observer
+    seat: SeatRequest
+    inbox: Inbox
+    ended: threading.Event
+    segment_bytes: int
+
+
+class Carrier:
+    """The effects of one peer."""
+
+    now = staticmethod(time.monotonic)
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self._effects: deque[Effect] = deque()
+
+    def shared(self) -> SharedRunner | None:
+        """What runs over the memory of others."""
+        runner = self.parts.open_step.runner
+        return runner if isinstance(runner, SharedRunner) else None
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """Do what is asked for, in order; what that entails, last. After an error nothing that stands behind it."""
+        is_under_way = bool(self._effects)
+        self._effects.extend(effects)
+        if is_under_way:
+            return
+        try:
+            while self._effects:
+                self._do(self._effects[0])
+                self._effects.popleft()
+        except BaseException:
+            self._effects.clear()
+            raise
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case fx.Send():
+                self.parts.frames.send(effect)
+            case sx.SendSegment(sequence, fingerprint, outgoing):
+                self.parts.frames.send_segment(sequence, fingerprint, outgoing)
+            case sx.Tell(notice):
+                self._tell(notice)
+            case sx.Finish():
+                self._finish(effect)
+            case fx.Committed():
+                self._commit(effect)
+            case sx.HandOut(index, view_number):
+                if self.parts.core.handed_out(view_number):
+                    self.carry_out(self.parts.open_step.hand_out(index))
+            case fx.WriteRecord(record):
+                self.parts.resources.page.write(record)
+            case fx.Explain(reason) | fx.Resumed(reason):
+                logger.info("%s", reason)
+            case fx.Strangers(reason):
+                logger.warning("%s", reason)
+            case fx.Discovered(claim):
+                self._link(claim)
+            case fx.Forget(member):
+                self._forget(member)
+            case fx.Installed(view):
+                self._install(view)
+            case fx.Activated(view, done, maps_all):
+                self._activate(view, done, maps_all=maps_all)
+            case fx.Aborted(given_up):
+                self.carry_out(self.parts.open_step.aborted(given_up))
+            case fx.Overheard(source, abort):
+                self.carry_out(self.parts.open_step.overhear(source, abort))
+            case sx.Withdraw(step, interrupts):
+                self.parts.core.submitted(step, 0, 0)
+                self.carry_out(self.parts.core.withdraw(self.now(), step, interrupts=interrupts))
+            case sx.GiveUp(step, reason):
+                self.carry_out(self.parts.core.abort(self.now(), step, reason))
+            case sx.Void(step, reason):
+                self.carry_out(self.parts.core.void(self.now(), step, reason))
+            case sx.Leave():
+                self.carry_out(self.parts.core.leave(self.now()))
+            case sx.Note(event, detail):
+                self.parts.inbox.note(event, detail)
+            case fx.Apply(step, digest):
+                self.parts.observer.apply(step, digest)
+                self.carry_out(self.parts.observer.go_on(self.now()))
+            case fx.AskForState():
+                self.carry_out(self.parts.observer.ask(self.now(), effect))
+            case fx.Provide(member, step):
+                has_seat = self.parts.core.view is not None and self.parts.core.view.since(member) is not None
+                self.parts.donor.ask(member, step, has_seat=has_seat)
+                self.serve_state()
+            case fx.Left(reason):
+                logger.info("left: %s", reason)
+                self.parts.resources.host_memory.install(None)
+                self.parts.ended.set()
+            case fx.Paused(reason=reason, is_final=False):
+                logger.warning("%s", reason)
+            case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
+                self.parts.resources.host_memory.install(None)
+                self.parts.inbox.tell(error_of(effect))
+            case _:
+                assert_never(effect)
+
+    def _tell(self, notice: Notice) -> None:
+        if isinstance(notice, Commit):  # an observer was fed with it
+            self.parts.inbox.note("followed", notice.receipt.step)
+        self.parts.inbox.tell(notice)
+
+    # Steps.
+
+    def _finish(self, effect: sx.Finish) -> None:
+        """Show that a step is finished here, unless another view has come: what READY says of it is fixed by then."""
+        step, digest, state_digest, chain = effect.step, effect.digest, effect.state_digest, self.parts.core.digest
+        if not self.parts.core.may_finish(step, effect.view_number):
+            return
+        self.parts.inbox.note("finished", step)
+        if (runner := self.shared()) is not None:
+            runner.announce(step, b"".join([digest or NO_DIGEST, state_digest or NO_DIGEST, chain or NO_DIGEST]))
+        self.parts.core.submitted(step, effect.num_operations, effect.num_operations)
+        self.carry_out(self.parts.core.finished(self.now(), step, digest, state_digest, is_shown=runner is not None))
+
+    def see(self, mine: bytes, shown: list[tuple[int, bytes]]) -> list[fx.Effect]:
+        """These ranks show the open step as finished, with these digests; `mine` are what this peer shows."""
+        view, step, now = self.parts.core.view, self.parts.core.done + 1, self.now()
+        assert view is not None
+        if [digests for _, digests in shown] == [mine] * (len(view.members) - 1):
+            return self.parts.core.all_finished(now)
+        told = []
+        for rank, digests in shown:
+            digest, state_digest, chain = (b"" if each == NO_DIGEST else each for each in in_three(digests))
+            finish = m.Finish(step, digest, state_digest, view.number)
+            told.append((view.members[rank], m.Progress(step - 1, chain, finish)))
+        return self.parts.core.saw(now, told)
+
+    def _commit(self, effect: fx.Committed) -> None:
+        commit = self.parts.open_step.committed(effect.finish, effect.view)
+        self.parts.inbox.note("committed", effect.finish.step)
+        if effect.feeds:
+            self.parts.donor.feed(self.now(), effect.feeds, effect.finish, commit)
+        self.parts.inbox.tell(commit)
+
+    # Views, and who is in them.
+
+    def _install(self, view: View) -> None:
+        self.parts.resources.host_memory.install(view)  # before anything is said in it
+        logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
+        self.parts.inbox.note("installed", view.number)
+        self.parts.frames.install(view)
+        self.carry_out(self.parts.open_step.installed(view))
+        self.parts.donor.install(view)
+        self.parts.registry.mark_member()
+        self.parts.neighbours.open_records(view.members)
+
+    def _activate(self, view: View, done: int, *, maps_all: bool) -> None:
+        self.parts.inbox.note("active", view.number)
+        self.parts.donor.seated(view)
+        self.parts.observer.seated()
+        runner: Runner = MessageRunner(self.parts.segment_bytes)
+        if maps_all and 1 < len(view.members) <= MOST_CHUNKS:
+            runner = self.parts.resources.host_memory.runner(view, self.parts.core.me)
+        self.carry_out(self.parts.open_step.activated(view, done, runner))
+
+    def _link(self, claim: Claim) -> None:
+        if reason := self.parts.neighbours.link(claim):
+            self.declare_dead(claim.member, reason)
+        elif self.parts.neighbours.is_watched(claim.member):
+            is_so = self.parts.resources.host_memory.map(claim.member, claim.contact.pid)
+            self.carry_out(self.parts.core.can_read(self.now(), claim.member, is_so=is_so))
+
+    def _forget(self, member: Member) -> None:
+        self.parts.neighbours.unlink(member)
+        self.parts.resources.host_memory.forget(member)
+        self.parts.donor.forget(member)
+        self.parts.observer.forget(member)
+        self.carry_out(self.parts.core.can_read(self.now(), member, is_so=False))
+
+    def declare_dead(self, member: Member, reason: str, record: m.AcceptorRecord | None = None) -> None:
+        self.parts.seat.look_soon()
+        if effects := self.parts.core.bury(self.now(), member, reason, record):
+            self.parts.inbox.note("gone", member.peer_id)
+            self.carry_out(effects)
+
+    def serve_state(self) -> None:
+        """Send the state to whoever waits for it, if this is the time at which it may be copied."""
+        if self.parts.core.seated and (view := self.parts.core.view) is not None:
+            record = StateRecord(self.parts.core.digest, view)
+            for member, reason in self.parts.donor.serve(self.now(), self.parts.core.done, record):
+                self.declare_dead(member, reason)  # nobody else can send it either: go on without the joiner
+
+
+def in_three(digests: bytes) -> tuple[bytes, bytes, bytes]:
+    """Of results, of parameters, and of the chain of steps, as the board has them."""
+    return digests[:16], digests[16:32], digests[32:]
