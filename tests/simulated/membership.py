@@ -97,8 +97,7 @@ class Membership:
         if view.hash not in self._proposed and who not in parent.members:
             raise Violation("I5", f"{brief(who)} knows {brief(view)}, which nobody proposed")
         self._check_succession(parent, view)
-        active = self._invariants.was_active  # who never took part may not know, and R8 sees to that
-        gone.update(m for m in parent.members if view.since(m) is None and active(view.lineage, m))
+        gone.update(member for member in parent.members if view.since(member) is None)
 
     def _check_succession(self, parent: View, view: View) -> None:
         """Survivors keep their order and their `since`, joiners follow, and nobody goes without a reason."""

@@ -9,6 +9,7 @@ import gossip.view
 from gossip import Core, Member, State, View
 from gossip.admission import Admission
 from gossip.effects import Effect, Left, Removed
+from gossip.known_views import KnownViews
 from gossip.membership import Membership
 from gossip.messages import AcceptorRecord, Join, Kind, Report
 from gossip.reports import Reports
@@ -20,15 +21,6 @@ from .mutant import Mutant, mutant
 from .peer import Peer
 
 # Who is in it.
-
-
-def _install_whatever_since(self: Membership, now: float, view: View) -> list[Effect]:
-    mine = self.view
-    if mine is not None and (view.lineage != mine.lineage or view.number <= mine.number):
-        return self._name_strangers(mine, view) if view.lineage != mine.lineage else []
-    if mine is None and (view.since(self.me) is None or self.layout is None):
-        return []
-    return self._be_removed(view) if view.since(self.me) is None else self._install(now, view)
 
 
 def _is_gone_whatever_incarnation(self: Swim, member: Member) -> bool:
@@ -115,18 +107,26 @@ def _take_proof_and_stop(original: Callable[..., list[Effect]]) -> Callable[...,
 
 
 VIEWS: dict[str, Mutant] = {
-    "R8: no `since`": mutant(
-        (Membership, "consider_view", _install_whatever_since),
-        breaks="R8 S4 S5 S8",
-        seed=152,
-        scenario="C4: a member is excluded before it says READY, and admitted again while it hears nothing",
-    ),
-    "R8: who was excluded may ask again": mutant(
-        (Admission, "is_excluded", lambda self, member: False),
+    "R8: a JOIN of an older view counts": mutant(
+        (Admission, "_counts", lambda self, join: True),
         breaks="I2",
+        seed=5,
         scenario="C4: a member is excluded, and its JOIN of before arrives again while it hears nothing",
     ),
+    "R8: members vouch for views that they have not seen": mutant(
+        (Admission, "absent_since", lambda self, member, number: number + 1),
+        breaks="I2",
+        seed=33,
+        scenario="a joiner has a seat and loses it, and hears of neither",
+    ),
+    "R8: who was seated and asks again is told nothing": mutant(
+        (KnownViews, "in_doubt_s", lambda self, now, member: 0.0),
+        breaks="L1",
+        seed=33,
+        scenario="a joiner has a seat and loses it, and hears of neither",
+    ),
     "R8: an older incarnation ejects the newer": mutant(
+        (Admission, "_counts", lambda self, join: True),
         (gossip.view, "_is_newer", lambda joiner, view: joiner not in view.members),
         (Swim, "is_gone", _is_gone_whatever_incarnation),
         (Succession, "_reachable", _reachable_or_not),
@@ -157,7 +157,7 @@ VIEWS: dict[str, Mutant] = {
     "reports count for ever": mutant(
         (Reports, "receive", _receive_for_ever(Reports.receive)),
         breaks="I14 L1",
-        seed=4,
+        seed=15,
         scenario="one of five does not hear another one for three seconds",
     ),
     "strangers are not named": mutant(
@@ -176,7 +176,7 @@ VIEWS: dict[str, Mutant] = {
         scenario="who alone had met a member dies, and so does that member",
     ),
     "who is behind is not told of the later view": mutant(
-        (Membership, "hear_stray", lambda self, now, envelope: []), breaks="L1", seed=5
+        (Membership, "hear_stray", lambda self, now, envelope: []), breaks="L1", seed=1
     ),
     "nobody asks whether there is a later view": mutant(
         (Membership, "ask_for_view", lambda self, now: []),
@@ -194,7 +194,7 @@ VIEWS: dict[str, Mutant] = {
     "bug: a record that names a later view is dropped when that is installed": mutant(
         (Membership, "take_proof", _take_proof_and_stop(Membership.take_proof)),
         breaks="L1",
-        seed=18,
+        seed=41,
         scenario="who decided a view dies with it, and so does whoever it was decided against",
     ),
 }

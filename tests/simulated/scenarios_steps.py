@@ -114,23 +114,20 @@ def _excluded_and_asks_again() -> None:
     _exclude_and_let_it_ask(stage)
 
 
-@scenario("C4: a member is excluded before it says READY, and admitted again while it hears nothing")
-def _excluded_and_admitted_again() -> None:
+@scenario("C4: a member is excluded before it says READY, and its JOIN of before arrives again while it hears nothing")
+def _excluded_before_it_is_heard() -> None:
     stage = Stage(num_peers=3)
     stage.until_trained(2)
     stage.table.keeps = lambda source, target, frame: isinstance(frame, Join) and source.peer_id == "p4"
     stage.table.holds = lambda source, target, frame: isinstance(frame, Ready | Beat) and source.peer_id == "p4"
     stage.launch("p4")
     stage.until(lambda: stage.named("p4") is not None and stage.peer("p4").view is not None)
-    number = _exclude_and_let_it_ask(stage)
-    if stage.view_of("p1").number < number + 3:
-        raise Failure("L1", "it was not admitted again")
+    _exclude_and_let_it_ask(stage)
 
 
-def _exclude_and_let_it_ask(stage: Stage) -> int:
+def _exclude_and_let_it_ask(stage: Stage) -> None:
     stage.table.keeps = lambda source, target, frame: False
     joiner, others = stage.peer("p4"), ("p1", "p2", "p3")
-    number = stage.view_of("p4").number
     cut = stage.cut_off("p4")
     stage.until(lambda: stage.excluded(joiner.member, *others))
     stage.until_trained(2, *others)
@@ -142,7 +139,6 @@ def _exclude_and_let_it_ask(stage: Stage) -> int:
     stage.table.release()
     stage.network.remove(cut)
     stage.end_well()
-    return number
 
 
 @scenario("C5: everybody with the state dies before a joiner's barrier is complete")
@@ -290,6 +286,8 @@ def _a_record_without_the_promise() -> None:
 def _what_was_lost_is_sent_again_in_a_view_of_the_same_members() -> None:
     stage = Stage(num_peers=3)
     stage.until_trained(2)
+    step = stage.peer("p1").done + 1
+    stage.until(lambda: stage.peer("p1").done == step)  # nothing of the next one is on its way
     is_last, stamp = _lacks_result_of(stage, "p1", "p2"), stage.peer("p1").core.stamp
     stage.table.holds = lambda source, target, frame: (
         isinstance(frame, Part) and frame.stamp == stamp and is_last(source, target, frame)

@@ -102,10 +102,12 @@ def _one_is_deaf() -> None:
 def _two_joiners_die() -> None:
     stage = Stage(num_peers=1, policy=Policy.MAJORITY)
     stage.until_trained(2)
-    stage.table.holds = lambda source, target, frame: isinstance(frame, Decide | Join)
+    stage.table.holds = lambda source, target, frame: (
+        isinstance(frame, Decide) or (isinstance(frame, Join) and frame.view_number > 0)
+    )
     stage.launch("p2")
     stage.launch("p3")
-    stage.wait(0.1)
+    stage.until(lambda: len({source.member for source, *_ in stage.table.on_table}) == 2)
     stage.table.holds = lambda source, target, frame: isinstance(frame, Decide)
     for _, _, action, message in [item for item in stage.table.on_table if _is(item[3], Join)]:
         stage.act(action, message)
@@ -130,6 +132,20 @@ def _the_dead_did_not_know_of_their_seats() -> None:
     stage.kill("p2", "p3", "p4")
     stage.table.on_table.clear()
     stage.until_trained(3, "p1")
+    stage.end_well()
+
+
+@scenario("a joiner has a seat and loses it, and hears of neither")
+def _a_seat_in_vain() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    number = stage.view_of("p1").number
+    stage.launch("p4")
+    joiner = stage.peer("p4").member
+    stage.table.holds = lambda source, target, frame: target == joiner and stage.view_of("p1").number > number
+    stage.until(lambda: stage.view_of("p1").since(joiner) is not None)
+    stage.until(lambda: stage.excluded(joiner, "p1", "p2", "p3"))
+    stage.table.on_table.clear()
     stage.end_well()
 
 
@@ -177,7 +193,7 @@ def _among_strangers() -> None:
     stage = Stage(num_peers=3, policy=Policy.MAJORITY)
     stage.until_trained(2)
     sleeper = stage.peer("p2")
-    cut = stage.cut_off("p2")
+    stage.table.holds = lambda source, target, frame: "p2" in (source.peer_id, target.peer_id)
     stage.until(lambda: stage.excluded(sleeper.member, "p1", "p3"))
     for name in ("p4", "p5"):
         stage.launch(name)
@@ -186,7 +202,7 @@ def _among_strangers() -> None:
     stage.until_trained(2, "p3", "p4", "p5")
     stage.kill("p3")
     stage.until_trained(2, "p4", "p5")
-    stage.network.remove(cut)
+    stage.table.on_table.clear()
     stage.end_well()
 
 
