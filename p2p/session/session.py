@@ -123,7 +123,7 @@ class Session:
                 logger.info("%s", self._why_no_seat(limit_s - left_s + REMIND_S))
                 continue
             except RemovedFromView as error:
-                self._return(error)
+                self._return(error, is_asked=True)  # nothing was missed: its script has seen no step
                 continue
             except ShoalError as error:
                 is_refusal = isinstance(error, JoinRefused)

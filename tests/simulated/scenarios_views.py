@@ -102,10 +102,12 @@ def _one_is_deaf() -> None:
 def _two_joiners_die() -> None:
     stage = Stage(num_peers=1, policy=Policy.MAJORITY)
     stage.until_trained(2)
-    stage.table.holds = lambda source, target, frame: isinstance(frame, Decide | Join)
+    stage.table.holds = lambda source, target, frame: (
+        isinstance(frame, Decide) or (isinstance(frame, Join) and frame.view_number > 0)
+    )
     stage.launch("p2")
     stage.launch("p3")
-    stage.wait(0.1)
+    stage.until(lambda: len({source.member for source, *_ in stage.table.on_table}) == 2)
     stage.table.holds = lambda source, target, frame: isinstance(frame, Decide)
     for _, _, action, message in [item for item in stage.table.on_table if _is(item[3], Join)]:
         stage.act(action, message)
