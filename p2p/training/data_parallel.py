@@ -240,7 +240,6 @@ class DataParallel(torch.nn.Module):
             self._session.open_step(BACKWARD)
             self._in_pass = True
             self._session.submit(counts)
-            self._submit_statistics()
         else:
             self._in_pass = True
             self._share.accumulate()
@@ -292,10 +291,6 @@ class DataParallel(torch.nn.Module):
 
     # Steps.
 
-    def _submit_statistics(self) -> None:
-        for operation in self._statistics.operations():
-            self._session.submit(operation)
-
     def _submit_full_buckets(self) -> None:
         while self._num_submitted < len(self._buckets) and not self._buckets[self._num_submitted].missing:
             bucket = self._buckets[self._num_submitted]
@@ -318,7 +313,6 @@ class DataParallel(torch.nn.Module):
         self._share.void()
         self._session.open_step(BACKWARD)
         self._session.submit(count_samples(self._share.slice))
-        self._submit_statistics()
         self._num_submitted = 0
 
     def _end_step(self) -> None:
@@ -326,6 +320,8 @@ class DataParallel(torch.nn.Module):
         for bucket in self._buckets:
             bucket.zero_empty()
         self._submit_full_buckets()
+        for operation in self._statistics.operations():  # the last of a step, on every peer
+            self._session.submit(operation)
         try:
             self._session.commit(self._digest_state)
             self._hand_out()
