@@ -4,6 +4,7 @@ from gossip import Envelope
 from gossip.core import GOSSIP
 from gossip.messages import Accepted, Beat, Body, Decide, Join, Prepare, Promise, Ready
 from gossip.view import Policy
+from p2p.step.open_step import Stage as StepStage
 from tests.simulation import Failure
 
 from .stage import Scenarios, Stage
@@ -47,7 +48,8 @@ def _answers_arrive_a_view_too_late() -> None:
     others = [name for name in ("p1", "p2", "p3", "p4") if name != proposer.member.peer_id]
     stage.until_trained(2)
     stage.cut_off(proposer.member.peer_id)
-    stage.until(proposer.may_give_up)
+    proposer.training.goes_on_with = "zeros"
+    stage.until(lambda: proposer.training.open_step.stage is StepStage.OPEN)
     stage.act(proposer.give_up, True)
     stage.wait(0.5)
     for kind in (Promise, Accepted):
