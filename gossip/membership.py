@@ -166,11 +166,9 @@ class Membership:
 
     def take(self, now: float, results: Sequence[Send | WriteRecord | Decided]) -> list[Effect]:
         decided = next((result.view for result in results if isinstance(result, Decided)), None)
-        kept = WriteRecord | Send if decided is None else WriteRecord
-        effects: list[Effect] = [result for result in results if isinstance(result, kept)]
+        effects: list[Effect] = [result for result in results if not isinstance(result, Decided)]
         if decided is None:
             return effects
-        # Other messages belong to the view that ends here, and would leave with the stamp of the next.
         assert self.view is not None
         concerned = dict.fromkeys((*self.view.members, *decided.members))
         effects += [Send(member, m.Decide(decided)) for member in concerned if member != self.me]

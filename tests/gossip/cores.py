@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from gossip import Core, CoreConfig, Envelope, Member, Phase, Policy, Seat, Stamp, View
 from gossip.commit import StepMachine
-from gossip.effects import Effect, Send
+from gossip.effects import Committed, Effect, Feed, Send
 from gossip.messages import Accept, Accepted, Body, Decide, Finish, Prepare, Progress, Promise, Ready
 from gossip.view import founding_view
 
@@ -122,6 +122,11 @@ def joiner(me: Member = B, *, follows: bool = False, **config: Any) -> Core:
 
 def only(kind: type[Kind], effects: Iterable[Effect]) -> list[Kind]:
     return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def feeds_of(effects: Iterable[Effect]) -> list[Feed]:
+    """Who is to be fed with what was committed."""
+    return [feed for committed in only(Committed, effects) for feed in committed.feeds]
 
 
 def bodies(kind: type[Kind], effects: Iterable[Effect]) -> list[tuple[Member, Kind]]:

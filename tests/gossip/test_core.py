@@ -11,6 +11,7 @@ from gossip.commit import chain
 from gossip.effects import (
     Activated,
     Apply,
+    AskForState,
     Committed,
     Discovered,
     Effect,
@@ -24,7 +25,6 @@ from gossip.effects import (
     WriteRecord,
 )
 from gossip.messages import (
-    Abort,
     AcceptorRecord,
     Ack,
     Beat,
@@ -43,7 +43,6 @@ from gossip.messages import (
     Ready,
     Refuse,
     Report,
-    StateQuery,
     ViewQuery,
 )
 from gossip.view import NOWHERE
@@ -227,16 +226,16 @@ def test_a_refusal_reaches_the_host_of_who_has_asked_and_has_no_seat() -> None:
 
 def test_r6_a_joiner_asks_for_the_state_at_once_and_again_until_it_is_loaded() -> None:
     peer, view = joiner(), view_with(A, B)
-    assert peer.wanted_state() is None
+    assert peer._steps.wanted_state() is None
     assert only(Installed, say(peer, A, Decide(view))) == [Installed(view)]
-    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"digest", None))) == [(A, StateQuery(4))]
-    assert peer.wanted_state() == (4, b"digest", A)
-    assert bodies(StateQuery, peer.tick(0.5)) == [(A, StateQuery(4))]
+    assert only(AskForState, say(peer, A, Ready(True, 4, b"digest", None))) == [AskForState(A, 4)]
+    assert peer._steps.wanted_state() == (4, b"digest", A)
+    assert only(AskForState, peer.tick(0.5)) == [AskForState(A, 4)]
     assert not peer.seated
     assert only(Activated, peer.loaded(1.1, 4, b"digest")) == [Activated(view, 4)]
     assert peer.seated
-    assert (peer.done, peer.phase, peer.wanted_state()) == (4, Phase.ACTIVE, None)
-    assert bodies(StateQuery, peer.tick(2.0)) == []
+    assert (peer.done, peer.phase, peer._steps.wanted_state()) == (4, Phase.ACTIVE, None)
+    assert only(AskForState, peer.tick(2.0)) == []
 
 
 # Observing.
@@ -259,7 +258,7 @@ def test_r2_what_all_others_show_as_finished_is_committed() -> None:
 
 def test_r9_an_observer_asks_for_the_state_and_runs_the_steps_that_it_is_fed() -> None:
     peer = joiner(follows=True)
-    assert say(peer, A, Head(3, b"three")) == [Send(A, StateQuery(3))]
+    assert say(peer, A, Head(3, b"three")) == [AskForState(A, 3)]
     assert peer.loaded(0.1, 3, b"three") == []
     assert peer.fed(4, b"three", b"four") == [Apply(4, b"four")]
     assert peer.fed(5, b"four", b"five") == []  # one at a time
@@ -275,7 +274,7 @@ def test_r9_a_gap_that_lasts_makes_it_ask_for_the_state() -> None:
     peer = observer()
     assert say(peer, A, Head(9, b"nine"), now=0.2) == []  # what is missing may be under way
     assert say(peer, A, Head(9, b"nine"), now=0.7) == []
-    assert say(peer, A, Head(9, b"nine"), now=1.2) == [Send(A, StateQuery(9))]
+    assert say(peer, A, Head(9, b"nine"), now=1.2) == [AskForState(A, 9)]
 
 
 def test_r9_who_has_a_seat_is_fed_no_more() -> None:
@@ -498,12 +497,6 @@ def test_a_step_commits_when_all_have_finished_it() -> None:
     assert peer.has_finished
     assert say(peer, B, Progress(-1, genesis(), mine)) == [Committed(mine, view_with(A, B))]
     assert (peer.done, peer.digest, peer.has_finished) == (0, chain(genesis(), mine), False)
-
-
-def test_what_was_called_here_is_told_to_every_member() -> None:
-    abort = Abort(3, 1, "sum of float32")
-    assert seated(B, C).broadcast(abort) == [Send(B, abort), Send(C, abort)]
-    assert core().broadcast(abort) == []
 
 
 # Time.

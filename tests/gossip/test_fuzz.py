@@ -70,7 +70,7 @@ def seated_joiner() -> Core:
     peer = joiner()
     say(peer, A, Decide(view_with(A, B)))
     say(peer, A, NOTHING)
-    assert (peer.phase, peer.wanted_state()) == (Phase.INSTALLING, (-1, NOTHING.digest, A))
+    assert (peer.phase, peer._steps.wanted_state()) == (Phase.INSTALLING, (-1, NOTHING.digest, A))
     return peer
 
 
@@ -129,7 +129,7 @@ commands = st.one_of(
     st.tuples(st.just("withdraw"), numbers, st.booleans()),
     st.tuples(st.just("abort"), numbers, of(str)),
     st.tuples(st.just("void"), numbers, of(str)),
-    st.tuples(st.just("handed_out")),
+    st.tuples(st.just("handed_out"), st.integers(0, 5)),
     st.tuples(st.just("fed"), numbers, octets, octets),
     st.tuples(st.just("finished"), octets, octets),
     st.tuples(st.just("loaded")),
@@ -158,13 +158,13 @@ def command(peer: Core, now: float, name: str, *arguments: Any) -> list[Effect]:
             is_open = peer.phase is Phase.ACTIVE and not peer.has_finished and not peer.ended
             return peer.finished(now, peer.done + 1, *arguments) if is_open and peer.done < 2**62 else []
         case "loaded":
-            wanted = peer.wanted_state()
+            wanted = peer._steps.wanted_state()
             return [] if wanted is None else peer.loaded(now, *wanted[:2])
         case "ask_for_seat":
             may = peer.view is None and not peer.ended
             return peer.ask_for_seat(now, LAYOUT, follows=arguments[0]) if may else []
         case "handed_out":
-            peer.handed_out()
+            peer.handed_out(*arguments)
             return []
         case "withdraw":
             return peer.withdraw(now, arguments[0], interrupts=arguments[1])
@@ -195,7 +195,7 @@ def check(peer: Core, effects: Sequence[Effect]) -> None:
             CODEC.encode(effect.record)
     assert peer.next_deadline() == peer.next_deadline()
     assert peer.reason
-    assert peer.wanted_state() is None or peer.view is not None
+    assert peer._steps.wanted_state() is None or peer.view is not None
 
 
 @LAW

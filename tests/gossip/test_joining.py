@@ -6,10 +6,10 @@ import pytest
 
 from gossip import CoreConfig, Member, Phase, Policy, Seat
 from gossip.commit import StepMachine
-from gossip.effects import Activated, Apply, Effect, Installed, Removed, Send
+from gossip.effects import Activated, Apply, AskForState, Effect, Installed, Removed, Send
 from gossip.joining import Joining
 from gossip.known_views import MOST_LINEAGES
-from gossip.messages import NOTHING_DONE, Beat, Head, Join, LineageQuery, Progress, Ready, StateQuery
+from gossip.messages import NOTHING_DONE, Beat, Head, Join, LineageQuery, Progress, Ready
 from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
 from gossip.view import founding_view
@@ -265,26 +265,26 @@ def test_r9_only_who_feeds_an_observer_says_a_step() -> None:
     new = observer(NOTHING_DONE)
     assert hear(new, 0.0, A, NOTHING_DONE, b"") == []
     assert new._steps.feeder is None
-    assert hear(new, 0.0, B, NOTHING_DONE, b"genesis") == [Send(B, StateQuery(NOTHING_DONE))]
+    assert hear(new, 0.0, B, NOTHING_DONE, b"genesis") == [AskForState(B, NOTHING_DONE)]
     assert new._steps.feeder == B
 
 
 def test_r9_who_has_nothing_asks_its_feeder_for_the_state_at_once() -> None:
     new = observer(NOTHING_DONE)
-    assert hear(new, 0.0, A, 5, b"five") == [Send(A, StateQuery(5))]
+    assert hear(new, 0.0, A, 5, b"five") == [AskForState(A, 5)]
 
 
 def test_r9_a_state_that_does_not_come_is_asked_for_again_after_a_while() -> None:
     new = observer(NOTHING_DONE)
     asked = [hear(new, now, B, 5, b"five") for now in (0.0, 0.5, 0.9, 1.0, 1.5, 2.0)]
-    query = [Send(B, StateQuery(5))]
+    query = [AskForState(B, 5)]
     assert asked == [query, [], [], query, [], query]
 
 
 def test_r9_a_gap_must_last_since_what_was_fed_may_be_on_its_way() -> None:
     new = observer(3)
     assert [hear(new, now, A, 5, b"five") for now in (0.0, 0.5)] == [[], []]
-    assert hear(new, 1.0, A, 6, b"six") == [Send(A, StateQuery(6))]
+    assert hear(new, 1.0, A, 6, b"six") == [AskForState(A, 6)]
 
 
 def test_r9_a_gap_that_was_closed_is_no_gap() -> None:
@@ -305,7 +305,7 @@ def test_r9_a_gap_after_a_later_step_is_another_gap() -> None:
     assert hear(new, 0.0, A, 5, b"five") == []
     steps.loaded(4, b"four")
     assert hear(new, 2.0, A, 6, b"six") == []
-    assert hear(new, 3.0, A, 6, b"six") == [Send(A, StateQuery(6))]
+    assert hear(new, 3.0, A, 6, b"six") == [AskForState(A, 6)]
 
 
 def test_who_does_not_follow_needs_no_state_before_its_barrier() -> None:
@@ -333,7 +333,7 @@ def in_barrier() -> StepMachine:
     machine = StepMachine(C)
     assert machine.install(TRIO) == [Installed(TRIO), *told(UNSEATED)]
     machine.receive(A, SEATED)
-    assert machine.receive(B, SEATED) == [Send(A, StateQuery(0))]
+    assert machine.receive(B, SEATED) == [AskForState(A, 0)]
     return machine
 
 
@@ -343,13 +343,13 @@ def test_r6_who_is_fed_does_not_ask_for_the_state_at_once() -> None:
     machine.install(TRIO)
     machine.receive(A, SEATED)
     assert machine.receive(B, SEATED) == []
-    assert machine.query() == [Send(A, StateQuery(0))]
+    assert machine.query() == [AskForState(A, 0)]
 
 
 def test_r6_a_joiner_takes_the_state_and_is_seated_when_all_are_at_it() -> None:
     machine = in_barrier()
     assert machine.wanted_state() == (0, DIGEST_0, A)
-    assert machine.query() == [Send(A, StateQuery(0))]
+    assert machine.query() == [AskForState(A, 0)]
     assert machine.loaded(0, DIGEST_0) == [
         *told(AT_0),
         Activated(TRIO, 0),
@@ -382,7 +382,7 @@ def test_r6_a_joiner_from_another_past_takes_the_state_too(past: tuple[int, byte
     machine.loaded(*past)
     assert machine.install(TRIO)[1:] == told(Ready(False, *past, None))
     machine.receive(A, SEATED)
-    assert machine.receive(B, SEATED) == [Send(A, StateQuery(0))]
+    assert machine.receive(B, SEATED) == [AskForState(A, 0)]
     assert machine.wanted_state() == (0, DIGEST_0, A)
     assert machine.loaded(0, DIGEST_0)[-1] == Activated(TRIO, 0)
 

@@ -8,11 +8,10 @@ from gossip import NO_VIEW, Core, Member, Phase, Policy, State, View
 from gossip.acceptor import NO_BALLOT
 from gossip.effects import (
     Activated,
-    Committed,
+    AskForState,
     Discovered,
     Effect,
     Explain,
-    Feed,
     Forget,
     Installed,
     Left,
@@ -54,6 +53,7 @@ from .cores import (
     commit_step_0,
     core,
     decide,
+    feeds_of,
     first_view,
     founder,
     genesis,
@@ -220,7 +220,7 @@ def test_r9_an_observer_is_fed_by_exactly_one_member() -> None:
         peer = member_of(view_with(*trio), me)
         activate(peer, view)
         heads[me] = steps_told(ask(peer, D, follows=True))
-        feeds[me] = only(Feed, commit_step_0(peer, *(member for member in trio if member != me)))
+        feeds[me] = feeds_of(commit_step_0(peer, *(member for member in trio if member != me)))
     feeder = feeder_of(view, D)
     assert [me for me in trio if heads[me]] == [me for me in trio if feeds[me]] == [feeder]
     assert heads[feeder] == [(D, -1, genesis())]
@@ -235,7 +235,7 @@ def test_r9_after_a_view_change_an_observer_is_fed_by_another_member() -> None:
         ours = [(member, -1, genesis()) for member in observers if feeder_of(view_of(peer), member) == A]
         assert steps_told(ask(peer, *observers, follows=True)) == ours
         assert len(ours) == 1
-    assert [feed.member for feed in only(Feed, commit_step_0(peer, B, C))] == [member for member, *_ in ours]
+    assert [feed.member for feed in feeds_of(commit_step_0(peer, B, C))] == [member for member, *_ in ours]
 
 
 def test_r9_who_has_just_been_admitted_feeds_nobody() -> None:
@@ -255,7 +255,7 @@ def test_r9_what_is_committed_at_a_barrier_is_fed_by_the_feeders_of_both_views()
     peer.finished(0.0, 0, b"bits", b"")
     say(peer, B, Decide(new))
     committed = say(peer, B, Ready(True, -1, genesis(), Finish(0, b"bits", b"", old.number)))
-    fed = [feed.member for feed in only(Feed, committed)]
+    fed = [feed.member for feed in feeds_of(committed)]
     assert fed == [member for member in observers if A in (feeder_of(old, member), feeder_of(new, member))]
     assert {(feeder_of(old, member) == A, feeder_of(new, member) == A) for member in fed} == {
         (True, True),
@@ -282,12 +282,9 @@ def test_r9_an_observer_remembers_who_else_observes_for_the_time_when_it_has_a_s
 def test_r9_an_observer_that_has_died_is_fed_no_more() -> None:
     peer = founder(founding_size=1)
     ask(peer, B, follows=True)
-    committed, feed = peer.finished(0.0, 1, b"bits", b"")
-    assert isinstance(committed, Committed)
-    assert isinstance(feed, Feed)
-    assert (feed.member, feed.step) == (B, 1)
+    assert [(feed.member, feed.step) for feed in feeds_of(peer.finished(0.0, 1, b"bits", b""))] == [(B, 1)]
     peer.bury(0.0, B, "gone")
-    assert only(Feed, peer.finished(0.0, 2, b"bits", b"")) == []
+    assert feeds_of(peer.finished(0.0, 2, b"bits", b"")) == []
 
 
 def test_r9_an_observer_is_fed_until_its_first_barrier_is_complete() -> None:
@@ -305,7 +302,7 @@ def test_a_joiner_that_does_not_follow_is_fed_nothing() -> None:
     peer = seated(B, C)
     names = [Member(name, 1) for name in "xyz"]
     assert steps_told(ask(peer, *names)) == []
-    assert only(Feed, commit_step_0(peer, B, C)) == []
+    assert feeds_of(commit_step_0(peer, B, C)) == []
 
 
 def test_r9_no_step_is_told_during_a_barrier() -> None:
@@ -320,9 +317,9 @@ def test_r9_an_observer_in_the_barrier_asks_for_the_state_only_after_two_beats()
     say(peer, A, Head(3, b"three"))
     run(peer, 0.0, 2.0)
     say(peer, A, Decide(view_with(A, B)), now=2.1)
-    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None), now=2.1)) == []  # step 4 may be under way
-    assert bodies(StateQuery, run(peer, 2.1, 2.7)) == []
-    assert bodies(StateQuery, run(peer, 2.7, 3.0)) != []
+    assert only(AskForState, say(peer, A, Ready(True, 4, b"four", None), now=2.1)) == []  # step 4 may be under way
+    assert only(AskForState, run(peer, 2.1, 2.7)) == []
+    assert only(AskForState, run(peer, 2.7, 3.0)) != []
 
 
 def test_r9_an_observer_that_lacks_only_what_was_just_committed_is_admitted() -> None:
@@ -346,7 +343,7 @@ def test_r9_an_observer_whose_feeder_has_no_seat_any_more_asks_for_the_state_at_
     meet(peer, [C])
     say(peer, C, Head(3, b"three"))
     say(peer, A, Decide(view_with(A, B)))
-    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None))) == [(A, StateQuery(4))]
+    assert only(AskForState, say(peer, A, Ready(True, 4, b"four", None))) == [AskForState(A, 4)]
 
 
 @pytest.mark.parametrize("lacks_a_step", [True, False])
@@ -370,7 +367,7 @@ def test_r9_an_observer_without_any_state_does_not_wait_for_what_is_fed() -> Non
     peer = joiner(follows=True)
     say(peer, A, Decide(view_with(A, B)))
     say(peer, A, Ready(True, 4, b"four", None))
-    assert bodies(StateQuery, peer.tick(0.5)) == [(A, StateQuery(4))]
+    assert only(AskForState, peer.tick(0.5)) == [AskForState(A, 4)]
 
 
 def test_who_is_seated_provides_the_state_for_members() -> None:

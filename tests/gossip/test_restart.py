@@ -138,7 +138,7 @@ def test_r15_who_withdraws_results_that_may_be_in_use_interrupts_the_step_for_al
 
 def test_r15_who_has_handed_results_out_gives_the_step_up_in_a_view_of_others() -> None:
     peer = seated(B, C)
-    peer.handed_out()
+    peer.handed_out(2)
     reason = "results of it were in use before its commit, and members have come or gone"
     effects = say(peer, B, Decide(after(view_of(peer), A, B)))
     assert bodies(Ready, effects) == [(B, saying(GivenUp(0, 2, Cause.IN_USE, reason)))]

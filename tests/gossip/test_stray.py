@@ -104,7 +104,7 @@ def test_r4_a_joiner_keeps_what_overtakes_its_first_view() -> None:
     peer, view = joiner(), view_with(A, B)
     assert say(peer, A, Beat(NOTHING, Progress(-1, NOTHING.digest, None)), view.stamp) == []
     say(peer, A, Decide(view))
-    assert peer.wanted_state() == (-1, NOTHING.digest, A)
+    assert peer._steps.wanted_state() == (-1, NOTHING.digest, A)
 
 
 def test_r4_a_ready_of_another_view_is_not_kept() -> None:

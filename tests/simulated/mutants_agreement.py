@@ -15,9 +15,9 @@ from gossip.acceptor import NO_BALLOT, Acceptor, decided_record, has_shortcut, i
 from gossip.agreement import Agreement, Decided, Result, Round
 from gossip.commit import StepMachine
 from gossip.core import PAXOS
-from gossip.effects import Effect, Explain, Send, WriteRecord
+from gossip.effects import Effect, Explain, WriteRecord
 from gossip.membership import Membership
-from gossip.messages import Accepted, AcceptorRecord, Decide, Join, Vote
+from gossip.messages import Accepted, AcceptorRecord, Join, Vote
 from gossip.succession import Succession
 from gossip.view import can_decide
 from tests.gossip.acceptors import Swarm
@@ -97,19 +97,6 @@ def _decide_with_observers(self: Agreement) -> list[Result]:
     if 2 * (votes + len(observers)) <= len(self._view.members) + len(observers):
         return []
     return _decide_by_one(self)
-
-
-def _take_all(self: Membership, now: float, results: Sequence[Result]) -> list[Effect]:
-    effects: list[Effect] = []
-    for result in results:
-        if not isinstance(result, Decided):
-            effects.append(result)
-            continue
-        assert self.view is not None
-        concerned = dict.fromkeys((*self.view.members, *result.view.members))
-        effects += [Send(member, Decide(result.view)) for member in concerned if member != self.me]
-        effects += self.consider_view(now, result.view)
-    return effects
 
 
 # Records of the dead.
@@ -306,8 +293,5 @@ AGREEMENT: dict[str, Mutant] = {
     ),
     "bug: a record that names a later view says nothing in that": mutant(
         (Membership, "take_proof", _take_proof_of_a_later_view_only(Membership.take_proof)), breaks="L1", seed=41
-    ),
-    "bug: what leaves with a decision belongs to the next view": mutant(
-        (Membership, "take", _take_all), breaks="L1 S1 I4", seed=1
     ),
 }

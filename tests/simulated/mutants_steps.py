@@ -8,7 +8,7 @@ from gossip import Core, Envelope, Phase, View
 from gossip.commit import StepMachine, chain
 from gossip.effects import Effect, Feed
 from gossip.membership import Membership
-from gossip.messages import Beat, Finish, GivenUp, Progress, Ready
+from gossip.messages import Beat, Finish, Progress, Ready
 from gossip.view import feeder_of
 from p2p.step import effects as sx
 
@@ -67,9 +67,9 @@ def _install_without_finish(original: Callable[..., list[Effect]]) -> Callable[.
 
 
 def _settle_and_keep(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    def settle(self: StepMachine, done: int, digest: bytes, given_up: list[GivenUp]) -> list[Effect]:
+    def settle(self: StepMachine, done: int, digest: bytes) -> list[Effect]:
         kept = self.finish
-        effects = original(self, done, digest, given_up)
+        effects = original(self, done, digest)
         if kept is not None and kept.step == self.done + 1:
             self.finish = replace(kept, view_number=self.view.number if self.view else 0)
         return effects
