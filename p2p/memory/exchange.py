@@ -73,7 +73,15 @@ class Exchange:
 
     # Operations.
 
-    def begin(self, program: Program, mine: OwnOperands, reduce: Reducer, *, checked: int = 0) -> None:
+    def begin(
+        self,
+        program: Program,
+        mine: OwnOperands,
+        reduce: Reducer,
+        *,
+        checked: int = 0,
+        digest_of: Sequence[DigestFunction] | None = None,
+    ) -> None:
         """Say what is lent for the next operation, which `advance` carries out.
 
         Args:
@@ -81,11 +89,13 @@ class Exchange:
             mine: the operation as this rank calls it.
             reduce: what a REDUCE does.
             checked: of the chunks, in turns, which one this rank digests as it holds it, if another one reduced it.
+            digest_of: digests each of the chunks, where not all do so alike.
         """
         self._operands = Operands(program, mine, self._memories, self._in_view, self._turn)
         self._instructions, self._next, self._base = program.instructions, 0, self._published
         self._end = self._base + program.num_publishes
         self._reducer, self._checked = reduce, checked % program.num_chunks
+        self._digest_of = digest_of or (self._digest,) * program.num_chunks
         self.digests = [b""] * program.num_chunks
         self._copied: set[int] = set()
         self._turn ^= 1
@@ -123,7 +133,7 @@ class Exchange:
             self._published = self._end  # others may have published more often, and all go on from the same number
             if self._checked in self._copied:
                 held = self._operands.result[self._operands.bounds[self._checked]]
-                self.digests[self._checked] = self._digest(held.view(np.uint8).data)
+                self.digests[self._checked] = self._digest_of[self._checked](held.view(np.uint8).data)
         return True
 
     def _reduce(self, reduce: Reduce) -> None:
@@ -135,7 +145,7 @@ class Exchange:
         operands.check_tags([source.rank for source in reduce.sources])
         if not reduce.completes:
             return
-        self.digests[chunk] = digest = self._digest(result.view(np.uint8).data)
+        self.digests[chunk] = digest = self._digest_of[chunk](result.view(np.uint8).data)
         if operands.lent is not None:
             if operands.lent is not operands.result:
                 operands.result[where] = result

@@ -15,24 +15,26 @@ from .board import IS_ORDERED, tag_of
 from .doorbell import Doorbell
 from .exchange import VIEW_SHIFT
 from .operands import RankInView
-from .shared_runner import PIECE_BYTES, Sharing
+from .shared_runner import PIECES, Pieces, Sharing
 
 logger = logging.getLogger("p2p")
 
-LEAST_BYTES: Final = REGIONS_OFFSET + 3 * PIECE_BYTES
-"""Of an arena: board, tables and slots."""
+NUM_SLOTS: Final = 3
+"""Two for inputs, and one for a result."""
 
 
 class HostMemory:
     """Without an arena of its own, this peer and all that talk to it use sockets."""
 
-    def __init__(self, peer_id: str, size: int) -> None:
+    def __init__(self, peer_id: str, size: int, pieces: Pieces = PIECES) -> None:
         """Make the arena.
 
         Args:
             peer_id: under which others find it.
             size: limit of the arena in bytes; 0: none is wanted.
+            pieces: into which operations are cut, the same at all peers.
         """
+        self._pieces = pieces
         self._mappings: dict[Member, Mapping] = {}
         self._arena: Arena | None = None
         self._freed: SimpleQueue[Region] = SimpleQueue()
@@ -41,17 +43,18 @@ class HostMemory:
         if size == 0 or not IS_ORDERED:
             return
         size -= size % mmap.PAGESIZE
-        if size < LEAST_BYTES:
-            logger.warning("arena_bytes must be %d at least, or 0; this peer exchanges through sockets", LEAST_BYTES)
+        least = least_bytes(pieces)
+        if size < least:
+            logger.warning("arena_bytes must be %d at least, or 0; this peer exchanges through sockets", least)
             return
         try:
             arena = Arena(size, peer_id)
         except ArenaError as error:
             logger.warning("%s; this peer exchanges through sockets", error)
             return
-        inputs, result = Slots.of(arena, PIECE_BYTES), arena.allocate(PIECE_BYTES)
+        inputs, result = Slots.of(arena, pieces.first_bytes), arena.allocate(pieces.first_bytes)
         if inputs is None or result is None:
-            logger.warning("%d bytes for an arena are not to be had; this peer exchanges through sockets", LEAST_BYTES)
+            logger.warning("%d bytes for an arena are not to be had; this peer exchanges through sockets", least)
             arena.close()
             return
         self._arena, self._slots = arena, (inputs, result)
@@ -101,7 +104,11 @@ class HostMemory:
         mappings = {r: self._installed[member] for r, member in enumerate(view.members) if r != rank}
         memories: list[Memory] = [mappings.get(r, self._arena) for r in range(len(view.members))]
         in_view = RankInView(rank, view.number, tag_of(view.hash))
-        return Sharing(self._arena, self._slots, memories, in_view, lambda r: mappings[r].remote_doorbell.ring())
+
+        def ring(of_rank: int) -> None:
+            mappings[of_rank].remote_doorbell.ring()
+
+        return Sharing(self._arena, self._slots, memories, in_view, ring, self._pieces)
 
     def vacate(self) -> None:
         """Leave all views, and read nobody's memory any more; that of this peer stays."""
@@ -115,3 +122,8 @@ class HostMemory:
             arena, self._arena = self._arena, None
             if arena is not None:
                 arena.close()
+
+
+def least_bytes(pieces: Pieces) -> int:
+    """Of an arena: board, tables and slots."""
+    return REGIONS_OFFSET + NUM_SLOTS * pieces.first_bytes

@@ -62,6 +62,8 @@ class OwnOperands(NamedTuple):
         lent_result: in the own arena: where others copy from. For programs that lend a result.
         result: one-dimensional, anywhere; None: the result is what is lent.
         ahead_bytes: how much of what follows could be done in one go here.
+        places: for a gather, where in `result` the input of each rank goes; otherwise the chunks of the program share
+            input and result.
     """
 
     fingerprint: bytes
@@ -70,6 +72,7 @@ class OwnOperands(NamedTuple):
     lent_result: Region | None = None
     result: Array | None = None
     ahead_bytes: int = 0
+    places: tuple[slice, ...] | None = None
 
 
 class Operands:
@@ -95,10 +98,11 @@ class Operands:
         assert result is not None, "the result has to go somewhere"
         assert self.lent is not None or not program.lends_results, "others copy from the result: lend it"
         self.result: Array = result
-        self.bounds = chunk_bounds(result.size, program.chunks)
-        whole = slice(0, self._inputs[in_view.rank].size)
-        is_part = whole.stop < result.size
-        self.input_bounds = (whole,) * program.num_chunks if is_part else self.bounds
+        if mine.places is None:
+            self.bounds = self.input_bounds = chunk_bounds(result.size, program.chunks)
+        else:
+            self.bounds = mine.places
+            self.input_bounds = (slice(0, self._inputs[in_view.rank].size),) * program.num_chunks
         assert program.num_chunks <= MOST_CHUNKS, f"{program.num_chunks} chunks"
         own.board.lend(in_view.group, turn, Lent(mine.fingerprint, *mine.input, *(region or (0, 0)), mine.ahead_bytes))
 

@@ -3,15 +3,17 @@
 They run one after the other, in the order in which they were submitted, each in *pieces*, cut alike on all ranks. What
 does not lie in the arena of this peer is copied there, piece by piece, into *slots* that take turns: a slot is written
 again only after all ranks have begun the piece after the one that it was for, and nobody reads it any more. So
-operations of any length need little of the arena. The first piece has `PIECE_BYTES`, and with it each rank says how
-long the next may be: `LONG_PIECE_BYTES` where nothing has to be copied anywhere.
+operations of any length need little of the arena. The first piece has `Pieces.first_bytes`, and with it each rank says
+how long the next may be: `Pieces.long_bytes` where nothing has to be copied anywhere. A piece of a gather is the same
+part of the input of each rank.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import xxhash
 
@@ -22,11 +24,22 @@ from collectives.programs import all_gather_program, all_reduce_program
 
 from .arena import Arena, Array, Memory, Region, Slots
 from .board import Finished
-from .exchange import Exchange
+from .exchange import DigestFunction, Exchange
 from .operands import OwnOperands, RankInView
 
-PIECE_BYTES: Final = 4 << 20
-LONG_PIECE_BYTES: Final = 64 << 20
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """How long pieces are: the same at all members of a view."""
+
+    first_bytes: int = 4 << 20
+    """The first one of an operation, and any of which something has to be copied into a slot, or out of one."""
+
+    long_bytes: int = 64 << 20
+
+
+PIECES: Final = Pieces()
+"""Of the protocol (PROTOCOL.md)."""
 
 
 class RunState(Enum):
@@ -39,12 +52,30 @@ class RunState(Enum):
     """Others have to do something first."""
 
 
+class Piece(NamedTuple):
+    """What is done of an operation in one go.
+
+    Attributes:
+        program: of this rank.
+        of_input: the part of the input.
+        result: where the result of the piece lies.
+        places: of the ranks' inputs in `result`, for a gather.
+    """
+
+    program: Program
+    of_input: slice
+    result: Array
+    places: tuple[slice, ...] | None
+
+
 class SharedRun:
     """One operation over shared memory.
 
     Attributes:
         done: the result is complete.
         fingerprint: what all ranks must have in common; 16 bytes.
+        digest_of: digests each chunk of the next piece, if not each for itself: of a gather, whose chunks are the
+            inputs of the ranks, together with the pieces before.
     """
 
     def __init__(
@@ -64,7 +95,7 @@ class SharedRun:
             program_of: a program of this rank for so many bytes.
             fingerprint: as above.
             input: one-dimensional, contiguous; only read.
-            result: likewise, memory of its own; for a gather longer than `input`.
+            result: likewise, memory of its own; for a gather `input` of each rank, one behind the other.
             reduction: what becomes of the inputs.
             weight: the input is multiplied by it first; 0 makes zeros of anything.
             checked: of the chunks, in turns, which one this rank digests as it holds it.
@@ -77,13 +108,21 @@ class SharedRun:
         self._raw, self.input, self.result = input, carried(input), carried(result)
         self._start = self._stop = 0
         self._digests: list[bytes] = []
+        is_gather = self.input.size < self.result.size
+        self._inputs = range(0, self.result.size, self.input.size) if is_gather else None
+        self.digest_of: list[DigestFunction] | None = None
+        if self._inputs is not None:
+            self.digest_of = [_running_digest() for _ in self._inputs]
 
-    def piece(self, num_bytes: int) -> tuple[Program, slice, slice]:
-        """Program of the next piece, of so many bytes at most, and where it lies in input and result."""
+    def piece(self, num_bytes: int) -> Piece:
+        """The next piece, of so many bytes of the input at most."""
         self._stop = min(self._start + num_bytes // self.input.itemsize, self.input.size)
         of_input = slice(self._start, self._stop)
-        of_result = of_input if self.input.size == self.result.size else slice(0, self.result.size)
-        return self._program_of((self._stop - self._start) * self.input.itemsize), of_input, of_result
+        program = self._program_of((self._stop - self._start) * self.input.itemsize)
+        if self._inputs is None:
+            return Piece(program, of_input, self.result[of_input], None)
+        places = tuple([slice(start + self._start, start + self._stop) for start in self._inputs])
+        return Piece(program, of_input, self.result, places)
 
     def fill(self, of_input: slice, slot: Array) -> None:
         """Write a piece of what this rank adds into `slot`."""
@@ -101,17 +140,23 @@ class SharedRun:
 
     def end_piece(self, digests: Sequence[bytes]) -> None:
         """The piece is complete, with these digests of its chunks."""
+        if self._inputs is not None:
+            self._digests.clear()  # they cover the pieces before, too
         self._digests += digests
         self._start = self._stop
         self.done = self._stop == self.input.size
 
     def digest(self) -> bytes:
-        """The digests of all chunks of the result."""
+        """The digests of all chunks of the result, in order.
+
+        A sum has the chunks of each piece, so beyond the first piece they depend on the pieces; by messages it has
+        those of the whole. A gather has the input of each rank, as by messages, however long it is.
+        """
         return b"".join(self._digests)
 
-    def missing(self, late: Sequence[int]) -> tuple[Awaited, ...]:
-        """Who is waited for, with which of the pieces, if all were of `PIECE_BYTES`."""
-        piece, num_pieces = (-(-size * self.input.itemsize // PIECE_BYTES) for size in (self._start, self.input.size))
+    def missing(self, late: Sequence[int], piece_bytes: int) -> tuple[Awaited, ...]:
+        """Who is waited for, with which of the pieces, if all were of `piece_bytes`."""
+        piece, num_pieces = (-(-size * self.input.itemsize // piece_bytes) for size in (self._start, self.input.size))
         return tuple(Awaited(rank, 0, piece, max(1, num_pieces)) for rank in late)
 
 
@@ -125,24 +170,27 @@ class Sharing:
         memories: Sequence[Memory],
         in_view: RankInView,
         ring: Callable[[int], None],
+        pieces: Pieces = PIECES,
     ) -> None:
         """Nothing runs.
 
         Args:
             arena: of this peer.
-            slots: for inputs, and one for results, of `PIECE_BYTES` each. A result is only written when all have begun
-                the piece that it is of, so nobody reads the one before any more.
+            slots: for inputs, and one for results, of `Pieces.first_bytes` each. A result is only written when all
+                have begun the piece that it is of, so nobody reads the one before any more.
             memories: of all ranks, `arena` among them.
             in_view: in the view, whose tag is on the board of `arena`.
             ring: rings the doorbell of a rank.
+            pieces: into which operations are cut.
         """
+        self._pieces = pieces
         self._arena, (self._inputs, self._result), self._in_view = arena, slots, in_view
         self._world_size = len(memories)
         self._exchange = Exchange(memories, in_view, ring, digest=xxhash.xxh3_128_digest)
         self._reducer = cache(reducer)
         self._queue: deque[SharedRun] = deque()
         self._is_open = False
-        self._piece_bytes = PIECE_BYTES
+        self._piece_bytes = pieces.first_bytes
         self._announced: Finished | None = None
         self.is_broken = False
 
@@ -153,9 +201,8 @@ class Sharing:
         rank, world_size = self._in_view.rank, self._world_size  # with `self` a cycle would keep the memory of the dead
         return lambda num_bytes: all_reduce_program(algorithm, rank, world_size, num_bytes)
 
-    def all_gather(self, num_bytes: int) -> Callable[[int], Program]:
-        """The program of this rank that gathers so many bytes of each rank: `PIECE_BYTES` at most."""
-        assert num_bytes <= PIECE_BYTES, f"{num_bytes} bytes are gathered in one piece of {PIECE_BYTES} at most"
+    def all_gather(self) -> Callable[[int], Program]:
+        """The program of this rank that gathers a piece of each rank."""
         rank, world_size = self._in_view.rank, self._world_size
         return lambda _: all_gather_program(rank, world_size)
 
@@ -190,12 +237,12 @@ class Sharing:
         run.end_piece(self._exchange.digests)
         if run.done:
             self._queue.popleft()
-        self._piece_bytes = PIECE_BYTES if run.done else self._exchange.ahead_bytes()
+        self._piece_bytes = self._pieces.first_bytes if run.done else self._exchange.ahead_bytes()
         return RunState.BUSY
 
     def _begin(self, run: SharedRun) -> None:
-        program, of_input, of_result = run.piece(self._piece_bytes)
-        input, result = run.input[of_input], run.result[of_result]
+        program, of_input, result, places = run.piece(self._piece_bytes)
+        input = run.input[of_input]
         lent_input = self._arena.region_of(input) if run.is_raw else None
         is_long = program.lends_results and lent_input is not None
         if lent_input is None:
@@ -207,15 +254,16 @@ class Sharing:
             lent_result = self._arena.region_of(result)
             into = None if lent_result is not None else result
             lent_result = lent_result or Region(self._result.offset, result.nbytes)
-        ahead_bytes = LONG_PIECE_BYTES if is_long and into is None else PIECE_BYTES
-        mine = OwnOperands(run.fingerprint, lent_input, input.dtype, lent_result, into, ahead_bytes)
-        self._exchange.begin(program, mine, self._reducer(run.reduction, run.dtype), checked=run.checked)
+        ahead_bytes = self._pieces.long_bytes if is_long and into is None else self._pieces.first_bytes
+        mine = OwnOperands(run.fingerprint, lent_input, input.dtype, lent_result, into, ahead_bytes, places)
+        reduce = self._reducer(run.reduction, run.dtype)
+        self._exchange.begin(program, mine, reduce, checked=run.checked, digest_of=run.digest_of)
         self._is_open = True
 
     def missing(self, run: SharedRun) -> tuple[Awaited, ...]:
         """Who is waited for in `run`; nobody before its turn."""
         is_first = bool(self._queue) and self._queue[0] is run and self._is_open
-        return run.missing(self._exchange.late()) if is_first else ()
+        return run.missing(self._exchange.late(), self._pieces.first_bytes) if is_first else ()
 
     # What is finished.
 
@@ -253,3 +301,14 @@ class Sharing:
     def wake(self) -> None:
         """Nobody needs to ring."""
         self._exchange.wake()
+
+
+def _running_digest() -> DigestFunction:
+    """Digests what it was given so far, as if it had come in one go."""
+    digest = xxhash.xxh3_128()
+
+    def add(data: memoryview) -> bytes:
+        digest.update(data)
+        return digest.digest()
+
+    return add

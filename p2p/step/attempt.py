@@ -7,7 +7,7 @@ loop then has the number of an older attempt, and is void.
 from typing import Final
 
 from ..errors import ShoalError
-from ..memory.shared_runner import PIECE_BYTES
+from ..memory.shared_runner import PIECES
 from .operations import ROUND_ONCE, Operation
 
 EARLY: Final = "results were handed out before their commit"
@@ -54,7 +54,7 @@ class Attempt:
         Not if it could have other bits when it is done over: where each piece of a long array has an order of its own.
         """
         num_bytes = operation.input.nbytes
-        keeps_bits = operation.algorithm in (None, *ROUND_ONCE) or num_bytes <= PIECE_BYTES
+        keeps_bits = operation.algorithm in (None, *ROUND_ONCE) or num_bytes <= PIECES.first_bytes
         return keeps_bits and len(self.operations) < MOST_EARLY and self._num_bytes + num_bytes <= MOST_EARLY_BYTES
 
     def end(self) -> list[Operation]:

@@ -285,7 +285,7 @@ class Operations:
         assert self._step is not None and self.sharing is not None
         weight = self._weight(operation)
         if operation.kind == "all_gather":
-            program_of = self.sharing.all_gather(operation.input.nbytes)
+            program_of = self.sharing.all_gather()
         else:
             program_of = self.sharing.all_reduce(operation.ran)
         run = SharedRun(

@@ -1,5 +1,6 @@
 """All ranks of a view in one process and one thread, each with an arena of its own, mapped by the others as usual."""
 
+import mmap
 import os
 import secrets
 from collections.abc import Callable, Sequence
@@ -11,13 +12,16 @@ import xxhash
 
 from collectives import Reducer, Reduction, reducer
 from collectives.program import Program
-from p2p.memory.arena import Arena, Array, Mapping, Memory, Region, Slots
+from p2p.memory.arena import REGIONS_OFFSET, Arena, Array, Mapping, Memory, Region, Slots, align
 from p2p.memory.exchange import DigestFunction, Exchange
+from p2p.memory.host_memory import NUM_SLOTS
 from p2p.memory.operands import OwnOperands, RankInView
-from p2p.memory.shared_runner import PIECE_BYTES, Sharing
+from p2p.memory.shared_runner import Pieces, RunState, SharedRun, Sharing
 
 SAME = bytes(16)
-SPACE = 5 * PIECE_BYTES
+SMALL_PIECES = Pieces(first_bytes=64 << 10, long_bytes=1 << 20)
+"""The laws of pieces do not depend on their size. Blocks (collectives/programs.py) begin at 1 MiB."""
+SPACE = 4 << 20
 """For what lies in the arena and not in a slot."""
 MOST_TURNS = 10_000
 """More than any test needs: ranks that need more wait for each other in vain."""
@@ -111,14 +115,16 @@ def ranks_of(host: Host, world_size: int, *, digest: DigestFunction = xxhash.xxh
 class Machine:
     """All peers, with slots; they enter one view after the other."""
 
-    def __init__(self, num_peers: int) -> None:
-        self.host = Host(num_peers, 9 * PIECE_BYTES)
+    def __init__(self, num_peers: int, pieces: Pieces = SMALL_PIECES, space_bytes: int = SPACE) -> None:
+        self.pieces, self.space_bytes = pieces, space_bytes
+        size = REGIONS_OFFSET + NUM_SLOTS * align(pieces.first_bytes) + space_bytes
+        self.host = Host(num_peers, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         self.slots: list[tuple[Slots, Region]] = []
         for arena in self.host.arenas:
-            inputs, results = Slots.of(arena, PIECE_BYTES), arena.allocate(PIECE_BYTES)
+            inputs, results = Slots.of(arena, pieces.first_bytes), arena.allocate(pieces.first_bytes)
             assert inputs is not None and results is not None
             self.slots.append((inputs, results))
-        spaces = [arena.allocate(SPACE) for arena in self.host.arenas]
+        spaces = [arena.allocate(space_bytes) for arena in self.host.arenas]
         self.spaces = [space for space in spaces if space is not None]
 
     def enter_view(self, *peers: int) -> list[Sharing]:
@@ -130,14 +136,13 @@ class Machine:
             return lambda other: self.rung.append((rank, other))
 
         return [
-            Sharing(self.host.arenas[peer], self.slots[peer], memories[rank], seats[rank], ring_of(rank))
+            Sharing(self.host.arenas[peer], self.slots[peer], memories[rank], seats[rank], ring_of(rank), self.pieces)
             for rank, peer in enumerate(peers)
         ]
 
     def place(self, peer: int, values: Array, offset: int = 0) -> Array:
         """The same values in the arena of `peer`."""
-        space = self.spaces[peer]
-        copy = self.host.arenas[peer].array(space._replace(length=SPACE), np.uint8)[offset : offset + values.nbytes]
+        copy = self.host.arenas[peer].array(self.spaces[peer], np.uint8)[offset : offset + values.nbytes]
         copy[:] = values.view(np.uint8)
         return copy.view(values.dtype)
 
@@ -152,3 +157,17 @@ def finish(rng: Random, *steps: Callable[[], Any]) -> None:
         if left[chosen]():
             del left[chosen]
     raise AssertionError(f"{len(left)} of {len(steps)} wait in vain")
+
+
+def carry_out(group: Sequence[Sharing], runs: Sequence[SharedRun], seed: int = 0) -> None:
+    """Until all are done. Their digests are the same."""
+
+    def step_of(sharing: Sharing, run: SharedRun) -> Callable[[], bool]:
+        def step() -> bool:
+            assert sharing.advance() is not RunState.IDLE
+            return run.done
+
+        return step
+
+    finish(Random(seed), *map(step_of, group, runs))
+    assert len({run.digest() for run in runs}) == 1

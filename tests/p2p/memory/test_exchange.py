@@ -143,14 +143,16 @@ def test_another_way_to_reduce_is_used_for_every_chunk(host: Host) -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_a_gather_copies_every_input(host: Host, world_size: int) -> None:
+def test_a_gather_copies_every_input_to_its_place_and_touches_nothing_else(host: Host, world_size: int) -> None:
     ranks, values = ranks_of(host, world_size), inputs(world_size, 7, np.int64)
-    results = [np.empty(7 * world_size, np.int64) for _ in ranks]
+    results = [np.full(9 * world_size, -1, np.int64) for _ in ranks]
+    places = tuple(slice(start + 1, start + 8) for start in range(0, 9 * world_size, 9))
     for rank, value, result in zip(ranks, values, results, strict=True):
-        call = OwnOperands(SAME, rank.lend(value), np.int64, result=result)
+        call = OwnOperands(SAME, rank.lend(value), np.int64, result=result, places=places)
         rank.exchange.begin(all_gather_program(rank.rank, world_size), call, ADD)
     finish(Random(2), *(rank.exchange.advance for rank in ranks))
-    assert all(np.array_equal(result, np.concatenate(values)) for result in results)
+    expected = np.concatenate([[-1, *value, -1] for value in values])
+    assert all(np.array_equal(result, expected) for result in results)
 
 
 # Digests.

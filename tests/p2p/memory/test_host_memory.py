@@ -16,13 +16,14 @@ from collectives import Reduction
 from gossip import Member, View
 from p2p.memory.arena import Mapping, MappingRefused, available_bytes
 from p2p.memory.board import tag_of
-from p2p.memory.host_memory import LEAST_BYTES, HostMemory
-from p2p.memory.shared_runner import PIECE_BYTES, RunState, SharedRun
+from p2p.memory.host_memory import HostMemory, least_bytes
+from p2p.memory.shared_runner import RunState, SharedRun
 from tests.gossip.members import view_of
-from tests.p2p.memory.machine import SAME, finish
+from tests.p2p.memory.machine import SAME, SMALL_PIECES, finish
 from tests.p2p.memory.processes import arenas_in
 
-SIZE = 8 * PIECE_BYTES
+SIZE = 64 * SMALL_PIECES.first_bytes
+LEAST_BYTES = least_bytes(SMALL_PIECES)
 ME = os.getpid()
 
 
@@ -36,7 +37,9 @@ class Peers:
 
     def __init__(self, *sizes: int) -> None:
         self.members = members(len(sizes))
-        self.all = [HostMemory(member.peer_id, size) for member, size in zip(self.members, sizes, strict=True)]
+        self.all = [
+            HostMemory(member.peer_id, size, SMALL_PIECES) for member, size in zip(self.members, sizes, strict=True)
+        ]
 
     def map_all(self) -> list[list[bool]]:
         """What each can read of the others."""
@@ -78,7 +81,7 @@ def test_who_wants_no_arena_has_none_and_reads_no_other(opened: ExitStack, caplo
     assert [record.levelname for record in caplog.records] == []
 
 
-@pytest.mark.parametrize("size", [16 * PIECE_BYTES, 1 << 40])
+@pytest.mark.parametrize("size", [2 * SIZE, 1 << 40])
 def test_who_is_refused_an_arena_says_so_and_goes_on_without(
     opened: ExitStack, caplog: pytest.LogCaptureFixture, size: int
 ) -> None:

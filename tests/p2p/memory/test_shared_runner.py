@@ -17,7 +17,6 @@ from collectives import (
     Reduction,
     all_reduce_schedule,
     carried,
-    one_shot_all_gather,
     scale,
 )
 from collectives.elements import FLOATS, TYPES
@@ -25,11 +24,12 @@ from p2p.errors import RemoteProtocolError
 from p2p.memory.arena import Array, Region
 from p2p.memory.board import DIGESTS_BYTES, Lent
 from p2p.memory.operands import Differs, Interrupted
-from p2p.memory.shared_runner import PIECE_BYTES, RunState, SharedRun, Sharing
+from p2p.memory.shared_runner import PIECES, Pieces, RunState, SharedRun, Sharing
 from tests.collectives.delivery import deliver
-from tests.p2p.memory.machine import SAME, SPACE, Machine, finish
+from tests.p2p.memory.machine import SAME, SMALL_PIECES, SPACE, Machine, carry_out, finish
 
 NUM_PEERS = 3
+PIECE_BYTES = SMALL_PIECES.first_bytes
 
 DType = np.dtype[Any]
 seeds = st.integers(0, 2**32 - 1)
@@ -39,6 +39,13 @@ lengths = st.one_of(st.integers(0, 20), st.sampled_from([1000, 65_537]))
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Machine]:
     machine = Machine(NUM_PEERS)
+    yield machine
+    machine.host.close()
+
+
+@pytest.fixture(scope="module")
+def full_size() -> Iterator[Machine]:
+    machine = Machine(2, PIECES, space_bytes=5 * PIECES.first_bytes)
     yield machine
     machine.host.close()
 
@@ -76,12 +83,19 @@ def by_messages(algorithm: str, values: Sequence[Array], op: str) -> bytes:
     return bits
 
 
-def by_messages_in_pieces(algorithm: str, values: Sequence[Array], op: str, *, is_lent: bool = False) -> bytes:
+def by_messages_in_pieces(
+    algorithm: str,
+    values: Sequence[Array],
+    op: str,
+    *,
+    is_lent: bool = False,
+    pieces: Pieces = SMALL_PIECES,
+) -> bytes:
     """Likewise, one piece after the other; after the first the rest in one go, if it is lent and has a lent result."""
-    length, size = PIECE_BYTES // values[0].itemsize, values[0].size
+    length, size = pieces.first_bytes // values[0].itemsize, values[0].size
     starts = [0, length] if is_lent and algorithm != "one-shot" else list(range(0, size, length))
-    pieces = [[each[start:stop] for each in values] for start, stop in pairwise([*starts, size]) if start < stop]
-    return b"".join(by_messages(algorithm, piece, op) for piece in pieces)
+    parts = [[each[start:stop] for each in values] for start, stop in pairwise([*starts, size]) if start < stop]
+    return b"".join(by_messages(algorithm, part, op) for part in parts)
 
 
 def run_of(
@@ -108,20 +122,6 @@ def run_of(
     )
     sharing.enqueue(run)
     return run
-
-
-def carry_out(group: Sequence[Sharing], runs: Sequence[SharedRun], seed: int = 0) -> None:
-    """Until all are done. Their digests are the same."""
-
-    def step_of(sharing: Sharing, run: SharedRun) -> Callable[[], bool]:
-        def step() -> bool:
-            assert sharing.advance() is not RunState.IDLE
-            return run.done
-
-        return step
-
-    finish(Random(seed), *map(step_of, group, runs))
-    assert len({run.digest() for run in runs}) == 1
 
 
 def reduce_all(
@@ -169,7 +169,7 @@ def test_every_type_and_reduction_has_the_bits_of_the_message_path(
 ) -> None:
     values = values_of(world_size, length, dtype, seed)
     results = reduce_all(machine, algorithm, values, op, is_lent=is_lent, seed=seed)
-    assert {each.tobytes() for each in results} == {by_messages(algorithm, values, op)}
+    assert {each.tobytes() for each in results} == {by_messages_in_pieces(algorithm, values, op, is_lent=is_lent)}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -179,12 +179,24 @@ def test_what_is_longer_than_a_piece_is_cut_and_each_piece_has_the_bits_of_the_m
     machine: Machine, dtype: DType, is_lent: bool, algorithm: str
 ) -> None:
     """Around a ring, and in trees, the order of additions depends on the place in the piece."""
-    for num_bytes in (PIECE_BYTES, PIECE_BYTES + dtype.itemsize, SPACE // 2 - 64):
+    for num_bytes in (PIECE_BYTES, PIECE_BYTES + dtype.itemsize, 5 * PIECE_BYTES // 2):
         values = values_of(2, num_bytes // dtype.itemsize, dtype, num_bytes)
         results = reduce_all(machine, algorithm, values, "mean", is_lent=is_lent)
         assert {each.tobytes() for each in results} == {
             by_messages_in_pieces(algorithm, values, "mean", is_lent=is_lent)
         }
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("is_lent", [False, True])
+def test_pieces_of_full_size_are_added_up_in_blocks_and_have_the_bits_of_the_message_path(
+    full_size: Machine, is_lent: bool, algorithm: str
+) -> None:
+    values = values_of(2, (5 * PIECES.first_bytes // 2 - 64) // 4, np.dtype(np.float32))
+    results = reduce_all(full_size, algorithm, values, "mean", is_lent=is_lent)
+    assert {each.tobytes() for each in results} == {
+        by_messages_in_pieces(algorithm, values, "mean", is_lent=is_lent, pieces=PIECES)
+    }
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -204,7 +216,7 @@ def test_where_all_lend_what_follows_the_first_piece_is_done_in_one_go(
     machine: Machine, algorithm: str, lenders: tuple[int, ...]
 ) -> None:
     group = machine.enter_view(0, 1, 2)
-    rest = SPACE // 2 - 64 - PIECE_BYTES
+    rest = 3 * PIECE_BYTES // 2
     values = values_of(3, (PIECE_BYTES + rest) // 4, np.dtype(np.float32))
     results = [np.empty_like(each) for each in values]
     inputs = list(values)
@@ -216,30 +228,6 @@ def test_where_all_lend_what_follows_the_first_piece_is_done_in_one_go(
     assert {each.tobytes() for each in results} == {by_messages_in_pieces(algorithm, values, "sum", is_lent=is_lent)}
     lent = [{arena.board.lent(0, turn).input_bytes for turn in (0, 1)} for arena in machine.host.arenas]
     assert lent == [{PIECE_BYTES, rest if is_lent else rest - PIECE_BYTES}] * 3
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=TYPES.values())
-@pytest.mark.parametrize("length", [0, 1, 7, 1000])
-def test_every_type_can_be_gathered(machine: Machine, dtype: DType, length: int) -> None:
-    """Bit by bit, whatever they mean."""
-    group = machine.enter_view(0, 1, 2)
-    rng = np.random.default_rng(length)
-    raw = [rng.integers(0, 2 if dtype == np.bool_ else 256, length * dtype.itemsize, np.uint8) for _ in group]
-    values, runs = [each.view(dtype) for each in raw], []
-    results = [np.full(3 * length * dtype.itemsize, 77, np.uint8).view(dtype) for _ in group]
-    for sharing, own, result in zip(group, values, results, strict=True):
-        runs.append(SharedRun(sharing.all_gather(own.nbytes), SAME, own, result, Reduction()))
-        sharing.enqueue(runs[-1])
-    carry_out(group, runs)
-    assert {each.tobytes() for each in results} == {b"".join(each.tobytes() for each in raw)}
-    if length:
-        by_message = np.empty(3 * length, dtype)
-        executions = [
-            Execution(one_shot_all_gather(r, 3), r, values[r], out, segment_bytes=64, own_chunk=r)
-            for r, out in enumerate((by_message, np.empty_like(by_message), np.empty_like(by_message)))
-        ]
-        deliver(executions, Random(0))
-        assert results[0].tobytes() == by_message.tobytes()
 
 
 # Weights.
@@ -321,7 +309,7 @@ def test_operations_run_one_after_the_other_however_early_a_rank_is(
 
     finish(rng, *map(step_of, range(3)))
     for index, (algorithm, _, _) in enumerate(calls):
-        assert {each.tobytes() for each in results[index]} == {by_messages(algorithm, values[index], "sum")}
+        assert {each.tobytes() for each in results[index]} == {by_messages_in_pieces(algorithm, values[index], "sum")}
         assert len({run[index].digest() for run in runs}) == 1
     assert [sharing.advance() for sharing in group] == [RunState.IDLE] * 3
 
@@ -484,7 +472,7 @@ def test_an_operation_that_was_cut_off_keeps_no_memory_of_others(machine: Machin
     """Found by churn: after a kill the arena of the dead stayed mapped until the garbage collector came."""
     sharing, _ = machine.enter_view(0, 1)
     own, gathered = np.zeros(2), np.zeros(4)
-    program_of = sharing.all_gather(own.nbytes)
+    program_of = sharing.all_gather()
     assert program_of is not None
     run = SharedRun(program_of, SAME, own, gathered, Reduction())
     sharing.enqueue(run)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from p2p.errors import ShoalError
-from p2p.memory.shared_runner import PIECE_BYTES
+from p2p.memory.shared_runner import PIECES
 from p2p.step.attempt import EARLY, MOST_EARLY, MOST_EARLY_BYTES, Attempt
 from tests.p2p.step.group import all_reduce
 
@@ -49,5 +49,5 @@ def test_what_may_have_other_bits_when_it_is_done_over_is_not_handed_out_early(
     algorithm: str | None, is_taken: bool
 ) -> None:
     attempt = Attempt()
-    assert attempt.takes(all_reduce(np.ones(PIECE_BYTES, np.uint8), algorithm))
-    assert attempt.takes(all_reduce(np.ones(PIECE_BYTES + 1, np.uint8), algorithm)) is is_taken
+    assert attempt.takes(all_reduce(np.ones(PIECES.first_bytes, np.uint8), algorithm))
+    assert attempt.takes(all_reduce(np.ones(PIECES.first_bytes + 1, np.uint8), algorithm)) is is_taken

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from collectives import ALGORITHMS, OPS
 from p2p.errors import RemoteProtocolError
 from p2p.memory.board import Lent
-from p2p.memory.shared_runner import PIECE_BYTES, RunState
+from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Segment
 from p2p.step.operations import Operation
 from tests.p2p.memory.machine import Machine
@@ -149,15 +149,21 @@ def test_other_results_have_another_digest(machine: Machine) -> None:
     assert len(digests) == 2
 
 
-def test_a_gather_of_as_much_as_a_slot_holds_is_one_of_all(machine: Machine) -> None:
-    group, values = sharing_view(machine, 2), inputs_of(2, PIECE_BYTES // 8, np.int64)
-    operations = [Operation("all_gather", own, own, own.shape, "one-shot") for own in values]
-    for each, operation in zip(group.all, operations, strict=True):
-        each.submit(0, operation)
-        each.close(0, b"")
-    group.deliver()
-    group.finished()
-    assert all(np.array_equal(operation.result, np.concatenate(values)) for operation in operations)
+@pytest.mark.parametrize("num_bytes", [8, 64 << 10, (64 << 10) + 8, 200_000])
+def test_a_gather_has_the_result_and_the_digest_of_the_message_path_however_long_it_is(
+    machine: Machine, num_bytes: int
+) -> None:
+    group, other, values = sharing_view(machine, 3), new_view(3, 0), inputs_of(3, num_bytes // 8, np.int64)
+    finished = []
+    for each in (group, other):
+        operations = [Operation("all_gather", own, own, own.shape, "one-shot") for own in values]
+        for peer, operation in zip(each.all, operations, strict=True):
+            peer.submit(0, operation)
+            peer.close(0, b"")
+        each.deliver()
+        finished.append(each.finished())
+        assert all(np.array_equal(operation.result, np.concatenate(values)) for operation in operations)
+    assert finished[0] == finished[1]
 
 
 # Weights.

@@ -16,13 +16,14 @@ from gossip.effects import Activated, Committed, Diverged, Effect, Overheard, Se
 from gossip.messages import NOT_CALLED, Abort, Beat, Body, Decide, Kind, Progress, Ready, Report
 from p2p.errors import OperationInterrupted, OperationMismatch
 from p2p.memory.host_memory import HostMemory
-from p2p.memory.shared_runner import PIECE_BYTES, RunState
+from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Frames
 from p2p.net.transport import Transport
 from p2p.step.notices import Admitted, Commit, Early, Notice
 from p2p.step.operations import Operation
 from p2p.step.steps import Steps
 from tests.gossip.cores import after, first_view, member_of, only
+from tests.p2p.memory.machine import SMALL_PIECES, SPACE
 from tests.p2p.step.group import all_reduce
 
 STATE = b"of the parameters"[:16]
@@ -34,7 +35,7 @@ class Peer:
     def __init__(self, me: Member, view: View, folder: Path) -> None:
         control, data = (f"ipc://{folder}/{me.peer_id}.{name}" for name in ("control", "data"))
         self.transport = Transport(control, data)
-        self.host_memory = HostMemory(me.peer_id, 8 * PIECE_BYTES)
+        self.host_memory = HostMemory(me.peer_id, SPACE, SMALL_PIECES)
         self.core: Core = member_of(view, me)
         self.frames = Frames(me, self.transport)
         self.effects: list[Effect] = []
