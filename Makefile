@@ -8,13 +8,14 @@ SEEDS ?= 200
 FIRST ?= 0
 MUTANTS ?=
 EXAMPLES ?= 10000
+THOROUGH ?= 300
 EVENTS ?= 150
 SEED ?= 0
 
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test check simulate churn coverage figures fuzz mutants api clean
+.PHONY: install demo test thorough check simulate churn coverage figures fuzz mutants api clean
 
 install: $(STAMP)
 
@@ -31,7 +32,11 @@ demo: $(STAMP)
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m tests.everything
+
+# The laws of the pure packages, with many examples each.
+thorough: $(STAMP)
+	SHOAL_EXAMPLES=$(THOROUGH) $(BIN)/python -m pytest --timeout 0 -n logical tests/gossip tests/collectives tests/p2p
 
 check: $(STAMP)
 	$(BIN)/ruff format --check
@@ -47,14 +52,14 @@ churn: $(STAMP)
 	$(BIN)/python -m tests.churn --events $(EVENTS) --seed $(SEED)
 
 coverage: $(STAMP)
-	$(BIN)/python -m coverage run -m pytest tests/gossip tests/collectives
+	SHOAL_EXAMPLES=$(THOROUGH) $(BIN)/python -m coverage run -m pytest tests/gossip tests/collectives
 	$(BIN)/python -m coverage report --include 'gossip/*,collectives/*' --fail-under 100
 
 figures: $(STAMP)
 	$(BIN)/python -m tests.figures
 
 fuzz: $(STAMP)
-	SHOAL_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout 0 tests/gossip/test_fuzz.py
+	SHOAL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout 0 tests/gossip/test_fuzz.py
 
 # Each rule of the protocol removed in turn: does the simulation notice? MUTANTS=--from-zero tries every seed.
 mutants: $(STAMP)

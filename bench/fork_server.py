@@ -1,6 +1,6 @@
-"""The process that `bench.zygote` forks peers from: it has imported torch and p2p, and runs no thread.
+"""The process that `bench.zygote` forks peers from: it has imported what they need, and runs no thread.
 
-    python -m bench.fork_server FD
+    python -m bench.fork_server FD MODULE ...
 
 FD is a SOCK_SEQPACKET socket; every packet is one JSON object. A request names a script, and carries three descriptors:
 stdin, stdout and stderr of the process to fork. The answer is its pid, with a handle of the process (pidfd) beside it.
@@ -8,10 +8,13 @@ When a process ends, its session is killed, and its exit code told. When the req
 that was forked is killed.
 
 A fork differs from a plain process in this: `hash()` has the seed of all its siblings, settings that a library reads
-when it is loaded (OMP_NUM_THREADS, MALLOC_*) are those of this process, and memory that nobody writes is shared.
+when it is loaded (OMP_NUM_THREADS, MALLOC_*) are those of this process, memory that nobody writes is shared, and at its
+end the libraries that were loaded here are not taken apart.
 """
 
+import ctypes
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -20,7 +23,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -46,7 +49,7 @@ def main() -> None:
     """Serve until the requester has gone; in a fork, run what was asked for."""
     requester = socket.socket(fileno=int(sys.argv[1]))
     requester.settimeout(ANSWER_S)
-    import_all()
+    import_all(sys.argv[2:])
     check_alone()
     requester.send(b'{"ready": true}')
     request = Server(requester).serve()
@@ -54,13 +57,10 @@ def main() -> None:
         run(request)
 
 
-def import_all() -> None:
+def import_all(modules: Sequence[str]) -> None:
     """Import what peers need, so that no fork has to."""
-    import torch._dynamo  # the first optimizer imports it
-
-    import p2p
-
-    assert p2p.DataParallel is not None and torch is not None
+    for module in modules:
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()  # a collection in a fork would write to, and so copy, every page that has an object
 
@@ -112,8 +112,9 @@ class Server:
         return False
 
     def _become_peer(self, fds: list[int], prepare: Callable[[], None] | None) -> None:
-        """A session of its own, and no descriptor but the three that were sent."""
+        """A session of its own, no descriptor but the three that were sent, and signals as in the foreground."""
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without
         if prepare is not None:
             prepare()
         for standard, fd in enumerate(fds):
@@ -146,6 +147,8 @@ class Server:
 
 def run(request: Request) -> None:
     """Run the script as its own program."""
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)  # or torch would unregister each of its operators: a quarter of a second
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environ)

@@ -1,4 +1,4 @@
-"""Starts peers in milliseconds: forks of one process that has imported torch (fork_server.py).
+"""Starts peers in milliseconds: forks of one process that has imported what they need (fork_server.py).
 
 A fork is a process of its own, in a session of its own, with its own environment and output; SIGKILL, SIGSTOP and
 SIGCONT do to it what they do to any. None outlives the zygote, or the thread that made it.
@@ -24,6 +24,10 @@ ROOT: Final = Path(__file__).parents[1]
 IMPORT_S: Final = 120.0
 ANSWER_S: Final = 20.0
 MAX_BYTES: Final = 1 << 12
+
+WITHOUT_TORCH: Final = ("p2p",)
+WITH_TORCH: Final = ("p2p", "p2p.training", "torch._dynamo")
+"""The first optimizer imports the last one."""
 
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -72,8 +76,8 @@ class Child:
 class Zygote:
     """Forks processes until the end of `with`. For one thread."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        """Import torch in a process with this environment; takes seconds.
+    def __init__(self, environ: Mapping[str, str], modules: Sequence[str] = WITH_TORCH) -> None:
+        """Import `modules` in a process with this environment; takes seconds with torch.
 
         Raises:
             RuntimeError: it ended, or is not ready in time.
@@ -82,7 +86,7 @@ class Zygote:
         self._children: dict[int, Child] = {}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.fork_server", str(theirs.fileno())],
+                [sys.executable, "-m", "bench.fork_server", str(theirs.fileno()), *modules],
                 cwd=ROOT,
                 env={**environ, **ONE_THREAD, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
@@ -98,9 +102,17 @@ class Zygote:
             raise
 
     def start(
-        self, script: Path, arguments: Sequence[str], environ: Mapping[str, str], stdout: int, stderr: int
+        self,
+        script: Path,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        *,
+        stdin: int | None = None,
+        folder: Path | None = None,
     ) -> Child:
-        """`python script arguments` in an environment of its own, without stdin.
+        """`python script arguments` in an environment of its own.
 
         Args:
             script: its folder is the first in which it looks for modules.
@@ -108,6 +120,8 @@ class Zygote:
             environ: the whole of it.
             stdout: a descriptor, which stays the caller's.
             stderr: the same.
+            stdin: the same; None: it is empty.
+            folder: in which it runs; None: in that of this process.
 
         Raises:
             RuntimeError: the process that forks has ended, or does not answer.
@@ -116,10 +130,11 @@ class Zygote:
             "script": str(script.absolute()),
             "arguments": list(arguments),
             "environ": dict(environ),
-            "folder": os.getcwd(),
+            "folder": str(folder or Path.cwd()),
         }
         with open(os.devnull, "rb") as nothing:
-            socket.send_fds(self._socket, [json.dumps(request).encode()], [nothing.fileno(), stdout, stderr])
+            fds = [nothing.fileno() if stdin is None else stdin, stdout, stderr]
+            socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
         known = set(self._children)
         deadline = time.monotonic() + ANSWER_S
         while not (new := self._children.keys() - known):

@@ -4,22 +4,36 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import settings
 
-from bench.zygote import Zygote
+from bench.zygote import WITH_TORCH, WITHOUT_TORCH, Zygote
 from tests.live.swarm import Swarm
+
+settings.register_profile("shoal", max_examples=int(os.environ.get("SHOAL_EXAMPLES", "50")), deadline=None)
+settings.load_profile("shoal")
+"""A law that does not say otherwise is tried with so many examples, new ones each time; `make thorough` takes more."""
 
 
 @pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[Swarm]:
+def swarm(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Swarm]:
     """An empty swarm of its own. At the end nothing of it may run, and no file of it be left but the lock."""
+    has_torch = request.node.get_closest_marker("torch") is not None
+    zygote: Zygote = request.getfixturevalue("torch_zygote" if has_torch else "zygote")
     with TemporaryDirectory(prefix="shoal-", dir="/tmp") as home:  # tmp_path can be too long for a socket
-        private = Swarm(Path(home), tmp_path)
+        private = Swarm(Path(home), tmp_path, zygote)
         yield private
         private.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
+    """Forks processes without torch."""
+    with Zygote(os.environ, WITHOUT_TORCH) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def torch_zygote() -> Iterator[Zygote]:
     """Forks processes that have torch."""
-    with Zygote(os.environ) as running:
+    with Zygote(os.environ, WITH_TORCH) as running:
         yield running

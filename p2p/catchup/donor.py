@@ -61,10 +61,22 @@ class _Stream:
 class Donor:
     """Streams to observers and joiners, and who waits for a state."""
 
-    def __init__(self, send: Callable[[Member, int, ParcelSegment], None], *, segment_bytes: int) -> None:
-        """Nobody asks yet. `send` takes target, stream and segment; a segment has at most `segment_bytes`."""
+    def __init__(
+        self,
+        send: Callable[[Member, int, ParcelSegment], None],
+        *,
+        segment_bytes: int,
+        most_fed_bytes: int = MOST_FED_BYTES,
+    ) -> None:
+        """Nobody asks yet.
+
+        Args:
+            send: takes target, stream and segment.
+            segment_bytes: of a segment, at most.
+            most_fed_bytes: of the steps that wait for their turn to one peer, beyond the fewest.
+        """
         self._send = send
-        self._segment_bytes = segment_bytes
+        self._segment_bytes, self._most_fed_bytes = segment_bytes, most_fed_bytes
         self._packer: tuple[int, Packer] | None = None
         self._withheld: int | None = None
         self._waiting: dict[Member, tuple[int, bool]] = {}
@@ -160,7 +172,7 @@ class Donor:
         for feed in feeds:
             stream = self._streams.get(feed.member)
             kept = stream.steps() if stream is not None else []
-            is_short = len(kept) < MOST_FED and sum(step.num_bytes for step in kept) < MOST_FED_BYTES
+            is_short = len(kept) < MOST_FED and sum(step.num_bytes for step in kept) < self._most_fed_bytes
             if len(kept) < FEWEST_FED or is_short:
                 self._put(now, feed.member, parcel)
 

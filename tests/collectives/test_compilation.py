@@ -66,7 +66,6 @@ def test_every_type_and_reduction_has_the_bits_of_the_messages(
 
 
 @given(st.sampled_from(sorted(BUILDS)), st.integers(2, 5), st.integers(1, 2), st.data(), seeds)
-@settings(deadline=None, max_examples=300)
 def test_every_schedule_that_is_right_makes_programs_that_are(
     name: str, world_size: int, num_blocks: int, data: st.DataObject, seed: int
 ) -> None:

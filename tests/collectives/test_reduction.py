@@ -86,7 +86,6 @@ def test_every_type_and_reduction_is_right_and_leaves_equal_bits(
 
 
 @given(types, world_sizes, lengths, st.data(), seeds)
-@settings(deadline=None, max_examples=200)
 def test_in_rank_order_the_bits_depend_on_no_cut_and_no_algorithm(
     dtype: DType, world_size: int, length: int, data: st.DataObject, seed: int
 ) -> None:
@@ -99,7 +98,6 @@ def test_in_rank_order_the_bits_depend_on_no_cut_and_no_algorithm(
 
 
 @given(floats, st.sampled_from(["min", "max"]), st.integers(2, 6), st.data(), seeds)
-@settings(deadline=None, max_examples=100)
 def test_min_and_max_are_the_same_bits_by_every_algorithm_whatever_the_values(
     dtype: DType, op: str, world_size: int, data: st.DataObject, seed: int
 ) -> None:
@@ -208,7 +206,6 @@ def reduced(inputs: Sequence[Array], op: str, cuts: Sequence[int] = ()) -> Array
 
 
 @given(types, world_sizes, lengths, st.data(), seeds)
-@settings(deadline=None, max_examples=200)
 def test_all_at_once_the_bits_are_those_of_an_execution_wherever_it_is_cut(
     dtype: DType, world_size: int, length: int, data: st.DataObject, seed: int
 ) -> None:
@@ -220,7 +217,6 @@ def test_all_at_once_the_bits_are_those_of_an_execution_wherever_it_is_cut(
 
 
 @given(floats, st.sampled_from(OPS), st.integers(1, 6), st.data(), seeds)
-@settings(deadline=None, max_examples=100)
 def test_all_at_once_special_values_become_what_they_do_in_an_execution(
     dtype: DType, op: str, world_size: int, data: st.DataObject, seed: int
 ) -> None:

@@ -1,9 +1,5 @@
-"""Whatever arrives, in whatever order and at whatever time: nothing raises, and what is retained stays bounded.
+"""Whatever arrives, in whatever order and at whatever time: nothing raises, and what is retained stays bounded."""
 
-`SHOAL_FUZZ_EXAMPLES` says how many examples each law is tried with.
-"""
-
-import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,8 +53,7 @@ from .arbitrary import BYTES, MEMBERS, NUMBERS, claims, envelopes, of
 from .cores import LAYOUT, NOTHING, core, founder, joiner, say, seated, view_with
 from .members import LINEAGE, A, B, C, claim
 
-EXAMPLES = int(os.environ.get("SHOAL_FUZZ_EXAMPLES", "200"))
-LAW = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+LAW = settings(suppress_health_check=list(HealthCheck))
 CODEC, WIRE = Codec([Envelope, AcceptorRecord]), Codec([Envelope])
 
 STRANGER = Member("stranger", 1)

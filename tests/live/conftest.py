@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from bench.zygote import Zygote
 from p2p.host.keys import write_key
 from tests.live.swarm import Swarm
 
@@ -16,7 +17,7 @@ NewHost = Callable[[], Swarm]
 
 
 @pytest.fixture
-def new_host(tmp_path: Path) -> Iterator[NewHost]:
+def new_host(tmp_path: Path, zygote: Zygote) -> Iterator[NewHost]:
     """A host that has nothing in common with the others but the network. Their scripts and receipts may not mix."""
     hosts: list[Swarm] = []
     with ExitStack() as stack:
@@ -25,7 +26,7 @@ def new_host(tmp_path: Path) -> Iterator[NewHost]:
             home = stack.enter_context(TemporaryDirectory(prefix="shoal-", dir="/tmp"))
             folder = tmp_path / str(len(hosts))
             folder.mkdir()
-            hosts.append(Swarm(Path(home), folder))
+            hosts.append(Swarm(Path(home), folder, zygote))
             stack.callback(hosts[-1].close)
             return hosts[-1]
 

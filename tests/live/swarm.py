@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
+
+from bench.zygote import Child, Zygote
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,24 +53,21 @@ with p2p.join() as peer:
 class Process:
     """A child, and every line that it has printed so far."""
 
-    def __init__(self, command: Sequence[str], environ: dict[str, str], folder: Path) -> None:
-        self._child = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
+    def __init__(self, start: Callable[[int, int, int], subprocess.Popen[bytes] | Child]) -> None:
+        """`start` starts it, with these descriptors as stdin, stdout and stderr."""
+        (stdin, told), (printed, stdout), (complained, stderr) = os.pipe(), os.pipe(), os.pipe()
+        try:
+            self._child = start(stdin, stdout, stderr)
+        finally:
+            for theirs in (stdin, stdout, stderr):
+                os.close(theirs)
         self.pid = self._child.pid
+        self._stdin = os.fdopen(told, "w", buffering=1)
         self.stdout: list[str] = []
         self.stderr: list[str] = []
         self._news = threading.Condition()
         self._num_open = 2
-        assert self._child.stdout is not None and self._child.stderr is not None
-        pairs = ((self._child.stdout, self.stdout), (self._child.stderr, self.stderr))
+        pairs = ((os.fdopen(printed), self.stdout), (os.fdopen(complained), self.stderr))
         self._listeners = [threading.Thread(target=self._listen, args=pair, daemon=True) for pair in pairs]
         for listener in self._listeners:
             listener.start()
@@ -123,8 +122,7 @@ class Process:
 
     def tell(self, word: str) -> None:
         """One line to the script's stdin."""
-        assert self._child.stdin is not None
-        self._child.stdin.write(word + "\n")
+        self._stdin.write(word + "\n")
 
     def send_signal(self, number: signal.Signals) -> None:
         self._child.send_signal(number)
@@ -141,8 +139,7 @@ class Process:
             raise AssertionError(f"it does not end\n{self.report()}") from None
         for listener in self._listeners:
             listener.join(HANG_S)
-        assert self._child.stdin is not None
-        self._child.stdin.close()
+        self._stdin.close()
         return code
 
     def has_ended(self) -> bool:
@@ -156,12 +153,19 @@ class Process:
 class Swarm:
     """Peers that meet in one registry folder."""
 
-    def __init__(self, home: Path, folder: Path) -> None:
-        """`home` has a short path, since a socket's takes 107 bytes; `folder` is for scripts and receipts."""
+    def __init__(self, home: Path, folder: Path, zygote: Zygote) -> None:
+        """Nothing runs.
+
+        Args:
+            home: has a short path, since a socket's takes 107 bytes.
+            folder: for scripts and receipts.
+            zygote: forks the peers: each is a process like any other (test_zygote.py), without seconds of imports.
+        """
         self.home = home
+        self._zygote = zygote
         self.policy = "live"
         self.prefix: tuple[str, ...] = ()
-        """Of each command: what runs it, and where."""
+        """Of each command: what runs it, and where; such peers are programs of their own."""
         self.environ: dict[str, str] = {}
         """For all that are started from now on."""
         self.leaves_files = False
@@ -182,7 +186,10 @@ class Swarm:
     def start(self, script: str, *arguments: str, min_peers: int = 1, name: str = "default") -> Process:
         """One peer that runs the source `script`."""
         environ = {"SHOAL_MIN_PEERS": str(min_peers), "SHOAL_SWARM": name, "SHOAL_POLICY": self.policy}
-        return self._start([self._write(script), *arguments], environ)
+        path = self._write(script)
+        if self.prefix:
+            return self._execute([str(path), *arguments], environ)
+        return self._fork(path, arguments, environ)
 
     def start_all(self, count: int, script: str, *arguments: str) -> list[Process]:
         """`count` peers, the first of which founds the swarm and is rank 0; step 0 waits for all."""
@@ -193,16 +200,32 @@ class Swarm:
 
     def launch(self, count: int, script: str, *arguments: str, options: Sequence[str] = ()) -> Process:
         """`shoal run -n count`, with more `options`; `arguments` are the script's."""
-        return self._start(["-m", "p2p.cli", "run", "-n", str(count), *options, self._write(script), *arguments], {})
+        command = ["-m", "p2p.cli", "run", "-n", str(count), *options, str(self._write(script)), *arguments]
+        return self._execute(command, {})
 
-    def _write(self, script: str) -> str:
+    def _write(self, script: str) -> Path:
         path = self._folder / f"script{len(self._started)}.py"
         path.write_text(script)
-        return str(path)
+        return path
 
-    def _start(self, arguments: Sequence[str], environ: dict[str, str]) -> Process:
+    def _fork(self, script: Path, arguments: Sequence[str], environ: dict[str, str]) -> Process:
+        whole = self._environ | self.environ | environ
+
+        def start(stdin: int, stdout: int, stderr: int) -> Child:
+            return self._zygote.start(script, arguments, whole, stdout, stderr, stdin=stdin, folder=self._folder)
+
+        return self._keep(Process(start))
+
+    def _execute(self, arguments: Sequence[str], environ: dict[str, str]) -> Process:
         command = [*self.prefix, sys.executable, *arguments]
-        process = Process(command, self._environ | self.environ | environ, self._folder)
+        whole = self._environ | self.environ | environ
+
+        def start(stdin: int, stdout: int, stderr: int) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(command, cwd=self._folder, env=whole, stdin=stdin, stdout=stdout, stderr=stderr)
+
+        return self._keep(Process(start))
+
+    def _keep(self, process: Process) -> Process:
         self._started.append(process)
         return process
 

@@ -149,7 +149,7 @@ def test_what_is_well_formed_but_of_no_member_and_no_view_changes_nothing(swarm:
     intruder = Intruder(swarm, peers[1])
     peers[1].expect_step(5)
     finish = m.Finish(10**6, b"d" * 16, b"", 2)
-    ready = m.Ready(True, 10**6, b"d" * 16, finish, 2, "because")
+    ready = m.Ready(True, 10**6, b"d" * 16, finish, m.GivenUp(10**6 + 1, 2, m.Cause.MISMATCH, "because", 2))
     bodies: list[m.Body] = [
         m.Ping(7, ()),
         m.Ack(7, ()),

@@ -8,16 +8,16 @@ from tests.live.churn import Churn, check_chain, check_samples
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_peers_that_are_killed_join_and_leave_at_random_lose_no_step_and_leave_nothing(
-    zygote: Zygote, seed: int
+    torch_zygote: Zygote, seed: int
 ) -> None:
-    churn = Churn(zygote, seed)
+    churn = Churn(torch_zygote, seed)
     receipts = churn.run(20)
     assert churn.events.total == 20 and min(churn.events.kills, churn.events.joins, churn.events.leaves) > 0
     assert len(receipts) > 20
 
 
-def test_the_checks_notice_a_step_that_is_missing_and_a_sample_that_counts_twice(zygote: Zygote) -> None:
-    receipts = Churn(zygote, 2).run(1)
+def test_the_checks_notice_a_step_that_is_missing_and_a_sample_that_counts_twice(torch_zygote: Zygote) -> None:
+    receipts = Churn(torch_zygote, 2).run(1)
     with pytest.raises(AssertionError):
         check_chain(receipts[:5] + receipts[6:])
     with pytest.raises(AssertionError, match="again"):

@@ -1,7 +1,11 @@
 """Two peers that are processes, and train in all the ways that scripts have. The cases are in training_cases.py."""
 
+import pytest
+
 from tests.live.swarm import Swarm
 from tests.live.training_cases import CASES
+
+pytestmark = pytest.mark.torch
 
 
 def test_what_scripts_do_trains_as_in_one_process(swarm: Swarm) -> None:

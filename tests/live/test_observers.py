@@ -4,11 +4,14 @@ import re
 import signal
 from collections.abc import Sequence
 
+import pytest
 import torch
 from torch import nn
 
 from p2p.step.receipts import Moment, Receipt, read_moments, read_receipts
 from tests.live.swarm import Process, Swarm, name
+
+pytestmark = pytest.mark.torch
 
 WIDTH = 32
 

@@ -4,6 +4,8 @@ import pytest
 
 from tests.live.swarm import Swarm
 
+pytestmark = pytest.mark.torch
+
 REDUCTIONS = """
 import numpy as np
 import torch

@@ -15,6 +15,8 @@ from p2p.session.sampler import ElasticSampler
 from p2p.step.receipts import Receipt, read_receipts
 from tests.live.swarm import Process, Swarm, name
 
+pytestmark = pytest.mark.torch
+
 NUM_SAMPLES, GLOBAL_BATCH, EPOCHS, SEED = 600, 12, 2, 5
 
 

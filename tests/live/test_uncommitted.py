@@ -235,6 +235,9 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
     peer.wait_view()
     before = peer.done
     add(commit=False)
+    print("added", peer.rank)
+    if peer.rank == 1:
+        sys.stdin.readline()  # until all have that sum, or the slow would be interrupted in it
     try:
         with peer.step():
             peer.all_reduce(np.ones(3))
@@ -257,8 +260,10 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
 @ARENAS
 def test_who_withdraws_takes_back_what_was_handed_out_and_everybody_hears_of_it(swarm: Swarm, arena_bytes: int) -> None:
     peers = swarm.start_all(3, WITHDRAWN, str(arena_bytes))
+    by_rank = {peer.expect("added").split()[1]: peer for peer in peers}
+    by_rank["1"].tell("go on")
     assert [peer.end() for peer in peers] == [0, 0, 0], "\n".join(peer.report() for peer in peers)
-    printed = sorted(peer.stdout[1:] for peer in peers)
+    printed = sorted(peer.stdout[2:] for peer in peers)
     assert printed == [["interrupted", "steps 1"]] * 2 + [["withdrawn", "interrupted", "steps 1"]]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.zygote import Child, Zygote
+from bench.zygote import WITHOUT_TORCH, Child, Zygote
 from p2p.host.processes import process_start
 
 HANG_S = 20.0
@@ -57,7 +57,11 @@ class Output:
             return zygote.start(self.script, arguments, environ, out.fileno(), err.fileno())
 
 
-def test_a_fork_runs_a_script_as_a_program_of_its_own(zygote: Zygote, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["zygote", "torch_zygote"])
+def test_a_fork_runs_a_script_as_a_program_of_its_own(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    zygote: Zygote = request.getfixturevalue(kind)
     (tmp_path / "neighbour.py").write_text("WORD = 'found'\n")
     outputs = [Output(tmp_path, DESCRIBE, name) for name in ("first", "second")]
     children = [output.start(zygote, "a", "b c", ONLY="this") for output in outputs]
@@ -78,7 +82,7 @@ def test_a_fork_runs_a_script_as_a_program_of_its_own(zygote: Zygote, tmp_path: 
             "stdin": "",
             "tasks": 1,
             "handlers": [True, True],
-            "has_torch": True,
+            "has_torch": kind == "torch_zygote",
         }
     )
 
@@ -115,11 +119,23 @@ def test_a_script_that_raises_says_so_and_ends_with_1(zygote: Zygote, tmp_path: 
     assert output.stderr.read_text().splitlines()[-1] == "ValueError: what now"
 
 
+def test_a_fork_can_be_interrupted_although_a_shell_has_started_the_zygote_in_the_background(tmp_path: Path) -> None:
+    """Such a shell has it ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        zygote = Zygote(os.environ, WITHOUT_TORCH)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with zygote:
+        child = Output(tmp_path, "import signal\nsignal.raise_signal(signal.SIGINT)").start(zygote)
+        assert child.wait(HANG_S) == -signal.SIGINT
+
+
 REQUESTER = """
 import os, sys
 from pathlib import Path
-from bench.zygote import Zygote
-zygote = Zygote(os.environ)
+from bench.zygote import WITHOUT_TORCH, Zygote
+zygote = Zygote(os.environ, WITHOUT_TORCH)
 print(*[zygote.start(Path(sys.argv[1]), (), {}, 1, 2).pid for _ in range(2)], flush=True)
 if "close" in sys.argv:
     zygote.close()

@@ -1,4 +1,4 @@
-"""Each missing rule is noticed, by the seed or the scenario on record for it. `make mutants` tries from zero."""
+"""A missing rule is noticed, by the seed or the scenario on record for it. `make mutants` tries every one."""
 
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -12,16 +12,31 @@ from .hunt import Catch, known
 from .mutant import without
 from .mutants import MUTANTS
 
+CHOSEN = (
+    "R2: commit at one's own finish",
+    "R4: READY without the finished step",
+    "R5: what was finished survives the redo",
+    "R16: a barrier counts what was finished of a step that is given up",
+    "operations that differ are summed",
+    "R9: a joiner is counted before it is current",
+    "R10: the board is not looked at",
+    "R12: half counts without rank 0",
+    "R13: silence is as good as proof",
+    "R14: nobody notices its own pause",
+    "SWIM: the end of a member is not final",
+)
+"""One of each kind of rule. They show that the simulation still notices what it should; `make mutants` tries all."""
+
 
 @cache
 def catches() -> dict[str, Catch]:
     """What has caught each, found on all cores."""
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as executor:
-        return dict(zip(MUTANTS, executor.map(known, MUTANTS), strict=True))
+        return dict(zip(CHOSEN, executor.map(known, CHOSEN), strict=True))
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", CHOSEN)
 def test_a_missing_rule_is_noticed(name: str) -> None:
     assert catches()[name].invariant in MUTANTS[name].breaks, catches()[name]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gossip import Member
 from gossip.effects import Feed
 from gossip.messages import Finish
-from p2p.catchup.donor import FEWEST_FED, MOST_FED, MOST_FED_BYTES, PATIENCE_S, WINDOW, Donor
+from p2p.catchup.donor import FEWEST_FED, MOST_FED, PATIENCE_S, WINDOW, Donor
 from p2p.net.frames import Taken
 from p2p.net.parcels import Assembly, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord
 from p2p.step.notices import Commit
@@ -16,13 +16,14 @@ from p2p.step.receipts import write_receipt
 from tests.p2p.net.parcels import A, B, C, digest, state, view_of
 
 SEGMENT_BYTES = 100
+MOST_FED_BYTES = 100_000
 
 
 class Giver(Donor):
     """What it sends arrives at once; whoever is `deaf` does not say so."""
 
     def __init__(self) -> None:
-        super().__init__(self._deliver, segment_bytes=SEGMENT_BYTES)
+        super().__init__(self._deliver, segment_bytes=SEGMENT_BYTES, most_fed_bytes=MOST_FED_BYTES)
         self.deaf: set[Member] = set()
         self.under_way: list[tuple[Member, int, ParcelSegment]] = []
         self.came: list[tuple[Member, Parcel]] = []

@@ -249,7 +249,7 @@ def test_a_fed_step_is_handed_out_when_the_same_operations_are_submitted(observe
     observer.submit(6, operation)
     (commit,) = observer.told
     assert isinstance(commit, Commit) and commit.operations == [operation] and commit.view == view_of(A)
-    assert (commit.receipt.step, commit.receipt.algorithm) == (6, "ring")
+    assert (commit.receipt.step, commit.receipt.algorithms) == (6, ("ring",))
     assert commit.receipt.contributions == (Contribution(A.peer_id, 1, -1, 0),)
     assert (operation.result == 5.0).all() and (operation.input == 1.0).all()
     assert observer.core.done == 6

@@ -12,6 +12,7 @@ import xxhash
 
 from collectives import Array, Reducer, Reduction, reducer
 from collectives.program import Program
+from collectives.programs import all_gather_program, all_reduce_program
 from p2p.memory.arena import REGIONS_OFFSET, Arena, Mapping, Memory, Region, Slots, align
 from p2p.memory.exchange import DigestFunction, Exchange
 from p2p.memory.host_memory import NUM_SLOTS
@@ -173,3 +174,15 @@ def carry_out(group: Sequence[SharedRunner], runs: Sequence[SharedRun], seed: in
 
     finish(Random(seed), *map(step_of, group, runs))
     assert len({run.digest() for run in runs}) == 1
+
+
+def all_reduce_of(runner: SharedRunner, algorithm: str) -> Callable[[int], Program]:
+    """The programs of a rank for an algorithm."""
+    rank, world_size = runner._in_view.rank, len(runner._exchange._boards)
+    return lambda num_bytes: all_reduce_program(algorithm, rank, world_size, num_bytes)
+
+
+def gather_of(runner: SharedRunner) -> Callable[[int], Program]:
+    """The program of a rank that gathers a piece of each."""
+    program = all_gather_program(runner._in_view.rank, len(runner._exchange._boards))
+    return lambda _: program

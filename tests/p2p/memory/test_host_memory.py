@@ -19,7 +19,7 @@ from p2p.memory.board import tag_of
 from p2p.memory.host_memory import HostMemory, least_bytes
 from p2p.memory.shared_runner import RunState, SharedRun
 from tests.gossip.members import view_of
-from tests.p2p.memory.machine import SAME, SMALL_PIECES, finish
+from tests.p2p.memory.machine import SAME, SMALL_PIECES, all_reduce_of, finish
 from tests.p2p.memory.processes import arenas_in
 
 SIZE = 64 * SMALL_PIECES.first_bytes
@@ -142,7 +142,7 @@ def test_who_is_forgotten_is_held_no_longer_than_the_view_in_which_it_is(opened:
     other.close()
     peers.all.remove(other)
     assert arenas_in(ME, peers.members[1].peer_id) != []
-    assert one.share(view, peers.members[0]) is not None
+    assert one.runner(view, peers.members[0]) is not None
     one.install(view_of(3, peers.members[0]))
     assert arenas_in(ME, peers.members[1].peer_id) == []
 
@@ -189,11 +189,11 @@ def add_up(peers: Peers, view: View) -> list[float]:
     own = {member: host_memory for member, host_memory in zip(peers.members, peers.all, strict=True)}
     for member in view.members:
         own[member].install(view)
-    group = [own[member].share(view, member) for member in view.members]
+    group = [own[member].runner(view, member) for member in view.members]
     results = [np.zeros(1000) for _ in group]
     runs = []
     for rank, sharing in enumerate(group):
-        program_of = sharing.all_reduce("direct")
+        program_of = all_reduce_of(sharing, "direct")
         assert program_of is not None
         runs.append(SharedRun(program_of, SAME, np.full(1000, rank + 1.0), results[rank], Reduction()))
         sharing.enqueue(runs[-1])
@@ -236,10 +236,10 @@ def test_in_a_view_of_a_lower_number_what_stood_there_is_not_taken_for_published
     for host_memory in (own, other):
         host_memory.install(view_of(3, *peers.members))
     sharings = [
-        host_memory.share(view_of(3, *peers.members), member)
+        host_memory.runner(view_of(3, *peers.members), member)
         for member, host_memory in zip(peers.members, peers.all, strict=True)
     ]
-    program_of = sharings[0].all_reduce("one-shot")
+    program_of = all_reduce_of(sharings[0], "one-shot")
     assert program_of is not None
     values = np.ones(4, np.float32)
     run = SharedRun(program_of, SAME, values, np.empty_like(values), Reduction("sum", 2))

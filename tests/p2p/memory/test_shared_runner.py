@@ -27,7 +27,7 @@ from p2p.memory.board import DIGESTS_BYTES, Lent
 from p2p.memory.operands import Differs, Interrupted
 from p2p.memory.shared_runner import PIECES, Pieces, RunState, SharedRun, SharedRunner
 from tests.collectives.delivery import deliver
-from tests.p2p.memory.machine import SAME, SMALL_PIECES, SPACE, Machine, carry_out, finish
+from tests.p2p.memory.machine import SAME, SMALL_PIECES, SPACE, Machine, all_reduce_of, carry_out, finish, gather_of
 
 NUM_PEERS = 3
 PIECE_BYTES = SMALL_PIECES.first_bytes
@@ -113,7 +113,7 @@ def run_of(
 ) -> SharedRun:
     """Enqueue a sum."""
     run = SharedRun(
-        sharing.all_reduce(algorithm),
+        all_reduce_of(sharing, algorithm),
         fingerprint,
         values,
         result,
@@ -331,11 +331,11 @@ def test_who_is_waited_for_is_named_with_the_piece(machine: Machine) -> None:
     group = machine.enter_view(0, 1, 2)
     values = values_of(3, PIECE_BYTES // 4 + 1, np.dtype(np.float32))
     runs = [run_of(s, "one-shot", v, np.empty_like(v), world_size=3) for s, v in zip(group, values, strict=True)]
-    assert group[0].missing(runs[0]) == ()
+    assert group[0].missing(0) == ()
     group[0].advance()
-    assert group[0].missing(runs[0]) == ((1, 0, 0, 2), (2, 0, 0, 2))
+    assert group[0].missing(0) == ((1, 0, 0, 2), (2, 0, 0, 2))
     group[1].advance()
-    assert group[0].missing(runs[0]) == ((2, 0, 0, 2),)
+    assert group[0].missing(0) == ((2, 0, 0, 2),)
     assert not group[0].is_over() and group[0].doze()
     for _ in range(2):
         group[2].advance()
@@ -344,7 +344,7 @@ def test_who_is_waited_for_is_named_with_the_piece(machine: Machine) -> None:
     group[0].wake()
     group[0].advance()
     group[0].advance()
-    assert group[0].missing(runs[0]) == ((1, 0, 1, 2),)
+    assert group[0].missing(0) == ((1, 0, 1, 2),)
 
 
 @pytest.mark.parametrize("checked", [0, 1, 6, 7])
@@ -375,16 +375,16 @@ def digests_of(rank: int) -> bytes:
 
 def test_a_step_that_all_have_finished_is_told_once(machine: Machine) -> None:
     group = machine.enter_view(0, 1, 2)
-    assert [sharing.all_finished() for sharing in group] == [[], [], []]
+    assert [sharing.all_finished() for sharing in group] == [None, None, None]
     for rank in (2, 0):
         group[rank].announce(7, digests_of(rank))
         assert group[rank].advance() is RunState.WAITING
-        assert group[rank].all_finished() == []
+        assert group[rank].all_finished() is None
     group[1].announce(7, digests_of(1))
     assert group[1].advance() is RunState.IDLE
-    assert group[0].all_finished() == [(1, digests_of(1)), (2, digests_of(2))]
-    assert group[0].all_finished() == []
-    assert group[2].all_finished() == [(0, digests_of(0)), (1, digests_of(1))]
+    assert group[0].all_finished() == (digests_of(0), [(1, digests_of(1)), (2, digests_of(2))])
+    assert group[0].all_finished() is None
+    assert group[2].all_finished() == (digests_of(2), [(0, digests_of(0)), (1, digests_of(1))])
 
 
 def test_who_is_in_another_view_by_then_does_not_show_it(machine: Machine) -> None:
@@ -392,7 +392,7 @@ def test_who_is_in_another_view_by_then_does_not_show_it(machine: Machine) -> No
     for rank, sharing in enumerate(group):
         sharing.announce(0, digests_of(rank))
     machine.host.arenas[2].board.install(0)
-    assert group[0].all_finished() == [(1, digests_of(1))]
+    assert group[0].all_finished() == (digests_of(0), [(1, digests_of(1))])
 
 
 # What ends it.
@@ -473,7 +473,7 @@ def test_an_operation_that_was_cut_off_keeps_no_memory_of_others(machine: Machin
     """Found by churn: after a kill the arena of the dead stayed mapped until the garbage collector came."""
     sharing, _ = machine.enter_view(0, 1)
     own, gathered = np.zeros(2), np.zeros(4)
-    program_of = sharing.all_gather()
+    program_of = gather_of(sharing)
     assert program_of is not None
     run = SharedRun(program_of, SAME, own, gathered, Reduction())
     sharing.enqueue(run)
