@@ -39,7 +39,7 @@ def all_receipts() -> list[Receipt]:
             view_number=len(set(members)),
             step=step,
             contributions=contributions(members, plan),
-            algorithms=("ring",) if step else "",
+            algorithms=("ring",) if step else (),
             digest=f"{step:032x}" if step else "",
             state_digest=f"5{step:031x}" if step else "",
         )

@@ -11,9 +11,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import Execution, Reduction, one_shot_all_gather
+from collectives import Array, Execution, Reduction, one_shot_all_gather
 from collectives.elements import TYPES
-from p2p.memory.arena import Array
 from p2p.memory.operands import Interrupted
 from p2p.memory.shared_runner import PIECES, Pieces, SharedRun, SharedRunner
 from tests.collectives.delivery import deliver
@@ -132,7 +131,7 @@ def test_what_is_called_behind_a_long_gather_is_done_after_it(machine: Machine) 
 
 def test_who_is_waited_for_in_a_long_gather_is_named_with_the_piece(machine: Machine) -> None:
     group, values = machine.enter_view(0, 1), inputs_of(2, 100, np.dtype(np.int64), 1)
-    runs = begin(group, values)
+    begin(group, values)
     group[0].advance()
     assert group[0].missing(0) == ((1, 0, 0, 4),)
     for rank in (1, 0, 0):

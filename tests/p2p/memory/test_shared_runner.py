@@ -330,7 +330,8 @@ def test_others_are_heard_between_two_pieces(machine: Machine) -> None:
 def test_who_is_waited_for_is_named_with_the_piece(machine: Machine) -> None:
     group = machine.enter_view(0, 1, 2)
     values = values_of(3, PIECE_BYTES // 4 + 1, np.dtype(np.float32))
-    runs = [run_of(s, "one-shot", v, np.empty_like(v), world_size=3) for s, v in zip(group, values, strict=True)]
+    for each, own in zip(group, values, strict=True):
+        run_of(each, "one-shot", own, np.empty_like(own), world_size=3)
     assert group[0].missing(0) == ()
     group[0].advance()
     assert group[0].missing(0) == ((1, 0, 0, 2), (2, 0, 0, 2))
