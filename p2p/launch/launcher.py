@@ -47,7 +47,7 @@ class LaunchConfig:
     Attributes:
         policy: `live` or `majority`; None: as for `p2p.join`.
         min_peers: the swarm's first step waits for this many; None: for `num_peers`.
-        home: the registry folder; None: `discovery.default_home`.
+        home: the registry folder; None: `registry.default_home`.
         receipts: folder for the peers' receipts; None: they write none.
         tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
         grace_s: a peer that was asked to leave is killed after this.
