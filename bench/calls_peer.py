@@ -69,7 +69,7 @@ class Profile:
 
 def is_death(code: CodeType) -> bool:
     """Whether the kernel's word is there, and the core is about to hear it."""
-    return code.co_name == "bury" and code.co_filename.endswith("core.py")
+    return code.co_name == "declare_dead" and code.co_filename.endswith("core.py")
 
 
 def main(folder: str, what: str, num_rounds: int) -> None:

@@ -127,7 +127,7 @@ class Agreement:
         elif self._acceptor.vote is None:
             self._deadline = math.inf
 
-    def bury(self, now: float, member: Member, record: AcceptorRecord) -> list[Result]:
+    def declare_dead(self, now: float, member: Member, record: AcceptorRecord) -> list[Result]:
         """`member` is proven dead, and `record` was read after its death.
 
         What the living cannot decide alone starts over at once, above what the dead has promised. Elsewhere, and

@@ -64,7 +64,7 @@ class Beliefs:
 
     def latest(self, peer_id: str) -> Claim | None:
         """What is known, or was, of who is forgotten."""
-        return self.roster.get(peer_id) or self.roster.epitaph(peer_id)
+        return self.roster.get(peer_id) or self.roster.tombstone(peer_id)
 
     def silence_s(self, now: float, member: Member) -> float:
         return max(0.0, now - self._heard.get(member.peer_id, self._since))
@@ -147,14 +147,14 @@ class Beliefs:
         The dead stay dead. Who was lost returns by a refutation of its own; before that, word of others that it is
         alive may be older than its loss. It is suspect then, so that it is asked, and does not count as alive.
         """
-        epitaph = self.roster.epitaph(claim.member.peer_id)
-        if epitaph is None or claim.member.incarnation > epitaph.member.incarnation:
+        tombstone = self.roster.tombstone(claim.member.peer_id)
+        if tombstone is None or claim.member.incarnation > tombstone.member.incarnation:
             return claim
-        if claim.member != epitaph.member or epitaph.state >= State.LEFT:
+        if claim.member != tombstone.member or tombstone.state >= State.LEFT:
             return None
-        if epitaph.state is State.ALIVE or claim.state >= State.LEFT or claim.refutation > epitaph.refutation:
+        if tombstone.state is State.ALIVE or claim.state >= State.LEFT or claim.refutation > tombstone.refutation:
             return claim
-        if claim.state is State.LOST or claim.refutation < epitaph.refutation:
+        if claim.state is State.LOST or claim.refutation < tombstone.refutation:
             return None
         return replace(claim, state=State.SUSPECT, accuser=self.me.member.peer_id)
 

@@ -1,7 +1,7 @@
 """One peer's part in the protocol: discovery, agreement and step commit, wired together, without I/O.
 
 The host owns sockets and clock. It brings what it receives (`receive`), the time (`tick`, no later than
-`next_deadline`), what the kernel says (`bury`, `refused`) and what the training does (`found`, `ask_for_seat`,
+`next_deadline`), what the kernel says (`declare_dead`, `refused`) and what the training does (`found`, `ask_for_seat`,
 `submitted`, `finished`, `abort`, `void`, `withdraw`, `loaded`, `fed`, `leave`), and carries out the effects that come
 back, in order. Times are monotonic seconds.
 """
@@ -19,7 +19,7 @@ from .config import CoreConfig
 from .effects import Discovered, Effect, Explain, Forget, Installed, Left, Provide, Refused, Removed, Send
 from .joining import Joining
 from .membership import Membership
-from .messages import AcceptorRecord, Cause, Envelope, Kind, Report
+from .messages import AcceptorRecord, Cause, Envelope, Report, ReportKind
 from .own_status import OwnStatus
 from .swim import Swim
 from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
@@ -205,8 +205,8 @@ class Core:
         return self._try_sharing(now)
 
     def _try_sharing(self, now: float) -> list[Effect]:
-        is_wanted = self._steps.could_share() and not self.has_finished and not self._next.wishes(self.done + 1)
-        return self._start_over(now, Kind.READABLE, self.done + 1) if is_wanted else []
+        is_wanted = self._steps.could_share() and not self.has_finished and not self._next.wants_restart(self.done + 1)
+        return self._start_over(now, ReportKind.READABLE, self.done + 1) if is_wanted else []
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run with what was fed."""
@@ -232,11 +232,11 @@ class Core:
 
     def abort(self, now: float, step: int, reason: str) -> list[Effect]:
         """Give `step` up on every member, which called different operations; the same members start over."""
-        return self._give_up(now, Kind.ABORTED, step, Cause.MISMATCH, reason)
+        return self._give_up(now, ReportKind.ABORTED, step, Cause.MISMATCH, reason)
 
     def void(self, now: float, step: int, reason: str) -> list[Effect]:
         """Give `step` up on every other member: the script of this one goes on without it."""
-        return self._give_up(now, Kind.ABORTED, step, Cause.VOIDED, reason)
+        return self._give_up(now, ReportKind.ABORTED, step, Cause.VOIDED, reason)
 
     def withdraw(self, now: float, step: int, *, interrupts: bool = False) -> list[Effect]:
         """Start `step` over: in a new view of the same members this one takes part with weight 0.
@@ -244,20 +244,22 @@ class Core:
         `interrupts`: somebody may use results of it already, so scripts are told, that of this peer, too.
         """
         cause = Cause.VOIDED if interrupts else Cause.WITHDRAWN
-        return self._give_up(now, Kind.WITHDRAWN, step, cause, f"{self.me} took back what it had submitted")
+        return self._give_up(now, ReportKind.WITHDRAWN, step, cause, f"{self.me} took back what it had submitted")
 
-    def _give_up(self, now: float, kind: Kind, step: int, cause: Cause, reason: str) -> list[Effect]:
+    def _give_up(self, now: float, kind: ReportKind, step: int, cause: Cause, reason: str) -> list[Effect]:
         if self.view is None or self.has_finished or step != self.done + 1:
             return []
         if self.seated:  # else nobody has begun a step with it, and the others may have committed this one
-            self._steps.give_up(step, cause, reason, is_told=kind is Kind.ABORTED)
+            self._steps.give_up(step, cause, reason, is_told=kind is ReportKind.ABORTED)
         return self._start_over(now, kind, step)
 
-    def _start_over(self, now: float, kind: Kind, step: int) -> list[Effect]:
-        self._next.wish(Report(kind, self.me, step, given_up=self._steps.given_up))
+    def _start_over(self, now: float, kind: ReportKind, step: int) -> list[Effect]:
+        self._next.request_restart(Report(kind, self.me, step, given_up=self._steps.given_up))
         return self._follow_up(now, self._next.observe(now, repeat=False))
 
-    def bury(self, now: float, member: Member, reason: str, record: AcceptorRecord | None = None) -> list[Effect]:
+    def declare_dead(
+        self, now: float, member: Member, reason: str, record: AcceptorRecord | None = None
+    ) -> list[Effect]:
         """`member` is gone for certain, says the kernel. `record`: what it left behind, read after its death."""
         if self.ended or member == self.me:
             return []
@@ -266,7 +268,7 @@ class Core:
             state = State.LEFT if member in self._next.leavers else State.DEAD
             self._next.admission.forget(member)
             effects.append(Explain(f"{member} is {state.name.lower()}: {reason}"))
-            effects += self._swim.bury(now, member, state)
+            effects += self._swim.declare_dead(now, member, state)
         has_seat = self.view is not None and self.view.since(member) is not None
         effects += [] if has_seat else [Forget(member)]  # also if others have said it first
         return self._follow_up(now, [*effects, *self._membership.take_proof(now, member, record)])
@@ -324,7 +326,7 @@ class Core:
         if source == self.me:
             return []
         if isinstance(body, m.Died):  # as good as the word of the own kernel, and no sign of life
-            return self.bury(now, source, "its launcher says that its process has ended", body.record)
+            return self.declare_dead(now, source, "its launcher says that its process has ended", body.record)
         effects = self._notice_pause(now)
         self._swim.heard(now, source)
         in_view = self.view is not None and stamp == self.view.stamp
@@ -367,7 +369,7 @@ class Core:
             case m.LineageAnswer(lineage):
                 self._joining.hear_lineage(source, lineage)
                 return []
-        return self._membership.hear_stray(now, envelope)
+        return self._membership.hear_out_of_view(now, envelope)
 
     def _hear_of_itself(self) -> list[Effect]:
         """Who has no seat is in no view that others could go on without, so only their claims tell it."""

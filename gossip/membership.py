@@ -26,7 +26,7 @@ from .effects import (
     Strangers,
     WriteRecord,
 )
-from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Kind, Report
+from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Report, ReportKind
 from .succession import Succession
 from .swim import Swim
 from .view import Member, View, feeder_of
@@ -35,7 +35,7 @@ MOST_STRANGERS = 64
 """Other swarms that are told of."""
 
 
-MOST_EARLY = 256
+MOST_PENDING_READY = 256
 """Members of a view that is not installed here yet, whose READY is kept."""
 
 LAST_VIEW = 2**62
@@ -52,7 +52,7 @@ class Membership:
         self._swim = swim
         self._steps = steps
         self._config = config
-        self._early: dict[Member, Envelope] = {}
+        self._pending_ready: dict[Member, Envelope] = {}
         self._strangers: set[bytes] = set()
         self._next_greeting = -math.inf
         self._stuck: tuple[tuple[int, int] | None, float] = (None, 0.0)
@@ -81,15 +81,15 @@ class Membership:
             case _:
                 return []
 
-    def hear_stray(self, now: float, envelope: Envelope) -> list[Effect]:
+    def hear_out_of_view(self, now: float, envelope: Envelope) -> list[Effect]:
         """Its sender has installed another view, or none: whoever is behind is told of the later one."""
         source, stamp, body = envelope.sender, envelope.stamp, envelope.body
         mine = 0 if self.view is None else self.view.number
         if isinstance(body, m.Ready | m.Beat) and stamp.number > mine and self._swim.is_alive(source):
-            self._early.pop(source, None)
-            self._early[source] = envelope
-            if len(self._early) > MOST_EARLY:
-                del self._early[next(iter(self._early))]
+            self._pending_ready.pop(source, None)
+            self._pending_ready[source] = envelope
+            if len(self._pending_ready) > MOST_PENDING_READY:
+                del self._pending_ready[next(iter(self._pending_ready))]
         if self.view is None:
             return []
         if stamp.lineage not in (b"", self.view.lineage):
@@ -157,7 +157,7 @@ class Membership:
             if self._swim.claim_of(seat.member) is None and not self._swim.is_gone(seat.member):
                 effects += self._swim.hear(now, Claim(seat.member, State.ALIVE, seat.contact))
         effects += [Send(joiner, self._head(joiner)) for joiner in self.next.admission.joiners()]
-        early, self._early = self._early, {}
+        early, self._pending_ready = self._pending_ready, {}
         for envelope in early.values():  # READY came another way than DECIDE, and overtook it
             if envelope.stamp == view.stamp:
                 effects += self.receive(now, envelope.sender, envelope.body)
@@ -182,17 +182,17 @@ class Membership:
             effects = self.consider_view(now, later)
             if any(isinstance(effect, Removed | Left) for effect in effects):
                 return effects
-        effects += self.take(now, self.next.bury(now, member, record))
+        effects += self.take(now, self.next.declare_dead(now, member, record))
         return [*effects, *self.next.observe(now, repeat=False)]
 
     def _hear_report(self, now: float, source: Member, report: Report) -> list[Effect]:
-        if report.kind is not Kind.PROVEN:
+        if report.kind is not ReportKind.PROVEN:
             self._steps.hear(report.given_up)
             self.next.reports.receive(now, source, report)
             return []
         if report.subject == self.me or self.view is None or self.view.since(report.subject) is None:
             return []
-        effects = self._swim.bury(now, report.subject, State.DEAD)
+        effects = self._swim.declare_dead(now, report.subject, State.DEAD)
         return [*effects, *self.take_proof(now, report.subject, report.record)]
 
     def consider_join(self, now: float, source: Member, join: m.Join) -> list[Effect]:
@@ -295,9 +295,9 @@ class Membership:
         stuck, since = self._steps.stuck_at(), self._stuck[1]
         if stuck is None or stuck != self._stuck[0]:
             self._stuck = stuck, now
-            self.next.unwish(Kind.STALLED)
-        elif now - since >= self._config.stall_s and not self.next.wishes(stuck[0]):
-            self.next.wish(Report(Kind.STALLED, self.me, stuck[0]))
+            self.next.cancel_restart(ReportKind.STALLED)
+        elif now - since >= self._config.stall_s and not self.next.wants_restart(stuck[0]):
+            self.next.request_restart(Report(ReportKind.STALLED, self.me, stuck[0]))
 
     def others(self) -> list[Member]:
         return [] if self.view is None else [member for member in self.view.members if member != self.me]

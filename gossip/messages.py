@@ -281,7 +281,7 @@ class AcceptorRecord:
     vote: Vote | None
 
 
-class Kind(IntEnum):
+class ReportKind(IntEnum):
     """What a report is about, and how certain it is."""
 
     PROVEN = 0
@@ -312,7 +312,7 @@ class Report:
         given_up: the open step, if its sender knows that it is.
     """
 
-    kind: Kind
+    kind: ReportKind
     subject: Member
     step: int = NOTHING_DONE
     record: AcceptorRecord | None = None

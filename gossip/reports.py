@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from .messages import AcceptorRecord, Kind, Report
+from .messages import AcceptorRecord, Report, ReportKind
 from .view import Member, View, is_quorum
 
 RESTARTS = {
-    Kind.STALLED: "stalled: frames were lost",
-    Kind.WITHDRAWN: "withdrawn by",
-    Kind.ABORTED: "aborted by",
-    Kind.READABLE: "begun again over shared memory by",
+    ReportKind.STALLED: "stalled: frames were lost",
+    ReportKind.WITHDRAWN: "withdrawn by",
+    ReportKind.ABORTED: "aborted by",
+    ReportKind.READABLE: "begun again over shared memory by",
 }
 
 
@@ -82,7 +82,7 @@ class Reports:
     proven: dict[Member, None] = field(default_factory=dict)
     records: dict[Member, AcceptorRecord] = field(default_factory=dict)
     _view: View | None = None
-    _leases: dict[tuple[Kind, Member, Member, int], _Lease] = field(default_factory=dict)
+    _leases: dict[tuple[ReportKind, Member, Member, int], _Lease] = field(default_factory=dict)
     _silent: tuple[Member, ...] = ()
     _silent_since: float = 0.0
     _unsettled_since: float = math.inf
@@ -104,7 +104,7 @@ class Reports:
         subject = source if report.kind in RESTARTS else report.subject
         if report.subject != subject or self._view.since(subject) is None:
             return
-        if report.kind is Kind.PROVEN:
+        if report.kind is ReportKind.PROVEN:
             if subject not in self.proven:
                 self._last = None
             self.proven[subject] = None
@@ -151,7 +151,9 @@ class Reports:
             (reporter, subject)
             for (kind, reporter, subject, _), lease in self._leases.items()
             if subject not in certain  # an older report of the dead says nothing of its reporter
-            and (kind is Kind.REFUSED or (kind is Kind.SILENT and now - lease.since >= self.config.bridge_s))
+            and (
+                kind is ReportKind.REFUSED or (kind is ReportKind.SILENT and now - lease.since >= self.config.bridge_s)
+            )
         }
         ranks = self._ranks
         apart = {reporter for reporter, _ in pairs if self._is_cut_off(reporter, pairs)}
@@ -174,7 +176,7 @@ class Reports:
         assert self._view is not None
         accusers: dict[Member, set[Member]] = {}
         for kind, reporter, subject, _ in self._leases:
-            if kind is Kind.SILENT and reporter not in certain and subject not in certain:
+            if kind is ReportKind.SILENT and reporter not in certain and subject not in certain:
                 accusers.setdefault(subject, set()).add(reporter)
         silent: set[Member] = set()
         ranks = self._ranks
@@ -204,7 +206,7 @@ class Reports:
         latest = self._unsettled_since + self.config.batch_s
         return latest if doubtful else min(latest, self._silent_since + self.config.stable_s)
 
-    def _restart(self, key: tuple[Kind, Member, Member, int]) -> str:
+    def _restart(self, key: tuple[ReportKind, Member, Member, int]) -> str:
         kind, source, _, step = key
-        by = "" if kind is Kind.STALLED else f" {source}"
+        by = "" if kind is ReportKind.STALLED else f" {source}"
         return f"step {step} is {RESTARTS[kind]}{by}"

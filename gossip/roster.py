@@ -7,14 +7,14 @@ from .anti_entropy import Buckets
 from .claim import Claim, State
 from .view import NOWHERE, Member
 
-MOST_EPITAPHS = 4096
+MOST_TOMBSTONES = 4096
 
 
 class Roster:
     """All claims that stand, this peer's own included.
 
-    What was final or lost is forgotten in time, but claims of before may still be around. So an epitaph stays: what
-    they have to be newer than. There are at most `MOST_EPITAPHS`, the latest.
+    What was final or lost is forgotten in time, but claims of before may still be around. So an tombstone stays: what
+    they have to be newer than. There are at most `MOST_TOMBSTONES`, the latest.
     """
 
     def __init__(self, me: Claim, known: tuple[Claim, ...], is_held: Callable[[str], bool]) -> None:
@@ -22,7 +22,7 @@ class Roster:
         self._is_held = is_held
         self._claims = {claim.member.peer_id: claim for claim in known} | {self._name: me}
         self._buckets = Buckets(self._claims)
-        self._epitaphs: dict[str, Claim] = {}
+        self._tombstones: dict[str, Claim] = {}
         self._neighbours: tuple[Member, ...] | None = None
         self._alive: tuple[Member, ...] | None = None
         self._lost: tuple[Member, ...] | None = None
@@ -44,7 +44,7 @@ class Roster:
         self._buckets.add(name)
         if old is None or old.member != claim.member or _place(old) != _place(claim):
             self.regroup()
-            self._epitaphs.pop(name, None)
+            self._tombstones.pop(name, None)
 
     def forget(self, name: str) -> None:
         """Nothing is known any more of who is lost or gone, except that it was."""
@@ -63,13 +63,13 @@ class Roster:
         name = claim.member.peer_id
         del self._claims[name]
         self._buckets.drop(name)
-        self._epitaphs[name] = replace(claim, contact=NOWHERE, accuser="")
-        if len(self._epitaphs) > MOST_EPITAPHS:
-            del self._epitaphs[next(iter(self._epitaphs))]
+        self._tombstones[name] = replace(claim, contact=NOWHERE, accuser="")
+        if len(self._tombstones) > MOST_TOMBSTONES:
+            del self._tombstones[next(iter(self._tombstones))]
 
-    def epitaph(self, peer_id: str) -> Claim | None:
+    def tombstone(self, peer_id: str) -> Claim | None:
         """What was known of who is forgotten."""
-        return self._epitaphs.get(peer_id)
+        return self._tombstones.get(peer_id)
 
     def regroup(self) -> None:
         """Who is held down has changed."""

@@ -13,7 +13,7 @@ from .agreement import Agreement, Decided
 from .commit import Phase, StepMachine
 from .config import CoreConfig
 from .effects import Effect, Explain, Paused, Resumed, Send, WriteRecord
-from .messages import AcceptorRecord, Kind, Report
+from .messages import AcceptorRecord, Report, ReportKind
 from .reports import Cut, Reports
 from .swim import Swim
 from .view import Change, Decision, Joiner, Member, View, can_decide, feeder_of, propose_view
@@ -38,7 +38,7 @@ class Succession:
         self._config = config
         self._refused: dict[Member, float] = {}
         self._dead: dict[Member, AcceptorRecord | None] = {}
-        self._wish: Report | None = None
+        self._restart_request: Report | None = None
         self._own: tuple[Report, ...] = ()
         self._settles_at = math.inf
         self._is_wanted = False
@@ -53,14 +53,14 @@ class Succession:
         for member in before.members if before is not None else ():
             if view.since(member) is None and member not in self.leavers:
                 self.admission.removed(now, member)
-        self._wish, self._own, self._settles_at, self._is_wanted = None, (), math.inf, False
+        self._restart_request, self._own, self._settles_at, self._is_wanted = None, (), math.inf, False
         self.leavers = {m: None for m in self.leavers if view.since(m) is not None or m == self.me}
         self.reports.install(view)
         self.admission.install(view)
         effects = self.agreement.install(view)
         for member in view.members:
             if member in self._dead:  # before this view was known
-                self.bury(now, member, self._dead[member])
+                self.declare_dead(now, member, self._dead[member])
         return effects
 
     def next_deadline(self) -> float:
@@ -68,7 +68,9 @@ class Succession:
 
     # What this member observes.
 
-    def bury(self, now: float, member: Member, record: AcceptorRecord | None) -> list[Send | WriteRecord | Decided]:
+    def declare_dead(
+        self, now: float, member: Member, record: AcceptorRecord | None
+    ) -> list[Send | WriteRecord | Decided]:
         """`member` is dead for certain. `record` was read after its death, by whoever says so."""
         self._dead[member] = record or self._dead.pop(member, None)
         while len(self._dead) > MOST_DEAD:
@@ -77,8 +79,8 @@ class Succession:
             return []
         if record is not None and reading(record, self.view) is None:
             record = None
-        self.reports.receive(now, self.me, Report(Kind.PROVEN, member, record=record))
-        return self.agreement.bury(now, member, record) if record is not None else []
+        self.reports.receive(now, self.me, Report(ReportKind.PROVEN, member, record=record))
+        return self.agreement.declare_dead(now, member, record) if record is not None else []
 
     def refuse(self, now: float, member: Member) -> bool:
         """The link to `member` was lost, and a new one refused; or it is in another swarm. Whether that is new."""
@@ -87,23 +89,23 @@ class Succession:
         self._refused[member] = now + self._config.reports.lease_s
         return not was_known
 
-    def wish(self, report: Report) -> None:
+    def request_restart(self, report: Report) -> None:
         """Start over with the same members, in a new view."""
-        self._wish = report
+        self._restart_request = report
 
-    def wishes(self, step: int) -> bool:
+    def wants_restart(self, step: int) -> bool:
         """Whether this member wants `step` to start over already."""
-        return self._wish is not None and self._wish.step == step
+        return self._restart_request is not None and self._restart_request.step == step
 
-    def unwish(self, kind: Kind) -> None:
+    def cancel_restart(self, kind: ReportKind) -> None:
         """What was wished for has come about by itself."""
-        if self._wish is not None and self._wish.kind is kind:
-            self._wish = None
+        if self._restart_request is not None and self._restart_request.kind is kind:
+            self._restart_request = None
 
     def resume(self) -> None:
         """This process was stopped: what it did not hear meanwhile says nothing of others."""
         self._refused.clear()
-        self._own = tuple(report for report in self._own if report.kind is Kind.PROVEN)
+        self._own = tuple(report for report in self._own if report.kind is ReportKind.PROVEN)
 
     def observe(self, now: float, *, repeat: bool) -> list[Effect]:
         """Report what is new to all members, or everything if it is time to `repeat` it."""
@@ -121,22 +123,24 @@ class Succession:
         assert self.view is not None
         silent_s = self._config.reports.silent_s
         is_first = self.me == next(member for member in self.view.members if not self._swim.is_gone(member))
-        known = {report.subject for report in self._own if report.kind is Kind.SILENT}
+        known = {report.subject for report in self._own if report.kind is ReportKind.SILENT}
         found: list[Report] = []
         for member in self.view.members:
             if member == self.me:
                 continue
             if self._swim.is_gone(member):
-                found.append(Report(Kind.PROVEN, member, record=self.reports.records.get(member) if is_first else None))
+                found.append(
+                    Report(ReportKind.PROVEN, member, record=self.reports.records.get(member) if is_first else None)
+                )
                 continue
             if self._refused.get(member, -math.inf) > now:
-                found.append(Report(Kind.REFUSED, member))
+                found.append(Report(ReportKind.REFUSED, member))
                 continue
             patience = 1 if member in known else self._swim.patience()  # ill health delays a report, and withdraws none
             limit_s = silent_s * patience / 2 if self._swim.is_lost(member) else silent_s * patience
             if self._swim.silence_s(now, member) >= limit_s:
-                found.append(Report(Kind.SILENT, member))
-        return [*found, self._wish] if self._wish is not None else found
+                found.append(Report(ReportKind.SILENT, member))
+        return [*found, self._restart_request] if self._restart_request is not None else found
 
     # What follows from it.
 
@@ -205,7 +209,7 @@ class Succession:
     def _pause_or_resume(self, now: float, decision: Decision) -> list[Effect]:
         """Whether this side can decide anything; what it does not hear itself counts, too."""
         assert self.view is not None
-        missing = {report.subject: None for report in self._own if report.kind <= Kind.SILENT}
+        missing = {report.subject: None for report in self._own if report.kind <= ReportKind.SILENT}
         here = [member for member in self.view.members if member not in missing]
         size = len(self.view.members)
         paused = None

@@ -1,7 +1,7 @@
 """Who exists and who answers: discovery and failure detection (SWIM, Das et al. 2002; Lifeguard, Dadgar et al. 2018).
 
 Probes show who is silent, claims ride on them and on rounds of gossip, and now and then two peers compare all that they
-know. Nobody is declared dead here: that is the kernel's word, and the host brings it with `bury`. Leaves out: a
+know. Nobody is declared dead here: that is the kernel's word, and the host brings it with `declare_dead`. Leaves out: a
 bounded-degree overlay; `neighbours` is where it will be.
 """
 
@@ -108,7 +108,7 @@ class Swim:
         self._beliefs.heard(now, member)
         self._detector.receive_sign(member)
 
-    def bury(self, now: float, member: Member, state: State) -> list[Effect]:
+    def declare_dead(self, now: float, member: Member, state: State) -> list[Effect]:
         """`member` is dead or has left for certain, met or not. Tells everybody at once, or some where many are."""
         if self.is_gone(member) or member.peer_id == self.me.member.peer_id:
             return []

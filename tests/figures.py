@@ -71,7 +71,7 @@ def _kill(simulation: Simulation, name: str, is_proven: bool) -> None:
     victim.unproven = True
     simulation.end(victim, "killed")
     for peer in simulation.alive() if is_proven else ():
-        peer.bury(victim.member, "its process has ended", simulation.hosts.records.get(victim.member))
+        peer.declare_dead(victim.member, "its process has ended", simulation.hosts.records.get(victim.member))
 
 
 def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:

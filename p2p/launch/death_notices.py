@@ -31,12 +31,12 @@ class DeathNotices:
     def __init__(self, registry: Registry, config: TcpConfig | None, clock: Callable[[], float]) -> None:
         """Without a `config` there are no other hosts, and nothing happens. `clock`: monotonic seconds."""
         self._registry = registry
-        self._errands = None if config is None else OneWaySends(config, clock)
+        self._one_way = None if config is None else OneWaySends(config, clock)
 
     @property
     def deadline(self) -> float:
         """When to `look`, by the clock; infinite if nothing is under way."""
-        return math.inf if self._errands is None else self._errands.deadline
+        return math.inf if self._one_way is None else self._one_way.deadline
 
     def announce(self, pid: int, process_start: int | None) -> str:
         """Tell of the end of a child, which is not reaped yet. Returns at once.
@@ -44,7 +44,7 @@ class DeathNotices:
         Returns:
             What went wrong, if anything did.
         """
-        if self._errands is None:
+        if self._one_way is None:
             return ""
         failures: list[str] = []
         try:
@@ -54,7 +54,7 @@ class DeathNotices:
                 frame = _CODEC.encode(Envelope(member, NO_VIEW, Died(record)))
                 for other, contact in self._readers(member, record).items():
                     try:
-                        self._errands.send(contact.remote_control, other.peer_id, frame)
+                        self._one_way.send(contact.remote_control, other.peer_id, frame)
                     except ValueError as error:
                         failures.append(str(error))
         except (RegistryError, ValueError) as error:
@@ -65,11 +65,11 @@ class DeathNotices:
 
     def look(self) -> str:
         """What could not be delivered in time."""
-        return "" if self._errands is None else _unreached(self._errands.look())
+        return "" if self._one_way is None else _unreached(self._one_way.look())
 
     def close(self) -> str:
         """Wait until everything is delivered, a few seconds at most; what could not be."""
-        return "" if self._errands is None else _unreached(self._errands.close())
+        return "" if self._one_way is None else _unreached(self._one_way.close())
 
     def _who_was(self, pid: int, process_start: int | None) -> Member | None:
         """Who left no word of its own: it would have removed its entry."""

@@ -168,7 +168,7 @@ class Launcher:
         """
         tcp = config.check()
         registry = Registry(config.home or default_home(environ), config.swarm)
-        self._obituaries = DeathNotices(registry, tcp, time.monotonic)
+        self._death_notices = DeathNotices(registry, tcp, time.monotonic)
         self._config = config
         self._environ = environ
         self._sinks = (stdout, stderr)
@@ -189,7 +189,7 @@ class Launcher:
                     self._wait(wake_up)
             finally:
                 self._kill_all()
-                self._warn(self._obituaries.close())
+                self._warn(self._death_notices.close())
         return run_exit_code(self._return_codes, self._ended_by)
 
     def _start(self, index: int) -> RunningPeer:
@@ -216,15 +216,15 @@ class Launcher:
 
     def _wait(self, wake_up: socket.socket) -> None:
         """Sleep until something happens, and deal with it."""
-        wake_at = min(self._kill_at, self._obituaries.deadline)
+        wake_at = min(self._kill_at, self._death_notices.deadline)
         for key, _ in self._selector.select(None if wake_at == math.inf else max(0.0, wake_at - time.monotonic())):
             if isinstance(key.data, Stream):
                 self._pass_on(key.data)
             else:
                 for number in wake_up.recv(READ_BYTES):
                     self._receive_signal(number)
-        if time.monotonic() >= self._obituaries.deadline:
-            self._warn(self._obituaries.look())
+        if time.monotonic() >= self._death_notices.deadline:
+            self._warn(self._death_notices.look())
         if self._peers and time.monotonic() >= self._kill_at:
             self._say(f"killing {self._names()}, still there after {self._config.grace_s:g} s")
             self._kill_all()
@@ -260,7 +260,7 @@ class Launcher:
         # Helpers, such as DataLoader workers, do not outlive their peer. Only while the peer itself is not
         # reaped can its pid not belong to somebody else.
         kill_session(peer.pid)
-        self._warn(self._obituaries.announce(peer.pid, peer.start))
+        self._warn(self._death_notices.announce(peer.pid, peer.start))
         return_code = peer.process.wait()
         self._peers.remove(peer)
         self._return_codes.append(return_code)

@@ -224,7 +224,7 @@ class Carrier:
 
     def declare_dead(self, member: Member, reason: str, record: m.AcceptorRecord | None = None) -> None:
         self.parts.seat.look_soon()
-        if effects := self.parts.core.bury(self.now(), member, reason, record):
+        if effects := self.parts.core.declare_dead(self.now(), member, reason, record):
             self.parts.inbox.note("gone", member.peer_id)
             self.carry_out(effects)
 

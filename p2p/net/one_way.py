@@ -49,12 +49,12 @@ class OneWaySends:
         self._patience_s = PATIENCE_S[config.network]
         self._clock = clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._errands: list[_OneWaySend] = []
+        self._one_way: list[_OneWaySend] = []
 
     @property
     def deadline(self) -> float:
         """When to `look` for what was in vain; infinite if nothing is under way."""
-        return min((errand.until for errand in self._errands), default=math.inf)
+        return min((errand.until for errand in self._one_way), default=math.inf)
 
     def send(self, address: str, peer_id: str, frame: bytes) -> None:
         """Say `frame` to the peer of this name at a control address. Returns at once.
@@ -69,7 +69,7 @@ class OneWaySends:
             dealer = open_socket(self._context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1, is_tcp=True)
             self._credentials.introduce(dealer, peer_id)
             monitor = dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-            self._errands.append(_OneWaySend(address, dealer, monitor, self._clock() + self._patience_s))
+            self._one_way.append(_OneWaySend(address, dealer, monitor, self._clock() + self._patience_s))
             dealer.connect(address)
             dealer.send(frame, zmq.DONTWAIT)
         except zmq.ZMQError as error:
@@ -79,7 +79,7 @@ class OneWaySends:
         """Forget what is done, or too late. Returns the addresses of the latter."""
         now = self._clock()
         under_way, vain = [], []
-        for errand in self._errands:
+        for errand in self._one_way:
             if errand.is_done():
                 errand.close(_LAST_WORDS_MS)
             elif errand.until <= now:
@@ -87,15 +87,15 @@ class OneWaySends:
                 vain.append(errand.address)
             else:
                 under_way.append(errand)
-        self._errands = under_way
+        self._one_way = under_way
         return vain
 
     def close(self) -> list[str]:
         """Wait until everything is done, or too late; close all. Returns the addresses of the latter."""
         vain = self.look()
-        while self._errands:
+        while self._one_way:
             poller = zmq.Poller()
-            for errand in self._errands:
+            for errand in self._one_way:
                 poller.register(errand.monitor, zmq.POLLIN)
             poller.poll(math.ceil(1000 * max(0.0, self.deadline - self._clock())))
             vain += self.look()

@@ -97,7 +97,7 @@ class Swarm:
         if page.view.number > self.view.number:
             self._learn(reader, page.view)
         else:
-            self.perform(reader, self.agreements[reader].bury(self.now, dead, page))
+            self.perform(reader, self.agreements[reader].declare_dead(self.now, dead, page))
 
     def perform(self, member: Member, results: Sequence[Result]) -> None:
         end = self._lists_end.pop(member, None) if results else None

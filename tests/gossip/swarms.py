@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gossip import Member, Seat, View
 from gossip.commit import StepMachine
 from gossip.effects import Aborted, Activated, Committed, Diverged, Effect, Removed, Send
-from gossip.messages import Beat, Cause, Finish, GivenUp, Kind, Leave, Progress, Ready, Report
+from gossip.messages import Beat, Cause, Finish, GivenUp, Leave, Progress, Ready, Report, ReportKind
 
 from .machines import FOUNDING, founder
 from .members import LINEAGE, A
@@ -143,7 +143,7 @@ class Swarm:
         machine.give_up(step, cause, "", is_told=choice % 3 < 2)
         self.given_up.add((member, step, machine.view.number))
         self.in_use.pop(member, None)
-        report = Report(Kind.ABORTED, member, step, given_up=machine.given_up)
+        report = Report(ReportKind.ABORTED, member, step, given_up=machine.given_up)
         self.carry_out(member, [Send(other, report) for other in machine.view.members if other != member])
 
     def leave(self, member: Member) -> None:

@@ -34,7 +34,6 @@ from gossip.messages import (
     Gossip,
     Head,
     Join,
-    Kind,
     Leave,
     LineageAnswer,
     LineageQuery,
@@ -43,6 +42,7 @@ from gossip.messages import (
     Ready,
     Refuse,
     Report,
+    ReportKind,
     ViewQuery,
 )
 from gossip.view import NOWHERE
@@ -296,7 +296,7 @@ def test_a_joiner_that_others_take_for_dead_ends_and_says_why() -> None:
     peer = joiner()
     assert only(Removed, say(peer, A, Gossip((claim(B, State.DEAD),)))) == [Removed("others take this peer for dead")]
     assert (peer.ended, peer.reason) == (True, "others take this peer for dead")
-    assert (peer.tick(9.0), say(peer, A, Ping(1, ())), peer.bury(9.0, A, "gone")) == ([], [], [])
+    assert (peer.tick(9.0), say(peer, A, Ping(1, ())), peer.declare_dead(9.0, A, "gone")) == ([], [], [])
     assert (peer.next_deadline(), peer.meet(9.0, claim(C))) == (math.inf, [])
 
 
@@ -314,7 +314,7 @@ def test_what_oneself_has_said_is_not_heard() -> None:
 
 def test_the_acquaintances_of_a_peer_are_those_who_are_not_gone_for_good() -> None:
     peer = seated(B, C, D)
-    peer.bury(0.0, C, "gone")
+    peer.declare_dead(0.0, C, "gone")
     assert [known.member for known in peer.acquaintances()] == [B, D]
 
 
@@ -376,7 +376,7 @@ def test_a_state_that_was_loaded_is_no_speed() -> None:
 
 def test_the_claims_of_a_peer_are_its_own_and_those_of_all_who_are_not_gone() -> None:
     peer = seated(B, C)
-    peer.bury(0.0, C, "gone")
+    peer.declare_dead(0.0, C, "gone")
     assert [known.member for known in peer.claims()] == [A, B]
 
 
@@ -385,25 +385,25 @@ def test_the_claims_of_a_peer_are_its_own_and_those_of_all_who_are_not_gone() ->
 
 def test_a_death_is_told_to_everybody_at_once() -> None:
     peer = seated(B, C)
-    effects = peer.bury(0.5, B, "SIGKILL")
+    effects = peer.declare_dead(0.5, B, "SIGKILL")
     assert effects[0] == Explain("b is dead: SIGKILL")
     assert bodies(Gossip, effects) == [(C, Gossip((claim(B, State.DEAD),)))]
-    assert bodies(Report, effects) == [(C, Report(Kind.PROVEN, B))]
+    assert bodies(Report, effects) == [(C, Report(ReportKind.PROVEN, B))]
     assert effects[-1] == Explain("2 of 3 members of view 2 are here; without b")
     assert only(Forget, effects) == []  # the next view tells when nobody needs it any more
-    assert peer.bury(0.5, B, "again") == []
+    assert peer.declare_dead(0.5, B, "again") == []
 
 
 def test_who_was_stopped_and_hears_of_a_death_first_takes_nobody_elses_silence_for_granted() -> None:
     peer = seated(B, C)
-    effects = peer.bury(20.0, C, "SIGKILL")
+    effects = peer.declare_dead(20.0, C, "SIGKILL")
     assert effects[0] == Explain("this process was stopped for a while")
-    assert bodies(Report, effects) == [(B, Report(Kind.PROVEN, C))]
+    assert bodies(Report, effects) == [(B, Report(ReportKind.PROVEN, C))]
 
 
 def test_a_member_that_was_never_met_can_be_buried() -> None:
     peer = founder()
-    assert peer.bury(0.0, C, "not in the registry") == [Explain("c is dead: not in the registry"), Forget(C)]
+    assert peer.declare_dead(0.0, C, "not in the registry") == [Explain("c is dead: not in the registry"), Forget(C)]
     (_, said), *_ = bodies(Ack, say(peer, B, Ping(1, (claim(B),))))
     assert Claim(C, State.DEAD, NOWHERE) in said.claims
 
@@ -413,21 +413,21 @@ def test_who_was_buried_by_others_first_is_forgotten_when_the_kernel_says_so_her
     peer = seated(B, C)
     assert only(Forget, say(peer, B, Decide(after(view_of(peer), A, B)))) == []
     assert only(Forget, say(peer, B, Gossip((claim(C, State.LEFT),)))) == []  # our own handle of it may tell later
-    assert only(Forget, peer.bury(0.0, C, "its process has ended")) == [Forget(C)]
+    assert only(Forget, peer.declare_dead(0.0, C, "its process has ended")) == [Forget(C)]
 
 
 def test_who_has_no_view_forgets_the_dead_at_once() -> None:
-    assert joiner().bury(0.0, A, "SIGKILL") == [Explain("a is dead: SIGKILL"), Forget(A)]
+    assert joiner().declare_dead(0.0, A, "SIGKILL") == [Explain("a is dead: SIGKILL"), Forget(A)]
 
 
 def test_the_death_of_a_leaver_is_called_leaving() -> None:
     peer = seated(B, C)
     say(peer, B, Leave())
-    assert peer.bury(0.5, B, "exit")[0] == Explain("b is left: exit")
+    assert peer.declare_dead(0.5, B, "exit")[0] == Explain("b is left: exit")
 
 
 def test_nobody_buries_itself() -> None:
-    assert seated(B).bury(1.0, A, "by mistake") == []
+    assert seated(B).declare_dead(1.0, A, "by mistake") == []
 
 
 def test_a_joiner_that_died_is_not_admitted() -> None:
@@ -435,7 +435,7 @@ def test_a_joiner_that_died_is_not_admitted() -> None:
     meet(peer, [C])
     say(peer, C, Join("hash", view_number=2), NO_VIEW)
     assert peer.reason.endswith("with c")
-    effects = peer.bury(0.0, C, "gone")
+    effects = peer.declare_dead(0.0, C, "gone")
     assert Forget(C) in effects
     assert peer.reason == "2 of 2 members of view 2 are here"
 
@@ -479,7 +479,7 @@ def test_when_all_leave_all_close() -> None:
     peer = seated(B, C)
     peer.leave(0.0)
     assert only(Left, say(peer, B, Leave())) == []
-    assert only(Left, peer.bury(0.0, C, "gone")) == [Left("every member leaves")]
+    assert only(Left, peer.declare_dead(0.0, C, "gone")) == [Left("every member leaves")]
     assert peer.ended
 
 

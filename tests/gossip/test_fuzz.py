@@ -28,7 +28,6 @@ from gossip.messages import (
     Gossip,
     Head,
     Join,
-    Kind,
     Leave,
     LineageAnswer,
     LineageQuery,
@@ -41,6 +40,7 @@ from gossip.messages import (
     Ready,
     Refuse,
     Report,
+    ReportKind,
     StateQuery,
     Sync,
     ViewQuery,
@@ -116,7 +116,7 @@ class Event:
 numbers, octets = st.sampled_from(NUMBERS), st.sampled_from(BYTES)
 member = st.sampled_from(MEMBERS)
 commands = st.one_of(
-    st.tuples(st.just("bury"), member, of(str), of(AcceptorRecord | None)),
+    st.tuples(st.just("declare_dead"), member, of(str), of(AcceptorRecord | None)),
     st.tuples(st.just("refused"), member, of(str)),
     st.tuples(st.just("heard"), member),
     st.tuples(st.just("meet"), claims),
@@ -293,7 +293,7 @@ NUMEROUS = (
     Leave(),
     Head(7, b"bits"),
     LineageAnswer(b"another"),
-    Report(Kind.SILENT, B),
+    Report(ReportKind.SILENT, B),
     StateQuery(7),
     Ping(7, ()),
     PingRequest(7, B),
@@ -342,8 +342,8 @@ def elsewhere(i: int) -> View:
 @pytest.mark.parametrize(
     "flood",
     [
-        lambda i: Report(Kind.STALLED, B, i),
-        lambda i: Report(Kind.PROVEN, C, record=AcceptorRecord(elsewhere(i), Ballot(0, -1), None)),
+        lambda i: Report(ReportKind.STALLED, B, i),
+        lambda i: Report(ReportKind.PROVEN, C, record=AcceptorRecord(elsewhere(i), Ballot(0, -1), None)),
         lambda i: Decide(elsewhere(i)),
         lambda i: Decide(replace(view_with(A, C), parent=b"%16d" % i)),
         lambda i: Prepare(Ballot(i, 1)),

@@ -32,7 +32,6 @@ from gossip.messages import (
     Gossip,
     Head,
     Join,
-    Kind,
     Leave,
     Ping,
     Prepare,
@@ -40,6 +39,7 @@ from gossip.messages import (
     Ready,
     Refuse,
     Report,
+    ReportKind,
     StateQuery,
     ViewQuery,
     Vote,
@@ -152,7 +152,7 @@ def test_who_has_no_view_admits_nobody() -> None:
 def test_a_joiner_that_is_taken_for_dead_is_told() -> None:
     peer = seated(C)
     meet(peer, [B])
-    peer.bury(0.0, B, "link lost")
+    peer.declare_dead(0.0, B, "link lost")
     (target, ping), *_ = bodies(Ping, say(peer, B, Join("hash"), NO_VIEW))
     assert target == B
     assert [said.member for said in ping.claims][:1] == [B]
@@ -283,7 +283,7 @@ def test_r9_an_observer_that_has_died_is_fed_no_more() -> None:
     peer = founder(founding_size=1)
     ask(peer, B, follows=True)
     assert [(feed.member, feed.step) for feed in feeds_of(peer.finished(0.0, 1, b"bits", b""))] == [(B, 1)]
-    peer.bury(0.0, B, "gone")
+    peer.declare_dead(0.0, B, "gone")
     assert feeds_of(peer.finished(0.0, 2, b"bits", b"")) == []
 
 
@@ -354,7 +354,7 @@ def test_r9_an_observer_that_lacks_a_step_is_not_admitted_by_the_view_that_remov
     activate(peer, after(view_of(peer), A, B, C))
     feeders = {feeder_of(view_of(peer), observer): observer for observer in (Member(name, 1) for name in "xyz")}
     commit_step_0(peer, B, C)
-    peer.bury(0.0, B, "gone")
+    peer.declare_dead(0.0, B, "gone")
     meet(peer, [feeders[B], feeders[C]])
     for observer in (feeders[B], feeders[C]):
         say(peer, observer, Join("hash", True, -1 if lacks_a_step else 0, b"", 3), NO_VIEW)
@@ -391,7 +391,7 @@ def test_who_is_seated_provides_the_state_for_observers_that_it_knows() -> None:
 def test_a_decision_is_told_to_all_whom_it_concerns_and_installed() -> None:
     peer = seated(B, C)
     view = after(view_of(peer), A, B)
-    peer.bury(0.0, C, "gone")
+    peer.declare_dead(0.0, C, "gone")
     peer.tick(0.0)
     say(peer, B, Promise(Ballot(1, 0), None))
     assert say(peer, B, Accepted(Ballot(1, 0))) == [
@@ -407,7 +407,7 @@ def test_a_decision_is_told_to_all_whom_it_concerns_and_installed() -> None:
 def test_r13_under_live_a_decision_is_written_before_it_is_told() -> None:
     peer = seated(B, C, policy=Policy.LIVE)
     view = after(view_of(peer), A, B)
-    peer.bury(0.0, C, "gone", AcceptorRecord(view_of(peer), NO_BALLOT, None))
+    peer.declare_dead(0.0, C, "gone", AcceptorRecord(view_of(peer), NO_BALLOT, None))
     peer.tick(0.0)
     say(peer, B, Promise(Ballot(1, 0), None))
     effects = say(peer, B, Accepted(Ballot(1, 0)))
@@ -416,7 +416,7 @@ def test_r13_under_live_a_decision_is_written_before_it_is_told() -> None:
 
 def test_nothing_of_the_view_that_ends_leaves_with_the_stamp_of_the_next() -> None:
     peer = seated(B)
-    peer.bury(0.0, B, "gone")
+    peer.declare_dead(0.0, B, "gone")
     effects = peer.tick(0.0)
     assert only(Installed, effects) != []
     assert bodies(Prepare, effects) + bodies(Accept, effects) == []
@@ -433,7 +433,7 @@ def test_r12_anybody_accepts_and_completes_what_it_accepted() -> None:
 
 def test_who_is_gone_is_forgotten_when_a_view_goes_on_without_it() -> None:
     peer = seated(B, C)
-    peer.bury(0.0, C, "gone")
+    peer.declare_dead(0.0, C, "gone")
     assert only(Forget, say(peer, B, Decide(after(view_of(peer), A, B)))) == [Forget(C)]
     assert only(Forget, say(peer, B, Decide(after(view_of(peer), A, B)))) == []
 
@@ -476,7 +476,7 @@ def test_a_view_with_a_number_that_nobody_can_count_to_is_ignored() -> None:
 def test_r13_a_later_view_in_the_record_of_a_dead_member_is_installed() -> None:
     peer = seated(B, C, policy=Policy.LIVE)
     later = after(view_of(peer), B, A)
-    effects = peer.bury(1.0, B, "SIGKILL", AcceptorRecord(later, NO_BALLOT, None))
+    effects = peer.declare_dead(1.0, B, "SIGKILL", AcceptorRecord(later, NO_BALLOT, None))
     assert only(Installed, effects) == [Installed(later)]
     assert peer.reason == "1 of 2 members of view 3 are here; without b"
     assert only(Installed, run(peer, 1.0, 1.2)) == [Installed(after(later, A))]
@@ -485,19 +485,21 @@ def test_r13_a_later_view_in_the_record_of_a_dead_member_is_installed() -> None:
 def test_r13_a_later_view_in_the_record_may_be_one_without_this_peer() -> None:
     peer = seated(B, C, policy=Policy.LIVE)
     record = AcceptorRecord(after(view_of(peer), B, C), NO_BALLOT, None)
-    assert only(Removed, peer.bury(1.0, B, "SIGKILL", record)) == [Removed("view 3 was agreed without this peer: b, c")]
+    assert only(Removed, peer.declare_dead(1.0, B, "SIGKILL", record)) == [
+        Removed("view 3 was agreed without this peer: b, c")
+    ]
     assert peer.ended
 
 
 def test_r13_a_record_older_than_the_view_counts_as_an_acceptor_that_promised_nothing() -> None:
     peer = seated(B, policy=Policy.LIVE)
-    peer.bury(1.0, B, "SIGKILL", AcceptorRecord(first_view(policy=Policy.LIVE), Ballot(9, 0), None))
+    peer.declare_dead(1.0, B, "SIGKILL", AcceptorRecord(first_view(policy=Policy.LIVE), Ballot(9, 0), None))
     assert only(Installed, peer.tick(1.0)) == [Installed(after(view_with(A, B, policy=Policy.LIVE), A))]
 
 
 def test_r13_without_a_record_half_of_a_view_does_not_go_on_without_rank_0() -> None:
     peer = member_of(view_with(A, B), B)
-    peer.bury(1.0, A, "SIGKILL")
+    peer.declare_dead(1.0, A, "SIGKILL")
     assert peer.reason == "1 of 2 members of view 2 are here, no majority"
     assert only(Installed, run(peer, 1.0, 3.0)) == []
 
@@ -505,24 +507,24 @@ def test_r13_without_a_record_half_of_a_view_does_not_go_on_without_rank_0() -> 
 def test_a_proof_that_another_member_relays_counts_like_ones_own() -> None:
     peer = seated(B, C, policy=Policy.LIVE)
     record = AcceptorRecord(view_of(peer), NO_BALLOT, None)
-    effects = say(peer, B, Report(Kind.PROVEN, C, record=record))
+    effects = say(peer, B, Report(ReportKind.PROVEN, C, record=record))
     assert bodies(Gossip, effects) == [(B, Gossip((claim(C, State.DEAD),)))]
     assert only(Explain, effects)[-1] == Explain("2 of 3 members of view 2 are here; without c")
-    peer.bury(0.0, B, "SIGKILL", record)
+    peer.declare_dead(0.0, B, "SIGKILL", record)
     assert only(Installed, peer.tick(0.0)) == [Installed(after(view_with(A, B, C, policy=Policy.LIVE), A))]
 
 
 def test_a_proof_about_oneself_or_about_strangers_means_nothing() -> None:
     peer = seated(B, C)
-    assert say(peer, B, Report(Kind.PROVEN, A)) == []
-    assert say(peer, B, Report(Kind.PROVEN, E)) == []
+    assert say(peer, B, Report(ReportKind.PROVEN, A)) == []
+    assert say(peer, B, Report(ReportKind.PROVEN, E)) == []
     assert peer.reason == "3 of 3 members of view 2 are here"
 
 
 def test_r13_a_relayed_record_can_name_a_later_view() -> None:
     peer = seated(B, C, policy=Policy.LIVE)
     later = after(view_of(peer), C, A)
-    effects = say(peer, B, Report(Kind.PROVEN, C, record=AcceptorRecord(later, NO_BALLOT, None)))
+    effects = say(peer, B, Report(ReportKind.PROVEN, C, record=AcceptorRecord(later, NO_BALLOT, None)))
     assert only(Installed, effects) == [Installed(later)]
 
 

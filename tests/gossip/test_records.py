@@ -93,7 +93,7 @@ def test_c10_who_has_decided_writes_nothing_of_the_older_view_any_more() -> None
     assert a.tick(math.inf) == []
     a.want(0.1, successor(alone, A, J), 0.0)
     assert a.next_deadline() == math.inf
-    assert a.bury(0.1, A, AcceptorRecord(alone, NOTHING, None)) == []
+    assert a.declare_dead(0.1, A, AcceptorRecord(alone, NOTHING, None)) == []
 
 
 def test_r13_the_owner_has_no_shortcut() -> None:
@@ -106,9 +106,9 @@ def test_r13_the_owner_has_no_shortcut() -> None:
 
 def test_r13_the_last_one_decides_when_the_records_of_all_others_are_read() -> None:
     c = preparing(C)
-    assert c.bury(0.1, A, FRESH) == []
+    assert c.declare_dead(0.1, A, FRESH) == []
     assert c.next_deadline() < math.inf
-    results = c.bury(0.1, B, FRESH)
+    results = c.declare_dead(0.1, B, FRESH)
     assert results[-1] == Decided(successor(VIEW, C))
     assert not [result for result in results if isinstance(result, Send)]
     assert c.records == {A: FRESH, B: FRESH}
@@ -116,7 +116,7 @@ def test_r13_the_last_one_decides_when_the_records_of_all_others_are_read() -> N
 
 def test_r13_who_is_dead_without_a_record_is_waited_for() -> None:
     c = preparing(C)
-    c.bury(0.1, B, FRESH)
+    c.declare_dead(0.1, B, FRESH)
     assert c.tick(9.0) == [Send(A, Prepare(Ballot(1, 2)))]
 
 
@@ -127,9 +127,9 @@ def test_r13_the_dead_never_count_as_having_accepted_what_began_before_they_were
     for member in (B, C):
         a.receive(0.1, member, Promise(first, None))
     wanted = Vote(first, successor(view, A))
-    assert a.bury(0.2, B, AcceptorRecord(view, first, wanted)) == []  # three are left, a quorum
+    assert a.declare_dead(0.2, B, AcceptorRecord(view, first, wanted)) == []  # three are left, a quorum
     second = Ballot(2, 1)
-    assert a.bury(0.2, C, AcceptorRecord(view, first, None)) == [
+    assert a.declare_dead(0.2, C, AcceptorRecord(view, first, None)) == [
         Send(D, Prepare(second)),
         WriteRecord(AcceptorRecord(view, second, wanted)),
     ]
@@ -144,8 +144,8 @@ def test_r13_a_vote_on_a_record_competes_with_those_of_the_living() -> None:
     for on_record, promised in ((older, newer), (newer, older)):
         d = agreement(D, view)
         d.want(0.0, successor(view, D), 0.0)
-        d.bury(0.0, A, AcceptorRecord(view, on_record.ballot, on_record))
-        d.bury(0.0, B, AcceptorRecord(view, Ballot(5, 2), None))
+        d.declare_dead(0.0, A, AcceptorRecord(view, on_record.ballot, on_record))
+        d.declare_dead(0.0, B, AcceptorRecord(view, Ballot(5, 2), None))
         ballot = Ballot(6, 3)
         assert d.tick(0.0)[0] == Send(C, Prepare(ballot))
         assert d.receive(0.1, C, Promise(ballot, promised))[0] == Send(C, Accept(Vote(ballot, newer.view)))
@@ -153,14 +153,14 @@ def test_r13_a_vote_on_a_record_competes_with_those_of_the_living() -> None:
 
 def test_r13_a_ballot_is_above_every_promise_on_record() -> None:
     c = agreement(C)
-    c.bury(0.0, A, AcceptorRecord(VIEW, Ballot(7, 0), None))
+    c.declare_dead(0.0, A, AcceptorRecord(VIEW, Ballot(7, 0), None))
     c.want(0.0, OTHER, 0.0)
     assert c.tick(0.0)[0] == Send(B, Prepare(Ballot(8, 2)))
 
 
 def test_r13_a_record_that_outbids_a_ballot_which_the_living_can_finish_ends_it_at_its_deadline() -> None:
     a = preparing(A)
-    assert a.bury(0.1, C, AcceptorRecord(VIEW, Ballot(7, 2), None)) == []
+    assert a.declare_dead(0.1, C, AcceptorRecord(VIEW, Ballot(7, 2), None)) == []
     assert a.tick(a.next_deadline())[0] == Send(B, Prepare(Ballot(8, 0)))
 
 
@@ -169,7 +169,7 @@ def test_a_death_ends_the_back_off() -> None:
     b.receive(0.0, C, Prepare(Ballot(1, 2)))
     b.want(0.01, OTHER, 0.0)
     assert b.next_deadline() >= 0.1
-    b.bury(0.02, C, AcceptorRecord(VIEW, Ballot(1, 2), None))
+    b.declare_dead(0.02, C, AcceptorRecord(VIEW, Ballot(1, 2), None))
     b.want(0.02, OTHER, 0.0)
     assert b.next_deadline() == 0.02
 
@@ -178,7 +178,7 @@ def test_r13_the_record_of_an_older_view_has_promised_and_accepted_nothing_in_th
     older = AcceptorRecord(of_policy(Policy.LIVE, 3, A, B, C), Ballot(9, 0), Vote(Ballot(9, 0), VIEW))
     assert reading(older, VIEW) == FRESH
     c = agreement(C)
-    c.bury(0.0, A, older)
+    c.declare_dead(0.0, A, older)
     assert c.records == {A: FRESH}
 
 
@@ -205,25 +205,25 @@ def test_r13_the_record_of_an_older_view_has_promised_and_accepted_nothing_in_th
 )
 def test_a_record_that_says_nothing_about_this_view_is_left_alone(record: AcceptorRecord) -> None:
     c = preparing(C)
-    c.bury(0.1, B, FRESH)
+    c.declare_dead(0.1, B, FRESH)
     before = c.next_deadline()
-    assert c.bury(0.1, A, record) == []
+    assert c.declare_dead(0.1, A, record) == []
     assert (c.records, c.next_deadline()) == ({B: FRESH}, before)
 
 
 @pytest.mark.parametrize("number", [3, VIEW.number, VIEW.number + 9])
 def test_who_had_a_seat_in_another_swarm_has_promised_nothing_in_this_one(number: int) -> None:
     c = agreement(C)
-    c.bury(0.0, A, AcceptorRecord(replace(VIEW, lineage=b"another", number=number), Ballot(7, 1), None))
+    c.declare_dead(0.0, A, AcceptorRecord(replace(VIEW, lineage=b"another", number=number), Ballot(7, 1), None))
     assert c.records == {A: FRESH}
 
 
 def test_only_the_first_record_of_another_member_of_the_view_counts() -> None:
     c = agreement(C)
-    c.bury(0.0, A, FRESH)
-    c.bury(0.0, A, AcceptorRecord(VIEW, Ballot(7, 1), None))
-    c.bury(0.0, C, FRESH)
-    c.bury(0.0, J, FRESH)
+    c.declare_dead(0.0, A, FRESH)
+    c.declare_dead(0.0, A, AcceptorRecord(VIEW, Ballot(7, 1), None))
+    c.declare_dead(0.0, C, FRESH)
+    c.declare_dead(0.0, J, FRESH)
     assert c.records == {A: FRESH}
     c.install(successor(VIEW, B, C))
     assert c.records == {}
@@ -235,8 +235,8 @@ def test_r12_under_majority_nothing_is_written_or_read() -> None:
     assert c.install(view) == decided_record(view) == []
     c.want(0.0, successor(view, C), 0.0)
     assert c.tick(0.0) == [Send(A, Prepare(Ballot(1, 2))), Send(B, Prepare(Ballot(1, 2)))]
-    assert c.bury(0.1, A, AcceptorRecord(view, NOTHING, None)) == []
-    assert c.bury(0.1, B, AcceptorRecord(view, NOTHING, None)) == []
+    assert c.declare_dead(0.1, A, AcceptorRecord(view, NOTHING, None)) == []
+    assert c.declare_dead(0.1, B, AcceptorRecord(view, NOTHING, None)) == []
     assert c.records == {}
 
 

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip import Member, View, is_quorum
-from gossip.messages import AcceptorRecord, Ballot, Kind, Report
+from gossip.messages import AcceptorRecord, Ballot, Report, ReportKind
 from gossip.reports import Cut, Reports, ReportsConfig
 
 from .members import A2, A, B, C, D, E, view_of
 
 FIVE = view_of(7, A, B, C, D, E)
 STEP = 3
-ROUND = Kind.PROVEN, Kind.REFUSED, Kind.SILENT
-RESTART = Kind.STALLED, Kind.WITHDRAWN, Kind.ABORTED, Kind.READABLE
+ROUND = ReportKind.PROVEN, ReportKind.REFUSED, ReportKind.SILENT
+RESTART = ReportKind.STALLED, ReportKind.WITHDRAWN, ReportKind.ABORTED, ReportKind.READABLE
 RECORD = AcceptorRecord(FIVE, Ballot(1, 1), None)
 NOBODY = Cut()
 
@@ -31,7 +31,7 @@ def reports(view: View = FIVE, **config: Any) -> Reports:
     return new
 
 
-def said(new: Reports, now: float, *pairs: tuple[Member, Member], kind: Kind = Kind.SILENT) -> Reports:
+def said(new: Reports, now: float, *pairs: tuple[Member, Member], kind: ReportKind = ReportKind.SILENT) -> Reports:
     """Of each pair, the first reports the second."""
     for source, subject in pairs:
         new.receive(now, source, Report(kind, subject))
@@ -62,7 +62,7 @@ def test_without_reports_nobody_is_cut() -> None:
 
 
 def test_a_report_that_is_not_repeated_is_forgotten() -> None:
-    new = said(reports(lease_s=1.5), 0.0, (A, B), kind=Kind.REFUSED)
+    new = said(reports(lease_s=1.5), 0.0, (A, B), kind=ReportKind.REFUSED)
     assert not new.is_empty()
     assert new.cut(1.4, STEP).gone == (B,)
     assert new.cut(1.5, STEP) == NOBODY
@@ -70,28 +70,28 @@ def test_a_report_that_is_not_repeated_is_forgotten() -> None:
 
 
 def test_a_report_that_is_repeated_stands() -> None:
-    new = said(said(reports(lease_s=1.5), 0.0, (A, B), kind=Kind.REFUSED), 1.0, (A, B), kind=Kind.REFUSED)
+    new = said(said(reports(lease_s=1.5), 0.0, (A, B), kind=ReportKind.REFUSED), 1.0, (A, B), kind=ReportKind.REFUSED)
     assert new.cut(2.4, STEP).gone == (B,)
 
 
 def test_proof_stands_without_being_repeated() -> None:
-    new = said(reports(), 0.0, (A, B), kind=Kind.PROVEN)
+    new = said(reports(), 0.0, (A, B), kind=ReportKind.PROVEN)
     assert new.cut(1e9, STEP) == Cut((B,))
     assert not new.is_empty()
 
 
 def test_an_installed_view_begins_without_reports_but_the_dead_in_it_stay_dead() -> None:
-    new = said(reports(), 0.0, (A, B), kind=Kind.REFUSED)
-    new.receive(0.0, A, Report(Kind.PROVEN, C, record=RECORD))
-    new.receive(0.0, A, Report(Kind.PROVEN, D, record=RECORD))
+    new = said(reports(), 0.0, (A, B), kind=ReportKind.REFUSED)
+    new.receive(0.0, A, Report(ReportKind.PROVEN, C, record=RECORD))
+    new.receive(0.0, A, Report(ReportKind.PROVEN, D, record=RECORD))
     new.install(view_of(8, A, B, C))
     assert new.cut(0.0, STEP).gone == (C,)
     assert (new.proven, new.records) == ({C: None}, {C: RECORD})
 
 
 @pytest.mark.parametrize("subject", [Member("x", 1), A2], ids=["unknown", "another incarnation"])
-@pytest.mark.parametrize("kind", Kind)
-def test_a_report_about_who_has_no_seat_means_nothing(kind: Kind, subject: Member) -> None:
+@pytest.mark.parametrize("kind", ReportKind)
+def test_a_report_about_who_has_no_seat_means_nothing(kind: ReportKind, subject: Member) -> None:
     new = reports()
     new.receive(0.0, B, Report(kind, subject, STEP, RECORD))
     assert new.is_empty()
@@ -99,22 +99,22 @@ def test_a_report_about_who_has_no_seat_means_nothing(kind: Kind, subject: Membe
 
 
 @pytest.mark.parametrize("kind", RESTART)
-def test_nobody_starts_a_step_over_in_the_name_of_another(kind: Kind) -> None:
+def test_nobody_starts_a_step_over_in_the_name_of_another(kind: ReportKind) -> None:
     new = reports()
     new.receive(0.0, A, Report(kind, B, STEP))
     assert new.is_empty()
 
 
-@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.SILENT])
-def test_nobody_is_silent_to_itself(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [ReportKind.REFUSED, ReportKind.SILENT])
+def test_nobody_is_silent_to_itself(kind: ReportKind) -> None:
     assert said(reports(), 0.0, (B, B), kind=kind).is_empty()
 
 
 def test_the_first_record_of_a_dead_member_stands_and_may_come_after_its_proof() -> None:
-    new = said(reports(), 0.0, (A, B), kind=Kind.PROVEN)
+    new = said(reports(), 0.0, (A, B), kind=ReportKind.PROVEN)
     assert new.records == {}
-    new.receive(0.0, A, Report(Kind.PROVEN, B, record=RECORD))
-    new.receive(0.0, C, Report(Kind.PROVEN, B, record=replace(RECORD, promised=Ballot(2, 2))))
+    new.receive(0.0, A, Report(ReportKind.PROVEN, B, record=RECORD))
+    new.receive(0.0, C, Report(ReportKind.PROVEN, B, record=replace(RECORD, promised=Ballot(2, 2))))
     assert new.records == {B: RECORD}
 
 
@@ -122,53 +122,53 @@ def test_the_first_record_of_a_dead_member_stands_and_may_come_after_its_proof()
 
 
 def test_one_proof_is_enough_and_urgent() -> None:
-    assert said(reports(), 0.0, (E, A), kind=Kind.PROVEN).cut(0.0, STEP) == Cut((A,))
+    assert said(reports(), 0.0, (E, A), kind=ReportKind.PROVEN).cut(0.0, STEP) == Cut((A,))
 
 
 def test_one_refused_link_is_enough_and_urgent() -> None:
-    assert said(reports(), 0.0, (A, C), kind=Kind.REFUSED).cut(0.0, STEP) == Cut((C,))
+    assert said(reports(), 0.0, (A, C), kind=ReportKind.REFUSED).cut(0.0, STEP) == Cut((C,))
 
 
 def test_who_goes_is_named_in_rank_order() -> None:
-    new = said(reports(), 0.0, (A, E), (A, B), kind=Kind.PROVEN)
-    assert said(new, 0.0, (A, C), kind=Kind.REFUSED).cut(0.0, STEP).gone == (B, C, E)
+    new = said(reports(), 0.0, (A, E), (A, B), kind=ReportKind.PROVEN)
+    assert said(new, 0.0, (A, C), kind=ReportKind.REFUSED).cut(0.0, STEP).gone == (B, C, E)
 
 
 def test_mutual_refusal_cuts_only_the_greater_rank() -> None:
-    assert said(reports(), 0.0, (B, D), (D, B), kind=Kind.REFUSED).cut(0.0, STEP).gone == (D,)
+    assert said(reports(), 0.0, (B, D), (D, B), kind=ReportKind.REFUSED).cut(0.0, STEP).gone == (D,)
 
 
 def test_whom_most_refuse_goes_and_its_own_word_goes_with_it() -> None:
     pairs = (C, B), (D, B), (B, C), (B, D)
-    assert said(reports(), 0.0, *pairs, kind=Kind.REFUSED).cut(0.0, STEP).gone == (B,)
+    assert said(reports(), 0.0, *pairs, kind=ReportKind.REFUSED).cut(0.0, STEP).gone == (B,)
 
 
 def test_an_accuser_counts_once_however_it_accuses() -> None:
     new = reports()
-    for kind, step in product((Kind.REFUSED, Kind.SILENT), (STEP, STEP + 1)):
+    for kind, step in product((ReportKind.REFUSED, ReportKind.SILENT), (STEP, STEP + 1)):
         for now in (0.0, 1.0, 2.0):
             new.receive(now, A, Report(kind, B, step))
-    assert said(new, 2.0, (C, D), (B, A), (D, C), kind=Kind.REFUSED).cut(2.5, STEP).gone == (B, D)
+    assert said(new, 2.0, (C, D), (B, A), (D, C), kind=ReportKind.REFUSED).cut(2.5, STEP).gone == (B, D)
 
 
 def test_the_dead_accuse_nobody() -> None:
-    new = said(reports(), 0.0, (A, B), (A, C), kind=Kind.REFUSED)
-    assert said(new, 0.0, (D, A), kind=Kind.PROVEN).cut(0.0, STEP).gone == (A,)
+    new = said(reports(), 0.0, (A, B), (A, C), kind=ReportKind.REFUSED)
+    assert said(new, 0.0, (D, A), kind=ReportKind.PROVEN).cut(0.0, STEP).gone == (A,)
 
 
 def test_who_saw_a_link_refused_is_not_cut_off_once_the_other_is_proven_dead() -> None:
     """The last of two hosts: its link is refused first, and the word of the other launcher comes later."""
-    new = said(reports(view_of(1, A, B)), 0.0, (B, A), kind=Kind.REFUSED)
+    new = said(reports(view_of(1, A, B)), 0.0, (B, A), kind=ReportKind.REFUSED)
     assert new.cut(0.0, STEP).gone == (B,)
-    assert said(new, 0.1, (B, A), kind=Kind.PROVEN).cut(0.1, STEP) == Cut((A,))
+    assert said(new, 0.1, (B, A), kind=ReportKind.PROVEN).cut(0.1, STEP) == Cut((A,))
 
 
 def test_who_is_refused_by_all_is_cut_alone() -> None:
-    assert said(reports(), 0.0, *((B, m) for m in (A, C, D, E)), kind=Kind.REFUSED).cut(0.0, STEP).gone == (B,)
+    assert said(reports(), 0.0, *((B, m) for m in (A, C, D, E)), kind=ReportKind.REFUSED).cut(0.0, STEP).gone == (B,)
 
 
 def test_two_that_die_with_their_host_are_cut_by_the_first_who_notices() -> None:
-    assert said(reports(), 0.0, (A, D), (A, E), kind=Kind.REFUSED).cut(0.0, STEP).gone == (D, E)
+    assert said(reports(), 0.0, (A, D), (A, E), kind=ReportKind.REFUSED).cut(0.0, STEP).gone == (D, E)
 
 
 # Silence.
@@ -181,7 +181,7 @@ def test_silence_needs_a_majority_of_those_who_could_hear() -> None:
 
 def test_a_report_that_is_said_twice_is_one_vote() -> None:
     new = said(reports(), 0.0, (A, E), (A, E), (B, E))
-    new.receive(0.0, A, Report(Kind.SILENT, E, STEP))
+    new.receive(0.0, A, Report(ReportKind.SILENT, E, STEP))
     assert new.cut(0.0, STEP) == NOBODY
 
 
@@ -191,16 +191,16 @@ def test_of_two_members_one_word_is_the_majority() -> None:
 
 def test_dead_observers_are_no_votes_and_not_needed() -> None:
     new = said(reports(), 0.0, (A, E), (B, E), (C, E))
-    assert said(new, 0.0, (B, A), kind=Kind.PROVEN).cut(0.0, STEP).gone == (A, E)
+    assert said(new, 0.0, (B, A), kind=ReportKind.PROVEN).cut(0.0, STEP).gone == (A, E)
     new = said(reports(), 0.0, (A, E), (C, E), (B, A))
-    assert said(new, 0.0, (B, A), kind=Kind.PROVEN).cut(0.0, STEP) == Cut((A,))
+    assert said(new, 0.0, (B, A), kind=ReportKind.PROVEN).cut(0.0, STEP) == Cut((A,))
     new = said(reports(), 0.0, (A, E), (C, E))
-    assert said(new, 0.0, (B, D), kind=Kind.PROVEN).cut(0.0, STEP).gone == (D, E)
+    assert said(new, 0.0, (B, D), kind=ReportKind.PROVEN).cut(0.0, STEP).gone == (D, E)
 
 
 def test_who_is_dead_for_certain_is_not_merely_silent() -> None:
     new = said(reports(), 0.0, (A, E), (B, E), (C, E))
-    assert said(new, 0.0, (A, E), kind=Kind.PROVEN).cut(0.0, STEP) == Cut((E,))
+    assert said(new, 0.0, (A, E), kind=ReportKind.PROVEN).cut(0.0, STEP) == Cut((E,))
 
 
 def test_members_that_went_together_are_cut_together() -> None:
@@ -299,13 +299,13 @@ def test_silence_that_was_interrupted_begins_anew() -> None:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (Kind.STALLED, "step 3 is stalled: frames were lost"),
-        (Kind.WITHDRAWN, "step 3 is withdrawn by b"),
-        (Kind.ABORTED, "step 3 is aborted by b"),
-        (Kind.READABLE, "step 3 is begun again over shared memory by b"),
+        (ReportKind.STALLED, "step 3 is stalled: frames were lost"),
+        (ReportKind.WITHDRAWN, "step 3 is withdrawn by b"),
+        (ReportKind.ABORTED, "step 3 is aborted by b"),
+        (ReportKind.READABLE, "step 3 is begun again over shared memory by b"),
     ],
 )
-def test_the_open_step_starts_over_with_the_same_members(kind: Kind, reason: str) -> None:
+def test_the_open_step_starts_over_with_the_same_members(kind: ReportKind, reason: str) -> None:
     new = reports()
     new.receive(0.0, B, Report(kind, B, STEP))
     assert new.cut(0.0, STEP) == Cut(restart=reason)
@@ -316,7 +316,7 @@ def test_the_open_step_starts_over_with_the_same_members(kind: Kind, reason: str
 
 def test_a_link_that_was_refused_in_the_open_step_is_no_reason_to_start_over() -> None:
     new = reports()
-    new.receive(0.0, B, Report(Kind.REFUSED, C, STEP))
+    new.receive(0.0, B, Report(ReportKind.REFUSED, C, STEP))
     assert new.cut(0.0, STEP) == Cut((C,))
 
 
@@ -324,7 +324,9 @@ def test_a_link_that_was_refused_in_the_open_step_is_no_reason_to_start_over() -
 
 some_views = st.sampled_from([view_of(7, *FIVE.members[:size]) for size in range(1, 6)])
 anybody = st.sampled_from((*FIVE.members, A2, Member("x", 1)))
-any_report = st.builds(Report, st.sampled_from(Kind), anybody, st.integers(-1, 5), st.sampled_from([None, RECORD]))
+any_report = st.builds(
+    Report, st.sampled_from(ReportKind), anybody, st.integers(-1, 5), st.sampled_from([None, RECORD])
+)
 
 
 @st.composite
@@ -343,7 +345,7 @@ def test_whatever_members_report_the_cut_is_sane(
     new, dead, now = reports(view), set(), 0.0
     for now, (source, report) in told:
         new.receive(now, source, report)
-        dead |= {report.subject} if report.kind is Kind.PROVEN and report.subject in view.members else set()
+        dead |= {report.subject} if report.kind is ReportKind.PROVEN and report.subject in view.members else set()
         if looks:
             new.cut(now, STEP)
     now += wait
@@ -354,7 +356,9 @@ def test_whatever_members_report_the_cut_is_sane(
     assert dead == {*new.proven}
     assert {*new.records} <= dead
     accused = {report.subject for at, (_, report) in told if report.kind in ROUND and at + 1.5 > now}
-    accusers = {source for at, (source, report) in told if report.kind is Kind.REFUSED or report.kind is Kind.SILENT}
+    accusers = {
+        source for at, (source, report) in told if report.kind is ReportKind.REFUSED or report.kind is ReportKind.SILENT
+    }
     assert {*cut.gone} <= dead | accused | accusers
     assert cut.is_urgent == (cut.settles_at == -math.inf)
     assert cut.is_urgent or cut.settles_at <= now + new.config.batch_s
@@ -393,7 +397,7 @@ def test_silence_is_the_word_of_those_who_stay_or_of_a_majority_of_all(view: Vie
 @given(some_views, st.data())
 def test_of_every_pair_that_cannot_talk_one_stays_or_neither_and_never_both(view: View, data: st.DataObject) -> None:
     pairs = data.draw(st.sets(st.tuples(st.sampled_from(view.members), st.sampled_from(view.members))))
-    gone = said(reports(view), 0.0, *sorted(pairs), kind=Kind.REFUSED).cut(0.0, STEP).gone
+    gone = said(reports(view), 0.0, *sorted(pairs), kind=ReportKind.REFUSED).cut(0.0, STEP).gone
     for one, other in pairs:
         assert one == other or one in gone or other in gone
     for member in gone:  # nobody goes for nothing
@@ -406,7 +410,7 @@ def test_one_member_that_cannot_talk_to_any_goes_alone(view: View, data: st.Data
     pairs = [(deaf, other) for other in view.members if other != deaf]
     both_ways = [*pairs, *((other, deaf) for _, other in pairs)]
     heard = data.draw(st.sampled_from([pairs, both_ways]))
-    gone = said(reports(view), 0.0, *heard, kind=Kind.REFUSED).cut(0.0, STEP).gone
+    gone = said(reports(view), 0.0, *heard, kind=ReportKind.REFUSED).cut(0.0, STEP).gone
     if len(view.members) > 2:
         assert gone == (deaf,)
     else:
@@ -417,7 +421,7 @@ def test_one_member_that_cannot_talk_to_any_goes_alone(view: View, data: st.Data
 def test_mutual_accusation_of_any_pair_cuts_the_greater_rank_at_all() -> None:
     for one, other in combinations(FIVE.members, 2):
         for pairs in (((one, other), (other, one)), ((other, one), (one, other))):
-            assert said(reports(), 0.0, *pairs, kind=Kind.REFUSED).cut(0.0, STEP).gone == (other,)
+            assert said(reports(), 0.0, *pairs, kind=ReportKind.REFUSED).cut(0.0, STEP).gone == (other,)
 
 
 @pytest.mark.parametrize("name", ["silent_s", "lease_s", "stable_s", "batch_s", "bridge_s"])

@@ -11,11 +11,11 @@ from gossip.messages import (
     Decide,
     Finish,
     GivenUp,
-    Kind,
     Leave,
     Progress,
     Ready,
     Report,
+    ReportKind,
 )
 
 from .cores import (
@@ -46,7 +46,7 @@ def saying(given_up: GivenUp, finish: Finish | None = None) -> Ready:
 def test_an_abort_restarts_the_same_members_in_a_new_view() -> None:
     peer = seated(B)
     effects = peer.abort(0.0, 0, "shapes differ")
-    assert bodies(Report, effects) == [(B, Report(Kind.ABORTED, A, 0, given_up=MISMATCH))]
+    assert bodies(Report, effects) == [(B, Report(ReportKind.ABORTED, A, 0, given_up=MISMATCH))]
     assert effects[-1] == Explain("2 of 2 members of view 2 are here; step 0 is aborted by a")
     assert bodies(Ready, decide(peer, B, 0.0)) == [(B, saying(MISMATCH))]
     assert view_of(peer).members == (A, B)
@@ -58,7 +58,7 @@ def test_who_goes_on_without_a_step_has_the_others_told() -> None:
     peer = seated(B)
     effects = peer.void(0.0, 0, "its script raised")
     voided = GivenUp(0, 2, Cause.VOIDED, "its script raised", 2)
-    assert bodies(Report, effects) == [(B, Report(Kind.ABORTED, A, 0, given_up=voided))]
+    assert bodies(Report, effects) == [(B, Report(ReportKind.ABORTED, A, 0, given_up=voided))]
     assert bodies(Ready, decide(peer, B, 0.0)) == [(B, saying(voided))]
     effects = say(peer, B, saying(voided))
     assert (only(Aborted, effects), only(Activated, effects)) == ([], [Activated(view_of(peer), -1)])
@@ -70,7 +70,7 @@ def test_what_others_abort_is_told_by_the_barrier() -> None:
     assert only(Aborted, say(peer, B, saying(MISMATCH))) == [Aborted(MISMATCH)]
 
 
-REPORT = Report(Kind.ABORTED, C, 0, given_up=MISMATCH)
+REPORT = Report(ReportKind.ABORTED, C, 0, given_up=MISMATCH)
 
 
 @pytest.mark.parametrize("told", [REPORT, Leave(given_up=MISMATCH)])
@@ -115,7 +115,7 @@ def test_a_withdrawal_makes_a_view_of_the_same_members_and_the_step_is_redone() 
     peer = seated(B, C)
     effects = peer.withdraw(0.0, 0)
     withdrawn = GivenUp(0, 2, Cause.WITHDRAWN, TAKEN_BACK, 2)
-    report = Report(Kind.WITHDRAWN, A, 0, given_up=withdrawn)
+    report = Report(ReportKind.WITHDRAWN, A, 0, given_up=withdrawn)
     assert bodies(Report, effects) == [(member, report) for member in (B, C)]
     assert effects[-1] == Explain("3 of 3 members of view 2 are here; step 0 is withdrawn by a")
     assert bodies(Ready, decide(peer, B, 0.0)) == [(member, saying(withdrawn)) for member in (B, C)]
@@ -129,7 +129,7 @@ def test_r15_who_withdraws_results_that_may_be_in_use_interrupts_the_step_for_al
     peer = seated(B, C)
     effects = peer.withdraw(0.0, 0, interrupts=True)
     voided = GivenUp(0, 2, Cause.VOIDED, TAKEN_BACK, 2)
-    report = Report(Kind.WITHDRAWN, A, 0, given_up=voided)
+    report = Report(ReportKind.WITHDRAWN, A, 0, given_up=voided)
     assert bodies(Report, effects) == [(member, report) for member in (B, C)]
     decide(peer, B, 0.0)
     say(peer, B, NOTHING)
@@ -152,12 +152,12 @@ def test_who_has_no_seat_yet_starts_over_with_the_others_and_gives_nothing_up() 
     assert say(peer, A, NOTHING) != []
     assert peer.done == -1 and not peer.seated
     effects = peer.withdraw(0.0, 0, interrupts=True)
-    assert bodies(Report, effects) == [(A, Report(Kind.WITHDRAWN, B, 0))]
+    assert bodies(Report, effects) == [(A, Report(ReportKind.WITHDRAWN, B, 0))]
 
 
 def test_another_members_withdrawal_does_the_same() -> None:
     peer = seated(B, C)
-    effects = say(peer, C, Report(Kind.WITHDRAWN, C, 0))
+    effects = say(peer, C, Report(ReportKind.WITHDRAWN, C, 0))
     assert effects == [Explain("3 of 3 members of view 2 are here; step 0 is withdrawn by c")]
 
 
@@ -179,7 +179,7 @@ def submit(peer: Core, num_operations: int, start: float, stop: float) -> list[E
     return effects
 
 
-STALLED = [(member, Report(Kind.STALLED, A, 0)) for member in (B, C)]
+STALLED = [(member, Report(ReportKind.STALLED, A, 0)) for member in (B, C)]
 
 
 def test_an_operation_that_all_have_submitted_and_that_does_not_get_on_is_stalled_and_redone() -> None:
@@ -197,7 +197,7 @@ def test_an_operation_that_all_have_submitted_and_that_does_not_get_on_is_stalle
 def test_who_has_given_the_step_up_goes_on_saying_so_though_operations_of_it_do_not_get_on() -> None:
     peer = seated(B, C, stall_s=2.0)
     peer.submitted(0, 3, 2)
-    report = Report(Kind.ABORTED, A, 0, given_up=MISMATCH)
+    report = Report(ReportKind.ABORTED, A, 0, given_up=MISMATCH)
     peer.abort(0.0, 0, "shapes differ")
     said = {told for _, told in bodies(Report, submit(peer, 3, 0.0, 4.0)) if told.subject == A}
     assert said == {report}

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from gossip import Member, State
-from gossip.roster import MOST_EPITAPHS, Roster
+from gossip.roster import MOST_TOMBSTONES, Roster
 from gossip.view import NOWHERE
 
 from .members import A2, A, B, C, D, claim
@@ -46,18 +46,18 @@ def test_who_is_forgotten_has_an_epitaph_until_it_is_known_again() -> None:
     known.put(replace(claim(B, State.LOST), refutation=3, accuser="c"))
     known.forget("b")
     assert known.get("b") is None
-    assert known.epitaph("b") == replace(claim(B, State.LOST), contact=NOWHERE, refutation=3)
+    assert known.tombstone("b") == replace(claim(B, State.LOST), contact=NOWHERE, refutation=3)
     known.put(claim(B))
-    assert known.epitaph("b") is None
+    assert known.tombstone("b") is None
 
 
 def test_epitaphs_are_bounded() -> None:
     known = roster()
-    for number in range(MOST_EPITAPHS + 1):
+    for number in range(MOST_TOMBSTONES + 1):
         known.put(claim(Member(f"x{number}", 1), State.DEAD))
         known.forget(f"x{number}")
-    assert known.epitaph("x0") is None
-    assert known.epitaph("x1") is not None
+    assert known.tombstone("x0") is None
+    assert known.tombstone("x1") is not None
     assert len(known) == 3
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gossip import Member
 from gossip.commit import StepMachine, chain
 from gossip.effects import Activated, Committed, Diverged, Effect, Installed, Send
-from gossip.messages import Beat, Decide, Finish, Kind, Progress, Ready, Report
+from gossip.messages import Beat, Decide, Finish, Progress, Ready, Report, ReportKind
 
 from .cores import (
     NOTHING,
@@ -140,7 +140,7 @@ def test_what_the_host_can_read_counts_from_the_next_view_on() -> None:
 
 def test_who_can_read_the_last_one_only_after_a_view_was_installed_has_its_members_start_over() -> None:
     peer = seated(B, C)
-    wish = Report(Kind.READABLE, A, 0)
+    wish = Report(ReportKind.READABLE, A, 0)
     assert peer.can_read(0.0, B, is_so=True) == []
     assert bodies(Report, peer.can_read(0.0, C, is_so=True)) == [(B, wish), (C, wish)]
     assert peer.can_read(0.0, C, is_so=True) == []  # it is wished for already
@@ -156,7 +156,7 @@ def test_who_has_finished_the_open_step_starts_over_in_the_step_after_it() -> No
     assert peer.can_read(0.0, B, is_so=True) == []
     assert bodies(Report, run(peer, 0.0, 0.5)) == []
     assert only(Committed, say(peer, B, Progress(-1, genesis(), Finish(0, b"bits", b"", view_of(peer).number)))) != []
-    assert bodies(Report, run(peer, 0.5, 1.0))[0] == (B, Report(Kind.READABLE, A, 1))
+    assert bodies(Report, run(peer, 0.5, 1.0))[0] == (B, Report(ReportKind.READABLE, A, 1))
 
 
 # What is seen.

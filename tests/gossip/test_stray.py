@@ -6,7 +6,7 @@ import pytest
 
 from gossip import NO_VIEW, Core, Member, Phase, Policy, Seat, Stamp, View
 from gossip.effects import Activated, Discovered, Effect, Installed, Send, Strangers
-from gossip.membership import MOST_EARLY
+from gossip.membership import MOST_PENDING_READY
 from gossip.messages import (
     Abort,
     Accepted,
@@ -16,7 +16,6 @@ from gossip.messages import (
     Body,
     Decide,
     Gossip,
-    Kind,
     Nack,
     Ping,
     Prepare,
@@ -24,6 +23,7 @@ from gossip.messages import (
     Promise,
     Ready,
     Report,
+    ReportKind,
     StateQuery,
     ViewQuery,
 )
@@ -76,7 +76,7 @@ STRAYS = [
     Promise(Ballot(1, 0), None),
     Accepted(Ballot(1, 0)),
     Nack(Ballot(9, 1)),
-    Report(Kind.REFUSED, B),
+    Report(ReportKind.REFUSED, B),
     StateQuery(0),
     Abort(0, 0, "sum"),
 ]
@@ -123,7 +123,7 @@ def test_r4_a_ready_of_a_stranger_is_not_kept() -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_r4_of_too_many_that_overtake_a_view_the_latest_are_kept(again: bool) -> None:
     peer, view = founder(), view_with(A, B)
-    others = [Member(f"other {i}", 1) for i in range(MOST_EARLY)]
+    others = [Member(f"other {i}", 1) for i in range(MOST_PENDING_READY)]
     meet(peer, [B, *others])
     for member in (B, *others[1:], *([B] if again else []), others[0]):
         say(peer, member, NOTHING, view.stamp)
@@ -206,7 +206,7 @@ def test_no_more_than_64_other_swarms_are_named() -> None:
 def test_a_member_that_sits_in_another_swarm_is_reported_refused(body: Body) -> None:
     peer = seated(B, C)
     say(peer, C, body, OTHER.stamp)
-    assert bodies(Report, peer.tick(0.25)) == [(member, Report(Kind.REFUSED, C)) for member in (B, C)]
+    assert bodies(Report, peer.tick(0.25)) == [(member, Report(ReportKind.REFUSED, C)) for member in (B, C)]
     assert peer.reason == "2 of 3 members of view 2 are here; without c"
 
 

@@ -20,12 +20,12 @@ from gossip.messages import (
     Gossip,
     Head,
     Join,
-    Kind,
     Leave,
     Ping,
     Prepare,
     Ready,
     Report,
+    ReportKind,
 )
 from gossip.reports import ReportsConfig
 from gossip.succession import MOST_DEAD, Succession
@@ -86,15 +86,15 @@ def reports(effects: list[Effect], target: Member = B) -> list[Report]:
 
 def test_a_death_is_reported_to_all_and_with_every_beat_again() -> None:
     peer = seated(B, C, D)
-    effects = peer.bury(0.0, D, "SIGKILL")
-    assert bodies(Report, effects) == [(member, Report(Kind.PROVEN, D)) for member in (B, C)]
+    effects = peer.declare_dead(0.0, D, "SIGKILL")
+    assert bodies(Report, effects) == [(member, Report(ReportKind.PROVEN, D)) for member in (B, C)]
     assert bodies(Report, peer.tick(0.25)) == bodies(Report, effects)
 
 
 def test_a_proof_is_relayed_with_its_record() -> None:
     peer = seated(B, C, policy=Policy.LIVE)
     record = fresh(view_of(peer))
-    assert reports(peer.bury(0.0, C, "SIGKILL", record)) == [Report(Kind.PROVEN, C, record=record)]
+    assert reports(peer.declare_dead(0.0, C, "SIGKILL", record)) == [Report(ReportKind.PROVEN, C, record=record)]
 
 
 def test_a_refused_link_is_reported_and_cuts_at_once() -> None:
@@ -102,7 +102,7 @@ def test_a_refused_link_is_reported_and_cuts_at_once() -> None:
     effects = peer.refused(0.0, D, "connection refused")
     told = [Explain("d may be dead: connection refused"), Explain("d is suspect: a had no answer")]
     assert only(Explain, effects)[:2] == told
-    assert reports(effects) == [Report(Kind.REFUSED, D)]
+    assert reports(effects) == [Report(ReportKind.REFUSED, D)]
     assert effects[-1] == Explain("3 of 4 members of view 2 are here; without d")
     assert bodies(Prepare, peer.tick(0.0)) == [(member, Prepare(Ballot(1, 0))) for member in (B, C, D)]
 
@@ -115,7 +115,7 @@ def test_a_link_that_is_still_refused_is_no_news() -> None:
 
 def test_who_is_gone_can_refuse_nothing() -> None:
     peer = seated(B, C)
-    peer.bury(0.0, C, "SIGKILL")
+    peer.declare_dead(0.0, C, "SIGKILL")
     assert peer.refused(0.0, C, "connection refused") == []
     peer.leave(0.0)
     listen(peer, [B], 0.0, 6.0)
@@ -134,20 +134,20 @@ def test_a_link_that_is_refused_without_a_view_is_remembered_for_it() -> None:
     peer = joiner()
     assert reports(peer.refused(0.0, C, "connection refused"), A) == []
     say(peer, A, Decide(view_with(A, B, C)))
-    assert reports(peer.tick(0.5), A) == [Report(Kind.REFUSED, C)]
+    assert reports(peer.tick(0.5), A) == [Report(ReportKind.REFUSED, C)]
 
 
 def test_silence_is_reported_only_after_silent_s() -> None:
     peer = seated(B, C, D)
     assert reports(listen(peer, [B, C], 0.0, SILENT_S - 0.05)) == []
-    assert reports(listen(peer, [B, C], SILENT_S - 0.05, SILENT_S + 0.25)) == [Report(Kind.SILENT, D)]
+    assert reports(listen(peer, [B, C], SILENT_S - 0.05, SILENT_S + 0.25)) == [Report(ReportKind.SILENT, D)]
 
 
 def test_who_is_ill_itself_is_more_patient() -> None:
     peer = seated(B, C, D)
     patience: list[int] = []
     effects: list[Effect] = []
-    while Report(Kind.SILENT, D) not in reports(effects):
+    while Report(ReportKind.SILENT, D) not in reports(effects):
         patience.append(peer._swim.patience())
         for _ in range(3):  # denials: it seems not to hear what others say to it
             denied = replace(claim(A, State.SUSPECT), refutation=len(patience))
@@ -161,14 +161,14 @@ def test_silence_needs_a_majority_of_those_who_could_hear() -> None:
     peer = seated(B, C, D)
     listen(peer, [B, C], 0.0, 3.0)
     assert peer.reason == "4 of 4 members of view 2 are here"
-    listen(peer, [B, C], 3.0, 3.5, Report(Kind.SILENT, D))
+    listen(peer, [B, C], 3.0, 3.5, Report(ReportKind.SILENT, D))
     assert peer.reason == "3 of 4 members of view 2 are here; without d"
 
 
 def test_silence_settles_before_anybody_proposes() -> None:
     peer = seated(B, C, D)
-    assert bodies(Prepare, listen(peer, [B, C], 0.0, 0.5, Report(Kind.SILENT, D))) == []
-    assert bodies(Prepare, listen(peer, [B, C], 0.5, 0.8, Report(Kind.SILENT, D))) != []
+    assert bodies(Prepare, listen(peer, [B, C], 0.0, 0.5, Report(ReportKind.SILENT, D))) == []
+    assert bodies(Prepare, listen(peer, [B, C], 0.5, 0.8, Report(ReportKind.SILENT, D))) != []
 
 
 def test_of_who_is_lost_half_the_silence_is_enough() -> None:
@@ -177,7 +177,7 @@ def test_of_who_is_lost_half_the_silence_is_enough() -> None:
     listen(peer, [B, C, D], 0.0, 1.0)
     say(peer, B, Gossip((lost,)), now=1.0)
     assert reports(listen(peer, [B, C], 1.0, 1.0 + SILENT_S / 2 - 0.05)) == []
-    assert reports(listen(peer, [B, C], 1.7, 2.0)) == [Report(Kind.SILENT, D)]
+    assert reports(listen(peer, [B, C], 1.7, 2.0)) == [Report(ReportKind.SILENT, D)]
     peer.heard(2.0, D)
     assert reports(listen(peer, [B, C], 2.0, 2.25)) == []
 
@@ -192,15 +192,15 @@ def test_who_was_stopped_forgets_the_silence_of_others() -> None:
 
 def test_who_was_stopped_forgets_what_was_refused_but_not_who_is_dead() -> None:
     peer = seated(B, C, D, E)
-    peer.bury(0.0, E, "SIGKILL")
+    peer.declare_dead(0.0, E, "SIGKILL")
     peer.refused(0.0, D, "connection refused")
-    assert reports(peer.tick(0.25)) == [Report(Kind.REFUSED, D), Report(Kind.PROVEN, E)]
-    assert reports(peer.tick(1.4)) == [Report(Kind.PROVEN, E)]
+    assert reports(peer.tick(0.25)) == [Report(ReportKind.REFUSED, D), Report(ReportKind.PROVEN, E)]
+    assert reports(peer.tick(1.4)) == [Report(ReportKind.PROVEN, E)]
 
 
 def test_a_member_that_others_cannot_hear_knows_that_it_is_cut() -> None:
     peer = seated(B, C, D)
-    listen(peer, [B, C, D], 0.0, 3.0, Report(Kind.SILENT, A))
+    listen(peer, [B, C, D], 0.0, 3.0, Report(ReportKind.SILENT, A))
     assert peer.reason == "3 of 4 members of view 2 are here; without a"
     assert peer._next.agreement.next_deadline() == math.inf
 
@@ -220,7 +220,7 @@ def due(peer: Core) -> float:
 def test_after_a_death_survivors_take_turns_in_the_order_of_their_ranks() -> None:
     for me, delay_s in ((A, 0.0), (C, 0.02)):
         peer = trio(me)
-        peer.bury(1.0, B, "SIGKILL")
+        peer.declare_dead(1.0, B, "SIGKILL")
         assert due(peer) == pytest.approx(1.0 + delay_s)
 
 
@@ -253,14 +253,14 @@ def test_survivors_that_start_over_take_turns_as_after_a_death() -> None:
 def test_who_is_cut_itself_waits_for_all_others() -> None:
     peer = seated(B, C, D)
     for member in (B, C, D):
-        say(peer, member, Report(Kind.REFUSED, A))
+        say(peer, member, Report(ReportKind.REFUSED, A))
     assert due(peer) == math.inf
 
 
 def test_r12_who_is_not_seated_proposes_nothing() -> None:
     peer = joiner()
     say(peer, A, Decide(view_with(A, B, C)))
-    peer.bury(0.0, C, "gone")
+    peer.declare_dead(0.0, C, "gone")
     assert bodies(Prepare, listen(peer, [A], 0.0, 2.0)) == []
 
 
@@ -336,7 +336,7 @@ def test_r12_too_few_decide_nothing_and_the_pause_is_final_when_the_missing_are_
     peer = seated(B, C, D)
     effects: list[Effect] = []
     for member in (B, C, D):
-        effects += peer.bury(0.0, member, "power cut")
+        effects += peer.declare_dead(0.0, member, "power cut")
     reason = "1 of 4 members of view 2 are here, no majority"
     assert effects[-2:] == [Explain(reason), Paused(1, 4, reason, is_final=False)]
     effects = run(peer, 0.0, 2.0)  # a record may come a little later
@@ -346,7 +346,11 @@ def test_r12_too_few_decide_nothing_and_the_pause_is_final_when_the_missing_are_
 
 def test_a_pause_is_not_final_while_the_missing_may_come_back() -> None:
     peer = seated(B, C, D)
-    effects = [*peer.bury(0.0, D, "power cut"), *peer.refused(0.0, B, "refused"), *peer.refused(0.0, C, "refused")]
+    effects = [
+        *peer.declare_dead(0.0, D, "power cut"),
+        *peer.refused(0.0, B, "refused"),
+        *peer.refused(0.0, C, "refused"),
+    ]
     reason = "1 of 4 members of view 2 are here, no majority"
     assert only(Paused, effects)[-1] == Paused(1, 4, reason, is_final=False)
 
@@ -371,7 +375,7 @@ def test_a_side_that_has_paused_stays_so_until_the_missing_are_heard() -> None:
 def test_a_pause_that_changes_says_so() -> None:
     peer = seated(B, C, D, E)
     listen(peer, [B], 0.0, 1.75)
-    assert only(Paused, peer.bury(1.8, B, "SIGKILL")) == [
+    assert only(Paused, peer.declare_dead(1.8, B, "SIGKILL")) == [
         Paused(1, 5, "1 of 5 members of view 2 can be heard, not b, c, d, e", is_final=False)
     ]
 
@@ -387,9 +391,9 @@ def test_a_side_that_has_paused_keeps_its_view_and_proposes_nothing() -> None:
 def test_r13_under_live_who_is_left_goes_on_if_all_records_were_read() -> None:
     peer = seated(B, C, policy=Policy.LIVE)
     view = view_of(peer)
-    peer.bury(0.0, B, "SIGKILL", fresh(view))
+    peer.declare_dead(0.0, B, "SIGKILL", fresh(view))
     assert peer.reason == "2 of 3 members of view 2 are here; without b"
-    peer.bury(0.0, C, "SIGKILL", fresh(view))
+    peer.declare_dead(0.0, C, "SIGKILL", fresh(view))
     assert peer.reason == "1 of 3 members of view 2 are here; without b, c"
     assert only(Installed, peer.tick(0.0)) == [Installed(after(view, A))]
 
@@ -397,11 +401,11 @@ def test_r13_under_live_who_is_left_goes_on_if_all_records_were_read() -> None:
 def test_r13_under_live_a_death_without_a_record_pauses_and_a_record_that_comes_later_ends_that() -> None:
     peer = seated(B, C, policy=Policy.LIVE)
     view = view_of(peer)
-    peer.bury(0.0, B, "SIGKILL", fresh(view))
-    effects = peer.bury(0.0, C, "SIGKILL")
+    peer.declare_dead(0.0, B, "SIGKILL", fresh(view))
+    effects = peer.declare_dead(0.0, C, "SIGKILL")
     why = "1 of 3 members of view 2 are here, no majority, and no word of the kernel with an acceptor record about c"
     assert only(Paused, effects) == [Paused(1, 3, why, is_final=False)]
-    effects = peer.bury(0.5, C, "SIGKILL", fresh(view))
+    effects = peer.declare_dead(0.5, C, "SIGKILL", fresh(view))
     assert only(Resumed, effects) == [Resumed("1 of 3 members of view 2 are here; without b, c")]
     assert only(Installed, peer.tick(0.5)) == [Installed(after(view, A))]
 
@@ -409,8 +413,8 @@ def test_r13_under_live_a_death_without_a_record_pauses_and_a_record_that_comes_
 def test_r13_a_record_of_a_fork_says_nothing_so_its_writer_is_no_witness() -> None:
     peer = seated(B, C, policy=Policy.LIVE)
     view = view_of(peer)
-    peer.bury(0.0, B, "SIGKILL", fresh(view))
-    effects = peer.bury(0.0, C, "SIGKILL", fresh(replace(view, parent=b"fork")))
+    peer.declare_dead(0.0, B, "SIGKILL", fresh(view))
+    effects = peer.declare_dead(0.0, C, "SIGKILL", fresh(replace(view, parent=b"fork")))
     assert [paused.alive for paused in only(Paused, effects)] == [1]
     assert only(Installed, run(peer, 0.0, 1.0)) == []
 
@@ -418,10 +422,10 @@ def test_r13_a_record_of_a_fork_says_nothing_so_its_writer_is_no_witness() -> No
 def test_r13_what_was_read_before_a_view_was_known_counts_in_it() -> None:
     peer = founder(policy=Policy.LIVE)
     view = view_with(A, B, C, policy=Policy.LIVE)
-    peer.bury(0.0, C, "SIGKILL", fresh(view))
+    peer.declare_dead(0.0, C, "SIGKILL", fresh(view))
     say(peer, B, Decide(view))
     say(peer, B, NOTHING)
-    peer.bury(0.0, B, "SIGKILL", fresh(view))
+    peer.declare_dead(0.0, B, "SIGKILL", fresh(view))
     assert peer.reason == "1 of 3 members of view 2 are here; without b, c"
 
 
@@ -429,7 +433,7 @@ def test_r12_a_view_whose_seated_members_are_all_dead_is_paused_for_good() -> No
     peer = joiner()
     say(peer, A, Decide(view_with(A, B, C)))
     say(peer, C, Ready(False, -1, b"", None))
-    effects = peer.bury(0.0, A, "SIGKILL")
+    effects = peer.declare_dead(0.0, A, "SIGKILL")
     reason = "everybody in view 2 who has the state is dead"
     assert only(Paused, effects) == [Paused(2, 3, reason, is_final=False)]
     *_, last = only(Paused, run(peer, 0.0, 2.0))
@@ -455,8 +459,8 @@ def test_the_records_of_the_latest_dead_are_kept() -> None:
     dead = [Member(f"dead {i}", 1) for i in range(MOST_DEAD + 9)]
     view = after(first_view(policy=Policy.LIVE), A, dead[0], dead[-1])
     for member in dead:
-        new.bury(0.0, member, fresh(view))
-        new.bury(0.0, member, None)  # a proof without a record takes none back
+        new.declare_dead(0.0, member, fresh(view))
+        new.declare_dead(0.0, member, None)  # a proof without a record takes none back
     new.install(0.0, view)
     assert list(new.reports.records) == [dead[-1]]
 

@@ -144,7 +144,7 @@ def test_a_probe_for_itself_is_answered_and_for_strangers_ignored() -> None:
     assert new.receive(0.0, B, PingRequest(71, D)) == []
     new.hear(0.0, about(D, State.LOST))
     assert new.receive(0.0, B, PingRequest(72, D)) == []
-    new.bury(0.0, C, State.DEAD)
+    new.declare_dead(0.0, C, State.DEAD)
     assert new.receive(0.0, B, PingRequest(73, C)) == []
 
 
@@ -174,17 +174,17 @@ def test_a_status_is_news_only_when_it_changes() -> None:
 
 def test_a_death_is_told_to_everybody_at_once() -> None:
     new = swim(A, B, C, D)
-    assert new.bury(0.0, B, State.DEAD) == [Send(other, Gossip((claim(B, State.DEAD),))) for other in (C, D)]
+    assert new.declare_dead(0.0, B, State.DEAD) == [Send(other, Gossip((claim(B, State.DEAD),))) for other in (C, D)]
     assert new.is_gone(B)
     assert not new.is_alive(B)
-    assert new.bury(0.0, B, State.LEFT) == []
-    assert new.bury(0.0, A, State.DEAD) == []
+    assert new.declare_dead(0.0, B, State.LEFT) == []
+    assert new.declare_dead(0.0, A, State.DEAD) == []
     assert new.acquaintances() == (claim(C), claim(D))
 
 
 def test_where_there_are_many_a_death_goes_round_by_gossip() -> None:
     new = swim(A, B, C, D, everybody=1)
-    assert new.bury(0.0, B, State.DEAD) == []
+    assert new.declare_dead(0.0, B, State.DEAD) == []
     assert sent(new.tick(0.0), Gossip)
 
 
@@ -195,7 +195,7 @@ def test_a_stranger_is_neither_alive_nor_gone_and_may_be_buried() -> None:
     assert not new.is_lost(C)
     assert new.claim_of(C) is None
     assert new.tell(C) == []
-    assert new.bury(0.0, C, State.DEAD) == [Send(B, Gossip((Claim(C, State.DEAD, NOWHERE),)))]
+    assert new.declare_dead(0.0, C, State.DEAD) == [Send(B, Gossip((Claim(C, State.DEAD, NOWHERE),)))]
     assert new.is_gone(C)
     assert new.hear(0.0, claim(C)) == []
     assert new.tell(C) == [Send(C, Ping(1, (Claim(C, State.DEAD, NOWHERE),)))]
@@ -206,13 +206,13 @@ def test_a_later_incarnation_means_that_the_older_one_is_gone() -> None:
     assert new.hear(0.0, claim(A2))[:2] == [Forget(A), Discovered(claim(A2))]
     assert new.is_gone(A)
     assert not new.is_gone(A2)
-    assert new.bury(0.0, A, State.DEAD) == []
+    assert new.declare_dead(0.0, A, State.DEAD) == []
     assert sent(new.receive(0.0, A, Ping(1, ())), Ack)[A].claims[0] == claim(A2)
 
 
 def test_the_dead_are_gone_even_when_forgotten() -> None:
     new = swim(A, B, C)
-    new.bury(0.0, B, State.DEAD)
+    new.declare_dead(0.0, B, State.DEAD)
     assert Forget(B) in run(new, 121.0, silent=False)
     assert new.is_gone(B)
     assert new.claim_of(B) is None
@@ -222,7 +222,7 @@ def test_the_dead_are_gone_even_when_forgotten() -> None:
 def test_who_never_answered_and_is_forgotten_leaves_nothing_behind() -> None:
     new = swim(A, C)
     new.hear(0.0, claim(B))
-    new.bury(0.0, B, State.LEFT)
+    new.declare_dead(0.0, B, State.LEFT)
     run(new, 121.0, silent=False)
     assert new._strangers == set()
 
@@ -280,7 +280,7 @@ def test_equal_peers_exchange_digests_only() -> None:
 
 def test_peers_that_differ_exchange_the_buckets_that_differ() -> None:
     one, other = swim(A, B, C), swim(B, A, D)
-    one.bury(0.0, Member("e", 1), State.DEAD)
+    one.declare_dead(0.0, Member("e", 1), State.DEAD)
     effects = run(one, 40.0, silent=False)
     assert sent(effects, Sync)
     one._compared = B
@@ -295,7 +295,7 @@ def test_peers_that_differ_exchange_the_buckets_that_differ() -> None:
 
 def test_a_reply_also_overrides_what_is_older() -> None:
     new = swim(A, B, C)
-    new.bury(0.0, C, State.DEAD)
+    new.declare_dead(0.0, C, State.DEAD)
     new._compared = B
     answer = new.receive(0.0, B, SyncReply((bucket_of("c"), -1, 64), (claim(C),)))
     assert answer == [Send(B, Gossip((claim(C, State.DEAD),)))]

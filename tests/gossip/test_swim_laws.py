@@ -43,7 +43,7 @@ bodies = st.one_of(
 steps = st.one_of(
     st.tuples(st.just("receive"), members, bodies),
     st.tuples(st.just("tick"), st.sampled_from([0.0, 0.1, 0.5, 2.0, 10.0, 70.0, 130.0])),
-    st.tuples(st.just("bury"), members, st.sampled_from([State.DEAD, State.LEFT])),
+    st.tuples(st.just("declare_dead"), members, st.sampled_from([State.DEAD, State.LEFT])),
     st.tuples(st.just("suspect"), members),
     st.tuples(st.just("hear"), claims),
     st.tuples(st.just("resume")),
@@ -65,8 +65,8 @@ class Machine:
             case "tick", float(by_s):
                 self.now += by_s
                 effects = self.swim.tick(self.now)
-            case "bury", Member() as member, State() as state:
-                effects = self.swim.bury(self.now, member, state)
+            case "declare_dead", Member() as member, State() as state:
+                effects = self.swim.declare_dead(self.now, member, state)
             case "suspect", Member() as member:
                 effects = self.swim.suspect(self.now, member)
             case "hear", Claim() as heard:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from gossip.effects import Committed, Effect, Installed, WriteRecord
 
+from .fault_stories import Plots
 from .membership import number_on
 from .partitions import Partitions
 from .peer import Peer
-from .plots import Plots
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation

@@ -78,7 +78,7 @@ class Hosts:
         if record is not None and self._rng.random() < 0.03:  # the page is found later than the death
             self._world.clock.after(self._rng.random(), peer, "proof", self._prove, peer, dead)
             record = None
-        peer.bury(dead.member, "process ended", record)
+        peer.declare_dead(dead.member, "process ended", record)
 
     def refuse(self, peer: "Peer", other: "Peer", until: float) -> None:
         """The port of `other` is closed, which `peer` sees as long as it tries; it may be another one's fault."""

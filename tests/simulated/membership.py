@@ -19,12 +19,12 @@ from gossip.messages import (
     Body,
     Decide,
     Gossip,
-    Kind,
     Ping,
     Prepare,
     Promise,
     Ready,
     Report,
+    ReportKind,
     SyncReply,
 )
 from gossip.view import Policy
@@ -207,7 +207,7 @@ class Membership:
         self._accused.add(member)
 
     def _report(self, who: Member, stamp: Stamp, body: Report) -> None:
-        if body.kind <= Kind.SILENT:
+        if body.kind <= ReportKind.SILENT:
             self._accused.update((body.subject, who))  # of two that do not hear each other, either may have to go
 
     def heard(self, peer: "Peer", body: Body) -> None:

@@ -103,10 +103,10 @@ def _decide_with_observers(self: Agreement) -> list[Result]:
 
 
 def _bury_without_record(original: Callable[..., list[Result]]) -> Callable[..., list[Result]]:
-    def bury(self: Succession, now: float, member: Member, record: AcceptorRecord | None) -> list[Result]:
+    def declare_dead(self: Succession, now: float, member: Member, record: AcceptorRecord | None) -> list[Result]:
         return original(self, now, member, None if self.view is None else _blank(self.view))
 
-    return bury
+    return declare_dead
 
 
 def _take_proof_alone(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
@@ -251,7 +251,7 @@ AGREEMENT: dict[str, Mutant] = {
         (Succession, "reconsider", _reconsider_by_silence(Succession.reconsider)), breaks="S1", seed=24
     ),
     "R13: proof without a record": mutant(
-        (Succession, "bury", _bury_without_record(Succession.bury)),
+        (Succession, "declare_dead", _bury_without_record(Succession.declare_dead)),
         (Membership, "take_proof", _take_proof_alone(Membership.take_proof)),
         breaks="S1",
         seed=1,

@@ -63,7 +63,7 @@ DISCOVERY: dict[str, Mutant] = {
     ),
     "SWIM: the dead are forgotten": mutant(
         (Beliefs, "_take", _take_and_forget(Beliefs._take)),
-        (Roster, "epitaph", lambda self, peer_id: None),
+        (Roster, "tombstone", lambda self, peer_id: None),
         breaks="I16",
         seed=5,
     ),

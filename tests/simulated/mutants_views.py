@@ -11,7 +11,7 @@ from gossip.admission import Admission
 from gossip.effects import Effect, Left, Removed
 from gossip.known_views import KnownViews
 from gossip.membership import Membership
-from gossip.messages import AcceptorRecord, Join, Kind, Report
+from gossip.messages import AcceptorRecord, Join, Report, ReportKind
 from gossip.reports import Reports
 from gossip.succession import Succession
 from gossip.swim import Swim
@@ -57,7 +57,7 @@ def _all_admissible(original: Callable[[View, Change], list[Member]]) -> Callabl
 
 def _unheard_by_one(self: Reports, certain: Collection[Member]) -> tuple[set[Member], bool]:
     assert self._view is not None
-    accused = {subject for kind, _, subject, _ in self._leases if kind is Kind.SILENT and subject not in certain}
+    accused = {subject for kind, _, subject, _ in self._leases if kind is ReportKind.SILENT and subject not in certain}
     return accused if len(accused) < len(self._view.members) else set(), False
 
 
@@ -176,7 +176,7 @@ VIEWS: dict[str, Mutant] = {
         scenario="who alone had met a member dies, and so does that member",
     ),
     "who is behind is not told of the later view": mutant(
-        (Membership, "hear_stray", lambda self, now, envelope: []), breaks="L1", seed=1
+        (Membership, "hear_out_of_view", lambda self, now, envelope: []), breaks="L1", seed=1
     ),
     "nobody asks whether there is a later view": mutant(
         (Membership, "ask_for_view", lambda self, now: []),

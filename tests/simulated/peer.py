@@ -144,9 +144,9 @@ class Peer:
                 self.core.submitted(*progress)
             self.perform(self.core.tick(self.now()))
 
-    def bury(self, member: Member, reason: str, record: AcceptorRecord | None) -> None:
+    def declare_dead(self, member: Member, reason: str, record: AcceptorRecord | None) -> None:
         self._world.membership.proven(self, member)
-        self.perform(self.core.bury(self.now(), member, reason, record))
+        self.perform(self.core.declare_dead(self.now(), member, reason, record))
 
     def refuse(self, member: Member, reason: str) -> None:
         self._world.membership.accused(member)

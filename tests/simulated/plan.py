@@ -49,7 +49,7 @@ PLOTS: dict[str, float] = {
     "slow readers": 5,
     "silent joiner": 4,
 }
-"""Stories that need several faults in one order (plots.py); most runs have none."""
+"""Stories that need several faults in one order (fault_stories.py); most runs have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import pytest
 
 from gossip import Core, is_quorum
 from gossip.agreement import Agreement, Decided
-from gossip.messages import Kind, Report
+from gossip.messages import Report, ReportKind
 from gossip.succession import Succession
 from tests.simulation import Failure, Outcome, Simulation
 
@@ -46,7 +46,7 @@ FOUND = {
 
 
 def _counting(seen: Counter[str]) -> Mutant:
-    decide, notice, wish = Agreement._decide, Core._notice_pause, Succession.wish
+    decide, notice, wish = Agreement._decide, Core._notice_pause, Succession.request_restart
     begin: Callable[..., None] = Faults.plan
 
     def decide_and_count(self: Agreement) -> Any:
@@ -71,7 +71,7 @@ def _counting(seen: Counter[str]) -> Mutant:
     patches = (
         (Agreement, "_decide", decide_and_count),
         (Core, "_notice_pause", notice_and_count),
-        (Succession, "wish", wish_and_count),
+        (Succession, "request_restart", wish_and_count),
         (Faults, "plan", begin_and_count),
     )
     return Mutant(patches, frozenset())
@@ -148,7 +148,11 @@ def test_what_should_happen_does() -> None:
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
     assert [name for name in FAULTS if not seen[f"fault: {name}"]] == []
     assert [name for name in PLOTS if not seen[f"plot: {name}"]] == []
-    assert [kind for kind in (Kind.STALLED, Kind.WITHDRAWN, Kind.ABORTED) if not seen[f"wished: {kind.name}"]] == []
+    assert [
+        kind
+        for kind in (ReportKind.STALLED, ReportKind.WITHDRAWN, ReportKind.ABORTED)
+        if not seen[f"wished: {kind.name}"]
+    ] == []
     assert 0 < seen["state lost"] < len(outcomes()) / 2
     assert seen["runs without a verdict"] < len(outcomes()) / 10
 

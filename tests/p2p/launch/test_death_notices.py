@@ -45,7 +45,7 @@ class Host:
         self.registry = Registry(home, "pond")
         for member in (BESIDE, DEAD):
             self.registry.enter(member.peer_id, member.incarnation)
-        self.obituaries = DeathNotices(self.registry, CONFIG, self.clock)
+        self.death_notices = DeathNotices(self.registry, CONFIG, self.clock)
         self.page = RecordPage(self.registry.folder, DEAD, RECORD_CODEC.encode)
         stack.callback(self.page.close)
 
@@ -90,23 +90,23 @@ def test_all_seats_that_cannot_see_the_process_are_told_in_its_name(host: Host) 
     voted, candidate = host.listener(VOTED_FOR)
     nobody = at("tcp://127.0.0.1:1", host.registry.host)  # its process is watched by those of this folder
     record = host.write({DEAD: seat, BESIDE: nobody, HIDDEN: at(""), ELSEWHERE: seat}, {VOTED_FOR: candidate})
-    assert host.obituaries.announce(*ME) == ""
+    assert host.death_notices.announce(*ME) == ""
     for transport in (told, voted):
         assert received(transport) == [Envelope(DEAD, NO_VIEW, Died(record))]
-    assert host.obituaries.close() == ""
+    assert host.death_notices.close() == ""
 
 
 def test_who_is_not_reached_in_time_is_named_and_given_up(host: Host) -> None:
     host.write({DEAD: at(""), ELSEWHERE: at("tcp://127.0.0.1:1")}, {})
-    assert host.obituaries.announce(*ME) == ""
-    assert host.obituaries.deadline == LATE_S
-    assert host.obituaries.look() == ""
+    assert host.death_notices.announce(*ME) == ""
+    assert host.death_notices.deadline == LATE_S
+    assert host.death_notices.look() == ""
     host.clock.now = LATE_S
-    assert host.obituaries.look().startswith("could not tell tcp://127.0.0.1:1 of a death here")
-    assert host.obituaries.deadline == float("inf")
-    host.obituaries.announce(*ME)
+    assert host.death_notices.look().startswith("could not tell tcp://127.0.0.1:1 of a death here")
+    assert host.death_notices.deadline == float("inf")
+    host.death_notices.announce(*ME)
     host.clock.now += LATE_S
-    assert host.obituaries.close().startswith("could not tell tcp://127.0.0.1:1 ")
+    assert host.death_notices.close().startswith("could not tell tcp://127.0.0.1:1 ")
 
 
 def test_a_process_without_an_entry_is_nobody(host: Host) -> None:
@@ -114,12 +114,12 @@ def test_a_process_without_an_entry_is_nobody(host: Host) -> None:
     pid, start = ME
     assert start is not None
     for process in ((pid, start + 1), (pid, None), (1, start)):
-        assert host.obituaries.announce(*process) == ""
-    assert host.obituaries.deadline == float("inf")
+        assert host.death_notices.announce(*process) == ""
+    assert host.death_notices.deadline == float("inf")
 
 
 def test_without_a_record_nothing_is_told(host: Host) -> None:
-    said = host.obituaries.announce(*ME)
+    said = host.death_notices.announce(*ME)
     assert said.startswith(
         f"not all peers of other hosts are told of the end of process {os.getpid()}: the acceptor record"
     )
@@ -127,7 +127,7 @@ def test_without_a_record_nothing_is_told(host: Host) -> None:
 
 def test_addresses_that_are_none_are_an_error_in_words(host: Host) -> None:
     host.write({ELSEWHERE: at("tcp://:0")}, {})
-    assert "expected host:port" in host.obituaries.announce(*ME)
+    assert "expected host:port" in host.death_notices.announce(*ME)
 
 
 def test_without_tcp_nothing_happens(host: Host) -> None:

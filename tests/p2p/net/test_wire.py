@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gossip import Envelope, Member, Policy, Seat, View
 from gossip.messages import AcceptorRecord, Ballot, Decide, Promise, Report, ViewQuery, Vote
-from gossip.messages import Kind as ReportKind
+from gossip.messages import ReportKind as ReportKind
 from p2p.errors import RemoteProtocolError
 from p2p.net.wire import (
     MAX_ARRAY_LEN,

@@ -13,7 +13,7 @@ import pytest
 from collectives.programs import MOST_CHUNKS
 from gossip import Core, Envelope, Member, View
 from gossip.effects import Activated, Committed, Diverged, Effect, Overheard, Send
-from gossip.messages import NOT_CALLED, Abort, Beat, Body, Decide, Kind, Progress, Ready, Report
+from gossip.messages import NOT_CALLED, Abort, Beat, Body, Decide, Progress, Ready, Report, ReportKind
 from p2p.errors import OperationInterrupted, OperationMismatch
 from p2p.memory.host_memory import HostMemory
 from p2p.memory.shared_runner import RunState
@@ -246,7 +246,7 @@ def test_who_withdraws_from_a_step_in_a_barrier_runs_nothing_before_the_view_tha
     other.complete(one, readies[0])
     early(one, 1, 100.0)
     assert take_turns() == 2
-    assert (other.core.me, Report(Kind.WITHDRAWN, one.core.me, 0)) in one.said()
+    assert (other.core.me, Report(ReportKind.WITHDRAWN, one.core.me, 0)) in one.said()
     assert one.begin(other, after(again, *again.members)).aborted_in == again.number
 
 
