@@ -1,8 +1,9 @@
 """Step machines in the states that tests start from."""
 
 from gossip import Phase, Seat, View
-from gossip.commit import StepMachine, chain
+from gossip.commit import StepMachine
 from gossip.effects import Effect
+from gossip.levels import chain
 from gossip.messages import Cause, Finish, GivenUp, Ready
 from gossip.view import founding_view
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 
 from gossip import Member, Phase, Seat
-from gossip.commit import LAST_STEP, StepMachine, chain
+from gossip.commit import LAST_STEP, StepMachine
 from gossip.effects import Activated, Committed, Diverged, Installed, Removed, Send
+from gossip.levels import chain
 from gossip.messages import Beat, Finish, Progress, Ready
 from gossip.view import founding_view
 

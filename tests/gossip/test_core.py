@@ -7,7 +7,6 @@ import pytest
 from gossip import NO_VIEW, Claim, Core, CoreConfig, Member, Phase, Policy, State
 from gossip.acceptor import BLANK
 from gossip.claim import Status
-from gossip.commit import chain
 from gossip.effects import (
     Activated,
     Apply,
@@ -24,6 +23,7 @@ from gossip.effects import (
     Send,
     WriteRecord,
 )
+from gossip.levels import chain
 from gossip.messages import (
     AcceptorRecord,
     Ack,

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip import Member
-from gossip.commit import StepMachine, chain
+from gossip.commit import StepMachine
 from gossip.effects import Activated, Committed, Diverged, Effect, Installed, Send
+from gossip.levels import chain
 from gossip.messages import Beat, Decide, Finish, Progress, Ready, Report, ReportKind
 
 from .cores import (

@@ -133,7 +133,7 @@ OPEN_STEP: dict[str, Mutant] = {
         scenario="D1: who calls most gives the step up and leaves; the others have finished it",
     ),
     "R16: a barrier counts what was finished of a step that is given up": mutant(
-        (gossip.commit, "_without_void", lambda seated, given_up: seated),
+        (gossip.commit, "without_void", lambda seated, given_up: seated),
         breaks="S14",
         scenario="D1: who calls most gives the step up and leaves; the others have finished it",
     ),

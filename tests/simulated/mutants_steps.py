@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import gossip.commit
+import gossip.levels
 from gossip import Core, Envelope, Phase, View
-from gossip.commit import StepMachine, chain
+from gossip.commit import StepMachine
 from gossip.effects import Effect, Feed
+from gossip.levels import chain
 from gossip.membership import Membership
 from gossip.messages import Beat, Finish, Progress, Ready
 from gossip.view import feeder_of
@@ -26,7 +28,7 @@ def _commit_at_own_finish(self: StepMachine) -> list[Effect]:
 def _commit_at_majority(self: StepMachine) -> list[Effect]:
     if self.view is None or self.phase is not Phase.ACTIVE or self.finish is None:
         return []
-    told = [m for m, progress in self._progress.items() if gossip.commit._has_finished(progress, self.finish)]
+    told = [m for m, progress in self._progress.items() if gossip.levels.has_finished(progress, self.finish)]
     return self._commit(self.finish) if 2 * len({*told, self._me}) > len(self.view.members) else []
 
 
@@ -104,7 +106,7 @@ def _feed_what_is_finished(original: Callable[[Peer, sx.Finish], None]) -> Calla
         self.training.results[effect.step] = effect.digest
         for member in self.core._next.admission.followers(self.now()):
             if feeder_of(member, view) == self.member:
-                self._feed(Feed(member, effect.step, before, gossip.commit.chain(before, made)))
+                self._feed(Feed(member, effect.step, before, gossip.levels.chain(before, made)))
         del self.training.results[effect.step]
 
     return finish
@@ -177,7 +179,7 @@ STEPS: dict[str, Mutant] = {
     "R4: the board shows a finish before the core hears of it": mutant(
         (Peer, "_finish", _finish_on_the_board_first), breaks="S8 S4 S5 never", seed=3
     ),
-    "R5: the highest level instead of the lowest": mutant((gossip.commit, "min", max), breaks="S8 S4 S5 never", seed=6),
+    "R5: the highest level instead of the lowest": mutant((gossip.levels, "min", max), breaks="S8 S4 S5 never", seed=6),
     "R5: what was finished survives the redo": mutant(
         (StepMachine, "_settle", _settle_and_keep(StepMachine._settle)), breaks="AssertionError S8 S9 never", seed=4
     ),
@@ -209,7 +211,7 @@ STEPS: dict[str, Mutant] = {
         (Peer, "_finish", _clip_at_finish(Peer._finish)), breaks="S2 S7 S9", seed=5
     ),
     "R2: nobody is outvoted": mutant(
-        (gossip.commit, "_outvoted", lambda me, mine, others: []),
+        (gossip.commit, "outvoted", lambda me, mine, others: []),
         breaks="never",
         scenario="DIVERGED: the parameters of one of three change in its memory",
     ),
@@ -219,7 +221,7 @@ STEPS: dict[str, Mutant] = {
         scenario="STALLED: a data frame is lost, and nobody is dead",
     ),
     "bug: what was finished in an older view counts as finished": mutant(
-        (gossip.commit, "_has_finished", _has_finished_once), breaks="never S8", seed=47
+        (gossip.commit, "has_finished", _has_finished_once), breaks="never S8", seed=47
     ),
     "bug: what is done counts of who has no seat yet": mutant(
         (StepMachine, "_standing", _standing_of_anybody),

@@ -1,0 +1,87 @@
+"""What members have finished of a step, compared: the level of a barrier, who is outvoted, and what differs.
+
+Pure functions of what members have said; commit.py acts on them.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import blake2b
+
+from .effects import Diverged, Effect
+from .messages import Finish, GivenUp, Progress, Ready
+from .view import Member
+
+
+def chain(digest: bytes, finish: Finish) -> bytes:
+    """Digest of all steps up to `finish`, whose predecessor's is `digest`."""
+    step = finish.step.to_bytes(8, "little", signed=True)
+    return blake2b(digest + step + finish.digest + finish.state_digest, digest_size=16).digest()
+
+
+def without_void(seated: dict[Member, Ready], given_up: list[GivenUp]) -> dict[Member, Ready]:
+    """What counts of it: not what was finished of a step that somebody has given up since."""
+
+    def is_void(finish: Finish) -> bool:
+        return any(finish.step == each.step and finish.view_number <= each.void_until for each in given_up)
+
+    return {m: replace(r, finish=None) if r.finish and is_void(r.finish) else r for m, r in seated.items()}
+
+
+def common_level(seated: dict[Member, Ready]) -> tuple[int, bytes, list[Effect]]:
+    """The last step that every seated member has finished, the digest of the chain up to it, and what is odd.
+
+    A step that was finished in different views, or with different digests, was committed by nobody.
+    """
+    done = min(ready.done if ready.finish is None else ready.finish.step for ready in seated.values())
+    finishes = [r.finish for r in seated.values() if r.finish is not None and r.finish.step == done]
+    committed = [ready.digest for ready in seated.values() if ready.done == done]
+    if committed:
+        return done, committed[0], []
+    base = next(ready.digest for ready in seated.values() if ready.done == done - 1)
+    if len(set(finishes)) == 1:
+        return done, chain(base, finishes[0]), []
+    states = Counter(finish.state_digest for finish in finishes)
+    if len({(finish.digest, finish.state_digest) for finish in finishes}) == 1 or is_settled_by_vote(states):
+        return done - 1, base, []  # where most have the same parameters, the step shows again who has not
+    names = ", ".join(f"{m}: {r.finish.digest.hex()}" for m, r in seated.items() if r.finish is not None)
+    return done - 1, base, [Diverged(done, f"step {done} was finished with different bits: {names}")]
+
+
+def has_finished(progress: Progress, mine: Finish) -> bool:
+    """What was finished in an older view counts at the barrier only, which may yet drop it."""
+    theirs = progress.finish
+    if theirs is not None and (theirs.step, theirs.view_number) == (mine.step, mine.view_number):
+        return True
+    return progress.done >= mine.step
+
+
+def is_settled_by_vote(digests: Counter[bytes]) -> bool:
+    """Whether parameters differ, and more than half of them do not."""
+    return len(digests) > 1 and 2 * digests.most_common(1)[0][1] > digests.total()
+
+
+def outvoted(me: Member, mine: Finish, others: Mapping[Member, Progress]) -> list[Member]:
+    """Who computed this step with other parameters than more than half of the members."""
+    finishes = {member: progress.finish for member, progress in others.items()}
+    digests = {member: said.state_digest for member, said in finishes.items() if said and said.step == mine.step}
+    digests[me] = mine.state_digest
+    digest, count = Counter(digests.values()).most_common(1)[0]
+    if 2 * count <= len(others) + 1:
+        return []
+    return [member for member, theirs in digests.items() if theirs != digest]
+
+
+def difference(me: Member, mine: Finish, other: Member, progress: Progress, committed: bytes) -> str:
+    """How what `other` says of the step differs from what this member has; empty if it does not."""
+    theirs = progress.finish
+    if theirs is None or theirs.step != mine.step:
+        same = progress.done != mine.step or progress.digest == committed
+        return "" if same else f"step {mine.step} has another digest at {other} than at {me}, which has finished it"
+    if theirs.state_digest != mine.state_digest:
+        what = "parameters", mine.state_digest, theirs.state_digest
+    elif theirs.digest != mine.digest:
+        what = "results", mine.digest, theirs.digest
+    else:
+        return ""
+    return f"{what[0]} of step {mine.step} differ: {what[1].hex()} at {me}, {what[2].hex()} at {other}"
