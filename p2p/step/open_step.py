@@ -176,8 +176,10 @@ class OpenStep:
 
         Nothing more of this peer runs before they do, also if this happens in the barrier of a view.
         """
-        if attempt <= self._over or self.stage is Stage.VOID:
-            return []  # it is given up: the training thread is told of that
+        if attempt <= self._over:
+            return []
+        if self.stage is Stage.VOID:  # the script hears of that instead: now, or when the next view is installed
+            return self._tell(attempt) if self.submission is None else []
         self._move(Event.WITHDRAW)
         operations = [] if self.submission is None else self.submission.operations
         has_run = self._run is not None and self._run.num_started > 0

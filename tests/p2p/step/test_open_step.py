@@ -197,6 +197,15 @@ def test_what_the_barrier_gives_up_before_it_is_called_raises_when_it_is() -> No
     assert step.submit(0, 4, again) == [sent(again)]
 
 
+def test_who_withdraws_before_calling_anything_of_a_step_that_is_given_up_hears_of_that() -> None:
+    """It waits for an answer."""
+    step = in_pair()
+    step.installed(NEXT)
+    step.aborted(INTERRUPTED)
+    activate(step, NEXT)
+    raised(step, step.withdraw(0, 0), OperationInterrupted)
+
+
 def test_a_mismatch_that_others_have_found_is_raised_as_one() -> None:
     step = in_pair()
     step.submit(0, 0, one())
