@@ -86,7 +86,7 @@ TRANSITIONS: Final[Mapping[tuple[Stage, Event], Stage]] = MappingProxyType(
         (Stage.EMPTY, Event.COMMIT): Stage.EMPTY,  # step 0
         (Stage.EMPTY, Event.WITHDRAW): Stage.EMPTY,
         (Stage.OPEN, Event.WITHDRAW): Stage.EMPTY,
-        **{(stage, Event.GIVE_UP): Stage.VOID for stage in Stage},
+        **{(stage, Event.GIVE_UP): Stage.VOID for stage in Stage if stage is not Stage.VOID},
         (Stage.VOID, Event.TELL): Stage.EMPTY,
     }
 )
@@ -428,7 +428,9 @@ class OpenStep:
     def _compare(self) -> list[StepEffect]:
         """Give the step up if somebody calls one of its operations differently."""
         submission, view = self.submission, self._view
-        if submission is None or view is None or (found := self._mismatches.find(submission)) is None:
+        if self.stage is Stage.VOID or submission is None or view is None:
+            return []
+        if (found := self._mismatches.find(submission)) is None:
             return []
         ours, reason = found
         if self._mismatches.is_fresh(self._me):
@@ -443,7 +445,6 @@ class OpenStep:
     def _give_up(self, error: ShoalError) -> None:
         self._move(Event.GIVE_UP)
         self._owed = error
-        self._mismatches.settle()
 
     def _tell(self, attempt: int) -> list[StepEffect]:
         """The script hears that its step was given up; what it has submitted for it in this attempt is void."""

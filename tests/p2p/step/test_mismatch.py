@@ -152,6 +152,18 @@ def test_what_is_said_of_another_step_or_after_it_was_given_up_changes_nothing()
     assert step.overhear(C, said(alone(2))) == step.overhear(C, said(alone(3), 1)) == []
 
 
+def test_what_was_given_up_in_a_barrier_is_not_given_up_again_when_that_is_over() -> None:
+    """The script has not heard of it yet: it does with the view that starts over."""
+    step, after = in_trio(A, B, C), view_of(3, A, B, C)
+    step.submit(0, 0, alone(1))
+    step.installed(after)
+    assert only(GiveUp, step.overhear(B, said(alone(2)))) != []
+    step.activated(after, -1, MessageRunner(64))
+    assert step.overhear(C, said(alone(2))) == []
+    (told,) = step.installed(view_of(4, A, B, C))
+    assert isinstance(told, Tell) and isinstance(told.notice, OperationMismatch)
+
+
 def test_what_was_heard_in_a_view_that_is_over_is_forgotten() -> None:
     step = in_trio(A, B, C)
     step.overhear(B, said(alone(2)))
