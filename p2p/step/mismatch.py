@@ -25,20 +25,15 @@ class Mismatches:
         self._me = me
         self._contributors: frozenset[str] = frozenset()
         self.heard: dict[int, dict[Member, str]] = {}
-        self._is_settled = False
 
     def begin(self) -> None:
         """The open step starts, or starts over."""
-        self.heard, self._is_settled = {}, False
+        self.heard = {}
 
     def commit(self, contributors: Iterable[str]) -> None:
         """A step is committed, here or before this peer joined, with these peers on its receipt."""
         self._contributors = frozenset(contributors)
         self.begin()
-
-    def settle(self) -> None:
-        """The step is given up in this view; what else is heard of it says nothing new."""
-        self.heard, self._is_settled = {}, True
 
     def is_fresh(self, member: Member) -> bool:
         """Whether `member` is not on the last receipt, as far as this peer knows."""
@@ -55,7 +50,7 @@ class Mismatches:
 
     def hear(self, view: View, submission: Submission | None, step: int, source: Member, abort: Abort) -> list[Send]:
         """`source` says what it has called in `step`, the open one: whom to answer."""
-        if abort.step != step or self._is_settled:
+        if abort.step != step:
             return []
         if not self.is_fresh(source):
             self.heard.setdefault(abort.operation, {})[source] = abort.fingerprint

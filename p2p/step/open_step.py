@@ -90,7 +90,7 @@ TRANSITIONS: Final[Mapping[tuple[Stage, Event], Stage]] = MappingProxyType(
         (Stage.EMPTY, Event.COMMIT): Stage.EMPTY,  # step 0
         (Stage.EMPTY, Event.WITHDRAW): Stage.EMPTY,
         (Stage.OPEN, Event.WITHDRAW): Stage.EMPTY,
-        **{(stage, Event.GIVE_UP): Stage.VOID for stage in Stage},
+        **{(stage, Event.GIVE_UP): Stage.VOID for stage in Stage if stage is not Stage.VOID},
         (Stage.VOID, Event.TELL): Stage.EMPTY,
     }
 )
@@ -182,8 +182,10 @@ class OpenStep:
 
         Nothing more of this peer runs before they do, also if this happens in the barrier of a view.
         """
-        if attempt <= self._over or self.stage is Stage.VOID:
-            return []  # it is given up: the training thread is told of that
+        if attempt <= self._over:
+            return []
+        if self.stage is Stage.VOID:  # the script hears of that instead: now, or when the next view is installed
+            return self._tell(attempt) if self.submission is None else []
         self._move(Event.WITHDRAW)
         operations = [] if self.submission is None else self.submission.operations
         has_run = self._run is not None and self._run.num_started > 0
@@ -432,7 +434,9 @@ class OpenStep:
     def _compare(self) -> list[StepEffect]:
         """Give the step up if somebody calls one of its operations differently."""
         submission, view = self.submission, self._view
-        if submission is None or view is None or (found := self._mismatches.find(submission)) is None:
+        if self.stage is Stage.VOID or submission is None or view is None:
+            return []
+        if (found := self._mismatches.find(submission)) is None:
             return []
         ours, reason = found
         if self._mismatches.is_fresh(self._me):
@@ -447,7 +451,6 @@ class OpenStep:
     def _give_up(self, error: ShoalError) -> None:
         self._move(Event.GIVE_UP)
         self._owed = error
-        self._mismatches.settle()
 
     def _tell(self, attempt: int) -> list[StepEffect]:
         """The script hears that its step was given up; what it has submitted for it in this attempt is void."""

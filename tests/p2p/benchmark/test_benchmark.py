@@ -155,7 +155,7 @@ def receipt(step: int, *peer_ids: str, digest: str = "d", share: int = 1) -> Rec
         view_number=1,
         step=step,
         contributions=contributions,
-        algorithm="ring",
+        algorithms=("ring",),
         digest=digest,
         state_digest="s",
     )

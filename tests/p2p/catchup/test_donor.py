@@ -10,8 +10,9 @@ from gossip.messages import Finish
 from p2p.catchup.donor import FEWEST_FED, MOST_FED, PATIENCE_S, WINDOW, Donor
 from p2p.net.frames import Taken
 from p2p.net.parcels import Assembly, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord
+from p2p.step.collective import AllReduce
 from p2p.step.notices import Commit
-from p2p.step.operations import Operation
+from p2p.step.operation import Operation
 from p2p.step.receipts import write_receipt
 from tests.p2p.net.parcels import A, B, C, digest, state, view_of
 
@@ -60,8 +61,8 @@ def packed(text: bytes, *tensors: bytes) -> PackedState:
 
 def commit(step: int, *results: np.ndarray) -> tuple[Finish, Commit]:
     finish = Finish(step, b"r" * 16, b"", 1)
-    receipt = write_receipt(finish, view_of(A), np.array([[5, 6]]), "ring")
-    operations = [Operation("all_reduce", result, result, result.shape, None) for result in results]
+    receipt = write_receipt(finish, view_of(A), np.array([[5, 6]]), ("ring",))
+    operations = [Operation(AllReduce(), result, result, result.shape) for result in results]
     return finish, Commit(receipt, view_of(A), operations, tuple(bytes([i] * 16) for i in range(len(results))))
 
 
@@ -197,7 +198,7 @@ def test_a_step_is_fed_with_the_results_as_they_were() -> None:
     for _, parcel in donor.came:
         assert [*parcel.parts] == [np.arange(5, dtype=np.float32).tobytes(), b""]
         assert parcel.record == StepRecord(
-            digest(3), digest(4), finish, view_of(A), ((5, 6),), "ring", (bytes(16), bytes([1] * 16))
+            digest(3), digest(4), finish, view_of(A), ((5, 6),), ("ring",), (bytes(16), bytes([1] * 16))
         )
 
 

@@ -1,9 +1,9 @@
 """An observer: the protocol and the open step are those that ship, what others send is made up."""
 
 import random
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -11,16 +11,17 @@ import pytest
 from gossip import Claim, Contact, Core, CoreConfig, Envelope, Member, Phase, State, View
 from gossip import effects as fx
 from gossip import messages as m
-from p2p.catchup.observer import FEWEST_KEPT, MOST_KEPT_BYTES, PATIENCE_S, Observer
+from p2p.catchup.observer import FEWEST_KEPT, MOST_KEPT_BYTES, PATIENCE_S, Effect, Observer
 from p2p.errors import OperationMismatch, RemoteProtocolError
-from p2p.memory.shared_runner import SharedRunner
-from p2p.net.frames import Delivery, Frames
-from p2p.net.parcels import Parcel, cut
-from p2p.net.transport import Transport
+from p2p.net.frames import Delivery
+from p2p.net.parcels import Parcel, ParcelSegment, cut
+from p2p.step import effects as sx
+from p2p.step.collective import AllGather, AllReduce
+from p2p.step.effects import Note
 from p2p.step.notices import Commit, Notice, StateOffer
-from p2p.step.operation import OpenStep, Operation, Use
+from p2p.step.open_step import OpenStep
+from p2p.step.operation import Operation
 from p2p.step.receipts import Contribution
-from p2p.step.steps import Steps
 from tests.p2p.net.parcels import A, B, digest, fed, state, view_of
 
 ME = Member("f" * 16, 1)
@@ -35,70 +36,67 @@ def claim(member: Member) -> Claim:
 class Newcomer:
     """Has met A, which has committed up to step `head`, and asks it for the state."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self) -> None:
         self.now = 0.0
         self.told: list[Notice] = []
+        self.noted: list[Note] = []
         self.taken: list[tuple[Member, int, int]] = []
         self.asked: list[tuple[Member, int]] = []
         self.left = False
-        self._counts: dict[Member, int] = {}
         self.core = Core(claim(ME), rng=random.Random(1), config=CoreConfig(), now=0.0)
-        self.steps = Steps(
-            self.core,
-            Frames(ME, transport),
-            segment_bytes=SEGMENT_BYTES,
-            now=lambda: self.now,
-            carry_out=self.carry_out,
-            tell=self.told.append,
-            note=lambda event, detail: None,
-            share=self.share,
-        )
-        self.taking = Observer(
-            self.core,
-            lambda *taken: self.taken.append(taken),
-            self.steps,
-            now=lambda: self.now,
-            carry_out=self.carry_out,
-            tell=self.told.append,
-            note=lambda event, detail: None,
-        )
+        self.open_step = OpenStep(ME, segment_bytes=SEGMENT_BYTES)
+        self.observer = Observer(self.core, self.open_step, lambda *taken: self.taken.append(taken))
         self.carry_out(self.core.meet(0.0, claim(A)))
         self.carry_out(self.core.ask_for_seat(0.0, LAYOUT, follows=True))
 
-    def share(self, view: View) -> SharedRunner:
-        raise AssertionError("nobody has lent any memory")
-
-    def carry_out(self, effects: list[fx.Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case fx.Send(target, m.StateQuery(step)) if self.taking.may_ask(target):
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """In order; what they entail, last."""
+        waiting = deque(effects)
+        while waiting:
+            match waiting.popleft():
+                case fx.AskForState() as wish:
+                    waiting += self.observer.ask(self.now, wish)
+                case fx.Send(target, m.StateQuery(step)):
                     self.asked.append((target, step))
                 case fx.Apply(step, digest):
-                    self.taking.apply(step, digest)
-                case fx.Left():
+                    self.observer.apply(step, digest)
+                    waiting += self.observer.go_on(self.now)
+                case sx.Tell(notice):
+                    self.told.append(notice)
+                case sx.Note() as note:
+                    self.noted.append(note)
+                case sx.Leave():
                     self.left = True
+
+    def hears_nothing_when_asking(self, donor: Member = B) -> bool:
+        """Whether STATE? is not said now, though the core wants it."""
+        return self.observer.ask(self.now, fx.AskForState(donor, 5)) == []
 
     def hear_head(self, step: int, source: Member = A) -> None:
         self.carry_out(self.core.receive(self.now, Envelope(source, view_of(A).stamp, m.Head(step, digest(step)))))
 
+    def take(self, segment: ParcelSegment, source: Member = A, stream: int = 1) -> None:
+        self.carry_out(self.observer.receive(self.now, Delivery(source, stream, segment)))
+
     def deliver(self, *parcels: Parcel, source: Member = A, stream: int = 1) -> None:
         for parcel in parcels:
             for segment in cut(parcel, SEGMENT_BYTES):
-                self.taking.receive(Delivery(source, stream, segment))
-        self.taking.go_on()
+                self.take(segment, source, stream)
+        self.carry_out(self.observer.go_on(self.now))
 
     def submit(self, step: int, *operations: Operation) -> None:
+        attempt = self.core.done + 1
         for operation in operations:
-            self.steps.submit(step, 0, operation)
-        self.steps.close(step, 0, b"p" * 16)
-        self.taking.go_on()
+            self.carry_out(self.open_step.submit(step, attempt, operation))
+        self.carry_out(self.open_step.close(attempt, b"p" * 16))
+        self.carry_out(self.observer.go_on(self.now))
 
     def load(self, state_digest: bytes | None = None) -> StateOffer:
         offer = self.told.pop()
         assert isinstance(offer, StateOffer)
-        self.steps.loaded(offer.step, (), state_digest)
-        self.taking.loaded(offer.step, offer.chain)
-        self.taking.go_on()
+        self.open_step.loaded(offer.step, (), state_digest)
+        self.carry_out(self.observer.loaded(self.now, offer))
+        self.carry_out(self.observer.go_on(self.now))
         return offer
 
     def at(self, step: int) -> None:
@@ -109,28 +107,22 @@ class Newcomer:
 
 
 @pytest.fixture
-def observer() -> Iterator[Newcomer]:
-    with TemporaryDirectory(prefix="shoal") as folder:  # tmp_path can be too long for a socket
-        transport = Transport(f"ipc://{folder}/control", f"ipc://{folder}/data")
-        yield Newcomer(transport)
-        transport.close()
+def observer() -> Newcomer:
+    return Newcomer()
 
 
 def total(value: float = 1.0) -> Operation:
     values = np.full(4, value, np.float32)
-    return Operation("all_reduce", values, np.zeros_like(values), values.shape, None)
+    return Operation(AllReduce(), values, np.zeros_like(values), values.shape)
 
 
 def counts() -> Operation:
     values = np.array([7, 3], np.int64)
-    return Operation("all_gather", values, values, values.shape, "one-shot", Use.COUNTS)
+    return Operation(AllGather(is_counts=True), values, values, values.shape, "one-shot")
 
 
 def fingerprints(step: int, *operations: Operation) -> list[bytes]:
-    opened = OpenStep(step)
-    for operation in operations:
-        opened.add(operation, SEGMENT_BYTES)
-    return opened.fingerprints
+    return [operation.fingerprint(SEGMENT_BYTES, index, step) for index, operation in enumerate(operations)]
 
 
 def sums(step: int, observer: Newcomer, value: float = 5.0) -> Parcel:
@@ -179,23 +171,25 @@ def test_an_older_state_is_dropped(observer: Newcomer) -> None:
 def test_nobody_is_asked_while_a_state_comes_or_is_to_be_loaded(observer: Newcomer) -> None:
     observer.hear_head(5)
     first, second, last = cut(state(5, bytes(1500)), SEGMENT_BYTES)
-    observer.taking.receive(Delivery(A, 1, first))
-    observer.taking.receive(Delivery(A, 1, second))
-    assert not observer.taking.may_ask(B)
+    observer.take(first)
+    assert observer.noted == [Note("state", 5)]
+    observer.take(second)
+    assert observer.hears_nothing_when_asking()
     observer.now = PATIENCE_S
-    assert observer.taking.may_ask(B), "the donor is slow, or dead"
-    observer.taking.receive(Delivery(A, 1, last))
+    assert not observer.hears_nothing_when_asking(), "the donor is slow, or dead"
+    observer.take(last)
     observer.now = 3 * PATIENCE_S
-    assert not observer.taking.may_ask(B)
+    assert observer.hears_nothing_when_asking()
     observer.load()
-    assert observer.taking.may_ask(B)
+    assert not observer.hears_nothing_when_asking()
 
 
 def test_another_is_asked_at_once_when_the_donor_is_gone(observer: Newcomer) -> None:
     observer.hear_head(5)
-    observer.taking.receive(Delivery(A, 1, next(cut(state(5, bytes(1500)), SEGMENT_BYTES))))
-    observer.taking.forget(A)
-    assert observer.taking.may_ask(B)
+    observer.take(next(cut(state(5, bytes(1500)), SEGMENT_BYTES)))
+    assert observer.hears_nothing_when_asking()
+    observer.observer.forget(A)
+    assert not observer.hears_nothing_when_asking()
 
 
 def test_a_later_state_waits_until_the_one_before_is_loaded(observer: Newcomer) -> None:
@@ -210,7 +204,7 @@ def test_a_state_of_another_lineage_than_the_view_is_dropped(observer: Newcomer)
     view = view_of(A, ME, number=2)
     observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Decide(replace(view)))))
     observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Ready(True, 5, digest(5), None))))
-    assert not observer.core.seated and observer.taking.may_ask(A)
+    assert not observer.core.seated and not observer.hears_nothing_when_asking(A)
     other: View = replace(view_of(A), lineage=bytes(16))
     observer.deliver(state(5, view=other))
     assert observer.told == []
@@ -222,17 +216,17 @@ def test_a_state_of_another_lineage_than_the_view_is_dropped(observer: Newcomer)
 def test_the_rest_of_a_stream_that_began_before_is_dropped(observer: Newcomer) -> None:
     observer.hear_head(5)
     for segment in list(cut(state(5, bytes(1500)), SEGMENT_BYTES))[1:]:
-        observer.taking.receive(Delivery(A, 1, segment))
+        observer.take(segment)
     assert observer.taken == [] and observer.told == []
 
 
 def test_a_damaged_parcel_is_lost_and_the_next_one_taken(observer: Newcomer) -> None:
     observer.hear_head(5)
     segments = list(cut(state(5, bytes(1500)), SEGMENT_BYTES))
-    observer.taking.receive(Delivery(A, 1, segments[0]))
+    observer.take(segments[0])
     with pytest.raises(RemoteProtocolError, match="damaged"):
-        observer.taking.receive(Delivery(A, 1, replace(segments[1], payload=b"other")))
-    observer.taking.receive(Delivery(A, 1, segments[2]))
+        observer.take(replace(segments[1], payload=b"other"))
+    observer.take(segments[2])
     assert observer.told == []
     observer.deliver(state(6))
     assert observer.load().step == 6
@@ -321,8 +315,8 @@ def test_steps_that_wait_are_bounded_by_their_bytes(observer: Newcomer) -> None:
     observer.at(5)
     large = Parcel(0, fed(0, b"").record, [np.zeros(MOST_KEPT_BYTES // 4, np.uint8).data])
     for step in range(6, 6 + FEWEST_KEPT + 3):
-        observer.taking._take(replace(fed(step, b""), parts=large.parts))
-    assert [step for step, _ in observer.taking._kept] == [*range(6, 6 + FEWEST_KEPT)]
+        observer.observer._take(replace(fed(step, b""), parts=large.parts))
+    assert [step for step, _ in observer.observer._kept] == [*range(6, 6 + FEWEST_KEPT)]
 
 
 def test_who_has_a_seat_takes_nothing_more(observer: Newcomer) -> None:

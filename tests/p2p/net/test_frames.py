@@ -13,6 +13,7 @@ import xxhash
 from collectives import Outgoing
 from gossip import Envelope, Member, Policy, Seat, View
 from gossip import messages as m
+from gossip.effects import Send
 from p2p.errors import RemoteProtocolError
 from p2p.net.frames import Delivery, Frames, Segment, Taken
 from p2p.net.headers import NO_DIGEST, FinishedHeader, SegmentHeader, TakenHeader, pack_stamp
@@ -82,7 +83,7 @@ def finish(results: bytes = RESULTS, parameters: bytes = PARAMETERS) -> m.Finish
 def test_finished_goes_the_way_of_data_and_arrives_as_what_was_said(pair: Pair, said: m.Finish) -> None:
     pair.install()
     progress = m.Progress(8, CHAIN, said, 2)
-    pair.a.send(B, progress)
+    pair.a.send(Send(B, progress, VIEW.stamp))
     assert pair.arrived() == Envelope(A, VIEW.stamp, progress)
 
 

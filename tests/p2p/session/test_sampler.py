@@ -24,7 +24,7 @@ def receipt(*contributions: tuple[str, int, int]) -> Receipt:
         view_number=1,
         step=0,
         contributions=tuple(Contribution(name, 1, first, number) for name, first, number in contributions),
-        algorithm="",
+        algorithms=("",),
         digest="",
         state_digest="",
     )

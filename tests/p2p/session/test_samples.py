@@ -15,7 +15,7 @@ def receipt(step: int, *contributions: tuple[str, int, int]) -> Receipt:
         view_number=1,
         step=step,
         contributions=tuple(Contribution(name, 1, first, number) for name, first, number in contributions),
-        algorithm="",
+        algorithms=("",),
         digest="",
         state_digest="",
     )

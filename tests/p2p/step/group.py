@@ -1,108 +1,210 @@
-"""The operations of several members of a view, and what they send each other."""
+"""The open steps of several peers, and a network in memory that delivers in any order.
+
+What an open step asks of its core is only written down: each test decides what the members agree on.
+"""
 
 import random
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from collectives import BFLOAT16, Outgoing
+from collectives import BFLOAT16
+from gossip import Member, View
+from gossip.effects import Send
+from gossip.messages import Abort
+from gossip.messages import Finish as Finished
 from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.net.frames import Segment
-from p2p.step.operations import Operation, Operations, Use
+from p2p.step.collective import AllGather, AllReduce, Barrier
+from p2p.step.effects import Finish, GiveUp, HandOut, SendSegment, StepEffect, Tell
+from p2p.step.notices import Admitted, Commit, Notice, Uncommitted
+from p2p.step.open_step import OpenStep
+from p2p.step.operation import Operation
+from p2p.step.runner import MessageRunner, Runner
+from tests.gossip.members import A, B, C, D, E, view_of
 from tests.p2p.memory.machine import Machine
 
 Array = npt.NDArray[Any]
 
+Kind = TypeVar("Kind")
+
 SEGMENT_BYTES = 64
+MEMBERS = (A, B, C, D, E)
+
+
+def only(kind: type[Kind], found: Iterable[object]) -> list[Kind]:
+    return [each for each in found if isinstance(each, kind)]
+
+
+class Peer:
+    """One peer: its open step, its script's attempt, and what came of both.
+
+    Attributes:
+        told: what the training thread hears.
+        asked: what its core is asked for, in the installed view, since the last commit.
+    """
+
+    def __init__(self, group: "Group", member: Member) -> None:
+        self.member = member
+        self.open_step = OpenStep(member, segment_bytes=SEGMENT_BYTES)
+        self.attempt = 0
+        self.told: list[Notice] = []
+        self.asked: list[StepEffect] = []
+        self._group = group
+
+    def submit(self, *operations: Operation) -> None:
+        for operation in operations:
+            self.carry_out(self.open_step.submit(self.open_step.done + 1, self.attempt, operation))
+
+    def close(self, state_digest: bytes = b"") -> None:
+        self.carry_out(self.open_step.close(self.attempt, state_digest))
+
+    def withdraw(self) -> None:
+        self.carry_out(self.open_step.withdraw(self.open_step.done + 1, self.attempt))
+        self.attempt += 1
+
+    def advance(self) -> RunState:
+        state, effects = self.open_step.advance()
+        self.carry_out(effects)
+        return state
+
+    def commit(self, finish: Finish, view: View) -> Commit:
+        """All have finished the step, in `view`, as this peer has."""
+        finished = Finished(finish.step, finish.digest, finish.state_digest, finish.view_number)
+        commit = self.open_step.committed(finished, view)
+        self.asked, self.attempt = [], self.attempt + 1
+        return commit
+
+    def heard(self, kind: type[Kind]) -> list[Kind]:
+        """Notices of that kind."""
+        return only(kind, self.told)
+
+    @property
+    def finish(self) -> Finish | None:
+        """What it has finished, once."""
+        found = only(Finish, self.asked)
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def carry_out(self, effects: Iterable[StepEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendSegment():
+                    self._group.send(self, effect)
+                case Send(target, Abort() as said):
+                    self._group.in_flight.append((self._group.of(target), (self.member, said)))
+                case Tell(notice):
+                    self.told.append(notice)
+                case HandOut(index, view_number):
+                    assert view_number == self._group.view.number
+                    self.carry_out(self.open_step.hand_out(index))
+                case _:
+                    self.asked.append(effect)
 
 
 class Group:
-    """The operations of several members, and a network in memory that delivers in any order."""
+    """Peers that have committed steps together, so that none of them is fresh.
 
-    def __init__(self, size: int, seed: int) -> None:
+    Attributes:
+        members: of the installed view, by their numbers, in rank order.
+        in_flight: what is on its way, and to whom.
+    """
+
+    def __init__(self, size: int, seed: int = 0) -> None:
         self.rng = random.Random(seed)
-        self.in_flight: list[tuple[int, Segment]] = []
-        self.num_sent = 0
-        self.mismatched: list[tuple[int, int]] = []
-        self.all = [
-            Operations(partial(self._send, me), partial(self._mismatch, me), segment_bytes=SEGMENT_BYTES)
-            for me in range(size)
-        ]
+        self.all = [Peer(self, member) for member in MEMBERS[:size]]
+        for each in self.all:
+            each.open_step.loaded(-1, [member.peer_id for member in MEMBERS], None)
+        self.view = view_of(1, A)
         self.members: list[int] = []
+        self.in_flight: list[tuple[Peer, Segment | tuple[Member, Abort]]] = []
+        self.num_sent = 0
 
-    def _send(self, me: int, sequence: int, fingerprint: bytes, outgoing: Outgoing) -> None:
-        payload = outgoing.payload.tobytes()
-        source = self.members.index(me)
-        segment = Segment(sequence, source, outgoing.transfer, outgoing.segment, fingerprint, payload)
+    def of(self, member: Member) -> Peer:
+        return self.all[MEMBERS.index(member)]
+
+    def send(self, sender: Peer, effect: SendSegment) -> None:
+        sequence, fingerprint, (rank, transfer, segment, payload) = effect
+        source = self.view.members.index(sender.member)
         self.num_sent += 1
-        self.in_flight.append((self.members[outgoing.peer], segment))
-
-    def _mismatch(self, me: int, index: int, source: int) -> None:
-        assert source != me
-        self.mismatched.append((me, index))
+        sent = Segment(sequence, source, transfer, segment, fingerprint, payload.tobytes())
+        self.in_flight.append((self.of(self.view.members[rank]), sent))
 
     def install(self, *members: int) -> None:
         """Another view, of which all have heard: what was under way in the last one is dropped."""
         self.in_flight, self.members = [], list(members)
+        self.view = view_of(self.view.number + 1, *(MEMBERS[me] for me in members))
         for me in members:
-            self.all[me].install()
+            self.all[me].asked = []
+            self.all[me].carry_out(self.all[me].open_step.installed(self.view))
 
     def activate(self, *members: int) -> None:
-        """All of them, or those named."""
+        """At all of them, or at those named."""
         for me in members or self.members:
-            self.all[me].activate(self.members.index(me), len(self.members))
+            each = self.all[me].open_step
+            self.all[me].carry_out(each.activated(self.view, each.done, self.runner(me)))
 
-    def deliver(self, num_segments: int | None = None) -> None:
-        """That many segments, or all there will be."""
-        while self.in_flight and num_segments != 0:
-            target, segment = self.in_flight.pop(self.rng.randrange(len(self.in_flight)))
-            self.all[target].receive(segment)
-            num_segments = None if num_segments is None else num_segments - 1
+    def runner(self, me: int) -> Runner:
+        return MessageRunner(SEGMENT_BYTES)
 
-    def finished(self) -> tuple[int, bytes, bytes]:
+    def deliver(self, num_messages: int | None = None) -> None:
+        """So many messages, or all there will be."""
+        while self.in_flight and num_messages != 0:
+            target, message = self.in_flight.pop(self.rng.randrange(len(self.in_flight)))
+            if isinstance(message, Segment):
+                target.carry_out(target.open_step.receive(message))
+            else:
+                target.carry_out(target.open_step.overhear(*message))
+            num_messages = None if num_messages is None else num_messages - 1
+
+    def finished(self) -> Finish:
         """What all members have finished: the same."""
-        (finished,) = {self.all[me].finished() for me in self.members}
-        assert finished is not None
-        return finished
+        (finish,) = {self.all[me].finish for me in self.members}
+        assert finish is not None
+        return finish
 
-    def end(self) -> None:
-        for me in self.members:
-            self.all[me].end()
+    def commit(self) -> list[Commit]:
+        finish = self.finished()
+        return [self.all[me].commit(finish, self.view) for me in self.members]
+
+    @property
+    def mismatched(self) -> dict[int, str]:
+        """Who has given the step up, and why."""
+        found = {me: only(GiveUp, each.asked) for me, each in enumerate(self.all)}
+        return {me: effects[0].reason for me, effects in found.items() if effects}
 
 
-class SharingGroup(Group):
+class SharedGroup(Group):
     """A group whose members can read each other's memory."""
 
     def __init__(self, machine: Machine, size: int, seed: int = 0) -> None:
         super().__init__(size, seed)
         self._machine = machine
-        self._sharings: dict[int, SharedRunner] = {}
+        self._runners: dict[int, SharedRunner] = {}
 
     def install(self, *members: int, shares: bool = True) -> None:
+        runners = self._machine.enter_view(*members)
+        self._runners = dict(zip(members, runners, strict=True)) if shares else {}
         super().install(*members)
-        sharings = self._machine.enter_view(*members)
-        self._sharings = dict(zip(members, sharings, strict=True)) if shares else {}
 
-    def activate(self, *members: int) -> None:
-        for me in members or self.members:
-            self.all[me].activate(self.members.index(me), len(self.members), self._sharings.get(me))
+    def runner(self, me: int) -> Runner:
+        return self._runners.get(me) or super().runner(me)
 
     def deliver(self, num_turns: int | None = None) -> None:
-        """So many turns, of a segment or of a member, or all until nobody goes on."""
-        done = set[int]()
-        while (self.in_flight or done != set(self.members)) and num_turns != 0:
+        """So many turns, of a message or of a member, or all until nobody goes on."""
+        idle = set[int]()
+        while (self.in_flight or idle != set(self.members)) and num_turns != 0:
             chosen = self.rng.choice([*self.members, *([-1] if self.in_flight else [])])
             before = self._progress()
             if chosen == -1:
                 super().deliver(1)
-                done.clear()
+                idle.clear()
             elif self.all[chosen].advance() is RunState.BUSY or self._progress() != before:
-                done.clear()
+                idle.clear()
             else:
-                done.add(chosen)
+                idle.add(chosen)
             num_turns = None if num_turns is None else num_turns - 1
 
     def _progress(self) -> list[int]:
@@ -111,24 +213,42 @@ class SharingGroup(Group):
 
 def new_view(size: int, seed: int = 0) -> Group:
     """A group in its first view, active."""
-    group = Group(size, seed)
-    group.install(*range(size))
-    group.activate()
+    return enter(Group(size, seed), *range(size))
+
+
+def shared_view(machine: Machine, size: int, seed: int = 0) -> SharedGroup:
+    """The same over shared memory."""
+    group = SharedGroup(machine, size, seed)
+    enter(group, *range(size))
     return group
 
 
-def all_reduce(values: Array, algorithm: str | None = None, op: str = "sum") -> Operation:
-    return Operation("all_reduce", values, np.full_like(values, 77), values.shape, algorithm, op=op)
+def enter(group: Group, *members: int) -> Group:
+    """Install and activate a view; nobody has anything to hear but that."""
+    group.install(*members)
+    group.activate()
+    for me in members:
+        group.all[me].told = [notice for notice in group.all[me].told if not isinstance(notice, Admitted)]
+    return group
+
+
+def all_reduce(values: Array, algorithm: str | None = None, op: str = "sum", *, early: bool = False) -> Operation:
+    result = np.full_like(values, 77)
+    return Operation(AllReduce(op), values, result, values.shape, algorithm, is_uncommitted=early)
+
+
+def gather(values: Array) -> Operation:
+    return Operation(AllGather(), values, values, values.shape, "one-shot")
 
 
 def counts(number: int, first: int = 0) -> Operation:
     values = np.array([first, number], np.int64)
-    return Operation("all_gather", values, values, values.shape, "one-shot", Use.COUNTS)
+    return Operation(AllGather(is_counts=True), values, values, values.shape, "one-shot")
 
 
 def weighted(values: Array, algorithm: str | None = None) -> Operation:
-    result, scratch = np.empty_like(values), values.copy()
-    return Operation("all_reduce", values, result, values.shape, algorithm, Use.WEIGHTED, scratch, op="mean")
+    collective = AllReduce("mean", is_weighted=True)
+    return Operation(collective, values, np.empty_like(values), values.shape, algorithm)
 
 
 def other_calls(algorithm: str) -> list[Operation]:
@@ -138,9 +258,11 @@ def other_calls(algorithm: str) -> list[Operation]:
         all_reduce(np.arange(10, dtype=np.float32)),
         all_reduce(np.arange(10), algorithm),
         all_reduce(np.arange(10), op="max"),
+        all_reduce(np.arange(10), early=True),
         all_reduce(np.arange(10).astype(BFLOAT16)),
-        Operation("all_reduce", np.arange(10), np.arange(10), (2, 5), None),
-        Operation("barrier", np.arange(10), np.arange(10), (10,), None),
+        Operation(AllReduce(), np.arange(10), np.arange(10), (2, 5)),
+        Operation(Barrier(), np.arange(10), np.arange(10), (10,)),
+        gather(np.arange(10)),
         counts(1),
     ]
 
@@ -151,12 +273,39 @@ def inputs_of(world_size: int, length: int, dtype: type = np.float32) -> list[Ar
     return [rng.integers(-99, 99, length).astype(dtype) for _ in range(world_size)]
 
 
+def submit_all(group: Group, operations: Sequence[Sequence[Operation]], num_turns: int = 5) -> None:
+    """The operations of each member, who do not wait for each other; up to `num_turns` after each of them."""
+    turns = [me for me, own in zip(group.members, operations, strict=True) for _ in own]
+    group.rng.shuffle(turns)
+    submitted = dict.fromkeys(group.members, 0)
+    for me in turns:
+        group.all[me].submit(operations[group.members.index(me)][submitted[me]])
+        submitted[me] += 1
+        group.deliver(group.rng.randrange(num_turns))
+
+
+def run_step(group: Group, *operations: Operation, state_digest: bytes = b"") -> Finish:
+    """One operation per member, until all have finished the step."""
+    for me, operation in zip(group.members, operations, strict=True):
+        group.all[me].submit(operation)
+        group.all[me].close(state_digest)
+    group.deliver()
+    return group.finished()
+
+
 def submit_weighted(
     group: Group, numbers: Sequence[int], gradients: Sequence[Array], algorithm: str | None = None
 ) -> list[Operation]:
     operations = [weighted(gradient, algorithm) for gradient in gradients]
     for me in group.members:
-        group.all[me].submit(0, counts(numbers[me], first=10 * me))
-        group.all[me].submit(0, operations[me])
-        group.all[me].close(0, b"")
+        group.all[me].submit(counts(numbers[me], first=10 * me), operations[me])
+        group.all[me].close()
     return operations
+
+
+def early_results(peer: Peer) -> list[Operation]:
+    """Whose results the script was given before the commit, since the last time it was asked."""
+    found = peer.heard(Uncommitted)
+    assert all(notice.result is notice.operation.result for notice in found)
+    peer.told = [notice for notice in peer.told if not isinstance(notice, Uncommitted)]
+    return [notice.operation for notice in found]

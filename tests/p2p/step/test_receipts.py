@@ -14,7 +14,7 @@ receipts = st.builds(
     view_number=numbers,
     step=numbers,
     contributions=st.lists(contributions, max_size=4).map(tuple),
-    algorithm=st.text(max_size=10),
+    algorithms=st.lists(st.text(max_size=10), max_size=3).map(tuple),
     digest=st.text(max_size=32),
     state_digest=st.text(max_size=32),
 )
@@ -27,7 +27,7 @@ def receipt(step: int) -> Receipt:
         view_number=2,
         step=step,
         contributions=(Contribution("a" * 16, 5, 10, 3), Contribution("b" * 16, 6, 13, 4)),
-        algorithm="ring",
+        algorithms=("ring", "one-shot"),
         digest="cd",
         state_digest="",
     )

@@ -9,19 +9,24 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, OPS
-from p2p.errors import RemoteProtocolError
+from p2p.errors import OperationMismatch, RemoteProtocolError
 from p2p.memory.board import Lent
 from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Segment
-from p2p.step.operations import Operation
+from p2p.step.operation import Operation
 from tests.p2p.memory.machine import Machine
 from tests.p2p.step.group import (
-    SharingGroup,
+    SharedGroup,
     all_reduce,
     counts,
+    enter,
+    gather,
     inputs_of,
     new_view,
     other_calls,
+    run_step,
+    shared_view,
+    submit_all,
     submit_weighted,
     weighted,
 )
@@ -37,14 +42,6 @@ def machine() -> Iterator[Machine]:
     machine.host.close()
 
 
-def sharing_view(machine: Machine, size: int, seed: int = 0) -> SharingGroup:
-    """A group in its first view, active."""
-    group = SharingGroup(machine, size, seed)
-    group.install(*range(size))
-    group.activate()
-    return group
-
-
 # Sums.
 
 
@@ -57,32 +54,24 @@ def sharing_view(machine: Machine, size: int, seed: int = 0) -> SharingGroup:
 def test_a_step_of_several_operations_has_the_bits_of_the_message_path_and_one_digest(
     machine: Machine, world_size: int, calls: list[tuple[int, str | None, str]], seed: int
 ) -> None:
-    group, other = sharing_view(machine, world_size, seed), new_view(world_size, seed)
+    group, other = shared_view(machine, world_size, seed), new_view(world_size, seed)
     inputs = [inputs_of(world_size, length) for length, _, _ in calls]
 
     def of(me: int) -> list[Operation]:
         return [all_reduce(inputs[i][me], algorithm, op) for i, (_, algorithm, op) in enumerate(calls)]
 
     operations, expected = [of(me) for me in range(world_size)], [of(me) for me in range(world_size)]
-    turns = [me for me in range(world_size) for _ in calls]
-    group.rng.shuffle(turns)  # nobody waits for the others before it submits
-    submitted = [0] * world_size
-    for me in turns:
-        group.all[me].submit(4, operations[me][submitted[me]])
-        submitted[me] += 1
-        group.deliver(group.rng.randrange(5))
-    for me in range(world_size):
-        for operation in expected[me]:
-            other.all[me].submit(4, operation)
-        group.all[me].close(4, b"state")
+    submit_all(group, operations)
+    submit_all(other, expected)
+    for each in (*group.all, *other.all):
+        each.close(b"state")
     group.deliver()
     other.deliver()
-    step, _, state_digest = group.finished()
-    assert (step, state_digest) == (4, b"state") and not group.mismatched
+    assert group.finished() == other.finished()
     for me in range(world_size):
         assert [o.result.tobytes() for o in operations[me]] == [o.result.tobytes() for o in expected[me]]
-        assert not group.all[me].missing() and not group.all[me].explain_missing(range(world_size))
-        assert group.all[me].end() == operations[me]
+        assert not group.all[me].open_step.explain_missing(range(world_size))
+    assert [commit.operations for commit in group.commit()] == operations
 
 
 @given(st.integers(2, 4), seeds)
@@ -90,62 +79,48 @@ def test_a_step_of_several_operations_has_the_bits_of_the_message_path_and_one_d
 def test_what_is_not_weighted_keeps_its_place_behind_what_waits_for_the_counts(
     machine: Machine, world_size: int, seed: int
 ) -> None:
-    group = sharing_view(machine, world_size, seed)
+    group = shared_view(machine, world_size, seed)
     means = [[weighted(np.full(9, float(me), np.float32)) for _ in range(2)] for me in range(world_size)]
     greatest = [all_reduce(np.full(5, me), op="max") for me in range(world_size)]
-    calls = [[counts(1), means[me][0], greatest[me], means[me][1]] for me in range(world_size)]
-    turns = [me for me in range(world_size) for _ in calls[me]]
-    group.rng.shuffle(turns)
-    for me in turns:
-        group.all[me].submit(1, calls[me].pop(0))
-        group.deliver(group.rng.randrange(5))
+    submit_all(group, [[counts(1), means[me][0], greatest[me], means[me][1]] for me in range(world_size)])
     for each in group.all:
-        each.close(1, b"")
+        each.close()
     group.deliver()
     group.finished()
-    assert not group.mismatched
     for me in range(world_size):
         assert (greatest[me].result == world_size - 1).all()
         assert all(np.allclose(mean.result, (world_size - 1) / 2) for mean in means[me])
 
 
 def test_nothing_goes_by_message(machine: Machine) -> None:
-    group = sharing_view(machine, 3)
-    for algorithm in (None, *ALGORITHMS):
-        for each in group.all:
-            each.submit(0, all_reduce(np.arange(100), algorithm))
-        group.deliver()
+    group = shared_view(machine, 3)
+    submit_all(group, [[all_reduce(np.arange(100), name) for name in (None, *ALGORITHMS)] for _ in range(3)])
     for each in group.all:
-        each.close(0, b"")
+        each.close()
+    group.deliver()
     group.finished()
     assert group.num_sent == 0
 
 
 def test_steps_follow_each_other_in_one_view(machine: Machine) -> None:
-    group = sharing_view(machine, 3)
+    group = shared_view(machine, 3)
     for step in range(5):
         operations = [
             [all_reduce(np.full(40, step + me), name) for name in (None, "ring", "direct")] for me in range(3)
         ]
-        for each, mine in zip(group.all, operations, strict=True):
-            for operation in mine:
-                each.submit(step, operation)
-            each.close(step, b"")
+        submit_all(group, operations)
+        for each in group.all:
+            each.close()
         group.deliver()
-        assert group.finished()[0] == step
+        assert [commit.receipt.step for commit in group.commit()] == [step] * 3
         assert all((operation.result == 3 * step + 3).all() for mine in operations for operation in mine)
-        group.end()
 
 
 def test_other_results_have_another_digest(machine: Machine) -> None:
     digests = set()
     for value in (1.0, 2.0):
-        group = sharing_view(machine, 2)
-        for each in group.all:
-            each.submit(0, all_reduce(np.full(50, value, np.float32)))
-            each.close(0, b"")
-        group.deliver()
-        digests.add(group.finished()[1])
+        operations = [all_reduce(np.full(50, value, np.float32)) for _ in range(2)]
+        digests.add(run_step(shared_view(machine, 2), *operations).digest)
     assert len(digests) == 2
 
 
@@ -153,15 +128,10 @@ def test_other_results_have_another_digest(machine: Machine) -> None:
 def test_a_gather_has_the_result_and_the_digest_of_the_message_path_however_long_it_is(
     machine: Machine, num_bytes: int
 ) -> None:
-    group, other, values = sharing_view(machine, 3), new_view(3, 0), inputs_of(3, num_bytes // 8, np.int64)
-    finished = []
-    for each in (group, other):
-        operations = [Operation("all_gather", own, own, own.shape, "one-shot") for own in values]
-        for peer, operation in zip(each.all, operations, strict=True):
-            peer.submit(0, operation)
-            peer.close(0, b"")
-        each.deliver()
-        finished.append(each.finished())
+    values, finished = inputs_of(3, num_bytes // 8, np.int64), []
+    for group in (shared_view(machine, 3), new_view(3)):
+        operations = [gather(own) for own in values]
+        finished.append(run_step(group, *operations).digest)
         assert all(np.array_equal(operation.result, np.concatenate(values)) for operation in operations)
     assert finished[0] == finished[1]
 
@@ -184,19 +154,19 @@ def test_weighted_sums_have_the_bits_of_the_message_path(
         if number == 0:
             gradient[:50] = np.nan
     results = []
-    for group in (sharing_view(machine, len(numbers), seed), new_view(len(numbers), seed)):
+    for group in (shared_view(machine, len(numbers), seed), new_view(len(numbers), seed)):
         operations = submit_weighted(group, numbers, gradients)
         group.deliver()
-        group.finished()
-        gathered = [[10 * me, number] for me, number in enumerate(numbers)]
-        assert all(each.counts is not None and each.counts.tolist() == gathered for each in group.all)
+        for commit in group.commit():
+            contributions = [(entry.first_sample, entry.num_samples) for entry in commit.receipt.contributions]
+            assert contributions == [(10 * me, number) for me, number in enumerate(numbers)]
         results.append([operation.result.tobytes() for operation in operations])
     assert results[0] == results[1] and len(set(results[0])) == 1
 
 
 @pytest.mark.parametrize("numbers", [[4, 4, 4], [4, 4, 2]])
 def test_gradients_in_the_arena_that_count_alike_are_read_where_they_are(machine: Machine, numbers: list[int]) -> None:
-    group = sharing_view(machine, len(numbers))
+    group = shared_view(machine, len(numbers))
     gradients = [machine.place(me, np.full(100, me + 1, np.float32)) for me in range(len(numbers))]
     operations = submit_weighted(group, numbers, gradients)
     group.deliver()
@@ -211,20 +181,18 @@ def test_gradients_in_the_arena_that_count_alike_are_read_where_they_are(machine
 
 
 def test_what_is_weighted_waits_for_the_counts(machine: Machine) -> None:
-    group, gradients = sharing_view(machine, 2), inputs_of(2, 50)
-    group.all[0].submit(0, counts(1))
-    group.all[0].submit(0, weighted(gradients[0]))
+    group, gradients = shared_view(machine, 2), inputs_of(2, 50)
+    one, other = group.all
+    one.submit(counts(1), weighted(gradients[0]))
     group.deliver()
-    assert [operation for operation, *_ in group.all[0].missing()] == [0]
-    assert group.all[0].explain_missing(["me", "you"]) == (
-        "waits for segment 0 of 1 of operation 0 from peer you (and 0 more)"
-    )
-    group.all[1].submit(0, counts(3))
+    waits = "waits for segment 0 of 1 of operation {} from peer you (and 0 more)"
+    assert one.open_step.explain_missing(["me", "you"]) == waits.format(0)
+    other.submit(counts(3))
     group.deliver()
-    assert [operation for operation, *_ in group.all[0].missing()] == [1]
-    group.all[1].submit(0, weighted(gradients[1]))
+    assert one.open_step.explain_missing(["me", "you"]) == waits.format(1)
+    other.submit(weighted(gradients[1]))
     group.deliver()
-    assert not group.all[0].missing() and not group.all[1].missing()
+    assert not one.open_step.explain_missing(["me", "you"])
 
 
 # Another view in the middle.
@@ -235,44 +203,41 @@ def test_what_is_weighted_waits_for_the_counts(machine: Machine) -> None:
 def test_another_view_runs_the_step_again_from_untouched_inputs_with_shared_memory_or_without(
     machine: Machine, world_size: int, num_turns: int, shares: bool, data: st.DataObject, seed: int
 ) -> None:
-    group = SharingGroup(machine, world_size, seed)
+    group = SharedGroup(machine, world_size, seed)
     group.install(*range(world_size), shares=data.draw(st.booleans()))
     group.activate()
     inputs = [inputs_of(world_size, length) for length in (0, 10, 150)]
     calls = [data.draw(algorithms) for _ in inputs]
     operations = [[all_reduce(inputs[i][me].copy(), calls[i]) for i in range(3)] for me in range(world_size)]
+    submitted = [data.draw(st.integers(0, 3)) for _ in group.all]
     for me, each in enumerate(group.all):
-        for operation in operations[me][: data.draw(st.integers(0, 3))]:
-            each.submit(0, operation)
+        each.submit(*operations[me][: submitted[me]])
     group.deliver(num_turns)
     survivors = data.draw(st.lists(st.sampled_from(range(world_size)), min_size=1, unique=True))
     group.install(*survivors, shares=shares)
-    assert all(group.all[me].finished() is None for me in survivors)
     for me in survivors:
         group.activate(me)
-        submitted = sum(group.all[me].operation(0, i) is not None for i in range(3))
-        for operation in operations[me][submitted:]:
-            group.all[me].submit(0, operation)
-        group.all[me].close(0, b"")
+        group.all[me].submit(*operations[me][submitted[me] :])
+        group.all[me].close()
     group.deliver()
     group.finished()
     for me in survivors:
-        for i, operation in enumerate(operations[me]):
-            assert operation.input.tobytes() == inputs[i][me].tobytes()
-            assert (operation.result == sum(inputs[i][other] for other in survivors)).all()
+        for values, operation in zip(inputs, operations[me], strict=True):
+            assert operation.input.tobytes() == values[me].tobytes()
+            assert (operation.result == sum(values[other] for other in survivors)).all()
 
 
 def test_who_sees_that_another_has_left_waits_for_the_view_that_follows(machine: Machine) -> None:
-    group = sharing_view(machine, 3)
+    group = shared_view(machine, 3)
     for each in group.all[1:]:
-        each.submit(0, all_reduce(np.arange(100)))
+        each.submit(all_reduce(np.arange(100)))
         each.advance()
     machine.host.arenas[2].board.install(0)
-    mine = all_reduce(np.arange(100))
-    group.all[0].submit(0, mine)
-    assert [group.all[0].advance() for _ in range(3)] == [RunState.IDLE] * 3
-    group.all[0].close(0, b"")
-    assert group.all[0].finished() is None and not group.mismatched
+    one = group.all[0]
+    one.submit(all_reduce(np.arange(100)))
+    assert [one.advance() for _ in range(3)] == [RunState.IDLE] * 3
+    one.close()
+    assert not one.asked and not one.told
 
 
 # What does not match.
@@ -280,28 +245,28 @@ def test_who_sees_that_another_has_left_waits_for_the_view_that_follows(machine:
 
 @pytest.mark.parametrize("other", other_calls("direct"), ids=Operation.describe)
 @pytest.mark.parametrize("first", [0, 1])
-def test_an_operation_that_somebody_calls_differently_is_reported_and_not_summed(
+def test_an_operation_that_somebody_calls_differently_is_given_up_by_all_and_not_summed(
     machine: Machine, other: Operation, first: int
 ) -> None:
-    group = sharing_view(machine, 2)
+    group = shared_view(machine, 2)
     mine = all_reduce(np.arange(10))
     calls = [(0, mine), (1, replace(other))]
     for me, operation in (calls[first], calls[1 - first]):
-        group.all[me].submit(0, operation)
-        group.all[me].close(0, b"")
+        group.all[me].submit(operation)
+        group.all[me].close()
         group.deliver()
-    assert set(group.mismatched) == {(0, 0), (1, 0)}
-    assert [each.finished() for each in group.all] == [None, None]
+    assert {*group.mismatched} == {0, 1}
+    assert [each.finish for each in group.all] == [None, None]
     assert (mine.result == 77).all()
 
 
-def call_differently(machine: Machine, names: Sequence[str], length: int, seed: int) -> SharingGroup:
+def call_differently(machine: Machine, names: Sequence[str], length: int, seed: int) -> SharedGroup:
     """One operation by these algorithms, submitted in any order."""
-    group = sharing_view(machine, len(names), seed)
+    group = shared_view(machine, len(names), seed)
     operations = [all_reduce(np.arange(length), name) for name in names]
     for me in group.rng.sample(range(len(names)), len(names)):
-        group.all[me].submit(0, operations[me])
-        group.all[me].close(0, b"")
+        group.all[me].submit(operations[me])
+        group.all[me].close()
         group.deliver(group.rng.randrange(5))
     group.deliver()
     return group
@@ -309,76 +274,71 @@ def call_differently(machine: Machine, names: Sequence[str], length: int, seed: 
 
 @given(st.integers(2, 4), st.integers(0, 100), st.data(), seeds)
 @settings(deadline=None)
-def test_all_who_call_differently_are_reported_by_all_whatever_they_read(
+def test_all_give_up_what_some_call_differently_whoever_reads_whom(
     machine: Machine, world_size: int, length: int, data: st.DataObject, seed: int
 ) -> None:
     """Around a ring, and in a tree, not everybody reads everybody."""
     names = data.draw(st.lists(st.sampled_from(sorted(ALGORITHMS)), min_size=world_size, max_size=world_size))
     assume(len(set(names)) > 1)
-    group = call_differently(machine, names, length, seed)
-    assert {me for me, _ in group.mismatched} == set(range(world_size))
+    assert {*call_differently(machine, names, length, seed).mismatched} == set(range(world_size))
 
 
 def test_the_operation_that_differs_is_named(machine: Machine) -> None:
-    group = sharing_view(machine, 2)
-    for me, length in enumerate((10, 11)):
-        for each in (all_reduce(np.arange(5)), all_reduce(np.arange(5), "ring"), all_reduce(np.arange(length))):
-            group.all[me].submit(0, each)
+    group = shared_view(machine, 2)
+    for each, length in zip(group.all, (10, 11), strict=True):
+        each.submit(all_reduce(np.arange(5)), all_reduce(np.arange(5), "ring"), all_reduce(np.arange(length)))
     group.deliver()
-    assert set(group.mismatched) == {(0, 2), (1, 2)}
+    one, other = (
+        f"all_reduce sum of int64 [{length}] by size at peer {name}" for length, name in ((10, "a"), (11, "b"))
+    )
+    assert group.mismatched[0].startswith(f"operation 2 of step 0 is {one}") and other in group.mismatched[0]
+    assert group.mismatched[1].startswith(f"operation 2 of step 0 is {other}") and one in group.mismatched[1]
 
 
 def test_after_a_step_is_given_up_the_next_works_in_another_view(machine: Machine) -> None:
-    group = sharing_view(machine, 2)
-    for me, size in enumerate((10, 11)):
-        group.all[me].submit(0, all_reduce(np.arange(size)))
-    group.deliver()
-    assert group.mismatched
+    group = call_differently(machine, ["ring", "tree"], 10, seed=0)
+    assert [each.advance() for each in group.all] == [RunState.IDLE] * 2
+    enter(group, 0, 1)
     for each in group.all:
-        each.end()
-        each.pause()
-        assert each.advance() is RunState.IDLE
+        assert [type(notice) for notice in each.told] == [OperationMismatch]
+        each.attempt += 1
     operations = [all_reduce(np.arange(12)) for _ in group.all]
-    for each, operation in zip(group.all, operations, strict=True):
-        each.submit(0, operation)
-        each.close(0, b"")
-    group.install(0, 1)
-    group.activate()
-    group.deliver()
-    group.finished()
+    run_step(group, *operations)
     assert all((operation.result == 2 * np.arange(12)).all() for operation in operations)
 
 
 def test_a_member_that_lends_what_it_does_not_have_is_not_summed(machine: Machine) -> None:
-    group = sharing_view(machine, 2)
-    mine, theirs = all_reduce(np.arange(10)), all_reduce(np.arange(10))
-    group.all[1].submit(0, theirs)
-    group.all[1].advance()
+    group = shared_view(machine, 2)
+    one, other = group.all
+    other.submit(all_reduce(np.arange(10)))
+    other.advance()
     board = machine.host.arenas[1].board
     board.lend(0, 0, Lent(board.lent(0, 0).fingerprint, 1 << 40, 80))
-    group.all[0].submit(0, mine)
+    mine = all_reduce(np.arange(10))
+    one.submit(mine)
     with pytest.raises(RemoteProtocolError, match="rank 1 lends what it does not have"):
-        group.all[0].advance()
-    assert group.all[0].advance() is RunState.IDLE
+        one.advance()
+    assert one.advance() is RunState.IDLE
     assert (mine.result == 77).all()
 
 
 @pytest.mark.parametrize("is_early", [False, True])
 def test_a_frame_of_an_operation_over_shared_memory_is_refused(machine: Machine, is_early: bool) -> None:
-    group = sharing_view(machine, 2)
+    group = shared_view(machine, 2)
+    one, other = group.all
     operations = [all_reduce(np.arange(10)) for _ in group.all]
-    group.all[1].submit(0, operations[1])
-    group.all[1].advance()
+    other.submit(operations[1])
+    other.advance()
     frame = Segment(0, 1, 0, 0, machine.host.arenas[1].board.lent(0, 0).fingerprint, bytes(80))
     if is_early:
-        group.all[0].receive(frame)
-    group.all[0].submit(0, operations[0])
+        assert one.open_step.receive(frame) == []
+    one.submit(operations[0])
     if not is_early:
         with pytest.raises(RemoteProtocolError, match="operation 0 came as a frame, and is one of shared memory"):
-            group.all[0].receive(frame)
-    assert group.all[0].num_refused == is_early
+            one.open_step.receive(frame)
+    assert one.open_step.num_refused == is_early
     for each in group.all:
-        each.close(0, b"")
+        each.close()
     group.deliver()
     group.finished()
     assert all((operation.result == 2 * np.arange(10)).all() for operation in operations)

@@ -1,0 +1,141 @@
+"""Collectives as data, an operation in words and in one view, and what a script has submitted."""
+
+import numpy as np
+import pytest
+
+from collectives import ALGORITHMS, BFLOAT16, Reduction
+from gossip.messages import NOT_CALLED
+from p2p.step.collective import AllGather, AllReduce, Barrier, Collective
+from p2p.step.operation import Operation, overwrite, task_of
+from p2p.step.submission import Submission
+from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, other_calls, weighted
+
+# Collectives.
+
+
+@pytest.mark.parametrize(
+    ("collective", "name"),
+    [
+        (AllReduce(), "all_reduce sum"),
+        (AllReduce("max"), "all_reduce max"),
+        (AllReduce("mean", is_weighted=True), "all_reduce weighted mean"),
+        (Barrier(), "barrier"),
+        (AllGather(), "all_gather"),
+        (AllGather(is_counts=True), "all_gather"),
+    ],
+)
+def test_a_collective_has_a_name(collective: Collective, name: str) -> None:
+    assert collective.name == name
+
+
+def test_only_a_mean_is_weighted() -> None:
+    with pytest.raises(AssertionError, match="a weighted sum"):
+        AllReduce("sum", is_weighted=True)
+
+
+def test_the_algorithm_is_the_one_that_was_asked_for_or_follows_from_size_and_members() -> None:
+    assert {AllReduce().choose(name, 8, 4) for name in ALGORITHMS} == {*ALGORITHMS}
+    assert AllReduce().choose(None, 8, 4) in ALGORITHMS
+    assert {AllReduce().choose(None, size, 4) for size in (8, 1 << 26)} != {AllReduce().choose(None, 8, 4)}
+    assert AllGather().choose(None, 8, 4) == AllGather().choose("ring", 8, 4) == "one-shot"
+
+
+def test_what_is_multiplied_before_is_only_added() -> None:
+    assert AllReduce("max").reduction(3, None) == Reduction("max", 3)
+    assert AllReduce("mean", is_weighted=True).reduction(3, None) == Reduction("mean", 3)
+    assert AllReduce("mean", is_weighted=True).reduction(3, 0.5) == Reduction("sum", 3)
+    assert AllGather().reduction(3, None) == Reduction("sum", 3)
+
+
+# Operations.
+
+
+def test_what_is_called_is_said_in_words() -> None:
+    values = np.zeros(6, BFLOAT16)
+    operation = Operation(AllReduce("max"), values, values.copy(), (2, 3))
+    assert operation.describe() == "all_reduce max of bfloat16 [2, 3] by size"
+    assert weighted(np.zeros(2)).describe() == "all_reduce weighted mean of float64 [2] by size"
+    assert counts(1).describe() == "all_gather of int64 [2] by one-shot"
+    early = all_reduce(values, early=True)
+    assert early.describe() == f"{all_reduce(values).describe()}, uncommitted"
+
+
+def test_whatever_must_match_is_in_the_fingerprint() -> None:
+    mine = all_reduce(np.arange(10))
+    fingerprints = [each.fingerprint(SEGMENT_BYTES, 0, 0) for each in (mine, *other_calls("ring"))]
+    fingerprints += [mine.fingerprint(*where) for where in ((SEGMENT_BYTES + 8, 0, 0), (SEGMENT_BYTES, 1, 0))]
+    fingerprints += [mine.fingerprint(SEGMENT_BYTES, 0, 1)]
+    assert len({*fingerprints}) == len(fingerprints)
+    assert {len(each) for each in fingerprints} == {16}
+    assert all_reduce(np.arange(10)[::-1].copy()).fingerprint(SEGMENT_BYTES, 0, 0) == fingerprints[0]
+
+
+def test_a_result_that_others_may_have_in_use_is_written_anew_in_each_view_and_no_other() -> None:
+    for operation in (gather(np.arange(3)), all_reduce(np.arange(3), early=True)):
+        before = operation.result
+        task = task_of(operation, bytes(16), 0, 2, None, 0)
+        assert task.result is operation.result is not before
+    operation = all_reduce(np.arange(3))
+    before = operation.result
+    assert task_of(operation, bytes(16), 0, 2, None, 0).result is before
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("numbers", "weight"), [([3, 3], None), ([1, 3], 0.25), ([0, 3], 0.0), ([0, 0], 0.0), ([2], None)]
+)
+def test_an_input_is_multiplied_by_its_share_unless_all_have_the_same_and_are_added_in_one_go(
+    algorithm: str, numbers: list[int], weight: float | None
+) -> None:
+    table = np.array([[-1, number] for number in numbers], np.int64)
+    task = task_of(weighted(np.ones(4), algorithm), bytes(16), 0, len(numbers), table, 0)
+    expected = numbers[0] / sum(numbers) if weight is None and algorithm not in ("one-shot", "direct") else weight
+    assert task.weight == expected
+    assert task.reduction.op == ("mean" if expected is None else "sum")
+
+
+def test_results_of_others_take_the_place_of_those_here() -> None:
+    operations = [all_reduce(np.zeros(2)), all_reduce(np.zeros(0)), counts(3)]
+    gathered = np.arange(6, dtype=np.int64)
+    overwrite(operations, [np.ones(2).tobytes(), b"", gathered.tobytes()])
+    assert operations[0].result.tolist() == [1, 1]
+    assert operations[2].result.tolist() == gathered.tolist()
+
+
+def test_a_result_of_another_size_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a result of all_reduce sum of float64 .4. by size has 31 bytes"):
+        overwrite([all_reduce(np.zeros(4))], [bytes(31)])
+
+
+# What a script has submitted.
+
+
+def test_an_operation_is_found_by_its_index_also_behind_the_end() -> None:
+    submission, mine = Submission(5, attempt=0), all_reduce(np.arange(3))
+    assert submission.called(0) is None
+    submission.add(mine, SEGMENT_BYTES)
+    assert (submission.called(0), submission.called(1)) == (mine.describe(), None)
+    submission.state_digest = b""
+    assert submission.called(1) == NOT_CALLED
+
+
+def test_a_step_that_is_renumbered_is_another_one_which_counts_no_samples() -> None:
+    submission, called, gathered = Submission(5, attempt=0), all_reduce(np.arange(3)), counts(4, first=20)
+    for operation in (gathered, called):
+        submission.add(operation, SEGMENT_BYTES)
+    before = list(submission.fingerprints)
+    submission.renumber(9, b"digest", SEGMENT_BYTES)
+    assert (submission.step, submission.state_digest, submission.operations) == (9, b"digest", [gathered, called])
+    assert gathered.input.tolist() == [-1, 0] and called.input.tolist() == [0, 1, 2]
+    assert submission.fingerprints == [
+        each.fingerprint(SEGMENT_BYTES, i, 9) for i, each in enumerate((gathered, called))
+    ]
+    assert submission.fingerprints != before
+
+
+def test_the_counts_are_no_operation_of_the_receipt() -> None:
+    submission = Submission(5, attempt=0)
+    for operation, ran in ((counts(1), "one-shot"), (all_reduce(np.ones(1)), "ring"), (gather(np.ones(1)), "one-shot")):
+        operation.ran = ran
+        submission.add(operation, SEGMENT_BYTES)
+    assert submission.algorithms == ("ring", "one-shot")

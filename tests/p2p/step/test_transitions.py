@@ -1,0 +1,62 @@
+"""The table of the open step: no transition is missing, and none is there that never happens."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2p.step.notices import Commit
+from p2p.step.open_step import TRANSITIONS, Event, Stage
+from tests.p2p.step.world import World
+
+FURTHER_STEPS = 3
+MOST_TURNS = 5_000
+
+
+def walk(seed: int, num_turns: int) -> World:
+    """So many turns in which scripts withdraw and call what others do not, and members die; then all come to an end."""
+    world = World(seed)
+    for _ in range(num_turns):
+        world.turn(is_calm=False)
+    goal = max(host.script.done for host in world.living) + FURTHER_STEPS
+    for _ in range(MOST_TURNS):
+        if all(host.script.done >= goal for host in world.living):
+            return world
+        world.turn(is_calm=True)
+    raise AssertionError([(host.me, host.open_step.stage, host.script.done) for host in world.living])
+
+
+def check(commits: dict[str, Commit]) -> None:
+    """One step, at all who have committed it: the same, and of the inputs of those who are on its receipt."""
+    first, *_ = commits.values()
+    names = {entry.peer_id for entry in first.receipt.contributions}
+    for commit in commits.values():
+        assert (commit.receipt, commit.fingerprints, commit.view) == (first.receipt, first.fingerprints, first.view)
+    for index, operation in enumerate(first.operations):
+        assert len({commit.operations[index].result.tobytes() for commit in commits.values()}) == 1
+        if names <= commits.keys() and operation.collective.name == "all_reduce sum":  # who died may have committed it
+            assert (operation.result == sum(commits[name].operations[index].input for name in names)).all()
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 400))
+@settings(deadline=None)
+def test_whatever_scripts_and_views_do_nobody_waits_for_ever_and_all_commit_the_same(seed: int, turns: int) -> None:
+    world = walk(seed, turns)
+    for step in range(max(host.script.done for host in world.living) + 1):
+        of_step = {host.me.peer_id: commit for host in world.hosts for commit in host.commits[step : step + 1]}
+        assert {commit.receipt.step for commit in of_step.values()} == {step}
+        check(of_step)
+
+
+def test_every_transition_of_the_table_happens_and_no_other() -> None:
+    """One that is missing fails where it happens."""
+    seen: set[tuple[Stage, Event]] = set()
+    for seed in range(60):
+        seen |= walk(seed, 300).seen
+    assert seen == {*TRANSITIONS}
+
+
+def test_the_table_can_be_printed_and_every_stage_is_left_again() -> None:
+    rows = [f"{stage.name} -{event.name}-> {after.name}" for (stage, event), after in TRANSITIONS.items()]
+    assert "CLOSED -COMPLETE-> FINISHED" in rows
+    assert {event for _, event in TRANSITIONS} == {*Event}
+    assert {*TRANSITIONS.values()} == {*Stage}
+    assert {stage for (stage, _), after in TRANSITIONS.items() if after is not stage} == {*Stage}

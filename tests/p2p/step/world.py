@@ -1,0 +1,327 @@
+"""Open steps, the machines that commit their steps (gossip.commit), and scripts that do what scripts may do.
+
+Views come as they are drawn, and reach each peer when that is drawn; nothing is lost, all else may happen in any order.
+Either one peer observes at first, and is fed with what the others commit; or some results are wanted before the commit.
+The simulation has all of the protocol; here are the open step and the barrier alone, so that a walk takes milliseconds.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from random import Random
+
+import numpy as np
+
+from gossip import Member, Phase, View
+from gossip import effects as fx
+from gossip.commit import StepMachine
+from gossip.messages import Abort, Beat, Body, Cause, Finish, Progress, Ready
+from p2p.errors import ShoalError
+from p2p.net.frames import Segment
+from p2p.net.parcels import StepRecord
+from p2p.step import effects as sx
+from p2p.step.notices import Admitted, Commit, Notice, Uncommitted, Withdrawn
+from p2p.step.open_step import Event, OpenStep, Stage
+from p2p.step.operation import Operation
+from p2p.step.runner import MessageRunner
+from tests.gossip.cores import after, first_view, genesis
+from tests.p2p.step.group import MEMBERS, SEGMENT_BYTES, Array, all_reduce, counts, weighted
+
+Effect = fx.Effect | sx.StepEffect
+
+NUM_FOUNDERS = 3
+NAMES = [member.peer_id for member in MEMBERS]
+
+
+class Watched(OpenStep):
+    """Remembers which transitions it has made."""
+
+    def __init__(self, me: Member, seen: set[tuple[Stage, Event]]) -> None:
+        super().__init__(me, segment_bytes=SEGMENT_BYTES)
+        self._seen = seen
+
+    def _move(self, event: Event) -> None:
+        self._seen.add((self.stage, event))
+        super()._move(event)
+
+
+class Script:
+    """A training thread: it hears of something only when it waits for it.
+
+    Attributes:
+        inbox: what it has not heard of yet.
+        done: the last step that it knows to be committed.
+    """
+
+    def __init__(self, host: "Host", rng: Random) -> None:
+        self.inbox: deque[Notice] = deque()
+        self.done = -1
+        self._host = host
+        self._rng = rng
+        self._attempt = 0
+        self._calls: list[Operation] | None = None
+        self._awaited: type[Notice] | None = Commit
+        self._skips = False
+
+    def can_act(self) -> bool:
+        return self._awaited is None or bool(self.inbox)
+
+    def act(self, *, is_calm: bool) -> None:
+        """One call, or one notice. Who is calm calls what all call, and takes nothing back."""
+        host, step = self._host, self.done + 1
+        is_odd = not is_calm and self._rng.random() < 0.1
+        if self._awaited is not None:
+            self._hear(self.inbox.popleft())
+        elif self._calls is None:
+            self._calls = self._program(is_wrong=is_odd and host.has_contributed())
+            if self._skips:
+                self._skips = False
+                host.carry_out(host.open_step.void(step, "the script goes on"))
+        elif is_odd:
+            host.carry_out(host.open_step.withdraw(step, self._attempt))
+            self._end(Withdrawn)
+        elif self._calls:
+            operation = self._calls.pop(0)
+            host.carry_out(host.open_step.submit(step, self._attempt, operation))
+            self._awaited = Uncommitted if operation.is_uncommitted else None
+        else:
+            host.carry_out(host.open_step.close(self._attempt, b"state"))
+            self._end(Commit)
+
+    def _end(self, awaited: type[Notice] | None) -> None:
+        self._calls, self._awaited, self._attempt = None, awaited, self._attempt + 1
+
+    def _hear(self, notice: Notice) -> None:
+        if isinstance(notice, ShoalError):
+            if self._awaited is Uncommitted:
+                self._end(None)
+            self._awaited = None
+        elif isinstance(notice, Admitted):
+            return
+        else:
+            assert isinstance(notice, self._awaited or ()), f"{notice} for who waits for {self._awaited}"
+            self._awaited = None
+        if isinstance(notice, Commit):
+            assert notice.receipt.step == self.done + 1
+            self.done = notice.receipt.step
+        elif isinstance(notice, Withdrawn):
+            self._skips = self._host.view is not None and self._rng.random() < 0.5
+
+    def _program(self, *, is_wrong: bool) -> list[Operation]:
+        """What all call in the next step. Where nobody observes, they want some results of every other one early."""
+        value = float(self._rng.randrange(100))
+        calls = [counts(1 + int(value) % 3), weighted(np.full(3, value)), all_reduce(np.full(9, value))]
+        if self.done % 2 == 0 and not self._host.is_observed:
+            calls = [all_reduce(np.full(size, value), early=True) for size in (5, 2)]
+        if is_wrong:
+            calls[self._rng.randrange(1, len(calls)) :] = [all_reduce(np.full(4, value))] * self._rng.randrange(2)
+        return calls
+
+
+class Host:
+    """One peer: what its machines ask for is carried out in order.
+
+    Attributes:
+        fed: committed steps that it observes.
+        commits: of all steps.
+        is_observed: there is an observer.
+    """
+
+    def __init__(self, world: "World", me: Member) -> None:
+        self.me = me
+        self.machine = StepMachine(me)
+        self.machine.loaded(-1, genesis())
+        self.open_step = Watched(me, world.seen)
+        self.open_step.loaded(-1, NAMES, None)
+        self.script = Script(self, world.rng)
+        self.view: View | None = None
+        self.is_alive, self.is_observed = True, world.is_observed
+        self.fed: deque[tuple[StepRecord, list[bytes]]] = deque()
+        self.commits: list[Commit] = []
+        self._used: list[tuple[Operation, Array]] = []
+        self._world = world
+        self._effects: deque[Effect] = deque()
+
+    def has_contributed(self) -> bool:
+        return bool(self.commits) and self.commits[-1].view.since(self.me) is not None
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        is_under_way = bool(self._effects)
+        self._effects.extend(effects)
+        while self._effects and not is_under_way:
+            self._do(self._effects[0])
+            self._effects.popleft()
+
+    def _do(self, effect: Effect) -> None:
+        machine, step = self.machine, self.open_step
+        match effect:
+            case sx.SendSegment(sequence, fingerprint, (rank, transfer, segment, payload)):
+                assert self.view is not None
+                source = self.view.members.index(self.me)
+                sent = Segment(sequence, source, transfer, segment, fingerprint, payload.tobytes())
+                self._world.send(self, self.view.members[rank], sent)
+            case fx.Send(target, body):
+                self._world.send(self, target, body)
+            case sx.Tell(notice):
+                self._tell(notice)
+            case sx.Finish(number, digest, state_digest, num_operations, view_number):
+                assert self.view is not None and machine.phase is Phase.ACTIVE and view_number == self.view.number
+                machine.submitted = machine.complete = num_operations
+                self.carry_out(machine.finished(number, digest, state_digest))
+            case sx.HandOut(index):
+                machine.handed_out()
+                self.carry_out(step.hand_out(index))
+            case sx.Withdraw(number, interrupts):
+                self._give_up(number, Cause.VOIDED if interrupts else Cause.WITHDRAWN, is_told=False)
+            case sx.GiveUp(number):
+                self._give_up(number, Cause.MISMATCH, is_told=True)
+            case sx.Void(number):
+                self._give_up(number, Cause.VOIDED, is_told=True)
+            case sx.Leave():
+                self._world.end(self)
+            case fx.Installed(view):
+                self.view = view
+                self.carry_out(step.installed(view))
+            case fx.Activated(view, done):
+                self.carry_out(step.activated(view, done, MessageRunner(SEGMENT_BYTES)))
+                if done == -1 and len(view.members) == NUM_FOUNDERS:
+                    self.carry_out(machine.finished(0, b"", b""))
+            case fx.Committed(finish, view):
+                commit = step.committed(finish, view)
+                self._world.feed(machine, finish, commit)
+                self._tell(commit)
+            case fx.Aborted(given_up):
+                self.carry_out(step.aborted(given_up))
+            case fx.Overheard(source, abort):
+                self.carry_out(step.overhear(source, abort))
+            case fx.AskForState():
+                pass  # what it is fed is on its way
+            case _:
+                raise AssertionError(f"{effect} at {self.me}")
+
+    def _tell(self, notice: Notice) -> None:
+        self.script.inbox.append(notice)
+        if isinstance(notice, Uncommitted):
+            self._used.append((notice.operation, notice.result.copy()))
+            return
+        if isinstance(notice, Commit):
+            self.commits.append(notice)
+            for operation, result in self._used:
+                assert operation in notice.operations and (operation.result == result).all(), "used, and not committed"
+        if not isinstance(notice, Admitted):
+            self._used = []
+
+    def _give_up(self, step: int, cause: Cause, *, is_told: bool) -> None:
+        self.machine.give_up(step, cause, "given up", is_told=is_told)
+        self._world.restarts = True
+
+    def beat(self) -> None:
+        """Say again how far it is."""
+        if (progress := self.open_step.progress()) is not None:
+            _, self.machine.submitted, self.machine.complete = progress
+        self.carry_out(self.machine.beat())
+
+    def receive(self, source: Member, body: Segment | Body) -> None:
+        """Something that was said in the installed view."""
+        match body:
+            case Segment():
+                self.carry_out(self.open_step.receive(body))
+            case Abort():
+                self.carry_out(self.open_step.overhear(source, body))
+            case Ready() | Progress() | Beat():
+                self.carry_out(self.machine.receive(source, body))
+            case _:
+                raise AssertionError(f"{body} from {source}")
+
+    def take_over(self) -> None:
+        """The next step that it was fed, if all of it is called, and it has no seat yet."""
+        record, parts = self.fed[0]
+        if self.machine.seated or record.finish.step <= self.machine.done:
+            self.fed.popleft()
+        elif (commit := self.open_step.take_over(record, parts)) is not None:
+            self.fed.popleft()
+            self._tell(commit)
+            self.carry_out(self.machine.loaded(record.finish.step, record.digest))
+
+
+class World:
+    """Three members, and in every other world an observer.
+
+    Attributes:
+        seen: the transitions that were made.
+        restarts: somebody has asked for another view.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.seen: set[tuple[Stage, Event]] = set()
+        self.restarts = False
+        self.is_observed = self.rng.random() < 0.5
+        self._in_flight: list[tuple[Host, View, Member, Segment | Body]] = []
+        self.hosts = [Host(self, member) for member in MEMBERS[: NUM_FOUNDERS + 1]]
+        founder, *_, self._observer = self.hosts
+        self._observer.is_alive = self._observer.machine.follows = self.is_observed
+        founder.carry_out(founder.machine.found(first_view()))
+        self._view = after(first_view(), *MEMBERS[:NUM_FOUNDERS])
+
+    @property
+    def living(self) -> list[Host]:
+        return [host for host in self.hosts if host.is_alive]
+
+    def send(self, sender: Host, target: Member, body: Segment | Body) -> None:
+        assert sender.view is not None
+        self._in_flight.append((self.hosts[MEMBERS.index(target)], sender.view, sender.me, body))
+
+    def feed(self, machine: StepMachine, finish: Finish, commit: Commit) -> None:
+        """Whoever commits a step first gives it to the observer."""
+        observer, receipt = self._observer, commit.receipt
+        if any(record.finish.step == finish.step for record, _ in observer.fed) or observer.machine.done >= finish.step:
+            return
+        numbers = tuple((each.first_sample, each.num_samples) for each in receipt.contributions)
+        told = finish, commit.view, numbers, receipt.algorithms, commit.fingerprints
+        results = [operation.result.tobytes() for operation in commit.operations]
+        observer.fed.append((StepRecord(machine.previous, machine.digest, *told), results))
+
+    def end(self, host: Host) -> None:
+        """It dies, or leaves: the others go on without it."""
+        host.is_alive, self.restarts = False, True
+
+    def turn(self, *, is_calm: bool) -> None:
+        """One thing that can happen; if there is none, somebody's beat is due."""
+        chosen = self._choices(is_calm=is_calm)
+        self.rng.choice(chosen or [host.beat for host in self.living])()
+
+    def _choices(self, *, is_calm: bool) -> list[Callable[[], object]]:
+        found: list[Callable[[], object]] = []
+        for host in self.living:
+            found += [partial(host.script.act, is_calm=is_calm)] if host.script.can_act() else []
+            found += [host.take_over] if host.fed else []
+            found += [host.beat] if self.rng.random() < 0.02 else []
+            if host.view != self._view and self._view.since(host.me) is not None:
+                found.append(lambda host=host: host.carry_out(host.machine.install(self._view)))  # type: ignore[misc]
+        members = [host for host in self.living if self._view.since(host.me) is not None]
+        is_settled = all(host.view == self._view for host in members)
+        is_founded = all(host.machine.done >= 0 for host in members)
+        if is_settled and (self.restarts or (is_founded and not is_calm and self.rng.random() < 0.05)):
+            found.append(self._decide)
+        if is_founded and not is_calm and len(members) > 2 and self.rng.random() < 0.005:
+            found.append(partial(self.end, self.rng.choice(members)))
+        self._in_flight = [entry for entry in self._in_flight if not self._is_lost(*entry[:2])]
+        found += [partial(self._deliver, entry) for entry in self._in_flight if entry[0].view == entry[1]]
+        return found
+
+    @staticmethod
+    def _is_lost(target: Host, view: View) -> bool:
+        return not target.is_alive or (target.view is not None and target.view.number > view.number)
+
+    def _deliver(self, entry: tuple[Host, View, Member, Segment | Body]) -> None:
+        self._in_flight.remove(entry)
+        target, _, source, body = entry
+        target.receive(source, body)
+
+    def _decide(self) -> None:
+        """Another view: of those who are left, and maybe of the observer."""
+        members = [host.me for host in self.living if self._view.since(host.me) is not None]
+        if self._observer.is_alive and self._observer.me not in members and self.rng.random() < 0.5:
+            members.append(self._observer.me)
+        self._view, self.restarts = after(self._view, *members), False
