@@ -229,8 +229,11 @@ class Session:
         """
         self._check_usable()
         self.loop.reactor.post(self._closing(b"" if state_digest is None else state_digest()))
-        notices = self.loop.inbox.notices
-        self._await(Commit, lambda timeout: notices.get(timeout=timeout), state_digest)
+        self._await(Commit, self._next_notice, state_digest)
+
+    def _next_notice(self, timeout: float) -> Notice:
+        """Of the loop that there is then: a peer may come back meanwhile."""
+        return self.loop.inbox.notices.get(timeout=timeout)
 
     def withdraw(self, skipped: str = "") -> None:
         """Take back what was submitted for the open step, if one is. The others wait for what is submitted next.
@@ -244,7 +247,7 @@ class Session:
             self._check_usable()
             self.loop.reactor.post(partial(self.loop.withdraw, self.done + 1, self._attempt.number))
             try:
-                self._await(Withdrawn, self.loop.inbox.notices.get)
+                self._await(Withdrawn, self._next_notice)
             except RemovedFromView as error:
                 self._return(error)
                 self._unusable = None

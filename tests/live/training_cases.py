@@ -495,10 +495,15 @@ def a_block_is_a_step_with_samples(peer: Peer) -> None:
             peer.all_reduce(total)
             raise KeyError("what went wrong")
 
+    def add() -> None:
+        with peer.step():
+            peer.all_reduce(total)
+
     if peer.rank == 1:
         raises(KeyError, "what went wrong", fail)
-    with peer.step():
-        peer.all_reduce(total)
+    else:
+        raises(p2p.OperationInterrupted, "KeyError ended a `peer.step` block", add)
+    add()
     assert (total == 4).all() and peer.done == 2
     assert [entry.num_samples for entry in peer.receipt.contributions] == [1, 1]
     counted = 0

@@ -274,6 +274,7 @@ class Training:
             return
         if way == "next" and not self._is_interrupted:
             self.seen("voided")
+            self._world.invariants.told(self.member, step)  # it knows
             self._peer.perform(self.open_step.void(step, f"{self.member} goes on"))
         self._suffix = f" {way} {self._attempt}"
         for operation in self._inputs:
