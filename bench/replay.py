@@ -11,8 +11,8 @@ loss of that batch, within 1e-3 of it. All replicas have to be equal bit by bit,
 import argparse
 import json
 import os
+import signal
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,12 +30,14 @@ from bench.replay_peer import (
     make_training,
     train_step,
 )
+from bench.swarm import Swarm
+from bench.zygote import ROOT, Zygote
 from p2p.benchmark.machine import commit, machine
-from p2p.launch.launcher import LaunchConfig, Launcher
 from p2p.session.sampler import ElasticSampler
 from p2p.step.receipts import Receipt, read_receipts
 
-ROOT: Final = Path(__file__).parents[1]
+SCRIPT: Final = ROOT / "bench" / "replay_peer.py"
+LIMIT_S: Final = 600.0
 NUM_PEERS: Final = 4
 TOLERANCE: Final = 1e-3
 SECOND_VICTIM: Final = 3
@@ -67,14 +69,12 @@ def main() -> int:
         Victim(options.victim, kill_step, BETWEEN_BUCKETS),
         Victim(SECOND_VICTIM, max(kill_step + 1, options.steps * 7 // 10), BETWEEN_STEPS),
     ]
-    with tempfile.TemporaryDirectory(prefix="shoal-") as name:
-        folder = Path(name)
-        code = train(folder, options.steps, victims[: options.kill])
-        if code:
-            return code
-        receipts = agreed_receipts(folder)
-        losses = read_losses(folder)
-        ends = {path.read_text() for path in (folder / "receipts").glob("*.end")}
+    arguments = str(options.steps), *(f"{v.index}:{v.step}:{v.place}" for v in victims[: options.kill])
+    with Zygote(os.environ) as zygote, Swarm(SCRIPT, NUM_PEERS, arguments=arguments, zygote=zygote) as swarm:
+        train(swarm, options.kill)
+        receipts = agreed_receipts(swarm.receipts)
+        losses = read_losses(swarm.receipts)
+        ends = {path.read_text() for path in swarm.receipts.glob("*.end")}
     counted = indices_of(receipts, options.steps)
     replayed = replay(counted, options.steps)
     compared = [compare(receipt, losses, loss) for receipt, loss in zip(receipts, replayed, strict=True)]
@@ -100,18 +100,17 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def train(folder: Path, num_steps: int, victims: Sequence[Victim]) -> int:
-    """Run the peers to their end; their files are then in `folder`/receipts. Returns the launcher's exit code."""
-    config = LaunchConfig(
-        script=ROOT / "bench" / "replay_peer.py",
-        args=(str(num_steps), *(f"{victim.index}:{victim.step}:{victim.place}" for victim in victims)),
-        num_peers=NUM_PEERS,
-        swarm="replay",
-        home=folder,
-        receipts=folder / "receipts",
-    )
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return Launcher(config, environ=environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno()).run()
+def train(swarm: Swarm, num_killed: int) -> None:
+    """Run the peers to their end.
+
+    Raises:
+        RuntimeError: others end otherwise than those who kill themselves.
+    """
+    peers = swarm.start(NUM_PEERS)
+    codes = sorted(peer.process.wait(LIMIT_S) for peer in peers)
+    if codes != [-signal.SIGKILL] * num_killed + [0] * (NUM_PEERS - num_killed):
+        logs = "\n".join(peer.log.read_text(errors="replace") for peer in peers)
+        raise RuntimeError(f"{num_killed} peers should be killed, and the others end with 0: {codes}\n{logs}")
 
 
 def agreed_receipts(folder: Path) -> list[Receipt]:
@@ -121,7 +120,7 @@ def agreed_receipts(folder: Path) -> list[Receipt]:
         RuntimeError: two differ, or one is missing.
     """
     agreed: dict[int, Receipt] = {}
-    for path in sorted((folder / "receipts").glob("*.receipts.jsonl")):
+    for path in sorted(folder.glob("*.receipts.jsonl")):
         for receipt in read_receipts(path):
             if agreed.setdefault(receipt.step, receipt) != receipt:
                 raise RuntimeError(f"peer {path.name.partition('.')[0]} has another receipt of step {receipt.step}")
@@ -133,7 +132,7 @@ def agreed_receipts(folder: Path) -> list[Receipt]:
 def read_losses(folder: Path) -> Losses:
     rows = [
         json.loads(line)
-        for path in (folder / "receipts").glob("*.losses.jsonl")
+        for path in folder.glob("*.losses.jsonl")
         for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
         if line.endswith("\n")
     ]

@@ -2,9 +2,9 @@
 
     python replay_peer.py STEPS [INDEX:STEP:PLACE ...]
 
-One line of JSON per step goes into `PEER_ID.losses.jsonl` beside the receipts, the digest of the last model into
-`PEER_ID.end`. The peer that was started as number INDEX kills itself in step STEP: either `buckets`, in the middle of
-the backward pass, when some buckets are on their way and others are not complete, or `steps`, before it.
+Prints its peer_id. One line of JSON per step goes into `PEER_ID.losses.jsonl` beside the receipts, the digest of the
+last model into `PEER_ID.end`. The peer that was started as number INDEX kills itself in step STEP: either `buckets`, in
+the middle of the backward pass, when some buckets are on their way and others are not complete, or `steps`, before it.
 """
 
 import hashlib
@@ -83,6 +83,7 @@ def main(num_steps: int, victims: list[Victim]) -> None:
     index = int(os.environ["SHOAL_LAUNCH_INDEX"])
     ends = {victim.place: victim.step for victim in victims if victim.index == index}
     with p2p.join() as peer:
+        print(peer.peer_id, flush=True)
         parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=BUCKET_BYTES, state_digest="all")
         kill_between_buckets(model, lambda: peer.done + 1 == ends.get(BETWEEN_BUCKETS))
         folder = Path(os.environ["SHOAL_RECEIPTS"])

@@ -158,30 +158,42 @@ def test_a_silent_seed_is_named(new_host: NewHost, key: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("swarm", "mode", "said"),
-    [
-        ("lake", "same key", "belongs to another swarm, or to another --network: .* the same --swarm and --network"),
-        ("default", "other key", "hangs up: it has another key, or one side runs without a key .*"),
-        ("default", "no key", "hangs up: it has another key, or one side runs without a key .*"),
-    ],
-)
-def test_a_seed_that_is_not_for_us_is_named_and_goes_on(
-    new_host: NewHost, key: Path, tmp_path: Path, swarm: str, mode: str, said: str
-) -> None:
-    peers, port = joined([new_host(), new_host()], key)
-    write_key(tmp_path / "other.key")
-    keys = {"same key": key, "other key": tmp_path / "other.key", "no key": None}
-    host = new_host()
-    host.environ = {"SHOAL_SEEDS": f"127.0.0.1:{port}", **secured(keys[mode])}
-    stranger = host.start(WAIT, name=swarm)
-    assert stranger.end() == 1, stranger.report()
-    warnings = [line for line in stranger.stderr if not line.startswith("shoal: no seat")]
-    assert warnings and all(re.fullmatch(rf"seed tcp://127.0.0.1:{port} {said}", line) for line in warnings)
-    stop(peers)
-    assert [line for line in peers[0].stderr if "refused a connection" in line] == peers[0].stderr
-    assert len(peers[0].stderr) == 1
-    assert {line.split()[3] for peer in peers for line in peer.stdout if line.startswith("step")} == {"2"}
+class Stranger:
+    """A peer that knows the seed of a swarm and has no business there; and that swarm, which goes on."""
+
+    def __init__(self, new_host: NewHost, keys: tuple[Path, Path | None], swarm: str, said: str) -> None:
+        own, strangers = keys
+        self._peers, self._port = joined([new_host(), new_host()], own)
+        host = new_host()
+        host.environ = {"SHOAL_SEEDS": f"127.0.0.1:{self._port}", **secured(strangers)}
+        self._stranger, self._said = host.start(WAIT, name=swarm), said
+
+    def check(self) -> None:
+        """It ends, and has said why; the others have trained, and say whom they refused."""
+        stranger, peers = self._stranger, self._peers
+        assert stranger.end() == 1, stranger.report()
+        warnings = [line for line in stranger.stderr if not line.startswith("shoal: no seat")]
+        expected = rf"seed tcp://127.0.0.1:{self._port} {self._said}"
+        assert warnings and all(re.fullmatch(expected, line) for line in warnings), stranger.report()
+        stop(peers)
+        assert [line for line in peers[0].stderr if "refused a connection" in line] == peers[0].stderr
+        assert len(peers[0].stderr) == 1
+        assert {line.split()[3] for peer in peers for line in peer.stdout if line.startswith("step")} == {"2"}
+
+
+def test_a_seed_that_is_not_for_us_is_named_and_goes_on(new_host: NewHost, key: Path, tmp_path: Path) -> None:
+    """All at the same time, since each stranger tries for six seconds."""
+    other = tmp_path / "other.key"
+    write_key(other)
+    of_another_swarm = "belongs to another swarm, or to another --network: .* the same --swarm and --network"
+    hangs_up = "hangs up: it has another key, or one side runs without a key .*"
+    strangers = [
+        Stranger(new_host, (key, key), "lake", of_another_swarm),
+        Stranger(new_host, (key, other), "default", hangs_up),
+        Stranger(new_host, (key, None), "default", hangs_up),
+    ]
+    for stranger in strangers:
+        stranger.check()
 
 
 COUNT = STREAM.replace(

@@ -25,7 +25,8 @@ CHOSEN = (
     "R14: nobody notices its own pause",
     "SWIM: the end of a member is not final",
 )
-"""One of each kind of rule. They show that the simulation still notices what it should; `make mutants` tries all."""
+"""One of each kind of rule: of steps, barriers, seats, memory, votes, records, beliefs. They show that the simulation
+can fail; whoever changes a rule, or the simulation, asks it about every one, and so does CI."""
 
 
 @cache
