@@ -11,17 +11,12 @@ has submitted for one that is over, and is still on its way, is dropped.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
-import xxhash
 
-from collectives import Array
 from gossip import Member, View
 from gossip.effects import Send
 from gossip.messages import NOTHING_DONE, Abort, Cause, GivenUp
@@ -32,13 +27,15 @@ from ..memory.operands import Differs, Interrupted
 from ..memory.shared_runner import RunState
 from ..net.frames import Segment
 from ..net.parcels import StepRecord
-from .effects import Finish, GiveUp, HandOut, Leave, SendSegment, StepEffect, Tell, Void, Withdraw
+from .effects import Finish, GiveUp, Leave, StepEffect, Tell, Void, Withdraw
 from .mismatch import Mismatches
 from .notices import Admitted, Commit, Uncommitted, Withdrawn
-from .operation import Operation, overwrite, task_of
+from .operation import Operation, overwrite
 from .receipts import write_receipt
+from .run import Run
 from .runner import Runner
 from .submission import Submission
+from .transitions import TRANSITIONS, Event, Stage
 
 OBSERVES: Final = (
     "an exception ended a `peer.step` block of this peer while it only observed: it cannot skip a step of the members, "
@@ -47,72 +44,6 @@ OBSERVES: Final = (
 
 
 PEER_ID: Final = attrgetter("peer_id")
-
-
-class Stage(Enum):
-    """How far the open step is."""
-
-    EMPTY = auto()
-    """Nothing is submitted of it."""
-    OPEN = auto()
-    CLOSED = auto()
-    """All of it is submitted."""
-    FINISHED = auto()
-    """All of it is complete here, and the core knows."""
-    VOID = auto()
-    """It is given up, and the script is still to be told: when a view is installed that starts it over, so that no
-    other member can commit it; if it has submitted nothing yet, when it does."""
-
-
-class Event(Enum):
-    """What happens to it."""
-
-    SUBMIT = auto()
-    CLOSE = auto()
-    COMPLETE = auto()
-    REDO = auto()
-    """The barrier of a view has dropped what was finished."""
-    COMMIT = auto()
-    WITHDRAW = auto()
-    GIVE_UP = auto()
-    TELL = auto()
-
-
-TRANSITIONS: Final[Mapping[tuple[Stage, Event], Stage]] = MappingProxyType(
-    {
-        (Stage.EMPTY, Event.SUBMIT): Stage.OPEN,
-        (Stage.OPEN, Event.SUBMIT): Stage.OPEN,
-        (Stage.OPEN, Event.CLOSE): Stage.CLOSED,
-        (Stage.CLOSED, Event.COMPLETE): Stage.FINISHED,
-        (Stage.FINISHED, Event.REDO): Stage.CLOSED,
-        (Stage.FINISHED, Event.COMMIT): Stage.EMPTY,
-        (Stage.CLOSED, Event.COMMIT): Stage.EMPTY,  # an observer is fed what the members have committed
-        (Stage.EMPTY, Event.COMMIT): Stage.EMPTY,  # step 0
-        (Stage.EMPTY, Event.WITHDRAW): Stage.EMPTY,
-        (Stage.OPEN, Event.WITHDRAW): Stage.EMPTY,
-        **{(stage, Event.GIVE_UP): Stage.VOID for stage in Stage if stage is not Stage.VOID},
-        (Stage.VOID, Event.TELL): Stage.EMPTY,
-    }
-)
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    """The open step in the active view. `num_offered`: of the results that are wanted before the commit."""
-
-    runner: Runner
-    rank: int
-    view: View
-    num_started: int = 0
-    num_complete: int = 0
-    num_offered: int = 0
-    counts: Array | None = None
-
-    def begin(self) -> None:
-        """Another step is open."""
-        self.runner.end_step()
-        self.num_started = self.num_complete = self.num_offered = 0
-        self.counts = None
 
 
 class OpenStep:
@@ -134,11 +65,11 @@ class OpenStep:
         self._me = me
         self._segment_bytes = segment_bytes
         self._view: View | None = None
-        self._run: _Run | None = None
+        self._run: Run | None = None
         self._barred_in = 0
+        self._has_ended = False
         self._over = -1
         self._owed: ShoalError | None = None
-        self._first_sequence = 0
         self._pending: defaultdict[int, list[Segment]] = defaultdict(list)
         self._mismatches = Mismatches(me)
         self._reported: tuple[int, int, int] | None = None
@@ -204,7 +135,7 @@ class OpenStep:
             self._move(Event.TELL)
             return []
         if self._view is None:
-            return [Tell(ShoalError(OBSERVES)), Leave()]
+            return self._leave(ShoalError(OBSERVES))
         self._bar()
         return [Void(step, reason)]
 
@@ -221,12 +152,13 @@ class OpenStep:
         Raises:
             RemoteProtocolError: it fits nothing; nothing changed.
         """
-        index, run = segment.sequence - self._first_sequence, self._run
-        if index < 0:
-            return []  # of a step that was given up here while it was under way
-        if run is None or index >= run.num_started:
+        run = self._run
+        if run is None or segment.sequence >= run.first_sequence + run.num_started:
             self._pending[segment.sequence].append(segment)
             return []
+        index = segment.sequence - run.first_sequence
+        if index < 0:
+            return []  # of a step that is over
         return [*self._feed(run, index, segment), *self._go_on()]
 
     def overhear(self, source: Member, abort: Abort) -> list[StepEffect]:
@@ -237,14 +169,11 @@ class OpenStep:
         told = self._mismatches.hear(self._view, self.submission, step, source, abort)
         return [*told, *self._compare()]
 
-    def _feed(self, run: _Run, index: int, segment: Segment) -> Sequence[StepEffect]:
+    def _feed(self, run: Run, index: int, segment: Segment) -> Sequence[StepEffect]:
         assert self.submission is not None
         if segment.fingerprint != self.submission.fingerprints[index]:
             return self._object(run, index, segment.source)
-        try:
-            run.runner.receive(index, segment)
-        except ValueError as error:
-            raise RemoteProtocolError(f"segment of operation {segment.sequence}: {error}") from None
+        run.feed(index, segment)
         self._reported = None
         return ()
 
@@ -276,51 +205,30 @@ class OpenStep:
         effects: list[StepEffect] = []
         if run is None or submission is None or self.stage is Stage.VOID:
             return effects
-        operations, runner = submission.operations, run.runner
         while True:
-            if runner.outgoing:
-                effects += self._take_outgoing(runner, submission)
-            if run.num_complete < run.num_started and runner.is_complete(run.num_complete):
-                operation = operations[run.num_complete]
-                if operation.collective.is_counts:
-                    run.counts = operation.result.reshape(len(run.view.members), -1)
-                run.num_complete += 1
-            elif run.num_started < len(operations) and (
-                run.counts is not None or not operations[run.num_started].collective.is_weighted
-            ):
-                effects += self._start(run, submission)
-            else:
+            if run.runner.outgoing:
+                effects += run.take_outgoing(submission)
+            if run.complete(submission):
+                continue
+            if not run.start(submission):
                 break
-        if submission.is_wanted_early and run.num_offered < run.num_complete:
-            effects += self._offer(run, submission)
-        if self.stage is Stage.CLOSED and run.num_complete == len(operations):
+            effects += self._feed_pending(run)
+        if submission.is_wanted_early:
+            effects += run.offer(submission)
+        if self.stage is Stage.CLOSED and run.num_complete == len(submission.operations):
             effects.append(self._finish(run, submission))
         return effects
 
-    def _start(self, run: _Run, submission: Submission) -> list[StepEffect]:
-        index, size = run.num_started, len(run.view.members)
-        fingerprint = submission.fingerprints[index]
-        task = task_of(submission.operations[index], fingerprint, run.rank, size, run.counts, submission.step)
-        run.num_started += 1
-        run.runner.start(index, task)
+    def _feed_pending(self, run: Run) -> list[StepEffect]:
+        """What came before the last operation that was started."""
+        index = run.num_started - 1
         effects: list[StepEffect] = []
-        for segment in self._pending.pop(self._first_sequence + index, ()):
+        for segment in self._pending.pop(run.first_sequence + index, ()):
             try:
                 effects += self._feed(run, index, segment)
             except RemoteProtocolError:
                 self.num_refused += 1
         return effects
-
-    def _take_outgoing(self, runner: Runner, submission: Submission) -> Iterable[StepEffect]:
-        sent, runner.outgoing = runner.outgoing, []
-        first, fingerprints = self._first_sequence, submission.fingerprints
-        return [SendSegment(first + index, fingerprints[index], segment) for index, segment in sent]
-
-    def _offer(self, run: _Run, submission: Submission) -> list[StepEffect]:
-        """What is complete, and wanted before the commit; in this view each once."""
-        first, run.num_offered = max(run.num_offered, submission.num_handed_out), run.num_complete
-        wanted = (index for index in range(first, run.num_complete) if submission.operations[index].is_uncommitted)
-        return [HandOut(index, run.view.number) for index in wanted]
 
     def hand_out(self, index: int) -> list[StepEffect]:
         """The core knows that the result of operation `index` is about to be used."""
@@ -331,20 +239,19 @@ class OpenStep:
         operation = submission.operations[index]
         return [Tell(Uncommitted(operation, operation.result))]
 
-    def _finish(self, run: _Run, submission: Submission) -> Finish:
+    def _finish(self, run: Run, submission: Submission) -> Finish:
         self._move(Event.COMPLETE)
         assert submission.state_digest is not None and submission.step == self.done + 1, f"step {submission.step}"
         submission.counts = run.counts
         number = len(submission.operations)
-        digest = xxhash.xxh3_128_digest(b"".join(map(run.runner.digest, range(number))))
-        return Finish(submission.step, digest, submission.state_digest, number, run.view.number)
+        return Finish(submission.step, run.digest(), submission.state_digest, number, run.view.number)
 
     # Views and commits.
 
     def installed(self, view: View) -> list[StepEffect]:
         """A view replaces the one before: nothing of that one completes any more, and its segments are dropped."""
         self._view, self._run = view, None
-        self._first_sequence, self._pending = 0, defaultdict(list)
+        self._pending = defaultdict(list)
         self._mismatches.begin()
         self._reported = None
         is_owed = self.stage is Stage.VOID and self.submission is not None
@@ -355,11 +262,11 @@ class OpenStep:
         self.done = done
         self._mismatches.begin()
         told: list[StepEffect] = [Tell(Admitted(view, done))]
-        if view.number <= self._barred_in:
+        if self._has_ended or view.number <= self._barred_in:
             return told
         if self.stage is Stage.FINISHED:
             self._move(Event.REDO)
-        self._run = _Run(runner, view.members.index(self._me), view)
+        self._run = Run(runner, view, view.members.index(self._me))
         return [*told, *self._go_on()]
 
     def committed(self, finish: Finished, view: View) -> Commit:
@@ -374,8 +281,7 @@ class OpenStep:
         submission, self.submission = self.submission or Submission(step, self._over), None
         self.done, self._over = step, submission.attempt
         if self._run is not None:  # in a barrier the count of the view has not begun
-            self._first_sequence += len(submission.operations)
-            self._run.begin()
+            self._run.next_step(len(submission.operations))
         self._mismatches.commit(map(PEER_ID, view.members))
         return submission
 
@@ -426,7 +332,7 @@ class OpenStep:
         self._give_up(error)
         return [] if self.submission is None else self._tell(self.submission.attempt)
 
-    def _object(self, run: _Run, index: int, rank: int) -> list[StepEffect]:
+    def _object(self, run: Run, index: int, rank: int) -> list[StepEffect]:
         """A rank calls operation `index` differently."""
         assert self.submission is not None
         return [*self._mismatches.see(run.view, self.submission, index, run.view.members[rank])]
@@ -434,13 +340,13 @@ class OpenStep:
     def _compare(self) -> list[StepEffect]:
         """Give the step up if somebody calls one of its operations differently."""
         submission, view = self.submission, self._view
-        if self.stage is Stage.VOID or submission is None or view is None:
+        if self._has_ended or self.stage is Stage.VOID or submission is None or view is None:
             return []
         if (found := self._mismatches.find(submission)) is None:
             return []
         ours, reason = found
         if self._mismatches.is_fresh(self._me):
-            return [Tell(OperationMismatch(reason, is_alone=True)), Leave()]
+            return self._leave(OperationMismatch(reason, is_alone=True))
         if self.stage is Stage.FINISHED:
             return []  # it ends here before that operation: whoever has called it starts the step over, and says why
         self._give_up(OperationMismatch(reason))
@@ -460,9 +366,14 @@ class OpenStep:
         assert error is not None
         return [Tell(error)]
 
+    def _leave(self, error: ShoalError) -> list[StepEffect]:
+        """The script is wrong, or has lost a step: it hears so, and the others go on without this peer."""
+        self.stop()
+        return [Tell(error), Leave()]
+
     def stop(self) -> None:
         """Nothing more runs, in no view."""
-        self._run = None
+        self._run, self._has_ended = None, True
 
     # For people, and for the core.
 
@@ -478,14 +389,4 @@ class OpenStep:
 
     def explain_missing(self, members: Sequence[object]) -> str:
         """The first segment that is waited for, in words; `members` in rank order."""
-        run = self._run
-        if run is None:
-            return ""
-        started = range(run.num_complete, run.num_started)
-        missing = [(index, each) for index in started for each in run.runner.missing(index)]
-        if not missing:
-            return ""
-        index, first = missing[0]
-        where = f"segment {first.segment} of {first.num_segments} of operation {index}"
-        peer = members[first.peer] if first.peer < len(members) else f"of rank {first.peer}"
-        return f"waits for {where} from peer {peer} (and {len(missing) - 1} more)"
+        return "" if self._run is None else self._run.explain_missing(members)

@@ -414,12 +414,13 @@ def test_r13_under_live_a_decision_is_written_before_it_is_told() -> None:
     assert effects[:2] == [WriteRecord(AcceptorRecord(view, NO_BALLOT, None)), Send(B, Decide(view))]
 
 
-def test_nothing_of_the_view_that_ends_leaves_with_the_stamp_of_the_next() -> None:
+def test_what_is_said_in_the_view_that_ends_leaves_with_its_stamp_and_not_with_that_of_the_next() -> None:
     peer = seated(B)
+    view = view_of(peer)
     peer.declare_dead(0.0, B, "gone")
     effects = peer.tick(0.0)
-    assert only(Installed, effects) != []
-    assert bodies(Prepare, effects) + bodies(Accept, effects) == []
+    assert [installed.view.number for installed in only(Installed, effects)] == [3]
+    assert {send.stamp for send in only(Send, effects)} == {view.stamp}
 
 
 def test_r12_anybody_accepts_and_completes_what_it_accepted() -> None:

@@ -145,6 +145,28 @@ def test_r15_who_has_handed_results_out_gives_the_step_up_in_a_view_of_others() 
     assert only(Aborted, say(peer, B, NOTHING)) == [Aborted(GivenUp(0, 2, Cause.IN_USE, reason, 2))]
 
 
+def test_r15_results_of_a_view_that_is_over_are_not_handed_out() -> None:
+    peer = seated(B, C)
+    assert not peer.handed_out(1)
+    assert only(Aborted, [*say(peer, B, Decide(after(view_of(peer), A, B))), *say(peer, B, NOTHING)]) == []
+    assert peer.handed_out(3)
+    assert not joiner().handed_out(0)
+
+
+def test_a_step_is_finished_once_in_the_active_view_and_in_no_other() -> None:
+    peer = seated(B, C)
+    assert peer.may_finish(0, 2)
+    assert not peer.may_finish(0, 1)
+    assert not peer.may_finish(1, 2)
+    assert not joiner().may_finish(0, 0)
+    say(peer, B, Decide(after(view_of(peer), A, B)))
+    assert not peer.may_finish(0, 3)  # its barrier is incomplete
+    say(peer, B, NOTHING)
+    assert peer.may_finish(0, 3)
+    peer.finished(0.0, 0, b"digest", b"state")
+    assert not peer.may_finish(0, 3)
+
+
 def test_who_has_no_seat_yet_starts_over_with_the_others_and_gives_nothing_up() -> None:
     """They may have committed the step without it, at the barrier that it waits for."""
     peer = joiner()

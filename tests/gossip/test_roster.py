@@ -41,7 +41,7 @@ def test_a_neighbour_is_one_process_not_a_name() -> None:
     assert not known.is_neighbour(B)
 
 
-def test_who_is_forgotten_has_an_epitaph_until_it_is_known_again() -> None:
+def test_who_is_forgotten_has_a_tombstone_until_it_is_known_again() -> None:
     known = roster()
     known.put(replace(claim(B, State.LOST), refutation=3, accuser="c"))
     known.forget("b")
@@ -51,7 +51,7 @@ def test_who_is_forgotten_has_an_epitaph_until_it_is_known_again() -> None:
     assert known.tombstone("b") is None
 
 
-def test_epitaphs_are_bounded() -> None:
+def test_tombstones_are_bounded() -> None:
     known = roster()
     for number in range(MOST_TOMBSTONES + 1):
         known.put(claim(Member(f"x{number}", 1), State.DEAD))

@@ -77,6 +77,7 @@ class Peer:
         self.training = Training(self, world, self._rng, place.arena)
         self._effects: deque[Effect] = deque()
         self._gave_up: tuple[View, int, int] | None = None
+        self._heard_at = 0.0
         self.claim = Claim(member, State.ALIVE, Contact(member.peer_id, member.peer_id, member.incarnation, 0))
         self.core = Core(self.claim, rng=self._rng, config=world.plan.config, now=self.now())
 
@@ -211,8 +212,9 @@ class Peer:
                     self._gave_up = None
                 if isinstance(notice, ShoalError):
                     self._world.invariants.told(self.member, self.training.open_step.done + 1)
-                delay_s = self._rng.choice((0.0, 0.0, 0.0, 0.02))
-                self._world.clock.after(delay_s, self, "hears", self.training.hear, notice)
+                now = self._world.clock.now
+                self._heard_at = max(now + self._rng.choice((0.0, 0.0, 0.0, 0.02)), self._heard_at)  # one after another
+                self._world.clock.at(self._heard_at, self, "hears", self.training.hear, notice)
             case sx.Finish():
                 self._finish(effect)
             case sx.HandOut(index, view_number):

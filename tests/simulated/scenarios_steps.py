@@ -5,7 +5,7 @@ from collections.abc import Callable
 from gossip import Member
 from gossip.messages import Abort, Accept, Accepted, Beat, Decide, Join, Prepare, Promise, Ready, Report
 from gossip.view import Policy, feeder_of
-from p2p.step.open_step import Stage as StepStage
+from p2p.step.transitions import Stage as StepStage
 from tests.gossip.acceptors import Swarm, of_policy, successor
 from tests.simulation import Failure
 

@@ -4,7 +4,7 @@ from gossip import Envelope
 from gossip.core import GOSSIP
 from gossip.messages import Accepted, Beat, Body, Decide, Join, Prepare, Promise, Ready
 from gossip.view import Policy
-from p2p.step.open_step import Stage as StepStage
+from p2p.step.transitions import Stage as StepStage
 from tests.simulation import Failure
 
 from .stage import Scenarios, Stage

@@ -22,8 +22,9 @@ from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Segment
 from p2p.step.collective import AllReduce
 from p2p.step.notices import Admitted, Commit, Notice, Uncommitted, Withdrawn
-from p2p.step.open_step import OpenStep, Stage
+from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation, Task
+from p2p.step.transitions import Stage
 
 from .memory import Arena, Region, Tokens
 

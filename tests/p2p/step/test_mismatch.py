@@ -12,9 +12,10 @@ from gossip.effects import Send
 from gossip.messages import NOT_CALLED, Abort
 from p2p.errors import OperationMismatch
 from p2p.step.effects import Finish, GiveUp, Leave, Tell
-from p2p.step.open_step import OpenStep, Stage
+from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
 from p2p.step.runner import MessageRunner
+from p2p.step.transitions import Stage
 from tests.gossip.members import A, B, C, view_of
 from tests.p2p.step.group import MEMBERS, Group, all_reduce, counts, enter, new_view, only, other_calls, run_step
 

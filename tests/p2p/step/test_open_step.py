@@ -9,8 +9,9 @@ from gossip.messages import Abort, Cause, GivenUp
 from p2p.errors import OperationInterrupted, OperationMismatch, ShoalError
 from p2p.step.effects import Finish, GiveUp, HandOut, StepEffect, Tell, Void, Withdraw
 from p2p.step.notices import Admitted, Commit, Uncommitted, Withdrawn
-from p2p.step.open_step import OpenStep, Stage
+from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
+from p2p.step.transitions import Stage
 from tests.gossip.members import A, B, view_of
 from tests.p2p.step.group import SEGMENT_BYTES
 from tests.p2p.step.lone import (

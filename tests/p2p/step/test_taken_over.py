@@ -7,8 +7,9 @@ from p2p.errors import OperationMismatch
 from p2p.net.parcels import StepRecord
 from p2p.step.effects import Leave, Tell
 from p2p.step.notices import Withdrawn
-from p2p.step.open_step import OBSERVES, OpenStep, Stage
+from p2p.step.open_step import OBSERVES, OpenStep
 from p2p.step.receipts import Contribution
+from p2p.step.transitions import Stage
 from tests.gossip.members import A, B, C, view_of
 from tests.p2p.step.group import SEGMENT_BYTES, counts
 from tests.p2p.step.lone import (

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2p.step.notices import Commit
-from p2p.step.open_step import TRANSITIONS, Event, Stage
+from p2p.step.transitions import TRANSITIONS, Event, Stage
 from tests.p2p.step.world import World
 
 FURTHER_STEPS = 3

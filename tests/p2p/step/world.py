@@ -21,9 +21,10 @@ from p2p.net.frames import Segment
 from p2p.net.parcels import StepRecord
 from p2p.step import effects as sx
 from p2p.step.notices import Admitted, Commit, Notice, Uncommitted, Withdrawn
-from p2p.step.open_step import Event, OpenStep, Stage
+from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
 from p2p.step.runner import MessageRunner
+from p2p.step.transitions import Event, Stage
 from tests.gossip.cores import after, first_view, genesis
 from tests.p2p.step.group import MEMBERS, SEGMENT_BYTES, Array, all_reduce, counts, weighted
 
@@ -212,7 +213,8 @@ class Host:
             self._used = []
 
     def _give_up(self, step: int, cause: Cause, *, is_told: bool) -> None:
-        self.machine.give_up(step, cause, "given up", is_told=is_told)
+        if self.machine.seated:
+            self.machine.give_up(step, cause, "given up", is_told=is_told)
         self._world.restarts = True
 
     def beat(self) -> None:

@@ -1,0 +1,104 @@
+"""The open step in one view: which of its operations have started there, and how far they are. No decisions."""
+
+from collections.abc import Sequence
+
+import xxhash
+
+from collectives import Array
+from gossip import View
+
+from ..errors import RemoteProtocolError
+from ..net.frames import Segment
+from .effects import HandOut, SendSegment
+from .operation import task_of
+from .runner import Runner
+from .submission import Submission
+
+
+class Run:
+    """Operations of one step after the other, in the order of the calls.
+
+    Attributes:
+        first_sequence: of the open step, in this view.
+        num_started, num_complete: of its operations.
+        counts: what each rank has counted in it, int64 [ranks, 2], once that is known.
+    """
+
+    def __init__(self, runner: Runner, view: View, rank: int) -> None:
+        """This peer has `rank` in `view`."""
+        self.runner = runner
+        self.view = view
+        self.first_sequence = 0
+        self.num_started = self.num_complete = 0
+        self.counts: Array | None = None
+        self._rank = rank
+        self._num_offered = 0
+
+    def next_step(self, num_operations: int) -> None:
+        """The step of so many operations is over; another one is open."""
+        self.runner.end_step()
+        self.first_sequence += num_operations
+        self.num_started = self.num_complete = self._num_offered = 0
+        self.counts = None
+
+    def start(self, submission: Submission) -> bool:
+        """Start the next operation, if there is one, and what it needs is known."""
+        index = self.num_started
+        if index == len(submission.operations):
+            return False
+        operation = submission.operations[index]
+        if operation.collective.is_weighted and self.counts is None:
+            return False
+        size, fingerprint = len(self.view.members), submission.fingerprints[index]
+        self.num_started += 1
+        self.runner.start(index, task_of(operation, fingerprint, self._rank, size, self.counts, submission.step))
+        return True
+
+    def complete(self, submission: Submission) -> bool:
+        """Count the next operation as complete, if it is."""
+        index = self.num_complete
+        if index == self.num_started or not self.runner.is_complete(index):
+            return False
+        operation = submission.operations[index]
+        if operation.collective.is_counts:
+            self.counts = operation.result.reshape(len(self.view.members), -1)
+        self.num_complete += 1
+        return True
+
+    def feed(self, index: int, segment: Segment) -> None:
+        """A segment of operation `index`, which has started.
+
+        Raises:
+            RemoteProtocolError: it fits nothing.
+        """
+        try:
+            self.runner.receive(index, segment)
+        except ValueError as error:
+            raise RemoteProtocolError(f"segment of operation {segment.sequence}: {error}") from None
+
+    def take_outgoing(self, submission: Submission) -> list[SendSegment]:
+        """What is to be sent now."""
+        sent, self.runner.outgoing = self.runner.outgoing, []
+        first, fingerprints = self.first_sequence, submission.fingerprints
+        return [SendSegment(first + index, fingerprints[index], segment) for index, segment in sent]
+
+    def offer(self, submission: Submission) -> list[HandOut]:
+        """What is complete, and wanted before the commit; in this view each once."""
+        first, self._num_offered = max(self._num_offered, submission.num_handed_out), self.num_complete
+        wanted = (index for index in range(first, self.num_complete) if submission.operations[index].is_uncommitted)
+        return [HandOut(index, self.view.number) for index in wanted]
+
+    def digest(self) -> bytes:
+        """Of the results of all operations, by which members compare them: 16 bytes."""
+        return xxhash.xxh3_128_digest(b"".join(map(self.runner.digest, range(self.num_complete))))
+
+    def explain_missing(self, members: Sequence[object]) -> str:
+        """The first segment that is waited for, in words; `members` in rank order."""
+        started = range(self.num_complete, self.num_started)
+        missing = [(index, each) for index in started for each in self.runner.missing(index)]
+        if not missing:
+            return ""
+        index, first = missing[0]
+        where = f"segment {first.segment} of {first.num_segments} of operation {index}"
+        peer = members[first.peer] if first.peer < len(members) else f"of rank {first.peer}"
+        return f"waits for {where} from peer {peer} (and {len(missing) - 1} more)"
