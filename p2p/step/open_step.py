@@ -12,6 +12,7 @@ has submitted for one that is over, and is still on its way, is dropped.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
@@ -20,7 +21,7 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from collectives import Array
+from collectives import Array, Awaited
 from gossip import Member, View
 from gossip.effects import Send
 from gossip.messages import NOTHING_DONE, Abort, Cause, GivenUp
@@ -471,12 +472,14 @@ class OpenStep:
         return standing
 
     def explain_missing(self, members: Sequence[object]) -> str:
-        """The first segment that is waited for, in words; `members` in rank order."""
+        """The first segment that is waited for, in words; `members` in rank order. Any thread may ask."""
         run = self._run
         if run is None:
             return ""
-        started = range(run.num_complete, run.num_started)
-        missing = [(index, each) for index in started for each in run.runner.missing(index)]
+        missing: list[tuple[int, Awaited]] = []
+        with suppress(IndexError):  # the step ends meanwhile
+            for index in range(run.num_complete, run.num_started):
+                missing += [(index, each) for each in run.runner.missing(index)]
         if not missing:
             return ""
         index, first = missing[0]
