@@ -1,10 +1,11 @@
 """The open step in one view: which of its operations have started there, and how far they are. No decisions."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import xxhash
 
-from collectives import Array
+from collectives import Array, Awaited
 from gossip import View
 
 from ..errors import RemoteProtocolError
@@ -93,9 +94,11 @@ class Run:
         return xxhash.xxh3_128_digest(b"".join(map(self.runner.digest, range(self.num_complete))))
 
     def explain_missing(self, members: Sequence[object]) -> str:
-        """The first segment that is waited for, in words; `members` in rank order."""
-        started = range(self.num_complete, self.num_started)
-        missing = [(index, each) for index in started for each in self.runner.missing(index)]
+        """The first segment that is waited for, in words; `members` in rank order. Any thread may ask."""
+        missing: list[tuple[int, Awaited]] = []
+        with suppress(IndexError):  # the step ends meanwhile
+            for index in range(self.num_complete, self.num_started):
+                missing += [(index, each) for each in self.runner.missing(index)]
         if not missing:
             return ""
         index, first = missing[0]

@@ -88,6 +88,9 @@ class MessageRunner:
         self.outgoing += [(index, each) for each in sent]
 
     def advance(self) -> RunState:
+        """Digest what is complete: what others wait for was sent before."""
+        for run in self._running:
+            run.digest_chunks()
         return RunState.IDLE
 
     def is_complete(self, index: int) -> bool:

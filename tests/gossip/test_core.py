@@ -29,6 +29,7 @@ from gossip.messages import (
     Ack,
     Beat,
     Body,
+    Cause,
     Decide,
     Finish,
     Gossip,
@@ -488,6 +489,30 @@ def test_who_leaves_alone_leaves_at_once() -> None:
 
 
 # Steps.
+
+
+def test_a_step_may_be_finished_once_and_in_the_active_view_only() -> None:
+    assert not joiner().may_finish(0, 1)
+    peer = seated(B, C)
+    number = view_of(peer).number
+    assert peer.may_finish(0, number)
+    assert not peer.may_finish(1, number) and not peer.may_finish(0, number - 1) and not peer.may_finish(0, number + 1)
+    peer.finished(0.0, 0, b"bits", b"")
+    assert not peer.may_finish(0, number)
+    say(peer, B, Decide(after(view_of(peer), A, B, C)))
+    assert peer.phase is Phase.INSTALLING and not peer.may_finish(0, number + 1)
+
+
+def test_results_are_handed_out_in_the_installed_view_only_and_then_interrupt_the_step_when_members_go() -> None:
+    assert not joiner().handed_out(1)
+    for is_current in (False, True):
+        peer = seated(B, C)
+        number = view_of(peer).number
+        assert peer.handed_out(number if is_current else number - 1) is is_current
+        effects = say(peer, B, Decide(after(view_of(peer), A, B)))
+        ((_, ready),) = bodies(Ready, effects)
+        causes = [] if ready.given_up is None else [ready.given_up.cause]
+        assert causes == ([Cause.IN_USE] if is_current else [])
 
 
 def test_a_step_commits_when_all_have_finished_it() -> None:

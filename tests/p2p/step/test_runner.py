@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, OPS, Outgoing, Reduction
+from collectives import ALGORITHMS, OPS
 from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Segment
-from p2p.step.operation import Operation, Task
+from p2p.step.operation import Operation, task_of
 from p2p.step.runner import MessageRunner
 from tests.p2p.step.group import (
     Array,
-    Group,
     all_reduce,
     counts,
     gather,
@@ -267,33 +266,35 @@ def test_nothing_that_is_weighted_is_sent_before_the_counts_are_known_nor_what_i
 # The runner by itself.
 
 
-def task(group: Group, operation: Operation, rank: int) -> Task:
-    operation.ran = "direct"
-    return Task(operation, bytes(16), operation.input, operation.result, rank, 2, None, Reduction(), 0)
-
-
-def arrived(source: int, sent: Sequence[tuple[int, Outgoing]]) -> list[tuple[int, Segment]]:
-    return [(index, Segment(0, source, o.transfer, o.segment, bytes(16), o.payload.tobytes())) for index, o in sent]
-
-
-def runs_of(values: Sequence[Array]) -> tuple[list[MessageRunner], list[Operation]]:
-    """Two ranks that have started one operation; what they send is in `outgoing`."""
-    group, operations = new_view(2), [all_reduce(each) for each in values]
-    runners = [MessageRunner(64) for _ in values]
+def runs_of(values: Sequence[Array], algorithm: str) -> tuple[list[MessageRunner], list[Operation]]:
+    """Each rank has started one operation; what it sends is in `outgoing`."""
+    operations, runners = [all_reduce(each, algorithm) for each in values], [MessageRunner(64) for _ in values]
     for rank, (runner, operation) in enumerate(zip(runners, operations, strict=True)):
-        runner.start(0, task(group, operation, rank))
+        runner.start(0, task_of(operation, bytes(16), rank, len(values), None, 0))
     return runners, operations
 
 
-def test_a_runner_goes_on_by_itself_with_nothing() -> None:
-    (one, _), _ = runs_of(inputs_of(2, 20))
-    assert one.advance() is RunState.IDLE
+def pass_on(source: int, runners: Sequence[MessageRunner]) -> None:
+    """What a rank has to send, to all others."""
+    sent, runners[source].outgoing = runners[source].outgoing, []
+    for index, (rank, transfer, segment, payload) in sent:
+        runners[rank].receive(index, Segment(0, source, transfer, segment, bytes(16), payload.tobytes()))
+
+
+def test_a_chunk_is_digested_while_the_others_are_on_their_way() -> None:
+    """It is in the cache still, and there is nothing else to do."""
+    runners, operations = runs_of(inputs_of(2, 16), "direct")
+    pass_on(1, runners)
+    pass_on(0, runners)
+    assert [runner.advance() for runner in runners] == [RunState.IDLE] * 2
+    assert not runners[0].is_complete(0)
+    operations[0].result[0] += 1
+    pass_on(1, runners)
+    assert runners[0].is_complete(0) and runners[0].digest(0) == runners[1].digest(0)
 
 
 def test_the_next_step_begins_with_operation_0() -> None:
-    (one, _), _ = runs_of(inputs_of(2, 20))
-    one.end_step()
-    again = all_reduce(np.arange(3))
-    again.ran = "one-shot"
-    one.start(0, Task(again, bytes(16), again.input, again.result, 0, 1, None, Reduction(), 0))
-    assert one.is_complete(0) and not one.missing(0)
+    (runner,), _ = runs_of(inputs_of(1, 20), "ring")
+    runner.end_step()
+    runner.start(0, task_of(all_reduce(np.arange(3)), bytes(16), 0, 1, None, 0))
+    assert runner.is_complete(0) and not runner.missing(0)

@@ -1,13 +1,17 @@
 """Segments of the open step: which operation each is for, which wait, which are refused; and how far it is."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
+from collectives import Awaited
 from p2p.errors import RemoteProtocolError
 from p2p.net.frames import Segment
 from p2p.step.effects import Finish, SendSegment, Tell
 from p2p.step.notices import Admitted
 from p2p.step.open_step import OpenStep
+from p2p.step.runner import MessageRunner
 from tests.gossip.members import A
 from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, weighted
 from tests.p2p.step.lone import (
@@ -156,4 +160,19 @@ def test_what_is_missing_is_named_while_a_view_is_active() -> None:
     step.submit(0, 0, one())
     assert step.explain_missing("ab") == "waits for segment 0 of 1 of operation 0 from peer b (and 0 more)"
     step.installed(NEXT)
+    assert step.explain_missing("ab") == ""
+
+
+def test_a_thread_that_asks_what_is_missing_while_the_step_ends_is_told_nothing() -> None:
+    class Ending(MessageRunner):
+        """Whose step ends while it is asked, as it may in the loop's thread."""
+
+        def missing(self, index: int) -> Sequence[Awaited]:
+            self.end_step()
+            return super().missing(index)
+
+    step = in_pair()
+    step.submit(0, 0, one())
+    step.installed(NEXT)
+    step.activated(NEXT, -1, Ending(SEGMENT_BYTES))
     assert step.explain_missing("ab") == ""

@@ -1,0 +1,136 @@
+"""Two loops of one host in one thread, driven by hand: the peers that ship, with real sockets and memory."""
+
+from pathlib import Path
+
+from gossip import Envelope, Member
+from gossip.messages import Body
+from p2p.config import PeerConfig
+from p2p.errors import ShoalError
+from p2p.host.registry import Registry
+from p2p.loop.loop import Loop
+from p2p.memory.shared_runner import RunState
+from p2p.net.parcels import PackedState
+from p2p.step.notices import Admitted, Commit, Notice, StateOffer
+from p2p.step.operation import Operation
+
+STATE = b"of the parameters"[:16]
+NO_MODEL = ("", b"")
+MOST_TURNS = 20_000
+"""More than anything here takes; a turn that has nothing to do waits for a millisecond."""
+
+
+class Peer:
+    """A loop without a thread of its own, and what its script has heard.
+
+    Attributes:
+        told: but of seats.
+        attempt: of the script, at whichever step.
+    """
+
+    def __init__(self, home: Path) -> None:
+        config = PeerConfig(home=home, receipts=home, arena_bytes=32 << 20).for_loop()
+        self.loop = Loop(Registry(home, "pair"), config)
+        self.told: list[Notice] = []
+        self.attempt = 0
+        self.loop.state_complete(-1, lambda: PackedState(b"", []))
+
+    @property
+    def member(self) -> Member:
+        return self.loop.core.me
+
+    @property
+    def step(self) -> int:
+        return self.loop.core.done + 1
+
+    def ask_for_seat(self, founding_size: int) -> None:
+        self.loop.begin()
+        self.loop.ask_for_seat(founding_size, NO_MODEL)
+
+    def turn(self) -> None:
+        """As the reactor drives it."""
+        self.loop.next_deadline()
+        polled = self.loop.poll(0.001)
+        self.loop.take_deaths(polled)
+        self.loop.take(polled)
+        self.advance()
+
+    def advance(self) -> RunState:
+        """Without a look at the sockets."""
+        state = self.loop.advance()
+        self.listen()
+        return state
+
+    def listen(self) -> None:
+        while not self.loop.inbox.notices.empty():
+            match self.loop.inbox.notices.get_nowait():
+                case StateOffer() as offer:
+                    self.loop.loaded(offer, (), None)
+                case Admitted():
+                    pass
+                case notice:
+                    self.told.append(notice)
+
+    def submit(self, *operations: Operation) -> None:
+        for operation in operations:
+            self.loop.submit(self.step, self.attempt, operation)
+        self.listen()
+
+    def close_step(self, state_digest: bytes = STATE) -> None:
+        self.loop.close_step(self.attempt, state_digest)
+        self.attempt += 1
+        self.listen()
+
+    def hear(self, sender: "Peer", body: Body) -> None:
+        """As if it had come in a frame."""
+        core = self.loop.core
+        self.loop._carrier.carry_out(core.receive(self.loop.now(), Envelope(sender.member, core.stamp, body)))
+        self.listen()
+
+    def commits(self) -> list[Commit]:
+        """Since the last time."""
+        commits = [notice for notice in self.told if isinstance(notice, Commit)]
+        self.told = [notice for notice in self.told if not isinstance(notice, Commit)]
+        return commits
+
+    def errors(self) -> list[ShoalError]:
+        return [notice for notice in self.told if isinstance(notice, ShoalError)]
+
+    def moments(self) -> list[tuple[str, str | int]]:
+        """What was noted since the last time."""
+        noted = []
+        while not self.loop.inbox.moments.empty():
+            moment = self.loop.inbox.moments.get_nowait()
+            noted.append((moment.event, moment.detail))
+        return noted
+
+
+def alone(home: Path) -> Peer:
+    """A swarm of one, after step 0."""
+    peer = Peer(home)
+    peer.ask_for_seat(1)
+    drive(peer)
+    (commit,) = peer.commits()
+    assert commit.receipt.step == 0
+    return peer
+
+
+def pair(home: Path) -> tuple[Peer, Peer]:
+    """Both in a view over shared memory, after step 0."""
+    one, other = Peer(home), Peer(home)
+    for peer in (one, other):
+        peer.ask_for_seat(2)
+    drive(one, other)
+    for peer in (one, other):
+        (commit,) = peer.commits()
+        assert commit.receipt.step == 0 and peer.loop.shared() is not None
+    return one, other
+
+
+def drive(*peers: Peer) -> None:
+    """By turns, until each has something to hear."""
+    for _ in range(MOST_TURNS):
+        if all(peer.told for peer in peers):
+            return
+        for peer in peers:
+            peer.turn()
+    raise AssertionError([peer.loop.explain() for peer in peers])

@@ -1,0 +1,240 @@
+"""The loop: effects are carried out one after the other, and steps commit by what peers see in each other's memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+from collectives.programs import MOST_CHUNKS
+from gossip import Member, Policy, Seat, View
+from gossip import effects as fx
+from gossip.messages import NOT_CALLED, AcceptorRecord, Ballot, Cause, GivenUp, Progress
+from p2p.errors import OperationInterrupted, OperationMismatch, ReplicasDiverged
+from p2p.step import effects as sx
+from p2p.step.notices import Commit, Uncommitted, Withdrawn
+from p2p.step.operation import Operation
+from tests.p2p.loop.pair import STATE, Peer, alone, drive, pair
+from tests.p2p.step.group import all_reduce
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="shoal") as folder:  # tmp_path can be too long for a socket
+        yield Path(folder) / "home"
+
+
+@pytest.fixture
+def lone(home: Path) -> Iterator[Peer]:
+    peer = alone(home)
+    yield peer
+    peer.loop.close()
+
+
+@pytest.fixture
+def peers(home: Path) -> Iterator[tuple[Peer, Peer]]:
+    both = pair(home)
+    yield both
+    for peer in both:
+        peer.loop.close()
+
+
+# Effects.
+
+GIVEN_UP = GivenUp(1, 1, Cause.IN_USE, "members have come")
+RECORD = fx.WriteRecord(AcceptorRecord(None, Ballot(0, 0), None))
+
+
+def test_what_an_effect_entails_is_carried_out_behind_those_that_wait(lone: Peer) -> None:
+    lone.submit(all_reduce(np.ones(3)))
+    lone.loop._carrier.carry_out([fx.Aborted(GIVEN_UP), sx.Tell(Withdrawn(7))])
+    lone.listen()
+    assert [type(notice) for notice in lone.told] == [Withdrawn, OperationInterrupted]
+
+
+@pytest.mark.parametrize("entails", [False, True])
+def test_nothing_is_carried_out_behind_an_effect_that_fails(lone: Peer, entails: bool) -> None:
+    """A record that is not written: whatever rests on it must not be said, now or later."""
+    lone.submit(all_reduce(np.ones(3)))
+    lone.loop.resources.page.close()
+    behind = sx.Tell(Withdrawn(7))
+    with pytest.raises(ValueError, match="closed file"):
+        lone.loop._carrier.carry_out([fx.Aborted(GIVEN_UP), RECORD, behind] if entails else [RECORD, behind])
+    lone.listen()
+    assert lone.told == []
+    lone.loop._carrier.carry_out([sx.Tell(Withdrawn(8))])
+    lone.listen()
+    assert lone.told == [Withdrawn(8)]
+
+
+def test_what_comes_of_a_view_that_is_over_is_void(peers: tuple[Peer, Peer]) -> None:
+    one, _ = peers
+    one.submit(all_reduce(np.ones(3), early=True))
+    before = one.loop.core.stamp.number - 1
+    one.loop._carrier.carry_out([sx.HandOut(0, before), sx.Finish(1, b"", b"", 1, before)])
+    one.listen()
+    assert one.told == [] and not one.loop.core.has_finished
+
+
+def test_a_peer_that_cannot_go_on_takes_no_commands(lone: Peer) -> None:
+    lone.loop._carrier.carry_out([fx.Diverged(1, "bits differ")])
+    lone.submit(all_reduce(np.ones(3)))
+    lone.close_step()
+    lone.loop.withdraw(1, 1)
+    lone.loop.void(1, "goes on")
+    lone.listen()
+    assert [type(notice) for notice in lone.told] == [ReplicasDiverged]
+
+
+def test_each_step_is_noted_as_it_comes_about(lone: Peer) -> None:
+    assert lone.moments() == [("installed", 1), ("active", 1), ("committed", 0)]
+    lone.submit(all_reduce(np.ones(3)))
+    lone.close_step()
+    assert lone.moments() == [("finished", 1), ("committed", 1)]
+
+
+# Shared memory.
+
+
+def run_step(one: Peer, other: Peer, *operations: Operation) -> None:
+    """Until both have finished it, and `other` has seen that `one` has; without a look at the sockets."""
+    step = one.step
+    for peer, operation in zip((one, other), operations, strict=True):
+        peer.submit(operation)
+        peer.close_step()
+    while not other.told:
+        one.advance()
+        other.advance()
+    assert other.loop.core.done == step
+
+
+def sums(value: float) -> tuple[Operation, Operation]:
+    return all_reduce(np.full(100, value)), all_reduce(np.full(100, value + 1))
+
+
+def hears_of_a_step(peer: Peer, sender: Peer) -> bool:
+    """Whether more data frames than one, which says nothing, come from `sender`."""
+    sender.loop._frames.send_taken(peer.member, 1, 0)
+    num_frames = 0
+    while not num_frames:
+        if peer.loop.poll(1.0).data:
+            num_frames += len(list(peer.loop.resources.transport.receive_data()))
+    return num_frames > 1
+
+
+def test_a_step_commits_by_what_is_seen_without_a_word(peers: tuple[Peer, Peer]) -> None:
+    one, other = peers
+    assert not hears_of_a_step(one, other) and not hears_of_a_step(other, one)
+    for step in range(1, 5):
+        operations = sums(step)
+        run_step(one, other, *operations)
+        one.advance()
+        assert (one.loop.core.done, other.loop.core.done) == (step, step)
+        receipts = [commit.receipt for peer in peers for commit in peer.commits()]
+        assert len(receipts) == 2 and receipts[0] == receipts[1] and receipts[0].step == step
+        assert receipts[0].state_digest == STATE.hex()
+        assert all((operation.result == 2 * step + 1).all() for operation in operations)
+    assert not hears_of_a_step(one, other) and not hears_of_a_step(other, one)
+    assert one.loop.core.digest == other.loop.core.digest
+
+
+@pytest.mark.parametrize("value", [1.0, 2.0])
+def test_what_is_shown_of_a_step_that_was_heard_to_be_done_is_not_taken_for_the_next(
+    peers: tuple[Peer, Peer], value: float
+) -> None:
+    """A beat overtakes the look at the other's memory."""
+    one, other = peers
+    for values in (np.full(100, 1.0), np.full(100, value)):
+        step = one.step
+        for peer in (other, one):
+            peer.submit(all_reduce(values, "one-shot"))
+            peer.close_step()
+            peer.advance()
+        assert one.loop.core.has_finished and (one.loop.core.done, other.loop.core.done) == (step - 1, step - 1)
+        while not other.told:
+            other.advance()
+        assert (one.loop.core.done, other.loop.core.done) == (step - 1, step)
+        one.hear(other, Progress(step, other.loop.core.digest, None))
+        assert one.loop.core.done == step
+        one.advance()
+        assert [len(peer.commits()) for peer in peers] == [1, 1]
+    assert not one.told and not other.told
+
+
+def test_what_was_called_differently_is_raised_by_both(peers: tuple[Peer, Peer]) -> None:
+    for peer, length in zip(peers, (10, 11), strict=True):
+        peer.submit(all_reduce(np.arange(length)))
+        peer.close_step()
+    drive(*peers)
+    for peer in peers:
+        (error,) = peer.errors()
+        assert isinstance(error, OperationMismatch) and not error.is_alone
+        for other, length in zip(peers, (10, 11), strict=True):
+            assert f"all_reduce sum of int64 [{length}] by size at peer {other.member}" in str(error)
+    after_an_error(peers)
+
+
+def after_an_error(peers: tuple[Peer, Peer]) -> None:
+    """The next attempt works."""
+    for peer in peers:
+        peer.told = []
+        peer.submit(all_reduce(np.ones(4)))
+        peer.close_step()
+    drive(*peers)
+    assert [[type(notice) for notice in peer.told] for peer in peers] == [[Commit], [Commit]]
+
+
+def test_an_operation_beyond_the_end_at_the_other_is_raised_by_both_and_both_sides_are_named(
+    peers: tuple[Peer, Peer],
+) -> None:
+    one, other = peers
+    for peer in peers:
+        peer.submit(all_reduce(np.arange(10)))
+    one.close_step()
+    other.submit(all_reduce(np.arange(11)))
+    drive(*peers)
+    sides = f"all_reduce sum of int64 [11] by size at peer {other.member}", f"{NOT_CALLED} at peer {one.member}"
+    (error,) = other.errors()
+    assert isinstance(error, OperationMismatch) and f"operation 1 of step 1 is {', '.join(sides)}" in str(error)
+    (error,) = one.errors()
+    assert isinstance(error, OperationMismatch) and all(side in str(error) for side in sides)
+    other.attempt += 1
+    after_an_error(peers)
+
+
+def test_another_digest_of_the_parameters_is_loud(peers: tuple[Peer, Peer]) -> None:
+    for peer, state in zip(peers, (STATE, STATE[::-1]), strict=True):
+        peer.submit(all_reduce(np.arange(10)))
+        peer.close_step(state)
+    drive(*peers)
+    assert [type(error) for peer in peers for error in peer.errors()] == [ReplicasDiverged] * 2
+    assert [peer.loop.core.done for peer in peers] == [0, 0]
+
+
+def test_a_result_that_is_wanted_early_is_told_before_the_step_is_closed(peers: tuple[Peer, Peer]) -> None:
+    early = [all_reduce(np.full(9, float(rank)), early=True) for rank in range(2)]
+    for peer, operation in zip(peers, early, strict=True):
+        peer.submit(operation)
+    while not all(peer.told for peer in peers):
+        for peer in peers:
+            peer.advance()
+    for peer, operation in zip(peers, early, strict=True):
+        assert peer.told == [Uncommitted(operation, operation.result)] and (operation.result == 1).all()
+        assert not peer.loop.core.has_finished
+        peer.told = []
+    run_step(*peers, *sums(1.0))
+    peers[0].advance()
+    for peer, operation in zip(peers, early, strict=True):
+        (commit,) = peer.commits()
+        assert commit.operations[0] is operation and len(commit.operations) == 2
+
+
+def test_more_members_than_have_room_for_digests_share_no_memory(lone: Peer) -> None:
+    """So no program has more chunks than that."""
+    before = lone.loop.core.view
+    assert before is not None
+    strangers = tuple(Seat(Member(f"{n:016x}", 1), 2, before.seats[0].contact) for n in range(MOST_CHUNKS))
+    view = View(before.lineage, 2, 1, (*before.seats, *strangers), before.hash, Policy.LIVE, before.founder)
+    lone.loop._carrier.carry_out([fx.Installed(view), fx.Activated(view, 0, maps_all=True)])
+    assert lone.loop.open_step.runner is not None and lone.loop.shared() is None

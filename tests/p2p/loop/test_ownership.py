@@ -1,0 +1,152 @@
+"""Who drives: the loop's own thread, or the training thread for the length of a call; and when a handler may raise."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from p2p.loop.ownership import DriveLock
+
+
+class Interruption(BaseException):
+    """As a signal's handler raises it."""
+
+
+def no_interrupt() -> None:
+    raise AssertionError("nobody drives")
+
+
+def states(lock: DriveLock) -> tuple[bool, bool, bool]:
+    return lock.is_wanted, lock.is_wanted_back, lock.is_busy
+
+
+# Who drives.
+
+
+def test_a_lock_that_nobody_holds_is_taken_at_once() -> None:
+    lock = DriveLock()
+    assert states(lock) == (False, False, False)
+    with lock.borrowed(no_interrupt):
+        assert states(lock) == (True, False, True)
+        assert lock.hold().locked()
+    assert states(lock) == (False, False, False) and not lock.hold().locked()
+
+
+def test_the_loop_is_asked_for_the_lock_and_gives_it_at_the_end_of_its_turn() -> None:
+    lock = DriveLock()
+    seen: list[tuple[bool, bool, bool]] = []
+
+    def interrupt() -> None:
+        seen.append(states(lock))
+        lock.begin_wait()  # the loop's own thread is in the middle of its turn
+        lock.end_wait()
+        seen.append(states(lock))
+        lock.hold().release()
+
+    lock.hold().acquire()
+    with lock.borrowed(interrupt):
+        assert states(lock) == (True, False, True)
+    assert seen == [(True, True, True)] * 2
+
+
+def test_a_call_that_fails_gives_the_lock_back() -> None:
+    lock = DriveLock()
+    with pytest.raises(ValueError, match="of the call"), lock.borrowed(no_interrupt):
+        raise ValueError("of the call")
+    assert states(lock) == (False, False, False) and not lock.hold().locked()
+
+
+def in_thread(target: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_the_loops_own_thread_stands_by_while_the_other_drives_and_comes_back_after_it() -> None:
+    lock = DriveLock()
+    with lock.borrowed(no_interrupt):
+        thread = in_thread(lock.stand_by)
+    thread.join()
+    assert not lock.is_wanted
+
+
+def test_the_loops_own_thread_comes_back_when_something_is_posted_during_a_call() -> None:
+    lock = DriveLock()
+    with lock.borrowed(no_interrupt):
+        thread = in_thread(lock.stand_by)
+        lock.post()
+        thread.join()
+        assert lock.is_wanted
+
+
+def test_what_was_posted_and_seen_does_not_bring_the_loops_own_thread_back() -> None:
+    lock = DriveLock()
+    came_back = threading.Event()
+
+    def stand_by() -> None:
+        lock.stand_by()
+        came_back.set()
+
+    lock.post()
+    lock.seen()
+    with lock.borrowed(no_interrupt):
+        in_thread(stand_by)
+        assert not came_back.wait(0.02)  # several times as long as it is left to the training thread
+    assert came_back.wait()
+
+
+# When a handler may raise.
+
+
+def test_a_handler_may_raise_while_nobody_drives() -> None:
+    lock = DriveLock()
+    assert not lock.defer(Interruption())
+    with lock.borrowed(no_interrupt):
+        pass
+
+
+def test_what_a_handler_wants_to_raise_in_a_turn_is_raised_when_the_turn_waits() -> None:
+    lock = DriveLock()
+    with pytest.raises(Interruption), lock.borrowed(no_interrupt):
+        assert lock.defer(Interruption())
+        lock.begin_wait()
+    assert states(lock) == (False, False, False) and not lock.hold().locked()
+
+
+def test_what_a_handler_wants_to_raise_in_the_last_turn_is_raised_after_the_call() -> None:
+    lock, is_over = DriveLock(), False
+    with pytest.raises(Interruption), lock.borrowed(no_interrupt):
+        assert lock.defer(Interruption())
+        is_over = True
+    assert is_over and not lock.hold().locked()
+
+
+def test_a_handler_may_raise_while_a_turn_waits_and_not_after_that() -> None:
+    lock = DriveLock()
+    with pytest.raises(Interruption), lock.borrowed(no_interrupt):
+        lock.begin_wait()
+        assert states(lock) == (True, False, False) and not lock.defer(Interruption())
+        lock.end_wait()
+        assert states(lock) == (True, False, True) and lock.defer(Interruption())
+
+
+def test_a_handler_does_not_raise_while_the_training_thread_waits_to_drive() -> None:
+    lock = DriveLock()
+
+    def interrupt() -> None:
+        assert lock.defer(Interruption())
+        lock.hold().release()
+
+    lock.hold().acquire()
+    with pytest.raises(Interruption), lock.borrowed(interrupt):
+        pass
+
+
+def test_what_a_handler_wants_to_raise_behind_a_shield_is_raised_after_it_and_once() -> None:
+    lock = DriveLock()
+    lock.shield(True)
+    assert states(lock) == (False, False, True) and lock.defer(Interruption())
+    with pytest.raises(Interruption):
+        lock.shield(False)
+    lock.shield(True)
+    lock.shield(False)

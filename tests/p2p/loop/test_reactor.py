@@ -1,0 +1,204 @@
+"""A thread that drives: in which order it deals with things, in whose thread, and how it ends."""
+
+import threading
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+
+import pytest
+
+from p2p.loop.reactor import Reactor
+from p2p.memory.shared_runner import RunState, SharedRunner
+from p2p.net.transport import Polled
+from p2p.step.notices import Notice, Withdrawn
+
+NOTHING = Polled(control=False, data=False, fds=())
+HANG_S = 20.0
+"""Longer than anything takes."""
+
+
+class Diary:
+    """Work that writes down what it is asked to do.
+
+    Attributes:
+        lines: of it, in order.
+        at: what else is done when one of them is written.
+        states: what `advance` returns, one after the other.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.at: dict[str, Callable[[], None]] = {}
+        self.states: list[RunState] = []
+        self.timeouts_s: list[float] = []
+        self.inbox: SimpleQueue[Notice] = SimpleQueue()
+        self.woken = threading.Event()
+        self.crashed: list[BaseException] = []
+        self.reactor = Reactor(self, self.inbox, self.woken.set)
+
+    def write(self, line: str) -> None:
+        self.lines.append(line)
+        if line in self.at:
+            self.at[line]()
+
+    def tell(self) -> None:
+        self.inbox.put(Withdrawn(0))
+
+    # Work.
+
+    def begin(self) -> None:
+        self.write("begin")
+
+    def next_deadline(self) -> float:
+        return float("inf")
+
+    def poll(self, timeout_s: float) -> Polled:
+        self.timeouts_s.append(timeout_s)
+        self.write("poll")
+        if timeout_s > 0:
+            self.woken.wait(HANG_S)
+        self.woken.clear()
+        return NOTHING
+
+    def take_deaths(self, polled: Polled) -> None:
+        self.write("deaths")
+
+    def take(self, polled: Polled) -> None:
+        self.write("take")
+
+    def advance(self) -> RunState:
+        self.write("advance")
+        return self.states.pop(0) if self.states else RunState.IDLE
+
+    def shared(self) -> SharedRunner | None:
+        return None
+
+    def crash(self, error: BaseException) -> None:
+        self.crashed.append(error)
+
+    def close(self) -> None:
+        self.write("close")
+
+
+@pytest.fixture
+def diary() -> Iterator[Diary]:
+    diary = Diary()
+    yield diary
+    if diary.reactor._thread.is_alive():
+        diary.reactor.stop()
+
+
+# The order of things.
+
+
+def test_a_turn_deals_with_deaths_then_with_commands_then_with_the_rest(diary: Diary) -> None:
+    is_done = threading.Event()
+    diary.at["begin"] = lambda: diary.reactor.post(lambda: diary.write("command"))
+    diary.at["take"] = is_done.set
+    diary.reactor.start()
+    assert is_done.wait(HANG_S)
+    assert diary.lines[: diary.lines.index("take") + 1] == ["begin", "advance", "poll", "deaths", "command", "take"]
+
+
+def test_a_call_runs_what_was_posted_then_its_own_commands_then_goes_on_in_the_calling_thread(diary: Diary) -> None:
+    diary.reactor.post(lambda: diary.write("posted"))
+    threads: list[threading.Thread] = []
+    commands = [lambda: diary.write("first"), lambda: threads.append(threading.current_thread()), diary.tell]
+    assert diary.reactor.call(*commands, timeout_s=HANG_S) == Withdrawn(0)
+    assert diary.lines[:3] == ["posted", "first", "advance"]
+    assert threads == [threading.current_thread()]
+
+
+def test_a_call_takes_turns_until_there_is_something_to_hear(diary: Diary) -> None:
+    diary.at["take"] = diary.tell
+    diary.woken.set()
+    assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
+    assert diary.lines[:5] == ["advance", "poll", "deaths", "take", "advance"]
+
+
+def test_a_call_that_hears_nothing_in_time_says_so(diary: Diary) -> None:
+    with pytest.raises(Empty):
+        diary.reactor.call(timeout_s=0.0)
+    assert diary.lines[0] == "advance"
+
+
+def test_who_is_busy_goes_on_without_a_wait_and_who_is_not_waits(diary: Diary) -> None:
+    diary.states = [RunState.BUSY, RunState.BUSY, RunState.WAITING]
+    diary.at["poll"] = diary.woken.set
+    diary.at["take"] = diary.tell
+    diary.reactor.call(timeout_s=HANG_S)
+    assert diary.lines[:4] == ["advance", "advance", "advance", "poll"]
+    assert diary.timeouts_s[0] > 0
+
+
+def test_others_are_heard_even_if_a_call_has_nothing_to_wait_for(diary: Diary) -> None:
+    diary.reactor.call(diary.tell, timeout_s=HANG_S)
+    assert diary.lines == ["advance", "poll", "deaths", "take"] and diary.timeouts_s == [0.0]
+
+
+# How it ends.
+
+
+def test_a_reactor_that_is_stopped_closes_its_work_and_says_that_it_has_ended(diary: Diary) -> None:
+    diary.reactor.start()
+    diary.reactor.stop()
+    assert diary.lines[0] == "begin" and diary.lines[-1] == "close"
+    assert diary.reactor.ended.is_set() and not diary.crashed
+
+
+@pytest.mark.parametrize("where", ["begin", "deaths", "take", "advance"])
+def test_an_error_ends_it_at_once_and_everything_is_closed(diary: Diary, where: str) -> None:
+    def fail() -> None:
+        raise ValueError(where)
+
+    diary.at[where] = fail
+    diary.woken.set()
+    diary.reactor.start()
+    assert diary.reactor.ended.wait(HANG_S)
+    assert [str(error) for error in diary.crashed] == [where]
+    assert diary.lines[-2:] == [where, "close"]
+
+
+def test_no_command_runs_behind_one_that_fails(diary: Diary) -> None:
+    def fail() -> None:
+        raise ValueError("of a command")
+
+    diary.reactor.post(fail)
+    diary.reactor.post(lambda: diary.write("behind"))
+    diary.reactor.start()
+    assert diary.reactor.ended.wait(HANG_S)
+    assert [str(error) for error in diary.crashed] == ["of a command"]
+    assert "behind" not in diary.lines
+
+
+def test_an_error_in_a_call_is_told_like_any_other_and_nothing_is_driven_any_more(diary: Diary) -> None:
+    def fail() -> None:
+        diary.tell()
+        raise ValueError("of a call")
+
+    assert diary.reactor.call(fail, timeout_s=HANG_S) == Withdrawn(0)
+    assert [str(error) for error in diary.crashed] == ["of a call"]
+    with pytest.raises(Empty):
+        diary.reactor.call(lambda: diary.write("another"), timeout_s=HANG_S)
+    assert diary.lines == []
+
+
+def test_a_handler_that_raises_in_a_wait_leaves_everything_in_order(diary: Diary) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    diary.at["poll"] = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        diary.reactor.call(timeout_s=HANG_S)
+    assert not diary.crashed
+    assert diary.reactor.call(diary.tell, lambda: diary.at.clear(), timeout_s=HANG_S) == Withdrawn(0)
+
+
+def test_a_handler_that_raises_in_the_middle_of_a_turn_ends_it(diary: Diary) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    diary.at["take"] = interrupt
+    diary.woken.set()
+    with pytest.raises(KeyboardInterrupt):
+        diary.reactor.call(timeout_s=HANG_S)
+    assert [type(error) for error in diary.crashed] == [KeyboardInterrupt]
