@@ -51,6 +51,68 @@ def test_mismatched_shapes_raise_on_every_peer_and_the_next_operation_works(swar
         assert not peer.stderr, peer.report()
 
 
+CALLS_MORE = """
+import numpy as np
+import p2p
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    for turn in range(5):
+        with peer.step(samples=4):
+            peer.all_reduce(np.full(4, float(turn)))
+    try:
+        with peer.step(samples=4):
+            peer.all_reduce(np.ones(2))
+            if peer.rank:
+                peer.all_reduce(np.ones(2))
+    finally:
+        print("steps", peer.done)
+"""
+
+
+def test_a_step_of_which_one_peer_calls_more_is_committed_by_nobody_also_if_all_end(swarm: Swarm) -> None:
+    peers = swarm.start_all(3, CALLS_MORE)
+    assert [peer.end() for peer in peers] == [1, 1, 1], "\n".join(peer.report() for peer in peers)
+    for peer in peers:
+        assert peer.stdout[-1] == "steps 5", peer.report()
+        assert "ends before it, at peer" in peer.report() and "nothing was summed" in peer.report()
+
+
+SKIPS = """
+import numpy as np
+import p2p
+
+lost = []
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    for turn in range(10):
+        try:
+            with peer.step(samples=4):
+                total = np.full(4, float(turn))
+                peer.all_reduce(total)
+                if turn == 5 and peer.rank == 1:
+                    raise KeyError("a bad batch")
+        except KeyError:
+            lost.append(turn)
+        except p2p.OperationInterrupted as error:
+            lost.append(turn)
+            print("interrupted", error)
+        else:
+            assert (total == 3 * turn).all(), (total, turn)
+    print("lost", lost, "steps", peer.done)
+"""
+
+
+def test_a_script_that_skips_a_bad_batch_stays_in_lockstep_with_the_others(swarm: Swarm) -> None:
+    peers = swarm.start_all(3, SKIPS)
+    assert [peer.end() for peer in peers] == [0, 0, 0], "\n".join(peer.report() for peer in peers)
+    assert [peer.stdout[-1] for peer in peers] == ["lost [5] steps 9"] * 3, "\n".join(peer.report() for peer in peers)
+    reasons = [line for peer in peers for line in peer.stdout if line.startswith("interrupted")]
+    assert len(reasons) == 2 and all("KeyError" in reason for reason in reasons), reasons
+
+
 # Sockets.
 
 
