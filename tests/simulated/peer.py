@@ -13,6 +13,7 @@ from gossip.messages import AcceptorRecord, GivenUp, StateQuery
 from p2p.errors import OperationMismatch, ShoalError
 from p2p.net.frames import Segment
 from p2p.step import effects as sx
+from p2p.step.transitions import Stage
 
 from .invariants import Violation
 from .memory import NO_TAG, Arena, tag_of
@@ -337,6 +338,7 @@ class Peer:
         self._world.invariants.activated(self.member, view, done, self.training.state)
         self._world.activated(self, view)
         self.active = True
+        self._world.invariants.seen["dropped and redone"] += self.training.open_step.stage is Stage.FINISHED
         runner = TokenRunner(self.training, view, view.members.index(self.member))
         self.perform(self.training.open_step.activated(view, done, runner))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gossip import Member
+from gossip import Envelope, Member
 from gossip.messages import Abort, Accept, Accepted, Beat, Decide, Join, Prepare, Promise, Ready, Report
 from gossip.view import Policy, feeder_of
 from p2p.step.transitions import Stage as StepStage
@@ -279,15 +279,15 @@ def _the_board_races_ready() -> None:
         holds(source, target, frame) or (isinstance(frame, Decide) and target.peer_id in (late, early))
     )
     stage.until(lambda: _have_finished(stage, decider, early))
-    number = stage.view_of(decider).number
+    before = stage.view_of(decider).stamp
     stage.launch("p4")
-    stage.until(lambda: stage.view_of(decider).number > number)
+    stage.until(lambda: stage.view_of(decider).number > before.number)
     decided, one = stage.view_of(decider), stage.peer(late)
     (part,) = [item for item in stage.table.on_table if isinstance(item[3], Part)]
     stage.table.on_table.remove(part)
     stage.act(part[2], part[3])
     stage.wait(0.01)
-    stage.act(lambda: one.perform(one.core._membership.consider_view(one.now(), decided)))
+    stage.act(one.receive, Envelope(stage.peer(decider).member, before, Decide(decided)))
     stage.wait(0.05)
     stage.table.release()
     stage.end_well()

@@ -123,7 +123,7 @@ def test_what_should_happen_does() -> None:
         "cuts": 400,
         "data frames held": 300,
         "data frames lost": 300,
-        "void reads": 300,
+        "void reads": 100,
         "states loaded": 700,
         "steps applied": 400,
         "feeds dropped": 20,
@@ -132,7 +132,7 @@ def test_what_should_happen_does() -> None:
         "aborted": 25,
         "interrupted": 25,
         "given up": 30,
-        "withdrawn": 40,
+        "withdrawn": 30,
         "removed": 80,
         "left": 50,
         "paused": 200,
@@ -143,7 +143,7 @@ def test_what_should_happen_does() -> None:
         "pauses noticed": 100,
         "wished: STALLED": 20,
         "wished: ABORTED": 30,
-        "wished: WITHDRAWN": 40,
+        "wished: WITHDRAWN": 30,
     }
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
     assert [name for name in FAULTS if not seen[f"fault: {name}"]] == []
