@@ -7,8 +7,7 @@ TORCH_INDEX ?=
 SEEDS ?= 200
 FIRST ?= 0
 MUTANTS ?=
-EXAMPLES ?= 10000
-THOROUGH ?= 300
+EXAMPLES ?=
 EVENTS ?= 150
 SEED ?= 0
 
@@ -36,7 +35,8 @@ test: $(STAMP)
 
 # The laws of the pure packages, with many examples each.
 thorough: $(STAMP)
-	SHOAL_EXAMPLES=$(THOROUGH) $(BIN)/python -m pytest --timeout 0 -n logical tests/gossip tests/collectives tests/p2p
+	SHOAL_EXAMPLES=$(or $(EXAMPLES),300) $(BIN)/python -m pytest --timeout 0 -n logical \
+	  tests/gossip tests/collectives tests/p2p
 
 check: $(STAMP)
 	$(BIN)/ruff format --check
@@ -52,14 +52,14 @@ churn: $(STAMP)
 	$(BIN)/python -m tests.churn --events $(EVENTS) --seed $(SEED)
 
 coverage: $(STAMP)
-	SHOAL_EXAMPLES=$(THOROUGH) $(BIN)/python -m coverage run -m pytest tests/gossip tests/collectives
+	SHOAL_EXAMPLES=300 $(BIN)/python -m coverage run -m pytest tests/gossip tests/collectives
 	$(BIN)/python -m coverage report --include 'gossip/*,collectives/*' --fail-under 100
 
 figures: $(STAMP)
 	$(BIN)/python -m tests.figures
 
 fuzz: $(STAMP)
-	SHOAL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout 0 tests/gossip/test_fuzz.py
+	SHOAL_EXAMPLES=$(or $(EXAMPLES),10000) $(BIN)/python -m pytest --timeout 0 tests/gossip/test_fuzz.py
 
 # Each rule of the protocol removed in turn: does the simulation notice? MUTANTS=--from-zero tries every seed.
 mutants: $(STAMP)
