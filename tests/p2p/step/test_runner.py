@@ -1,6 +1,7 @@
 """The operations of a step by messages: what comes out, in which view, and what is sent for it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -291,6 +292,15 @@ def test_a_chunk_is_digested_while_the_others_are_on_their_way() -> None:
     operations[0].result[0] += 1
     pass_on(1, runners)
     assert runners[0].is_complete(0) and runners[0].digest(0) == runners[1].digest(0)
+
+
+@pytest.mark.parametrize("operation", [all_reduce(np.zeros(3)), weighted(np.zeros(3), "ring")], ids=Operation.describe)
+def test_what_is_added_is_what_lies_ready_for_it(operation: Operation) -> None:
+    """Which may be a copy of what the script has called it with."""
+    task = task_of(operation, bytes(16), 0, 1, np.array([[0, 5]]), 0)
+    runner = MessageRunner(64)
+    runner.start(0, replace(task, input=np.ones(3)))
+    assert operation.result.tolist() == [1, 1, 1]
 
 
 def test_the_next_step_begins_with_operation_0() -> None:
