@@ -94,5 +94,5 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path
     assert ledger is not None
     ledger.close()
     (tmp_path / "file").touch()
-    with pytest.raises(ShoalError, match="receipts cannot be written to .*file: .*File exists"):
+    with pytest.raises(ShoalError, match=r"receipts cannot be written to .*file: .*File exists"):
         Ledger.open(tmp_path / "file", "me")
