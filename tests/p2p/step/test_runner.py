@@ -97,6 +97,34 @@ def test_a_gather_has_the_input_of_each_rank_in_its_place(length: int) -> None:
     assert {commit.receipt.algorithms for commit in group.commit()} == {("one-shot",)}
 
 
+# Steps one after the other.
+
+
+def test_steps_follow_each_other_in_one_view() -> None:
+    group = new_view(3)
+    for step in range(5):
+        operations = [[all_reduce(np.full(40, step + me)) for _ in range(2)] for me in range(3)]
+        submit_all(group, operations)
+        for each in group.all:
+            each.close()
+        group.deliver()
+        assert [commit.receipt.step for commit in group.commit()] == [step] * 3
+        assert all((operation.result == 3 * step + 3).all() for mine in operations for operation in mine)
+
+
+def test_a_step_that_some_commit_before_another_view_and_some_at_its_barrier_leaves_them_in_step() -> None:
+    group = new_view(2)
+    early, late = group.all
+    finish, view = run_step(group, *[all_reduce(np.arange(10)) for _ in group.all]), group.view
+    early.commit(finish, view)
+    group.install(0, 1)
+    late.commit(finish, view)
+    group.activate()
+    operations = [all_reduce(np.arange(20)) for _ in group.all]
+    assert run_step(group, *operations).step == 1
+    assert all((operation.result == 2 * np.arange(20)).all() for operation in operations)
+
+
 # When a step is finished.
 
 
