@@ -250,7 +250,7 @@ class Session:
                 self._await(Withdrawn, self._next_notice)
             except RemovedFromView as error:
                 self._return(error)
-                self._unusable = None
+                self._unusable, skipped = None, ""  # the others have gone on without it
             self._skipped = "" if is_told else skipped
 
     def show_state(self) -> None:

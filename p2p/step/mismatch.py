@@ -41,9 +41,7 @@ class Mismatches:
 
     def see(self, view: View, submission: Submission, index: int, source: Member) -> list[Send]:
         """A segment of `source` carries another fingerprint than ours: whom to tell what we have called."""
-        ours = _ours(submission, index)
-        if ours is None:
-            return []
+        ours = Abort(submission.step, index, submission.operations[index].describe())
         is_private = self.is_fresh(self._me) or self.is_fresh(source)
         told = (source,) if is_private else view.members
         return [Send(member, ours, view.stamp) for member in told if member != self._me]

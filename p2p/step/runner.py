@@ -110,9 +110,9 @@ def _weighted(task: Task, weight: float) -> Array:
     """The input times `weight`; zeros, not 0 x input, where that is 0."""
     operation = task.operation
     if operation.scratch is None:
-        operation.scratch = operation.input.copy()
+        operation.scratch = task.input.copy()
     if weight == 0:
         operation.scratch.fill(0)
     else:
-        scale(operation.input, weight, operation.scratch)
+        scale(task.input, weight, operation.scratch)
     return operation.scratch

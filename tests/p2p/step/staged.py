@@ -30,8 +30,7 @@ class StagedRunner:
         num_copies, held = len(self._copies), self._held
         while len(self._copies) < len(self._tasks) and self._is_ready(len(self._copies)):
             task = self._tasks[len(self._copies)]
-            own = replace(task.operation, input=task.input.copy(), result=task.result.copy())
-            self._copies.append(replace(task, operation=own))
+            self._copies.append(replace(task, input=task.input.copy(), result=task.result.copy()))
             self._inner.start(len(self._copies) - 1, self._copies[-1])
         self._held = [entry for entry in held if entry[0] >= len(self._copies)]
         for index, segment in [entry for entry in held if entry[0] < len(self._copies)]:

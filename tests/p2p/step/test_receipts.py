@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2p.errors import ShoalError
 from p2p.step.receipts import Contribution, Ledger, Moment, Receipt, read_moments, read_receipts, to_line
 
 numbers = st.integers(-1, 2**63 - 1)
@@ -82,3 +83,16 @@ def test_a_receipt_is_one_line_of_ascii_and_equal_ones_are_equal_bytes(one: Rece
 
 def test_the_samples_of_a_receipt_are_those_of_all_members() -> None:
     assert receipt(0).num_samples == 7
+
+
+def test_nothing_is_written_where_no_folder_is_named() -> None:
+    assert Ledger.open(None, "me") is None
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path, "me")
+    assert ledger is not None
+    ledger.close()
+    (tmp_path / "file").touch()
+    with pytest.raises(ShoalError, match=r"receipts cannot be written to .*file: .*File exists"):
+        Ledger.open(tmp_path / "file", "me")

@@ -1,6 +1,7 @@
 """The operations of a step by messages: what comes out, in which view, and what is sent for it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,6 +95,34 @@ def test_a_gather_has_the_input_of_each_rank_in_its_place(length: int) -> None:
     run_step(group, *operations)
     assert all(np.array_equal(operation.result, np.concatenate(inputs)) for operation in operations)
     assert {commit.receipt.algorithms for commit in group.commit()} == {("one-shot",)}
+
+
+# Steps one after the other.
+
+
+def test_steps_follow_each_other_in_one_view() -> None:
+    group = new_view(3)
+    for step in range(5):
+        operations = [[all_reduce(np.full(40, step + me)) for _ in range(2)] for me in range(3)]
+        submit_all(group, operations)
+        for each in group.all:
+            each.close()
+        group.deliver()
+        assert [commit.receipt.step for commit in group.commit()] == [step] * 3
+        assert all((operation.result == 3 * step + 3).all() for mine in operations for operation in mine)
+
+
+def test_a_step_that_some_commit_before_another_view_and_some_at_its_barrier_leaves_them_in_step() -> None:
+    group = new_view(2)
+    early, late = group.all
+    finish, view = run_step(group, *[all_reduce(np.arange(10)) for _ in group.all]), group.view
+    early.commit(finish, view)
+    group.install(0, 1)
+    late.commit(finish, view)
+    group.activate()
+    operations = [all_reduce(np.arange(20)) for _ in group.all]
+    assert run_step(group, *operations).step == 1
+    assert all((operation.result == 2 * np.arange(20)).all() for operation in operations)
 
 
 # When a step is finished.
@@ -291,6 +320,15 @@ def test_a_chunk_is_digested_while_the_others_are_on_their_way() -> None:
     operations[0].result[0] += 1
     pass_on(1, runners)
     assert runners[0].is_complete(0) and runners[0].digest(0) == runners[1].digest(0)
+
+
+@pytest.mark.parametrize("operation", [all_reduce(np.zeros(3)), weighted(np.zeros(3), "ring")], ids=Operation.describe)
+def test_what_is_added_is_what_lies_ready_for_it(operation: Operation) -> None:
+    """Which may be a copy of what the script has called it with."""
+    task = task_of(operation, bytes(16), 0, 1, np.array([[0, 5]]), 0)
+    runner = MessageRunner(64)
+    runner.start(0, replace(task, input=np.ones(3)))
+    assert operation.result.tolist() == [1, 1, 1]
 
 
 def test_the_next_step_begins_with_operation_0() -> None:

@@ -75,6 +75,27 @@ def test_results_are_right_and_come_when_the_inputs_are_there(group: StagedGroup
         assert gathered.result.tolist() == [0, 1, 2, 3, 4, 5]
 
 
+def test_inputs_are_those_of_the_moment_at_which_they_are_ready_and_results_come_when_they_are_complete(
+    group: StagedGroup,
+) -> None:
+    """So nothing of the copies is the tensor itself."""
+    gathers = gather(np.zeros(3)), gather(np.zeros(3))
+    means = weighted(np.full(5, np.nan)), weighted(np.full(5, np.nan))
+    totals = all_reduce(np.zeros(4)), all_reduce(np.zeros(4))
+    submit(group, (counts(1), counts(3)), means, totals, gathers)
+    for me in range(2):
+        for operation in (means[me], totals[me], gathers[me]):
+            operation.input[:] = me + 1
+    group.ready = [4, 4]
+    group.all[0].advance()
+    assert (totals[0].result == 77).all()
+    group.deliver()
+    group.finished()
+    assert all((mean.result == 1.75).all() for mean in means)
+    assert all((total.result == 3).all() for total in totals)
+    assert all(gathered.result.tolist() == [1, 1, 1, 2, 2, 2] for gathered in gathers)
+
+
 def test_an_operation_that_is_not_ready_holds_those_behind_it(group: StagedGroup) -> None:
     early = [sums(1, 2), sums(3, 4), sums(5, 6)]
     for operation in (operation for pair in early for operation in pair):

@@ -1,0 +1,37 @@
+from p2p.errors import OperationMismatch, QuorumLost, RemovedFromView
+from p2p.loop.inbox import Inbox
+from p2p.step.notices import Admitted, Notice, Withdrawn
+from tests.gossip.members import A, view_of
+
+VIEW = view_of(2, A)
+
+
+def heard(inbox: Inbox) -> list[Notice]:
+    found = []
+    while not inbox.notices.empty():
+        found.append(inbox.notices.get_nowait())
+    return found
+
+
+def test_notices_come_in_the_order_in_which_they_were_told() -> None:
+    inbox = Inbox(keep_moments=False)
+    notices: list[Notice] = [Admitted(VIEW, 3), Withdrawn(4), OperationMismatch("shapes differ")]
+    for notice in notices:
+        inbox.tell(notice)
+    assert heard(inbox) == notices and inbox.failure is None
+
+
+def test_of_what_ends_a_peer_only_the_first_is_told() -> None:
+    inbox, first = Inbox(keep_moments=False), RemovedFromView("the others go on")
+    for notice in (first, QuorumLost("nobody is left"), Withdrawn(4)):
+        inbox.tell(notice)
+    assert heard(inbox) == [first, Withdrawn(4)] and inbox.failure is first
+
+
+def test_moments_are_kept_for_whoever_writes_them_down() -> None:
+    for is_kept in (False, True):
+        inbox = Inbox(keep_moments=is_kept)
+        inbox.note("committed", 7)
+        assert inbox.moments.empty() is not is_kept
+    moment = inbox.moments.get_nowait()
+    assert (moment.event, moment.detail) == ("committed", 7)

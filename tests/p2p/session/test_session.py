@@ -1,0 +1,72 @@
+"""Sessions of one host, with a model of nothing: the peers that ship, each with a script in a thread."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+from gossip import effects as fx
+from p2p.config import PeerConfig
+from p2p.net.parcels import PackedState, Replica, compare_with_nothing
+from p2p.session.session import Session
+from tests.p2p.step.group import all_reduce
+
+MODEL = Replica(("hash", b"layout"), lambda: PackedState(b"", []), lambda state: None, compare_with_nothing)
+
+
+def run_step(session: Session) -> None:
+    session.state_is_complete()
+    session.open_step("a step is open")
+    session.submit(all_reduce(np.ones(3)))
+    session.commit(lambda: bytes(16))
+
+
+def in_thread(script: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=script, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def sessions() -> Iterator[list[Session]]:
+    """All have a seat."""
+    with TemporaryDirectory(prefix="shoal") as folder, ExitStack() as stack:  # tmp_path can be too long for a socket
+        config = PeerConfig(home=Path(folder) / "home", min_peers=3, step_timeout_s=20.0, leave_timeout_s=0.5)
+        sessions = [Session(config) for _ in range(3)]
+        for session in sessions:
+            stack.callback(session.leave)
+        for thread in [in_thread(partial(session.take_seat, MODEL)) for session in sessions]:
+            thread.join()
+        yield sessions
+
+
+def test_who_was_removed_with_a_block_that_raised_has_nothing_to_give_up_when_it_is_back(
+    sessions: list[Session],
+) -> None:
+    """The others have gone on without it: its next block is whichever step they are at."""
+    one, *others = sessions
+    is_over = threading.Event()
+
+    def train(session: Session) -> None:
+        while not is_over.is_set():
+            run_step(session)
+        session.leave()
+
+    one.open_step("a block")
+    one.submit(all_reduce(np.ones(3)))
+    former = one.loop
+    former.reactor.post(lambda: former._carrier.carry_out([fx.Removed("the others go on without it")]))
+    one.withdraw("ValueError ended a block")
+    assert one.loop is not former
+    threads = [in_thread(partial(train, session)) for session in others]
+    run_step(one)
+    assert one.receipt is not None and one.done == one.receipt.step > 0
+    is_over.set()
+    one.leave()
+    for thread in threads:
+        thread.join()
