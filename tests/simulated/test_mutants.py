@@ -26,7 +26,7 @@ CHOSEN = (
     "SWIM: the end of a member is not final",
 )
 """One of each kind of rule: of steps, barriers, seats, memory, votes, records, beliefs. They show that the simulation
-can fail; whoever changes a rule, or the simulation, asks it about every one, and so does CI."""
+can fail; whoever changes a rule, or the simulation, asks it about every one."""
 
 
 @cache
