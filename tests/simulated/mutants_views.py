@@ -122,8 +122,7 @@ VIEWS: dict[str, Mutant] = {
     "R8: who was seated and asks again is told nothing": mutant(
         (KnownViews, "in_doubt_s", lambda self, now, member: 0.0),
         breaks="L1",
-        seed=33,
-        scenario="a joiner has a seat and loses it, and hears of neither",
+        seed=92,
     ),
     "R8: an older incarnation ejects the newer": mutant(
         (Admission, "_counts", lambda self, join: True),
