@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from gossip import Member
 from gossip.effects import Send
-from gossip.messages import NOT_CALLED, Abort
+from gossip.messages import NOT_CALLED, Abort, Cause, GivenUp
 from p2p.errors import OperationMismatch
+from p2p.net.frames import Segment
 from p2p.step.effects import Finish, GiveUp, Leave, Tell
+from p2p.step.notices import Admitted
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
 from p2p.step.runner import MessageRunner
@@ -168,10 +170,34 @@ def test_what_was_given_up_in_a_barrier_is_not_given_up_again_when_that_is_over(
 def test_what_was_heard_in_a_view_that_is_over_is_forgotten() -> None:
     step = in_trio(A, B, C)
     step.overhear(B, said(alone(2)))
-    after = view_of(3, A, B, C)
+    step.installed(view_of(3, A, B, C))
+    assert step.submit(0, 0, alone(1)) == []
+
+
+def test_what_was_heard_in_a_barrier_of_a_step_that_it_has_given_up_is_forgotten() -> None:
+    """It was said of an attempt that is over."""
+    step, after = in_trio(A, B, C), view_of(3, A, B, C)
     step.installed(after)
+    step.overhear(B, said(alone(2)))
+    step.aborted(GivenUp(0, 2, Cause.VOIDED, "a script goes on"))
     step.activated(after, -1, MessageRunner(64))
-    assert only(GiveUp, step.submit(0, 0, alone(1))) == []
+    step.submit(0, 0, alone(1))
+    assert only(GiveUp, step.submit(0, 1, alone(1))) == []
+
+
+def test_who_sees_another_call_tells_all_members() -> None:
+    step, mine = in_trio(A, B, C), alone(1)
+    step.submit(0, 0, mine)
+    theirs = Segment(0, 1, 0, 0, bytes(16), bytes(8))
+    assert step.receive(theirs) == [Send(member, said(mine), TRIO.stamp) for member in (B, C)]
+
+
+@pytest.mark.parametrize("fresh", [A, B])
+def test_who_sees_another_call_and_one_of_both_is_fresh_tells_the_other_only(fresh: Member) -> None:
+    mine, others = alone(1), [member for member in (A, B, C) if member != fresh]
+    step = in_trio(*others)
+    step.submit(0, 0, mine)
+    assert step.receive(Segment(0, 1, 0, 0, bytes(16), bytes(8))) == [Send(B, said(mine), TRIO.stamp)]
 
 
 def test_who_says_the_same_is_no_news() -> None:
@@ -240,6 +266,15 @@ def test_who_has_just_joined_and_ends_its_step_too_early_raises_alone() -> None:
     told, leave = one.open_step.overhear(other.member, said(alone(2), 1))
     assert isinstance(told, Tell) and isinstance(told.notice, OperationMismatch) and told.notice.is_alone
     assert leave == Leave()
+
+
+def test_a_member_that_has_to_go_alone_says_so_once_and_runs_nothing_more() -> None:
+    step, after = in_trio(B, C), view_of(3, A, B, C)
+    step.submit(0, 0, alone(1))
+    assert Leave() in step.overhear(B, said(alone(2)))
+    assert step.overhear(C, said(alone(2))) == []
+    step.installed(after)
+    assert step.activated(after, -1, MessageRunner(64)) == [Tell(Admitted(after, -1))] and step.runner is None
 
 
 def test_who_is_on_a_receipt_is_not_fresh_any_more() -> None:

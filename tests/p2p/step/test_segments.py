@@ -146,6 +146,15 @@ def test_a_segment_that_completes_nothing_is_progress() -> None:
     assert (step.progress(), step.progress()) == ((0, 1, 0), None)
 
 
+def test_another_view_has_heard_of_no_progress() -> None:
+    step, operation = in_pair(), one()
+    step.submit(0, 0, operation)
+    assert (step.progress(), step.progress()) == ((0, 1, 0), None)
+    step.installed(NEXT)
+    activate(step, NEXT)
+    assert (step.progress(), step.progress()) == ((0, 1, 0), None)
+
+
 def test_a_finished_step_has_no_progress_to_tell() -> None:
     step = alone()
     step.submit(0, 0, one())

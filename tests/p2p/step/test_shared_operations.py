@@ -14,7 +14,7 @@ from p2p.memory.board import Lent
 from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Segment
 from p2p.step.operation import Operation
-from tests.p2p.memory.machine import Machine
+from tests.p2p.memory.machine import SMALL_PIECES, Machine
 from tests.p2p.step.group import (
     SharedGroup,
     all_reduce,
@@ -238,6 +238,20 @@ def test_who_sees_that_another_has_left_waits_for_the_view_that_follows(machine:
     assert [one.advance() for _ in range(3)] == [RunState.IDLE] * 3
     one.close()
     assert not one.asked and not one.told
+
+
+def test_each_piece_is_progress(machine: Machine) -> None:
+    group = shared_view(machine, 2)
+    one, other = group.all
+    for each in group.all:
+        each.submit(all_reduce(np.ones(3 * SMALL_PIECES.first_bytes // 8)))
+    assert (one.open_step.progress(), one.open_step.progress()) == ((0, 1, 0), None)
+    told = []
+    while (0, 1, 1) not in told:
+        other.advance()
+        one.advance()
+        told.append(one.open_step.progress())
+    assert told.count((0, 1, 0)) > 1
 
 
 # What does not match.
