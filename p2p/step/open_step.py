@@ -42,7 +42,6 @@ OBSERVES: Final = (
     "so it leaves, and they go on; start it again"
 )
 
-
 PEER_ID: Final = attrgetter("peer_id")
 
 
@@ -131,7 +130,6 @@ class OpenStep:
     def void(self, step: int, reason: str) -> list[StepEffect]:
         """The script has withdrawn from `step` and goes on without it, so nobody else may go on with it."""
         if self.stage is Stage.VOID:  # as the others found, too; this script knows already
-            self._owed = None
             self._move(Event.TELL)
             return []
         if self._view is None:
@@ -203,7 +201,7 @@ class OpenStep:
         """Send what is to be sent, start what may start, and say what is complete."""
         run, submission = self._run, self.submission
         effects: list[StepEffect] = []
-        if run is None or submission is None or self.stage is Stage.VOID:
+        if run is None or submission is None:
             return effects
         while True:
             if run.runner.outgoing:
@@ -254,8 +252,9 @@ class OpenStep:
         self._pending = defaultdict(list)
         self._mismatches.begin()
         self._reported = None
-        is_owed = self.stage is Stage.VOID and self.submission is not None
-        return self._tell(self.submission.attempt) if is_owed and self.submission is not None else []
+        if self.stage is Stage.VOID and self.submission is not None:
+            return self._tell(self.submission.attempt)
+        return []
 
     def activated(self, view: View, done: int, runner: Runner) -> list[StepEffect]:
         """Run what was submitted in `view`, by `runner`, from step `done` + 1 on."""
