@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from p2p.launch.launcher import LINE_MAX_BYTES, LinePrefixer, prefix, run_exit_code
+from p2p.launch.output import LINE_MAX_BYTES, LinePrefixer, prefix
+from p2p.launch.report import run_exit_code
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +38,8 @@ while True:
 WITHOUT_GRACE = """
 import os, sys
 from pathlib import Path
-from p2p.launch.launcher import LaunchConfig, Launcher
+from p2p.launch.config import LaunchConfig
+from p2p.launch.launcher import Launcher
 config = LaunchConfig(script=Path(sys.argv[1]), num_peers=1, grace_s=0.05)
 sys.exit(Launcher(config, environ=os.environ, stdout=1, stderr=2).run())
 """
