@@ -15,19 +15,14 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-import numpy as np
-
 from gossip import View
 
 from .config import PeerConfig
-from .errors import RemovedFromView, ShoalError
+from .errors import RemovedFromView
 from .session.calls import Calls, Handle, Step
-from .session.sampler import ElasticSampler, length
 from .session.session import Session
 from .session.status import describe
 from .session.tensors import empty_tensor
-from .step.collective import Barrier
-from .step.operation import Operation
 from .step.receipts import Receipt
 
 
@@ -56,7 +51,7 @@ class Peer:
     @property
     def peer_id(self) -> str:
         """16 hex digits, drawn at `join`; the same after a return."""
-        return self._session.me.peer_id
+        return self._session.membership.me.peer_id
 
     @property
     def view(self) -> View | None:
@@ -64,7 +59,7 @@ class Peer:
 
         An observer has no seat in it.
         """
-        return self._session.view
+        return self._session.history.view
 
     @property
     def rank(self) -> int:
@@ -73,7 +68,7 @@ class Peer:
         Raises:
             ShoalError: there is no view yet.
         """
-        members, me = self._view().members, self._session.me
+        members, me = self._session.history.known_view().members, self._session.membership.me
         return members.index(me) if me in members else len(members)
 
     @property
@@ -83,7 +78,7 @@ class Peer:
         Raises:
             ShoalError: there is no view yet.
         """
-        return len(self._view().members)
+        return len(self._session.history.known_view().members)
 
     @property
     def done(self) -> int:
@@ -116,7 +111,7 @@ class Peer:
         Args:
             listener: takes the new view; called after those that were given before, for as long as this peer lives.
         """
-        self._session.listeners.append(listener)
+        self._session.history.listeners.append(listener)
 
     # Taking part.
 
@@ -143,8 +138,7 @@ class Peer:
             QuorumLost: too many members were gone before step 0.
             ShoalError: this peer has left before it had a seat.
         """
-        self._session.come_back()
-        return self._session.take_seat(timeout_s=timeout_s)
+        return self._session.membership.wait_view(timeout_s)
 
     def barrier(self) -> None:
         """Return when every member has called it: a step of its own, or the end of one begun with `commit=False`.
@@ -158,9 +152,7 @@ class Peer:
             QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on.
             ShoalError: another step is open, or this peer has left.
         """
-        one = np.ones(1, np.int64)
-        self._session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
-        self._session.announce()
+        self._calls.barrier()
 
     def empty(self, *shape: int, dtype: Any = None) -> Any:
         """A torch tensor of undefined elements which other peers of this host read in place.
@@ -327,9 +319,8 @@ class Peer:
         """
         if max_local_batch is not None and max_local_batch < 1:
             raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
-        self.wait_view()
-        sampler = ElasticSampler(num_samples=length(dataset), global_batch=global_batch, epochs=epochs, seed=seed)
-        return self._session.share.batches(dataset, sampler, self._session.begin_batch, max_local_batch)
+        order = {"global_batch": global_batch, "epochs": epochs, "seed": seed}
+        return self._session.batches(dataset, max_local_batch, **order)
 
     def leave(self) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent.
@@ -353,9 +344,4 @@ class Peer:
 
     def _defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        return self._session.defer(interruption)
-
-    def _view(self) -> View:
-        if self._session.view is None:
-            raise ShoalError("this peer has no seat yet: call wait_view, or construct p2p.DataParallel, first")
-        return self._session.view
+        return self._session.membership.defer(interruption)
