@@ -18,7 +18,8 @@ from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..config import LoopConfig
 from ..errors import RegistryError, RemoteProtocolError, ShoalError
-from ..host.registry import Registry, Role
+from ..host.entry import Role
+from ..host.registry import Registry
 from ..memory.shared_runner import RunState, SharedRunner
 from ..net.frames import Delivery, Frames, Segment, Taken
 from ..net.parcels import Packer

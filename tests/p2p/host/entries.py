@@ -4,7 +4,8 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from p2p.host.registry import Entry, Registry, Role
+from p2p.host.entry import Entry, Role
+from p2p.host.registry import Registry
 
 
 def registry(home: Path) -> Registry:

@@ -13,7 +13,7 @@ from gossip import effects as fx
 from gossip import messages as m
 from p2p.config import LoopConfig
 from p2p.errors import RegistryError
-from p2p.host.registry import Entry, Role
+from p2p.host.entry import Entry, Role
 from p2p.loop.neighbours import claim_of
 from p2p.loop.seat_request import RUN_IS_OVER, SeatRequest
 from p2p.loop.seeds import Seeds
