@@ -55,7 +55,8 @@ from .cores import LAYOUT, NOTHING, core, founder, joiner, say, seated, view_wit
 from .members import LINEAGE, A, B, C, claim
 
 LAW = settings(suppress_health_check=list(HealthCheck))
-CODEC, WIRE = Codec([Envelope, AcceptorRecord]), Codec([Envelope])
+CODEC, WIRE = Codec([Envelope, AcceptorRecord], is_bounded=False), Codec([Envelope], is_bounded=False)
+"""The cores stand more than the wire lets through."""
 
 STRANGER = Member("stranger", 1)
 DELAYS_S = (0.0, 0.01, 0.25, 0.5, 1.0, 3.0, 30.0, 1e4, 1e9, -0.1, -2.0, -1e4, -1e9)

@@ -261,6 +261,19 @@ def test_news_of_a_peer_that_cannot_be_harms_nobody(swarm: Swarm, contact: Conta
     stop([peer])
 
 
+@pytest.mark.parametrize("peer_id", ["f" * 1000, "../../etc/passwd", ""], ids=["long", "path", "empty"])
+def test_a_peer_whose_name_is_none_is_not_looked_for(swarm: Swarm, peer_id: str) -> None:
+    peer = swarm.start(STREAM)
+    peer.expect_step(3)
+    claim = Claim(STRANGER, State.ALIVE, Contact("ipc:///nowhere/x", "ipc:///nowhere/y", 1, 1, read_host()))
+    news = ENVELOPES.encode(Envelope(Member("e" * 16, 1), NO_VIEW, m.Ping(7, (claim,))))
+    named = news.replace(msgpack.packb(STRANGER.peer_id), msgpack.packb(peer_id))
+    Intruder(swarm, peer).send("control", [[named]])
+    peer.expect("dropped 1")
+    stop([peer])
+    assert [line for line in peer.stderr if "Member.peer_id is not 16 hex digits" in line] == peer.stderr
+
+
 SHOW_VIEW = """
 import sys
 from gossip import View
