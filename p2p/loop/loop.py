@@ -17,7 +17,7 @@ from gossip import messages as m
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..config import LoopConfig
-from ..errors import RegistryError, RemoteProtocolError, ShoalError
+from ..errors import RegistryError, RemoteProtocolError
 from ..host.entry import Role
 from ..host.registry import Registry
 from ..memory.shared_runner import RunState, SharedRunner
@@ -243,7 +243,7 @@ class Loop:
     def crash(self, error: BaseException) -> None:
         """Nothing can be driven any more."""
         logger.error("the loop of peer %s failed", self.core.me, exc_info=error)
-        self.inbox.tell(ShoalError(f"the loop of this peer failed: {error!r}; see the log"))
+        self.inbox.tell_crash(error)
 
     def close(self) -> None:
         """Let go of everything, apart from the arena of a peer that comes back."""

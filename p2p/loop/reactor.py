@@ -142,8 +142,12 @@ class Reactor:
                 self.drive_lock.stand_by()
         finally:
             with self.drive_lock.hold():
-                self._work.close()
-                self.ended.set()
+                try:
+                    self._work.close()
+                except Exception as error:
+                    self._crash(error)
+                finally:
+                    self.ended.set()
 
     def _drive(self) -> None:
         try:

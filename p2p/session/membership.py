@@ -69,6 +69,7 @@ class Membership:
 
     def check_usable(self) -> None:
         """Raise why this peer cannot go on, if it cannot."""
+        self.unusable = self.unusable or self.loop.inbox.crash
         if self.unusable is not None:
             raise self.unusable
 
@@ -92,10 +93,10 @@ class Membership:
             raise ShoalError(
                 "this peer asked for its seat without this model: construct one p2p.DataParallel, before anything else"
             )
+        self.check_usable()
         history = self.history
         if history.view is not None:
             return history.view
-        self.check_usable()
         self._replica, self._has_asked = replica, True
         limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
         deadline = self.loop.now() + limit_s
@@ -104,7 +105,7 @@ class Membership:
         while history.view is None:
             left_s = max(0.0, deadline - self.loop.now())
             try:
-                arrival = self.loop.inbox.notices.get(timeout=min(left_s, REMIND_S))
+                arrival = self.next_notice(min(left_s, REMIND_S))
                 self.take_in(arrival)
             except Empty:
                 if left_s <= REMIND_S:
@@ -185,7 +186,7 @@ class Membership:
 
     def next_notice(self, timeout: float) -> Notice:
         """Of the loop that there is then: a peer may come back meanwhile."""
-        return self.loop.inbox.notices.get(timeout=timeout)
+        return self.loop.inbox.next(timeout)
 
     def take_in(self, arrival: Notice) -> None:
         """What the loop says of steps and views becomes what the script sees; an error is raised."""
