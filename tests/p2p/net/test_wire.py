@@ -325,7 +325,8 @@ def test_the_number_of_a_view_has_room_on_the_board_of_a_host() -> None:
 @pytest.mark.parametrize("name", ["control", "data", "host", "remote_control", "remote_data"])
 def test_where_a_peer_is_reached_is_said_in_few_words(name: str) -> None:
     def frame(text: str) -> bytes:
-        contact = replace(Contact("ipc:///c", "ipc:///d", 1, 1), **{name: "x" * 64})
+        marked: dict[str, Any] = {name: "x" * 64}
+        contact = replace(Contact("ipc:///c", "ipc:///d", 1, 1), **marked)
         news = ENVELOPES.encode(Envelope(A, NO_VIEW, Ping(7, (Claim(B, State.ALIVE, contact),))))
         return news.replace(msgpack.packb("x" * 64), msgpack.packb(text))
 
