@@ -27,7 +27,10 @@ from .step.receipts import Receipt
 
 
 class Peer:
-    """One member of a swarm. Made by `join`; for the thread that made it, which is the training thread.
+    """One member of a swarm. Made by `join`, for one thread after the other.
+
+    A call while another thread is in one, or has a step open, raises `ShoalError`, which names both; but `leave` ends
+    what the other has called, and `status` may be asked at any time. In a forked child every call raises.
 
     `with p2p.join() as peer:` calls `leave` at the end. If `RemovedFromView` ends the block, it is printed as one line,
     and raised on as `SystemExit(3)`, so that whoever has started this process can tell it from a failure.
@@ -101,6 +104,7 @@ class Peer:
             peer_ids in rank order; `done`, the last committed step; `reason`, why the view is as it is, or why there is
             none; `dropped_frames`, how many by reason ("invalid", "no link", "queue full", "refused").
         """
+        self._session.callers.check_process("peer.status")
         return describe(self._session.loop, self._config.swarm)
 
     def on_view_change(self, listener: Callable[[View], None]) -> None:
@@ -111,6 +115,7 @@ class Peer:
         Args:
             listener: takes the new view; called after those that were given before, for as long as this peer lives.
         """
+        self._session.callers.check_process("peer.on_view_change")
         self._session.history.listeners.append(listener)
 
     # Taking part.
@@ -138,7 +143,7 @@ class Peer:
             QuorumLost: too many members were gone before step 0.
             ShoalError: this peer has left before it had a seat.
         """
-        return self._session.membership.wait_view(timeout_s)
+        return self._session.wait_view(timeout_s)
 
     def barrier(self) -> None:
         """Return when every member has called it: a step of its own, or the end of one begun with `commit=False`.
@@ -175,6 +180,7 @@ class Peer:
             TypeError: no size, or no type that can be reduced.
             ValueError: a size is negative.
         """
+        self._session.callers.check_process("peer.empty")
         return empty_tensor(shape, dtype, self._session.empty)
 
     @overload
@@ -329,7 +335,12 @@ class Peer:
         thread, socket or registry entry, and every operation raises `ShoalError`; `view`, `done` and `receipt` stay.
         """
         self._session.leave()
-        atexit.unregister(self.leave)
+        atexit.unregister(self._end)
+
+    def _end(self) -> None:
+        """Of the `with` block, or of the interpreter; a forked child comes to these, too, and is no peer."""
+        if not self._session.callers.is_fork:
+            self.leave()
 
     def __enter__(self) -> Self:
         return self
@@ -337,7 +348,7 @@ class Peer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.leave()
+        self._end()
         if isinstance(error, RemovedFromView):
             sys.stderr.write(f"shoal: {error}\n")
             raise SystemExit(error.exit_code) from error

@@ -61,6 +61,7 @@ class ScriptStep:
 
     Attributes:
         number: of the step.
+        session: of the peer.
     """
 
     def __init__(self, session: Session, what: str) -> None:
@@ -70,31 +71,31 @@ class ScriptStep:
         session.show_state()
         self.number = session.history.done + 1
         self.is_open = True
-        self._session = session
+        self.session = session
         self._calls: list[AllReduceCall] = []
         self._is_committed = False
 
     def add(self, call: AllReduceCall) -> None:
         """Submit one more operation."""
         self._calls.append(call)
-        self._session.submit(call.operation)
+        self.session.submit(call.operation)
 
     def commit(self) -> None:
         """Wait until all members have finished the step, and write its results. The first time; then there they are."""
         if self.is_open:
             self.is_open = False
-            self._session.commit()
+            self.session.commit()
             self._is_committed = True
             for call in self._calls:
                 call.hand_out()
-            self._session.history.announce()
+            self.session.history.announce()
         elif not self._is_committed:
             raise ShoalError(f"step {self.number}, of which this operation was one, was given up: call it again")
 
     def withdraw(self, error: BaseException) -> None:
         """Take everything back: `error` ended the block."""
         self.is_open = False
-        self._session.withdraw(f"{type(error).__name__} ended a `peer.step` block of peer {self._session.loop.peer_id}")
+        self.session.withdraw(f"{type(error).__name__} ended a `peer.step` block of peer {self.session.loop.peer_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,8 @@ class Handle:
                 untouched.
             ShoalError: the step was given up before.
         """
-        self._step.commit()
+        with self._step.session.callers.call("the `wait` of a handle"):
+            self._step.commit()
 
 
 class Calls:
@@ -144,6 +146,12 @@ class Calls:
         """See `Peer.all_reduce`."""
         if async_op and not commit:
             raise ValueError("async_op=True and commit=False: take one, or use `async_op` for several at a time")
+        with self._session.callers.call("peer.all_reduce"):
+            return self._all_reduce(tensor, op, algorithm, out=out, async_op=async_op, commit=commit)
+
+    def _all_reduce(
+        self, tensor: Any, op: str, algorithm: str | None, *, out: Any, async_op: bool, commit: bool
+    ) -> Handle | None:
         if self._block is not None:
             if async_op or not commit:
                 raise ShoalError(IN_BLOCK)
@@ -172,17 +180,19 @@ class Calls:
     def barrier(self) -> None:
         """See `Peer.barrier`."""
         one = np.ones(1, np.int64)
-        self._session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
-        self._session.history.announce()
+        with self._session.callers.call("peer.barrier"):
+            self._session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
+            self._session.history.announce()
 
     @contextmanager
     def step(self, samples: int | None) -> Iterator[Step]:
         """See `Peer.step`."""
         if samples is not None and samples < 0:
             raise ValueError(f"the number of samples must be at least 0, is {samples}")
-        share = self._session.share
-        counts = count_samples(share.slice if samples is None else (UNKNOWN_SAMPLE, samples))
-        step = self._block = ScriptStep(self._session, BY_HAND)
+        share, callers = self._session.share, self._session.callers
+        with callers.call("peer.step"):
+            counts = count_samples(share.slice if samples is None else (UNKNOWN_SAMPLE, samples))
+            step = self._block = ScriptStep(self._session, BY_HAND)
         try:
             self._session.submit(counts)
             yield Step(step.number)
@@ -191,9 +201,10 @@ class Calls:
             raise
         finally:
             self._block = None
-        step.commit()
-        if samples is None:
-            share.spend()
+        with callers.call("peer.step"):
+            step.commit()
+            if samples is None:
+                share.spend()
 
 
 def count_samples(slice: tuple[int, int]) -> Operation:

@@ -164,16 +164,23 @@ class Membership:
         self.unusable = ShoalError(INTERRUPTED)
         self.post(self.loop.leave)
 
-    def leave(self) -> None:
-        """Tell the others, wait until they can do without this peer, and close. Idempotent."""
+    def leave(self, *, is_aside: bool = False) -> None:
+        """Tell the others, wait until they can do without this peer, and close. Idempotent.
+
+        Args:
+            is_aside: another thread waits for what it has called, and is told that this peer has left.
+        """
         if self._left:
             return
         self._left, self.unusable = True, ShoalError(LEFT)
-        self.post(self.loop.leave)
+        reactor = self.loop.reactor
+        if is_aside:
+            self.loop.inbox.tell(self.unusable)
+        reactor.post(self.loop.leave, is_aside=is_aside)
         try:
-            self.loop.reactor.ended.wait(self._config.leave_timeout_s)
+            reactor.ended.wait(self._config.leave_timeout_s)
         finally:
-            self.loop.reactor.stop()
+            reactor.stop(is_aside=is_aside)
             self.history.note(self.loop.inbox.moments)
             self.history.close()
             self._is_closed = True

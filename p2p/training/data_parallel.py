@@ -224,6 +224,7 @@ class DataParallel(torch.nn.Module):
 
     def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
         """Copy a finished gradient into its bucket, and submit the buckets whose turn has come."""
+        self._session.callers.check_pass()
         if not self._in_pass:
             self._begin_pass(parameter)
         if not self._under_no_sync:
@@ -243,7 +244,8 @@ class DataParallel(torch.nn.Module):
         else:
             self._in_pass = True
             self._share.accumulate()
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
+        end = self._session.callers.follow_pass(self._end_pass, torch._C._current_graph_task_id)
+        torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _add(self, parameter: torch.Tensor) -> Bucket:
         bucket, index = self._place[parameter]

@@ -1,0 +1,179 @@
+"""Calls from where none may come, two threads at once and forked children: they raise, and nothing else changes."""
+
+import re
+import signal
+
+import pytest
+
+from tests.live.swarm import Swarm
+
+TWO_THREADS = """
+import sys, threading
+import numpy as np
+import p2p
+
+def call():
+    total = np.ones(3)
+    try:
+        peer.all_reduce(total)
+        print("sum", total.tolist(), peer.done)
+    except p2p.ShoalError as error:
+        print("refused", error)
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    if peer.rank:
+        sys.stdin.readline()
+        call()
+    else:
+        threads = [threading.Thread(target=call, name=name) for name in ("first", "second")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    call()
+"""
+
+
+def test_of_two_threads_that_call_at_once_one_raises_and_the_other_gets_its_sum(swarm: Swarm) -> None:
+    both, waited_for = swarm.start_all(2, TWO_THREADS)
+    refusal = both.expect("refused")
+    assert re.match(
+        r"refused peer\.all_reduce was called in thread '(first|second)', and peer\.all_reduce in thread "
+        r"'(?!\1)(first|second)', which is in it",
+        refusal,
+    )
+    waited_for.tell("go on")
+    assert [both.end(), waited_for.end()] == [0, 0], both.report() + waited_for.report()
+    sums = ["sum [2.0, 2.0, 2.0] 1", "sum [2.0, 2.0, 2.0] 2"]
+    assert both.stdout[1:] == [refusal, *sums] and waited_for.stdout[1:] == sums
+    assert not both.stderr and not waited_for.stderr
+
+
+STEP_OF_ANOTHER = """
+import threading
+import numpy as np
+import p2p
+
+def calls():
+    for call in (lambda: peer.all_reduce(np.ones(3)), peer.barrier, peer.wait_view, peer.step().__enter__):
+        try:
+            call()
+        except p2p.ShoalError as error:
+            print("refused", error)
+
+def in_thread(target):
+    thread = threading.Thread(target=target, name="other")
+    thread.start()
+    thread.join()
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    total = np.ones(3)
+    with peer.step(samples=1):
+        in_thread(calls)
+        peer.all_reduce(total)
+    print("sum", total.tolist())
+    handle = peer.all_reduce(total, async_op=True)
+    in_thread(calls)
+    handle.wait()
+    in_thread(lambda: peer.all_reduce(total))
+    print("end", peer.done, peer.world_size)
+"""
+
+
+def test_a_call_while_another_thread_has_a_step_open_raises_and_the_step_is_as_it_was(swarm: Swarm) -> None:
+    peer = swarm.start(STEP_OF_ANOTHER)
+    assert peer.end() == 0, peer.report()
+    refusals = [line for line in peer.stdout if line.startswith("refused")]
+    for opener, some in (("peer.step", refusals[:4]), ("peer.all_reduce", refusals[4:])):
+        assert [line.split()[1] for line in some] == ["peer.all_reduce", "peer.barrier", "peer.wait_view", "peer.step"]
+        assert all(f"in thread 'other', and {opener} in thread 'MainThread', which has a step" in line for line in some)
+    assert [line for line in peer.stdout[1:] if line not in refusals] == ["sum [1.0, 1.0, 1.0]", "end 3 1"]
+
+
+LEAVE_ASIDE = """
+import sys, threading
+import numpy as np
+import p2p
+
+def train():
+    try:
+        while True:
+            peer.all_reduce(np.ones(3))
+            print("step", peer.done)
+            if peer.rank and peer.done == 20:
+                sys.stdin.readline()
+    except p2p.ShoalError as error:
+        print("told", error)
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    thread = threading.Thread(target=train)
+    thread.start()
+    if peer.rank:
+        thread.join()
+    else:
+        sys.stdin.readline()
+thread.join()
+print("left")
+"""
+
+
+@pytest.mark.parametrize("word", [None, signal.SIGTERM], ids=["leave", "SIGTERM"])
+def test_who_leaves_ends_what_another_thread_has_called(swarm: Swarm, word: signal.Signals | None) -> None:
+    """Whether it is asked by its script, or by a signal, which is not for the thread that trains."""
+    leaver, other = swarm.start_all(2, LEAVE_ASIDE)
+    leaver.expect_step(20)
+    if word is None:
+        leaver.tell("leave")
+    else:
+        leaver.send_signal(word)
+    leaver.expect("told this peer has left its swarm")
+    assert leaver.end() == (0 if word is None else 128 + word), leaver.report()
+    other.tell("go on")
+    other.expect_step(40)
+    other.send_signal(signal.SIGTERM)
+    assert other.end() == 128 + signal.SIGTERM, other.report()
+
+
+FORKS = """
+import os, sys
+import numpy as np
+import p2p
+
+total = np.ones(3)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    handle = peer.all_reduce(np.ones(2), async_op=True)
+    child = os.fork()
+    if not child:
+        calls = (
+            lambda: peer.all_reduce(total), peer.barrier, peer.wait_view, peer.step().__enter__, handle.wait,
+            peer.leave, peer.status, lambda: peer.empty(3), lambda: peer.on_view_change(print),
+        )
+        for call in calls:
+            try:
+                call()
+            except p2p.ShoalError as error:
+                print("refused", error)
+        sys.exit(7)  # out of the block, and past what the peer has registered for the end
+    print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    handle.wait()
+    peer.all_reduce(total)
+    print("end", peer.done, total.tolist(), child, os.getpid())
+"""
+
+
+def test_every_call_in_a_forked_child_raises_and_its_end_changes_nothing(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, FORKS)
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report() + peers[1].report()
+    for peer in peers:
+        *refusals, ended, end = peer.stdout[1:]
+        child, parent = end.split()[-2:]
+        said = f"was called in process {child}, a forked child of process {parent}, which is the peer"
+        assert ended == "ended 7" and end.startswith("end 2 [2.0, 2.0, 2.0]"), peer.report()
+        assert len(refusals) == 9 and all(said in line for line in refusals), peer.report()
+        assert not peer.stderr
