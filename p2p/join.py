@@ -8,12 +8,15 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Final
 
 from .config import PeerConfig
 from .errors import ShoalError
 from .peer import Peer
 from .session.stacks import show_on
+
+DEFAULTS: Final[dict[int, Any]] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+"""What the interpreter does with the signals at which a peer leaves."""
 
 
 def join(
@@ -43,7 +46,8 @@ def join(
     Changes what this process does at its end. A peer that has not left does so when the interpreter ends. If the script
     has no `sys.excepthook` of its own, it gets one that prints an error of shoal as one line, without a traceback.
     Called in the main thread, and if the script has no handlers of its own, SIGTERM and SIGINT raise `SystemExit(143)`
-    and `KeyboardInterrupt` there, so that the peer leaves, and SIGUSR1 prints where each thread is to stderr.
+    and `KeyboardInterrupt` there, so that the peer leaves, and SIGUSR1 prints where each thread is to stderr. A forked
+    child is no peer: there these signals, and the end, do what they do in a process without shoal.
 
     Args:
         swarm: those who may meet; 1 to 64 letters, digits, `.`, `_` or `-` (SHOAL_SWARM; "default").
@@ -101,10 +105,10 @@ def join(
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _print_error
     peer = Peer(PeerConfig.from_environment(os.environ, **given))
-    atexit.register(peer.leave)
+    atexit.register(peer._end)
     if threading.current_thread() is threading.main_thread():
-        _let_leave(peer, signal.SIGTERM, signal.SIG_DFL, lambda: SystemExit(128 + signal.SIGTERM))
-        _let_leave(peer, signal.SIGINT, signal.default_int_handler, KeyboardInterrupt)
+        _let_leave(peer, signal.SIGTERM, lambda: SystemExit(128 + signal.SIGTERM))
+        _let_leave(peer, signal.SIGINT, KeyboardInterrupt)
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL and sys.__stderr__ is not None:
             show_on(signal.SIGUSR1, sys.__stderr__)
     return peer
@@ -114,19 +118,32 @@ class _Handler:
     """Ends the script with an exception, when its peer can be interrupted."""
 
     def __init__(self, peer: Peer, make: Callable[[], BaseException]) -> None:
-        self._peer, self._make = peer, make
+        self._peer, self._make, self._pid = peer, make, os.getpid()
 
     def __call__(self, received: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # a handler of the script's own passes it on, in a forked child
+            signal.signal(received, DEFAULTS[received])
+            signal.raise_signal(received)
+            return
         interruption = self._make()
         if not self._peer._defer(interruption):
             raise interruption
 
 
-def _let_leave(peer: Peer, number: signal.Signals, default: object, make: Callable[[], BaseException]) -> None:
+def _let_leave(peer: Peer, number: signal.Signals, make: Callable[[], BaseException]) -> None:
     """Make a signal end the script with an exception, so that the peer leaves. A handler of the script's own stays."""
     before = signal.getsignal(number)
-    if before is default or isinstance(before, _Handler):
+    if before is DEFAULTS[number]:
+        os.register_at_fork(after_in_child=_forget_handlers)
+    if before is DEFAULTS[number] or isinstance(before, _Handler):
         signal.signal(number, _Handler(peer, make))
+
+
+def _forget_handlers() -> None:
+    """In a forked child, which is no peer: its signals do what they do in a process without shoal."""
+    for number, default in DEFAULTS.items():
+        if isinstance(signal.getsignal(number), _Handler):
+            signal.signal(number, default)
 
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -177,3 +177,43 @@ def test_every_call_in_a_forked_child_raises_and_its_end_changes_nothing(swarm: 
         assert ended == "ended 7" and end.startswith("end 2 [2.0, 2.0, 2.0]"), peer.report()
         assert len(refusals) == 9 and all(said in line for line in refusals), peer.report()
         assert not peer.stderr
+
+
+SIGNALLED = """
+import os, signal, sys
+import p2p
+
+def run(number, handler):
+    heard, said = os.pipe()
+    if handler is not None:
+        before = signal.getsignal(number)
+        signal.signal(number, lambda *arguments: before(*arguments))
+    child = os.fork()
+    if not child:
+        try:
+            os.write(said, b".")
+            while True:
+                pass
+        except KeyboardInterrupt:
+            os._exit(9)
+    os.read(heard, 1)
+    os.kill(child, number)
+    print(signal.Signals(number).name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    for handler in (None, "own"):
+        for number in (signal.SIGINT, signal.SIGTERM) + ((signal.SIGUSR1,) if handler is None else ()):
+            run(number, handler)
+    peer.barrier()
+    print("end", peer.done)
+"""
+
+
+def test_signals_end_a_forked_child_as_if_there_was_no_shoal(swarm: Swarm) -> None:
+    """Also where a handler of the script's own passes them on to those that `p2p.join` has set."""
+    peer = swarm.start(SIGNALLED)
+    assert peer.end() == 0, peer.report()
+    ends = ["SIGINT 9", "SIGTERM -15"]
+    assert peer.stdout[1:] == [*ends, "SIGUSR1 -10", *ends, "end 1"] and not peer.stderr, peer.report()
