@@ -241,8 +241,8 @@ class Peer:
                 more than 4 members), `direct` beyond.
             out: takes the result instead, and `tensor` is not written. Contiguous, of the same shape and type, memory
                 of its own; undefined until this returns.
-            async_op: return at once. All operations up to the first `wait` of one of their handles are one step, in
-                the order of the calls, the same on every peer; nothing else can be called before that, and the
+            async_op: return at once. All operations up to the first `wait`, of the peer or of a handle, are one step,
+                in the order of the calls, the same on every peer; nothing else can be called before that, and the
                 tensors must not be written. Each holds its input, and memory for its result, until then.
             commit: wait until all members have the result; False: see above.
 
@@ -259,6 +259,19 @@ class Peer:
             ShoalError: another step is open, or this peer has left.
         """
         return self._calls.all_reduce(tensor, op, algorithm, out=out, async_op=async_op, commit=commit)
+
+    def wait(self) -> None:
+        """Return when all operations with `async_op` that are open are committed, and their results in the tensors.
+
+        The same as `wait` of one of their handles, for a script that has dropped them. If none is open it returns at
+        once.
+
+        Raises:
+            OperationMismatch, OperationInterrupted, QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: as
+                `Handle.wait`.
+            ShoalError: another thread has them open, or this peer has left.
+        """
+        self._calls.wait()
 
     def step(self, samples: int | None = None) -> AbstractContextManager[Step]:
         """`with peer.step(samples=n):` makes one step of all operations in the block, committed at its end.

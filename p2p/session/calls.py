@@ -20,7 +20,7 @@ from ..step.receipts import UNKNOWN_SAMPLE
 from .session import Session
 from .tensors import Buffers, as_array, as_result
 
-ASYNCHRONOUS = "asynchronous operations are open: call `wait` of one of their handles first"
+ASYNCHRONOUS = "asynchronous operations are open: call `peer.wait()`, or `wait` of one of their handles, first"
 BY_HAND = "a `with peer.step()` block is open: its operations are committed at its end, so call this after it"
 IN_BLOCK = (
     "operations in a `with peer.step()` block are asynchronous, and committed at its end: "
@@ -172,6 +172,13 @@ class Calls:
             call.hand_out()
             self._session.history.announce()
         return None
+
+    def wait(self) -> None:
+        """See `Peer.wait`."""
+        with self._session.callers.call("peer.wait"):
+            self._session.membership.check_usable()
+            if self._asynchronous is not None and self._asynchronous.is_open:
+                self._asynchronous.commit()
 
     def _new(self, array: Array) -> Array:
         """Memory for a result, while others of the same size are open."""
