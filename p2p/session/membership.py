@@ -88,12 +88,12 @@ class Membership:
             JoinRefused: the swarm trains something else.
             JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
         """
+        self.check_usable()
         replica = replica or self._replica
         if self._has_asked and replica is not self._replica:
             raise ShoalError(
                 "this peer asked for its seat without this model: construct one p2p.DataParallel, before anything else"
             )
-        self.check_usable()
         history = self.history
         if history.view is not None:
             return history.view

@@ -400,7 +400,7 @@ with p2p.join() as peer:
     print("here", peer.peer_id)
     peer.all_reduce(ones)
     handle = peer.all_reduce(ones, async_op=True)
-calls = peer.barrier, lambda: peer.all_reduce(ones), peer.step().__enter__, handle.wait
+calls = peer.barrier, lambda: peer.all_reduce(ones), peer.step().__enter__, handle.wait, peer.wait, peer.wait_view
 for call in calls:
     try:
         call()
@@ -414,4 +414,4 @@ def test_who_calls_an_operation_after_leaving_hears_that_it_has_left(swarm: Swar
     peer = swarm.start(CALL_AFTERWARDS)
     assert peer.end() == 0, peer.report()
     told = "ShoalError this peer has left its swarm: call `p2p.join` to be another one"
-    assert peer.stdout[1:] == [told] * 4 + ["end 1 1 [1.0, 1.0, 1.0]"]
+    assert peer.stdout[1:] == [told] * 6 + ["end 1 1 [1.0, 1.0, 1.0]"]

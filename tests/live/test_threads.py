@@ -1,4 +1,4 @@
-"""Training in several threads: one after the other it works; what comes in the middle of a backward pass raises."""
+"""Training from where it may come, several threads in turn, and from where it may not: it raises, and says why."""
 
 import pytest
 
@@ -154,3 +154,27 @@ def test_a_model_trains_in_no_forked_child(swarm: Swarm) -> None:
     calls = [line.split(" was called in process ")[0] for line in refusals]
     assert calls == ["refused a forward pass", "refused loss.backward", "refused p2p.DataParallel"], peer.report()
     assert (evaluated, ended, end) == ("evaluated True", "ended 7", "end 1")
+
+
+AFTER_LEAVING = (
+    START
+    + """
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    model = p2p.DataParallel(peer, module, optimizer)
+    prepared = loss_of(model)
+for call in prepared.backward, lambda: p2p.DataParallel(peer, module, optimizer):
+    try:
+        call()
+    except p2p.ShoalError as error:
+        print(type(error).__name__, error)
+print("end", peer.done)
+"""
+)
+
+
+def test_a_backward_pass_after_leaving_says_that_the_peer_has_left(swarm: Swarm) -> None:
+    peer = swarm.start(AFTER_LEAVING)
+    assert peer.end() == 0, peer.report()
+    told = "ShoalError this peer has left its swarm: call `p2p.join` to be another one"
+    assert peer.stdout[1:] == [told] * 2 + ["end 0"], peer.report()
