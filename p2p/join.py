@@ -26,6 +26,7 @@ def join(
     min_peers: int | None = None,
     policy: str | None = None,
     receipts: str | os.PathLike[str] | None = None,
+    receipts_full: str | None = None,
     join_timeout_s: float | None = None,
     step_timeout_s: float | None = None,
     leave_timeout_s: float | None = None,
@@ -57,6 +58,8 @@ def join(
             are proven dead) or `majority`; the founder's value counts (SHOAL_POLICY; `live`).
         receipts: folder for a receipt per committed step, about 200 bytes and 100 per member, and for timings
             (SHOAL_RECEIPTS; none).
+        receipts_full: what to do when they cannot be written any more: `warn`, that is say so once and go on without,
+            or `stop`, that is leave, and raise `ShoalError` at the next step (SHOAL_RECEIPTS_FULL; `warn`).
         join_timeout_s: seconds to wait for a seat, and for the first `min_peers` peers (600).
         step_timeout_s: seconds to wait for a step to commit; longer than the slowest member's backward pass (600).
         leave_timeout_s: seconds to wait, when leaving, for the others to agree on a view without this peer (5).
@@ -76,7 +79,7 @@ def join(
         A peer without a seat. Use it in a `with` block, or call `Peer.leave`.
 
     Raises:
-        ValueError: a number or `policy` is out of range.
+        ValueError: a number, `policy` or `receipts_full` is out of range.
         RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
         NetworkError: an address cannot be used.
         SecurityError: there is no key that keeps strangers out.
@@ -89,6 +92,7 @@ def join(
         "min_peers": min_peers,
         "policy": policy,
         "receipts": None if receipts is None else Path(receipts),
+        "receipts_full": receipts_full,
         "join_timeout_s": join_timeout_s,
         "step_timeout_s": step_timeout_s,
         "leave_timeout_s": leave_timeout_s,

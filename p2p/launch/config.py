@@ -19,6 +19,7 @@ class LaunchConfig:
         min_peers: the swarm's first step waits for this many; None: for `num_peers`.
         home: the registry folder; None: `registry.default_home`.
         receipts: folder for the peers' receipts; None: they write none.
+        receipts_full: `warn` or `stop`; None: as for `p2p.join`.
         tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
         grace_s: a peer that was asked to leave is killed after this.
     """
@@ -31,6 +32,7 @@ class LaunchConfig:
     min_peers: int | None = None
     policy: str | None = None
     receipts: Path | None = None
+    receipts_full: str | None = None
     tcp: TcpOptions = field(default_factory=TcpOptions)
     grace_s: float = 10.0
 
@@ -47,6 +49,8 @@ class LaunchConfig:
             raise LaunchError(f"--min-peers must be at least 1, got {self.min_peers}")
         if self.policy not in (None, "live", "majority"):
             raise LaunchError(f"--policy must be live or majority, got {self.policy!r}")
+        if self.receipts_full not in (None, "warn", "stop"):
+            raise LaunchError(f"--receipts-full must be warn or stop, got {self.receipts_full!r}")
         if not self.script.is_file():
             what = "is not a file" if self.script.exists() else "does not exist"
             raise LaunchError(f"the script {self.script} {what}")
@@ -67,6 +71,8 @@ def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str
         added["SHOAL_HOME"] = str(config.home.absolute())
     if config.receipts is not None:
         added["SHOAL_RECEIPTS"] = str(config.receipts.absolute())
+    if config.receipts_full is not None:
+        added["SHOAL_RECEIPTS_FULL"] = config.receipts_full
     # Left to itself, glibc gives the memory of each large frame back to the system, and faults it in again for the
     # next: a tenth of the time of a 16 MB all-reduce.
     memory = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}

@@ -44,15 +44,17 @@ class Membership:
         self._config = config
         self._incarnations = Incarnations(config)
         self.loop = self._incarnations.loop
+        self.unusable: ShoalError | None = None
+        self._unrecorded: ShoalError | None = None
         try:
-            ledger = Ledger.open(config.receipts, self.loop.peer_id)
+            ledger = Ledger.open(config.receipts, self.loop.peer_id, self._cannot_record)
+            self.check_usable()
         except ShoalError:
             self.loop.reactor.start()
             self.loop.reactor.stop()
             raise
         self.share = Share(self.loop.peer_id)
         self.history = History(self.share, ledger)
-        self.unusable: ShoalError | None = None
         self._replica = Replica(("", b""), self.share.pack, self.share.load, compare_with_nothing)
         self._has_asked, self._complete = False, -2
         self._left = self._is_closed = False
@@ -76,6 +78,17 @@ class Membership:
     def post(self, command: Callable[[], None]) -> None:
         """Have the loop run `command`, soon."""
         self.loop.reactor.post(command)
+
+    def _cannot_record(self, why: str) -> None:
+        """The ledger says why there are no more receipts."""
+        if self._config.receipts_full == "warn":
+            logger.warning("%s; this peer goes on without receipts, since receipts_full is `warn`", why)
+            return
+        self._unrecorded = ShoalError(
+            f"{why}; this peer leaves, since receipts_full is `stop`: make room and join again"
+        )
+        self.unusable = self.unusable or self._unrecorded
+        self.post(self.loop.leave)
 
     # A seat.
 
@@ -183,6 +196,8 @@ class Membership:
             reactor.stop(is_aside=is_aside)
             self.history.note(self.loop.inbox.moments)
             self.history.close()
+            if self._unrecorded is not None and self._unrecorded.__traceback__ is None:
+                logger.error("%s", self._unrecorded)  # which no call has raised
             self._is_closed = True
 
     def defer(self, interruption: BaseException) -> bool:

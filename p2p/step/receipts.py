@@ -4,10 +4,13 @@ A receipt holds the agreed part only: the same bytes at every member. What diffe
 committed, when it learned of a death) goes into a second file beside it.
 """
 
+import errno
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy.typing as npt
 
@@ -18,6 +21,9 @@ from ..errors import ShoalError
 
 UNKNOWN_SAMPLE = -1
 """First sample of a member whose samples were not handed out by `peer.batches`."""
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the kernel says of a disk on which there is no room, for anybody or for this user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,30 +81,45 @@ class Moment:
 
 
 class Ledger:
-    """Appends receipts and moments to `<folder>/<peer_id>.receipts.jsonl` and `.timings.jsonl`."""
+    """Appends receipts and moments to `<folder>/<peer_id>.receipts.jsonl` and `.timings.jsonl`, as long as it can."""
 
-    def __init__(self, folder: Path, peer_id: str) -> None:
+    def __init__(self, folder: Path, peer_id: str, failed: Callable[[str], None]) -> None:
+        """`failed` is told once why a line cannot be written; from then on none is, in either file."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._receipts = (folder / f"{peer_id}.receipts.jsonl").open("a", buffering=1, encoding="utf-8")
-        self._timings = (folder / f"{peer_id}.timings.jsonl").open("a", buffering=1, encoding="utf-8")
+        self._folder, self._failed = folder, failed
+        self._receipts = (folder / f"{peer_id}.receipts.jsonl").open("ab", buffering=0)
+        self._timings = (folder / f"{peer_id}.timings.jsonl").open("ab", buffering=0)
 
     @staticmethod
-    def open(folder: Path | None, peer_id: str) -> "Ledger | None":
-        """The files of a peer in `folder`, if there is one.
+    def open(folder: Path | None, peer_id: str, failed: Callable[[str], None]) -> "Ledger | None":
+        """The files of a peer in `folder`, if there is one. None also where `failed` was told that the disk is full.
 
         Raises:
             ShoalError: they cannot be written.
         """
         try:
-            return None if folder is None else Ledger(folder, peer_id)
+            return None if folder is None else Ledger(folder, peer_id, failed)
         except OSError as error:
-            raise ShoalError(f"receipts cannot be written to {folder}: {error}") from error
+            why = f"receipts cannot be written to {folder}: {error}"
+            if error.errno not in FULL:
+                raise ShoalError(why) from error
+            failed(why)
+            return None
 
     def record(self, receipt: Receipt) -> None:
-        self._receipts.write(to_line(receipt))
+        self._append(self._receipts, receipt)
 
     def note(self, moment: Moment) -> None:
-        self._timings.write(to_line(moment))
+        self._append(self._timings, moment)
+
+    def _append(self, file: FileIO, record: Receipt | Moment) -> None:
+        line = b"" if file.closed else to_line(record).encode()
+        try:
+            while line:  # the last of a disk that is nearly full may take a part of it
+                line = line[file.write(line) :]
+        except OSError as error:
+            self.close()
+            self._failed(f"receipts cannot be written to {self._folder}: {error}")
 
     def close(self) -> None:
         self._receipts.close()

@@ -129,7 +129,8 @@ def test_bytes_that_are_no_text_are_replaced(shoal: Shoal, script: Callable[[str
 
 PRINT_ENVIRONMENT = """
 import os
-names = ["SHOAL_HOME", "SHOAL_SWARM", "SHOAL_MIN_PEERS", "SHOAL_RECEIPTS", "SHOAL_LAUNCH_INDEX"]
+names = ["SHOAL_HOME", "SHOAL_SWARM", "SHOAL_MIN_PEERS", "SHOAL_RECEIPTS", "SHOAL_RECEIPTS_FULL"]
+names.append("SHOAL_LAUNCH_INDEX")
 print(*[os.environ.get(name, "-") for name in names], int(os.environ["OMP_NUM_THREADS"]) >= 1)
 """
 
@@ -139,10 +140,10 @@ def test_peers_are_told_what_they_are_part_of(
 ) -> None:
     path = script(PRINT_ENVIRONMENT)
     _, stdout, _ = outcome(shoal("-n", "2", path))
-    assert stdout == [f"[{i}] {home} default 2 - {i} True" for i in (0, 1)]
-    options = ["--swarm", "pond", "--home", "h", "--min-peers", "3", "--receipts", "r"]
+    assert stdout == [f"[{i}] {home} default 2 - - {i} True" for i in (0, 1)]
+    options = ["--swarm", "pond", "--home", "h", "--min-peers", "3", "--receipts", "r", "--receipts-full", "stop"]
     _, stdout, _ = outcome(shoal("-n", "1", *options, path))
-    assert stdout == [f"[0] {tmp_path}/h pond 3 {tmp_path}/r 0 True"]
+    assert stdout == [f"[0] {tmp_path}/h pond 3 {tmp_path}/r stop 0 True"]
 
 
 def test_options_after_the_script_belong_to_the_script(shoal: Shoal, script: Callable[[str], str]) -> None:

@@ -1,11 +1,11 @@
-"""Calls from where none may come, two threads at once and forked children: they raise, and nothing else changes."""
+"""Calls from where none may come, two threads at once and forked children; and a disk that is full: one clear word."""
 
 import re
 import signal
 
 import pytest
 
-from tests.live.swarm import Swarm
+from tests.live.swarm import Swarm, name
 
 TWO_THREADS = """
 import sys, threading
@@ -217,3 +217,57 @@ def test_signals_end_a_forked_child_as_if_there_was_no_shoal(swarm: Swarm) -> No
     assert peer.end() == 0, peer.report()
     ends = ["SIGINT 9", "SIGTERM -15"]
     assert peer.stdout[1:] == [*ends, "SIGUSR1 -10", *ends, "end 1"] and not peer.stderr, peer.report()
+
+
+FULL = """
+import os, sys
+import numpy as np
+import p2p
+
+def fill_disk():
+    full = os.open("/dev/full", os.O_WRONLY)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if os.path.exists(f"/proc/self/fd/{fd}") and os.readlink(f"/proc/self/fd/{fd}").endswith(".receipts.jsonl"):
+            os.dup2(full, fd)
+
+with p2p.join(receipts_full=os.environ.get("POLICY")) as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    for turn in range(int(sys.argv[1])):
+        if turn == 10 and peer.rank:
+            fill_disk()
+        peer.all_reduce(np.ones(3))
+    print("end", peer.done, peer.world_size)
+"""
+
+
+def test_who_has_no_room_for_receipts_says_so_once_and_goes_on_without(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, FULL, "100")
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report() + peers[1].report()
+    assert [peer.stdout[1:] for peer in peers] == [["end 100 2"]] * 2 and not peers[0].stderr
+    (line,) = peers[1].stderr
+    assert "receipts cannot be written to" in line and "goes on without receipts" in line
+    whole, part = (swarm.receipt_files()[name(peer)] for peer in peers)
+    assert whole.startswith(part) and (whole.count(b"\n"), part.count(b"\n")) == (101, 11)
+
+
+def test_who_has_no_room_for_receipts_ends_if_it_is_told_to_and_the_others_go_on(swarm: Swarm) -> None:
+    swarm.environ["POLICY"] = "stop"
+    goes_on, ends = swarm.start_all(2, FULL, "100")
+    assert [goes_on.end(), ends.end()] == [0, 1], goes_on.report() + ends.report()
+    assert goes_on.stdout[1:] == ["end 100 1"] and not goes_on.stderr and len(ends.stdout) == 1
+    (line,) = ends.stderr
+    assert re.fullmatch(
+        r"shoal: receipts cannot be written to \S+: .*No space left on device; this peer leaves, since .*", line
+    )
+    whole, part = (swarm.receipt_files()[name(peer)] for peer in (goes_on, ends))
+    assert whole.startswith(part) and (whole.count(b"\n"), part.count(b"\n")) == (101, 11)
+
+
+def test_who_has_no_room_for_the_last_receipt_says_so(swarm: Swarm) -> None:
+    """No call comes that could raise it."""
+    swarm.environ["POLICY"] = "stop"
+    peers = swarm.start_all(2, FULL, "11")
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report() + peers[1].report()
+    (line,) = peers[1].stderr
+    assert "receipts cannot be written to" in line and "since receipts_full is `stop`" in line

@@ -39,7 +39,7 @@ def test_what_is_recorded_is_read_again(
     tmp_path_factory: pytest.TempPathFactory, some: list[Receipt], others: list[Moment]
 ) -> None:
     folder = tmp_path_factory.mktemp("ledger") / "made" / "here"
-    ledger = Ledger(folder, "me")
+    ledger = Ledger(folder, "me", pytest.fail)
     for each in some:
         ledger.record(each)
     for moment in others:
@@ -50,7 +50,7 @@ def test_what_is_recorded_is_read_again(
 
 
 def test_a_record_is_on_disk_as_soon_as_it_is_made(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, "me")
+    ledger = Ledger(tmp_path, "me", pytest.fail)
     ledger.record(receipt(0))
     ledger.note(Moment(0.5, "committed", 0))
     assert read_receipts(tmp_path / "me.receipts.jsonl") == [receipt(0)]
@@ -58,9 +58,22 @@ def test_a_record_is_on_disk_as_soon_as_it_is_made(tmp_path: Path) -> None:
     ledger.close()
 
 
+@pytest.mark.parametrize("name", ["receipts", "timings"])
+def test_a_ledger_without_room_says_so_once_and_writes_no_more(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"me.{name}.jsonl").symlink_to("/dev/full")
+    told: list[str] = []
+    ledger = Ledger(tmp_path, "me", told.append)
+    for step in range(3):
+        ledger.record(receipt(step))
+        ledger.note(Moment(0.5, "committed", step))
+    ledger.close()
+    assert told == [f"receipts cannot be written to {tmp_path}: [Errno 28] No space left on device"]
+    assert len(read_receipts(tmp_path / "me.receipts.jsonl") if name == "timings" else []) == (name == "timings")
+
+
 def test_a_second_ledger_of_a_peer_adds_to_the_first(tmp_path: Path) -> None:
     for step in (0, 1):
-        ledger = Ledger(tmp_path, "me")
+        ledger = Ledger(tmp_path, "me", pytest.fail)
         ledger.record(receipt(step))
         ledger.close()
     assert read_receipts(tmp_path / "me.receipts.jsonl") == [receipt(0), receipt(1)]
@@ -86,13 +99,13 @@ def test_the_samples_of_a_receipt_are_those_of_all_members() -> None:
 
 
 def test_nothing_is_written_where_no_folder_is_named() -> None:
-    assert Ledger.open(None, "me") is None
+    assert Ledger.open(None, "me", pytest.fail) is None
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path, "me")
+    ledger = Ledger.open(tmp_path, "me", pytest.fail)
     assert ledger is not None
     ledger.close()
     (tmp_path / "file").touch()
     with pytest.raises(ShoalError, match=r"receipts cannot be written to .*file: .*File exists"):
-        Ledger.open(tmp_path / "file", "me")
+        Ledger.open(tmp_path / "file", "me", pytest.fail)
