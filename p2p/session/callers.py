@@ -9,8 +9,7 @@ calls raise there.
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import ShoalError
@@ -19,12 +18,19 @@ from .attempt import EARLY, Attempt
 BACKWARD_CALL = "loss.backward"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """A thread, and what it has called."""
+    """A thread, and what it has called: a block in which it is in that call."""
 
-    thread: threading.Thread
-    call: str
+    __slots__ = ("_callers", "call", "thread")
+
+    def __init__(self, callers: "Callers", call: str) -> None:
+        self._callers, self.call, self.thread = callers, call, threading.current_thread()
+
+    def __enter__(self) -> None:
+        self._callers.enter(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._callers.leave(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +88,36 @@ class Callers:
                 "peer: call it there, or `p2p.join` here to be a peer of its own"
             )
 
-    @contextmanager
-    def call(self, call: str) -> Iterator[None]:
-        """The calling thread is in `call` now, unless it is in another one already.
+    def call(self, call: str) -> Caller:
+        """A block in which the calling thread is in `call`, unless it is in another one already.
 
         Raises:
-            ShoalError: this is a forked child, or another thread is in a call or has a step open.
+            ShoalError: at its begin, in a forked child, or if another thread is in a call or has a step open.
         """
-        self.check_process(call)
-        me = Caller(threading.current_thread(), call)
-        try:
-            before = self._in_call.setdefault("now", me)  # at one go
-            if before.thread is not me.thread:
-                raise _both(me, before, "is in it")
-            if before is me:  # and not a call that is made of others
-                self._check_step(me)
-            yield
-        finally:
-            if self._in_call.get("now") is me:
-                del self._in_call["now"]
+        return Caller(self, call)
 
-    def _check_step(self, me: Caller) -> None:
-        opener, under_way = self._opener, self._pass
-        if opener is None or opener.thread is me.thread or not opener.thread.is_alive():
+    def enter(self, me: Caller) -> None:
+        """The block begins."""
+        if os.getpid() != self._pid:
+            self.check_process(me.call)
+        before = self._in_call.setdefault("now", me)  # at one go
+        if before.thread is not me.thread:
+            raise _both(me, before, "is in it")
+        if before is me and self._opener is not None:  # and not a call that is made of others
+            try:
+                self._check_step(self._opener, me)
+            except ShoalError:
+                self.leave(me)
+                raise
+
+    def leave(self, me: Caller) -> None:
+        """The block is over."""
+        if self._in_call.get("now") is me:
+            del self._in_call["now"]
+
+    def _check_step(self, opener: Caller, me: Caller) -> None:
+        under_way = self._pass
+        if opener.thread is me.thread or not opener.thread.is_alive():
             return
         if self._attempt.what in ("", EARLY):
             return
@@ -125,7 +138,7 @@ class Callers:
             end: nobody else may hold it.
             current: returns the number of the pass that the calling thread works on.
         """
-        self._pass = Pass(Caller(threading.current_thread(), BACKWARD_CALL), current(), current, weakref.ref(end))
+        self._pass = Pass(Caller(self, BACKWARD_CALL), current(), current, weakref.ref(end))
         return end
 
     def check_pass(self, call: str = BACKWARD_CALL) -> None:
@@ -133,7 +146,7 @@ class Callers:
         self.check_process(call)
         under_way = self._pass
         if under_way is not None and not under_way.is_mine and not under_way.is_over:
-            raise _both(Caller(threading.current_thread(), call), under_way.begun_by, "is in it")
+            raise _both(Caller(self, call), under_way.begun_by, "is in it")
 
 
 def _both(me: Caller, other: Caller, why: str) -> ShoalError:
