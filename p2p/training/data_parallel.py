@@ -29,13 +29,13 @@ import xxhash
 
 from collectives import ALGORITHMS
 
-from ..errors import NonFiniteGradient, ShoalError
+from ..errors import ShoalError
 from ..net.parcels import PackedState, Replica
 from ..net.wire import MAX_BYTES_LEN
 from ..peer import Peer
 from ..session.calls import count_samples
 from ..session.session import BACKWARD
-from .buckets import DTYPES, Bucket, make_buckets
+from .gradients import Gradients, NonFinite
 from .replica_state import Stateful, compare, describe, pack, raw_bytes, unpack_into
 from .statistics import RunningStatistics
 
@@ -46,8 +46,6 @@ TWICE = (
     "backward was called twice for one `optimizer.step`: call all but the last under `with model.no_sync():`, "
     "checkpoint with use_reentrant=False, and use no optimizer that evaluates the model several times (LBFGS)"
 )
-
-NonFinite = Literal["raise", "skip", "allow"]
 
 
 class DataParallel(torch.nn.Module):
@@ -134,12 +132,8 @@ class DataParallel(torch.nn.Module):
         self._share = self._session.share
         self._parts = (optimizer, *extra)
         self._state_digest = state_digest
-        self._nonfinite = _policy(nonfinite, extra)
-        self._summed = _summable(module)
-        self._buckets = make_buckets(self._summed, bucket_bytes, algorithm, self._session.empty)
+        self._gradients = Gradients(module, self._session, _policy(nonfinite, extra), bucket_bytes, algorithm)
         self._statistics = RunningStatistics(module, algorithm)
-        self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.tensors)}
-        self._num_submitted = 0
         self._in_pass = self._under_no_sync = self._has_summed = False
         self._ends_step = True
         self._is_due = self._is_updating = False  # committed gradients wait for an update; it is under way
@@ -149,7 +143,7 @@ class DataParallel(torch.nn.Module):
             raise ValueError(f"{len(tensors)} tensors cannot be described to a joiner in {MAX_BYTES_LEN} bytes")
         self._pack()  # raises here, not in a member that a joiner asks
         self._session.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
-        for parameter in self._summed:
+        for parameter in self._gradients.parameters:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
         optimizer.register_step_pre_hook(self._before_update)
         optimizer.register_step_post_hook(self._after_update)
@@ -212,7 +206,7 @@ class DataParallel(torch.nn.Module):
 
     def _digest_state(self) -> bytes:
         """Of the parameters that this step was computed with."""
-        chosen = self._summed
+        chosen = self._gradients.parameters
         if self._state_digest == "part":
             chosen = chosen[(self._session.done + 1) % 16 :: 16]
         digest = xxhash.xxh3_128()
@@ -227,9 +221,9 @@ class DataParallel(torch.nn.Module):
         if not self._in_pass:
             self._begin_pass(parameter)
         if not self._under_no_sync:
-            bucket = self._add(parameter)
+            bucket = self._gradients.add(parameter)
             if self._ends_step and not bucket.missing:
-                self._submit_full_buckets()
+                self._gradients.submit_full()
 
     def _begin_pass(self, parameter: torch.nn.Parameter) -> None:
         self._check_is_wanted(parameter)
@@ -245,38 +239,19 @@ class DataParallel(torch.nn.Module):
             self._share.accumulate()
         torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
 
-    def _add(self, parameter: torch.Tensor) -> Bucket:
-        bucket, index = self._place[parameter]
-        gradient = parameter.grad
-        assert gradient is not None
-        if gradient.layout is not torch.strided:
-            name = self._name_of(parameter)
-            raise TypeError(f"the gradient of {name} is {gradient.layout}: construct its layer with sparse=False")
-        bucket.add(index, gradient.detach(), self._share.fraction)
-        if self._nonfinite != "allow":
-            bucket.check(index)
-        parameter.grad = None  # the next gradient takes its memory, which is still in the cache
-        return bucket
-
     def _end_pass(self) -> None:
         """Nothing more comes in this pass: end the step, or get ready for the next pass."""
         if self._under_no_sync:
             self._has_summed, self._in_pass = True, False
             return
-        for bucket in self._buckets if self._has_summed else ():
-            for index in tuple(bucket.missing):
-                if bucket.tensors[index].grad is not None:
-                    self._add(bucket.tensors[index])
+        if self._has_summed:
+            self._gradients.add_summed()
         if self._ends_step:
             self._end_step()
         else:
-            self._drop_gradients()
-            for bucket in self._buckets:
-                bucket.begin_pass()
+            self._gradients.drop()
+            self._gradients.begin_pass()
             self._has_summed = self._in_pass = False
-
-    def _name_of(self, parameter: torch.Tensor) -> str:
-        return next(name for name, each in self.module.named_parameters() if each is parameter)
 
     def _begin_anew(self) -> None:
         """A pass was interrupted: this peer adds nothing to the step, which the next pass may end."""
@@ -285,82 +260,46 @@ class DataParallel(torch.nn.Module):
         self._reset()
 
     def _reset(self) -> None:
-        self._num_submitted, self._in_pass, self._has_summed = 0, False, False
-        for bucket in self._buckets:
-            bucket.begin_step()
+        self._in_pass = self._has_summed = False
+        self._gradients.begin_step()
 
     # Steps.
 
-    def _submit_full_buckets(self) -> None:
-        while self._num_submitted < len(self._buckets) and not self._buckets[self._num_submitted].missing:
-            bucket = self._buckets[self._num_submitted]
-            counts = self._share.slice[1] > 0
-            if counts and self._nonfinite != "allow" and not bucket.is_finite():
-                self._refuse(bucket)
-            else:
-                self._session.submit(bucket.operation)
-                self._num_submitted += 1
-
-    def _refuse(self, bucket: Bucket) -> None:
-        """This peer's gradients are not finite: raise, or add nothing to the step, which starts over."""
-        if self._nonfinite == "raise":
-            what = f"the gradient of {self._name_of(bucket.first_not_finite())} in step {self._session.done + 1}"
-            raise NonFiniteGradient(
-                f"{what} is not finite on this peer; nothing of it was sent: catch this to go on with other samples, "
-                "or pass nonfinite='skip' to p2p.DataParallel"
-            )
-        self._session.withdraw()
-        self._share.void()
-        self._session.open_step(BACKWARD)
-        self._session.submit(count_samples(self._share.slice))
-        self._num_submitted = 0
-
     def _end_step(self) -> None:
         """Submit what is left, wait for the commit, and hand the committed gradients out."""
-        for bucket in self._buckets:
-            bucket.zero_empty()
-        self._submit_full_buckets()
+        self._gradients.submit_all()
         for operation in self._statistics.operations():  # the last of a step, on every peer
             self._session.submit(operation)
         try:
             self._session.commit(self._digest_state)
             self._hand_out()
         except BaseException:
-            self._drop_gradients()  # what only this peer has computed must not update its replica
+            self._gradients.drop()  # what only this peer has computed must not update its replica
             raise
         finally:
             self._reset()
         self._session.announce()
-
-    def _drop_gradients(self) -> None:
-        for parameter in self._summed:
-            parameter.grad = None
 
     def _hand_out(self) -> None:
         self._share.spend()
         receipt = self._session.receipt
         assert receipt is not None
         self._statistics.hand_out(receipt.num_samples)
-        for bucket in self._buckets:
-            for parameter, result in zip(bucket.tensors, bucket.results, strict=True):
-                parameter.grad = result
-            bucket.hand_out()
+        self._gradients.hand_out()
         self.has_committed = self._is_due = True
 
     # One step per update.
 
     def _check_is_wanted(self, parameter: torch.nn.Parameter) -> None:
         """A pass begins with `parameter`, whose gradient was just added to whatever was there."""
-        bucket, index = self._place[parameter]
-        is_added = parameter.grad is bucket.results[index] and bucket.num_writes() == 1
-        if self._is_due and (self._is_updating or is_added):
+        if self._is_due and (self._is_updating or self._gradients.was_added_to(parameter)):
             raise ShoalError(TWICE)
 
     def _before_update(self, _: object, arguments: tuple[object, ...], named: dict[str, object]) -> None:
         """`optimizer.step` begins; with a closure, the last pass of the step may be in it."""
         has_closure = arguments[1:] or named.get("closure")
         if self._in_pass:  # it raised, and the script goes on
-            self._drop_gradients()
+            self._gradients.drop()
         elif self._has_summed and not has_closure:
             raise ShoalError(
                 "`optimizer.step` was called between the passes of a step: end it, outside `no_sync`, first"
@@ -379,15 +318,3 @@ def _policy(nonfinite: NonFinite | None, extra: Sequence[Stateful]) -> NonFinite
     if scales and chosen != "allow":
         raise ValueError(f"a GradScaler has to see what is not finite: leave nonfinite={chosen!r} out")
     return chosen
-
-
-def _summable(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The parameters whose gradients are averaged, in about the order in which backward reaches them."""
-    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-    if not named:
-        raise ValueError(f"{type(module).__name__} has no parameter that needs a gradient")
-    for name, parameter in named:
-        if parameter.dtype not in DTYPES or parameter.device.type != "cpu":
-            needed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise ValueError(f"parameter {name} is {parameter.dtype} on {parameter.device}; need {needed} on the CPU")
-    return [parameter for _, parameter in reversed(named)]
