@@ -14,6 +14,7 @@ from collectives import Array
 from ..session.tensors import as_array, empty_tensor
 from ..step.collective import AllReduce
 from ..step.operation import Operation
+from .layouts import dense_strides, laid_out
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Of parameters whose gradients can be averaged."""
@@ -29,7 +30,7 @@ class Bucket:
     Attributes:
         tensors: parameters, or the buffers of layers.
         flat: this peer's values, in the order of `tensors`; the operation's input.
-        inputs: parts of `flat` in the shapes of `tensors`.
+        inputs: parts of `flat` in the shapes and strides of `tensors`.
         results: parts of the operation's result, alike.
         operation: a weighted mean.
         missing: indices of parameters that this backward pass has not reached.
@@ -139,6 +140,6 @@ def make_buckets(
 
 
 def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Parts of `flat` in the shapes of `tensors`."""
+    """Parts of `flat` in the shapes of `tensors`, whose elements lie in memory as theirs do."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+    return [laid_out(part, tensor.shape, dense_strides(tensor)) for part, tensor in zip(parts, tensors, strict=True)]

@@ -100,7 +100,8 @@ class DataParallel(torch.nn.Module):
         Args:
             peer: as `p2p.join` made it; nothing has been called on it that needs a seat.
             module: its parameters that need a gradient are float32, float64, float16 or bfloat16 and on the CPU. Names,
-                shapes and types in `module.state_dict()`, and their order, are the same on every peer.
+                shapes, strides and types in `module.state_dict()`, and their order, are the same on every peer.
+                Gradients have the strides of their parameters.
             optimizer: of these parameters.
             extra: what else a joiner must have: schedules, scalers; the same, in the same order, on every peer.
             bucket_bytes: gradients are summed in operations of about so many bytes, each of one type.
@@ -114,8 +115,9 @@ class DataParallel(torch.nn.Module):
                 `allow` if there is a GradScaler in `extra`, which has to see them.
 
         Raises:
-            TypeError, ValueError: a parameter of another type, on another device, or none at all; a state that cannot
-                be sent; no such `algorithm`, `state_digest` or `nonfinite`.
+            TypeError, ValueError: a parameter of another type, on another device, or none at all; a tensor whose
+                elements share memory (`expand`); a state that cannot be sent; no such `algorithm`, `state_digest` or
+                `nonfinite`.
             JoinRefused: the swarm trains another model.
             JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
             RemoteProtocolError: a state was received that does not fit this replica.

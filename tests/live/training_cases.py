@@ -400,10 +400,14 @@ def lbfgs_is_refused_at_its_second_evaluation(peer: Peer) -> None:
 
 
 @case
-def an_option_that_is_none_is_refused_before_a_seat_is_asked_for(peer: Peer) -> None:
+def what_is_no_option_and_no_memory_is_refused_before_a_seat_is_asked_for(peer: Peer) -> None:
     model, optimizer = linear()
     for option in ("algorithm", "state_digest", "nonfinite"):
         raises(ValueError, f"{option} must be", partial(wrap, peer, model, optimizer, **{option: "half"}))
+    model.register_parameter("shift", nn.Parameter(torch.zeros(1).expand(3)))
+    words = r"elements of shift share memory ([3] with strides [0]): give each its own, with `.clone()`"
+    raises(ValueError, words, partial(wrap, peer, model, optimizer))
+    del model.shift
     assert peer.view is None
     wrap(peer, model, optimizer)
 

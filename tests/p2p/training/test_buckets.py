@@ -47,6 +47,21 @@ def test_gradients_of_several_passes_are_added_by_their_fraction() -> None:
     assert bucket.flat.tolist() == [5.0, 6.0, 7.0]
 
 
+def test_gradients_lie_in_memory_as_their_parameters_do() -> None:
+    parameters = [
+        nn.Parameter(torch.zeros(4, 3, 2, 2).to(memory_format=torch.channels_last)),
+        nn.Parameter(torch.zeros(3, 5).t()),
+        nn.Parameter(torch.zeros(4, 6)[:, ::2]),
+    ]
+    (bucket,) = make_buckets(parameters, 1000, None)
+    for index, parameter in enumerate(parameters):
+        bucket.add(index, torch.full_like(parameter, index + 1.0), 1.0)
+        is_dense = index < 2
+        for values in (bucket.inputs[index], bucket.results[index]):
+            assert values.stride() == parameter.stride() if is_dense else values.is_contiguous()
+    assert bucket.flat.tolist() == [1.0] * 48 + [2.0] * 15 + [3.0] * 12
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_not_finite_is_found_and_large_numbers_are_not(dtype: torch.dtype) -> None:
     (bucket,) = make_buckets(parameters_of((dtype, 3), (dtype, 3)), 100, None)

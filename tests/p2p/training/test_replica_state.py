@@ -123,6 +123,30 @@ def test_tensors_of_any_type_shape_and_strides_arrive_with_their_bits(
     assert all(ours[name].dtype == theirs[name].dtype and torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_moments_lie_in_memory_as_they_did() -> None:
+    def make() -> tuple[nn.Conv2d, torch.optim.Optimizer]:
+        model = nn.Conv2d(3, 4, 3)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model, torch.optim.AdamW(model.parameters(), fused=True)
+
+    (donor, theirs), (joiner, ours) = make(), make()
+    donor(torch.ones(1, 3, 4, 4)).mean().backward()
+    theirs.step()
+    state = pack(dict(donor.state_dict()), (theirs,), SAMPLER)
+    assert bytes(state.tensors[0]) == donor.weight.detach().permute(0, 2, 3, 1).numpy().tobytes()
+    unpack_into(state, dict(joiner.state_dict()), (ours,))
+    assert torch.equal(joiner.weight, donor.weight) and joiner.weight.stride() == donor.weight.stride()
+    for name, moment in theirs.state[donor.weight].items():
+        assert torch.equal(ours.state[joiner.weight][name], moment)
+        assert ours.state[joiner.weight][name].stride() == moment.stride()
+
+
+def test_a_state_that_comes_while_a_buffer_lies_otherwise_is_taken_over() -> None:
+    ours, theirs = torch.zeros(2, 3), torch.arange(6.0).view(3, 2).t()
+    unpack_into(pack({"table": theirs}, (), SAMPLER), {"table": ours}, ())
+    assert torch.equal(ours, theirs) and ours.is_contiguous()
+
+
 class Holder:
     """A part whose state is what it was given."""
 
@@ -179,6 +203,11 @@ def other_type(model: nn.Sequential) -> None:
     model[2].double()
 
 
+def other_strides(model: nn.Sequential) -> None:
+    weight = model.get_parameter("0.weight").detach()
+    model[0].weight = nn.Parameter(weight.t().contiguous().t())
+
+
 def one_more(model: nn.Sequential) -> None:
     model.append(nn.Linear(2, 2))
 
@@ -225,6 +254,11 @@ DAMAGES: Mapping[str, Damage] = {
     "too few slots": lambda tree: tree["slots"].pop(),
     "another shape": lambda tree: tree["slots"][0].__setitem__(0, [7, 7]),
     "no shape": lambda tree: tree["slots"][0].__setitem__(0, "wide"),
+    "no elements": lambda tree: tree["slots"][0].__setitem__(0, [0, 3]),
+    "strides beyond": lambda tree: tree["slots"][0].__setitem__(2, [300, 1]),
+    "strides that overlap": lambda tree: tree["slots"][0].__setitem__(2, [0, 0]),
+    "too few strides": lambda tree: tree["slots"][0].__setitem__(2, [1]),
+    "no strides": lambda tree: tree["slots"][0].__setitem__(2, "wide"),
     "no dtype": lambda tree: tree["slots"][0].__setitem__(1, "nn"),
     "unknown dtype": lambda tree: tree["slots"][0].__setitem__(1, "float7"),
     "a number for a tensor": lambda tree: tree["tensors"].__setitem__("0.weight", 5),
@@ -268,6 +302,10 @@ def test_equal_layouts_have_equal_hashes_and_others_do_not() -> None:
     [
         (other_shape, r"tensor 0 is 0\.weight float32\[5, 3\] here, 0\.weight float32\[5, 4\] in the swarm"),
         (other_type, r"tensor 7 is 2\.weight float32\[2, 5\] here, 2\.weight float64\[2, 5\] in the swarm"),
+        (
+            other_strides,
+            r"tensor 0 is 0\.weight float32\[5, 3\] here, 0\.weight float32\[5, 3\] with strides \[1, 5\] in the swarm",
+        ),
         (one_more, r"tensor 9 is missing here, 3\.weight float32\[2, 2\] in the swarm"),
         (one_less, r"tensor 7 is 2\.weight float32\[2, 5\] here, missing in the swarm"),
     ],
