@@ -27,11 +27,16 @@ Empty = Callable[[int, np.dtype[Any]], Array]
 class Bucket:
     """Tensors of one type that are averaged over the samples in one operation.
 
+    Behind the values of gradients the operation has a mark for each parameter: 1 where this peer has a gradient. A mean
+    that is not 0 says that somebody who counts has one.
+
     Attributes:
         tensors: parameters, or the buffers of layers.
-        flat: this peer's values, in the order of `tensors`; the operation's input.
+        flat: this peer's values, in the order of `tensors`, and its marks; the operation's input.
         inputs: parts of `flat` in the shapes and strides of `tensors`.
         results: parts of the operation's result, alike.
+        marks: of `flat`; there are none for buffers.
+        means_of_marks: of the result.
         operation: a weighted mean.
         missing: indices of parameters that this backward pass has not reached.
         empty: indices of parameters without a gradient in this step.
@@ -42,10 +47,13 @@ class Bucket:
     flat: Tensor
     inputs: Sequence[Tensor]
     results: Sequence[Tensor]
+    marks: Tensor
+    means_of_marks: Tensor
     operation: Operation
     missing: set[int] = field(default_factory=set)
     empty: set[int] = field(default_factory=set)
     is_suspect: bool = False
+    _unmarked: set[int] | None = None
     _version: int = 0
 
     def begin_pass(self) -> None:
@@ -81,8 +89,19 @@ class Bucket:
         """The last pass of the step is over: what it and those before it did not reach adds nothing."""
         for index in self.empty:
             self.inputs[index].zero_()
-        self.empty.clear()
         self.missing.clear()
+
+    def mark(self) -> None:
+        """It is full: say where this peer has gradients. Nearly always that is where it had some in the step before."""
+        if self._unmarked != self.empty:
+            self.marks.fill_(1)
+            self.marks[list(self.empty)] = 0
+            self._unmarked = set(self.empty)
+
+    def gradients(self) -> list[Tensor | None]:
+        """The results, in the order of `tensors`; None where nobody who counts had a gradient."""
+        marks = self.means_of_marks.tolist()
+        return [result if mark else None for result, mark in zip(self.results, marks, strict=True)]
 
     def hand_out(self) -> None:
         """The results are the script's, from now on."""
@@ -102,13 +121,17 @@ class Bucket:
         return next(tensor for tensor, values in pairs if not values.isfinite().all())
 
 
-def make_bucket(tensors: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty) -> Bucket:
+def make_bucket(
+    tensors: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty, *, num_marks: int = 0
+) -> Bucket:
     """A bucket for `tensors`, which are of one type; its input and its result lie in memory that `empty` makes."""
-    shape, dtype = (sum(tensor.numel() for tensor in tensors),), tensors[0].dtype
+    num_values = sum(tensor.numel() for tensor in tensors)
+    shape, dtype = (num_values + num_marks,), tensors[0].dtype
     flat, result = (empty_tensor(shape, dtype, empty) for _ in range(2))
     input = as_array(flat)
     operation = Operation(AllReduce("mean", is_weighted=True), input, as_array(result), input.shape, algorithm)
-    bucket = Bucket(tensors, flat, views(flat, tensors), views(result, tensors), operation)
+    (inputs, marks), (results, means) = ((views(all[:num_values], tensors), all[num_values:]) for all in (flat, result))
+    bucket = Bucket(tensors, flat, inputs, results, marks, means, operation)
     bucket.begin_step()
     return bucket
 
@@ -116,7 +139,7 @@ def make_bucket(tensors: Sequence[Tensor], algorithm: str | None, empty: Empty =
 def make_buckets(
     parameters: Iterable[nn.Parameter], bucket_bytes: int, algorithm: str | None, empty: Empty = np.empty
 ) -> list[Bucket]:
-    """Buckets of `bucket_bytes`, more only where one parameter is larger.
+    """Buckets of `bucket_bytes`, more only where one parameter is larger; their marks are not counted.
 
     Args:
         parameters: in about the order in which backward reaches them.
@@ -136,7 +159,8 @@ def make_buckets(
             groups.append(group)
         group.append((place, parameter))
     groups.sort(key=lambda group: group[-1][0])
-    return [make_bucket([parameter for _, parameter in group], algorithm, empty) for group in groups]
+    tensors = [[parameter for _, parameter in group] for group in groups]
+    return [make_bucket(each, algorithm, empty, num_marks=len(each)) for each in tensors]
 
 
 def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -13,6 +13,9 @@ several backward passes, of which the last ends it:
 - passes under `no_sync` are summed in `grad`, as in one process, and the script's to scale; these sums are averaged,
   weighted by the samples of all passes of a member.
 
+`grad` is None where no member that counts had a gradient, so that optimizers leave the parameter alone: frozen in the
+middle of a run, used by nobody in this step. (Also after `zero_grad(set_to_none=False)`, where one process has zeros.)
+
 After a commit `grad` lies in the arena, which other peers of the host can read and forked children cannot.
 
 Leaves out: devices other than the CPU; buffers other than running statistics; optimizers that call backward several
@@ -111,7 +114,7 @@ class DataParallel(torch.nn.Module):
             nonfinite: what happens to a peer whose own gradients have NaN or infinity. `raise`: `NonFiniteGradient` in
                 its backward pass, before anything of it is sent. `skip`: it adds nothing to the step, and 0 samples
                 to the receipt; the step is started over without them, which takes some milliseconds, and if nobody
-                adds anything the gradients are zeros. `allow`: they are averaged as they are. None: `raise`, or
+                adds anything `grad` is None. `allow`: they are averaged as they are. None: `raise`, or
                 `allow` if there is a GradScaler in `extra`, which has to see them.
 
         Raises:
@@ -138,6 +141,7 @@ class DataParallel(torch.nn.Module):
         self._statistics = RunningStatistics(module, algorithm)
         self._in_pass = self._under_no_sync = self._has_summed = False
         self._ends_step = True
+        self._last_task = -1  # autograd's number of the last pass; they ascend
         self._is_due = self._is_updating = False  # committed gradients wait for an update; it is under way
         tensors = dict(module.state_dict())
         layout = describe(tensors)
@@ -294,7 +298,9 @@ class DataParallel(torch.nn.Module):
 
     def _check_is_wanted(self, parameter: torch.nn.Parameter) -> None:
         """A pass begins with `parameter`, whose gradient was just added to whatever was there."""
-        if self._is_due and (self._is_updating or self._gradients.was_added_to(parameter)):
+        before, self._last_task = self._last_task, torch._C._current_graph_task_id()
+        is_around_it = self._last_task < before  # a pass within this one has ended a step
+        if self._is_due and (is_around_it or self._is_updating or self._gradients.was_added_to(parameter)):
             raise ShoalError(TWICE)
 
     def _before_update(self, _: object, arguments: tuple[object, ...], named: dict[str, object]) -> None:

@@ -80,6 +80,7 @@ class Gradients:
         """Submit the buckets whose turn has come."""
         while self._num_submitted < len(self._buckets) and not self._buckets[self._num_submitted].missing:
             bucket = self._buckets[self._num_submitted]
+            bucket.mark()
             counts = self._share.slice[1] > 0
             if counts and self._nonfinite != "allow" and not bucket.is_finite():
                 self._refuse(bucket)
@@ -110,10 +111,10 @@ class Gradients:
     # Out.
 
     def hand_out(self) -> None:
-        """The results are committed, and the script's."""
+        """The results are committed, and the script's; `grad` is None where nobody had any."""
         for bucket in self._buckets:
-            for parameter, result in zip(bucket.tensors, bucket.results, strict=True):
-                parameter.grad = result
+            for parameter, gradient in zip(bucket.tensors, bucket.gradients(), strict=True):
+                parameter.grad = gradient
             bucket.hand_out()
 
     def was_added_to(self, parameter: torch.nn.Parameter) -> bool:

@@ -54,4 +54,4 @@ def _make_greatest(buffers: list[Tensor], algorithm: str | None) -> Bucket:
     """A bucket of whole numbers."""
     flat, result = (torch.zeros(sum(buffer.numel() for buffer in buffers), dtype=buffers[0].dtype) for _ in range(2))
     operation = Operation(AllReduce("max"), as_array(flat), as_array(result), tuple(flat.shape), algorithm)
-    return Bucket(buffers, flat, views(flat, buffers), views(result, buffers), operation)
+    return Bucket(buffers, flat, views(flat, buffers), views(result, buffers), flat[:0], result[:0], operation)

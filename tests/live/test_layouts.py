@@ -1,4 +1,4 @@
-"""Parameters that lie in memory in another order than that of their indices: founded, joined, and after a kill."""
+"""Parameters in another order in memory than that of their indices, and unused ones: founded, joined, after a kill."""
 
 import signal
 from typing import Any
@@ -56,16 +56,20 @@ def train(
     model: nn.Module,
     branches: nn.ModuleDict,
     optimizers: list[torch.optim.Optimizer],
-    images: torch.Tensor,
-    targets: torch.Tensor,
+    batch: tuple[torch.Tensor, torch.Tensor],
+    step: int,
 ) -> None:
-    """One step; `model` takes the images to what each branch makes of them."""
-    losses = [functional.mse_loss(outputs, targets) for outputs in model(images)]
+    """Step `step`; `model` takes the images to what each branch makes of them. One of five steps uses not all."""
+    images, targets = batch
+    unused = step // 5 % len(branches) if step % 5 == 0 else -1
+    losses = [functional.mse_loss(outputs, targets) for outputs in model(images, unused)]
     for optimizer in optimizers:
         optimizer.zero_grad()
     torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
-    for parameter in branches.parameters():
-        assert parameter.grad is not None and parameter.grad.stride() == parameter.stride()
+    for number, branch in enumerate(branches.values()):
+        for parameter in branch.parameters():
+            assert (parameter.grad is None) == (number == unused)
+            assert parameter.grad is None or parameter.grad.stride() == parameter.stride()
     for optimizer in optimizers:
         optimizer.step()
 
@@ -75,8 +79,8 @@ class AllOf(nn.Module):
         super().__init__()
         self.branches = branches
 
-    def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
-        return [branch(images) for branch in self.branches.values()]
+    def forward(self, images: torch.Tensor, unused: int) -> list[torch.Tensor]:
+        return [branch(images) for number, branch in enumerate(self.branches.values()) if number != unused]
 
 
 def layout(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> list[tuple[int, ...]]:
@@ -112,8 +116,8 @@ with p2p.join() as peer:
     )
     if "dies" in sys.argv:
         branches["fused"].conv.weight.register_post_accumulate_grad_hook(die)
-    for images, targets in peer.batches(dataset(), global_batch=GLOBAL_BATCH):
-        train(parallel, branches, optimizers, images, targets)
+    for batch in peer.batches(dataset(), global_batch=GLOBAL_BATCH):
+        train(parallel, branches, optimizers, batch, peer.done + 1)
         print("step", peer.done, peer.world_size)
         if peer.done == 12 and "waits" in sys.argv:
             sys.stdin.readline()
@@ -147,7 +151,7 @@ def test_what_lies_in_memory_in_another_order_trains_as_in_one_process(swarm: Sw
     for receipt in receipts[1:]:
         plan = {e.peer_id: (e.first_sample, e.num_samples) for e in receipt.contributions if e.num_samples}
         chosen = np.concatenate([sampler.indices(plan, peer_id) for peer_id in plan])
-        train(AllOf(branches), branches, optimizers, images[chosen], targets[chosen])
+        train(AllOf(branches), branches, optimizers, (images[chosen], targets[chosen]), receipt.step)
     torch.set_num_threads(before)
     assert layout_line == f"layout {layout(branches, optimizers)}"
     found = np.frombuffer(bytes.fromhex(bits_line.split()[1]), np.float32)

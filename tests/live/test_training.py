@@ -94,8 +94,7 @@ for name, make in OPTIMIZERS.items():
             norm = step(parallel, model, optimizer, x[mine], y[mine], places[mine])
             norm_alone = step(alone, alone, optimizer_alone, x, y, places)
             assert abs(norm - norm_alone) < 1e-5, (norm, norm_alone)
-        assert model.heads[2].weight.grad.abs().max() == 0  # used by nobody
-        del model.heads[2], alone.heads[2]
+        assert model.heads[2].weight.grad is None  # used by nobody
         for (key, ours), theirs in zip(model.named_parameters(), alone.parameters(), strict=True):
             assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6), (name, key, ours - theirs)
         assert [entry.num_samples for entry in peer.receipt.contributions] == [7, 3]
