@@ -1,8 +1,10 @@
 """Gradients in buckets: a few operations of about equal size, each of one type, instead of one per parameter."""
 
 import math
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,45 +27,48 @@ Empty = Callable[[int, np.dtype[Any]], Array]
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """Tensors of one type that are averaged over the samples in one operation.
+    """Gradients of parameters of one type, which are averaged over the samples in one operation.
 
-    Behind the values of gradients the operation has a mark for each parameter: 1 where this peer has a gradient. A mean
+    Behind their values the operation has a mark for each parameter: 1 where this peer has a gradient. A mean
     that is not 0 says that somebody who counts has one.
 
+    The result lies in one place from step to step; in another one if the script has kept some of the last one.
+
     Attributes:
-        tensors: parameters, or the buffers of layers.
-        flat: this peer's values, in the order of `tensors`, and its marks; the operation's input.
-        inputs: parts of `flat` in the shapes and strides of `tensors`.
-        results: parts of the operation's result, alike.
-        marks: of `flat`; there are none for buffers.
-        means_of_marks: of the result.
+        parameters: in the order of their values.
+        flat: this peer's values, and its marks; the operation's input.
+        inputs: parts of `flat` in the shapes and strides of `parameters`.
+        marks: the end of `flat`.
         operation: a weighted mean.
+        make_memory: for another result.
         missing: indices of parameters that this backward pass has not reached.
         empty: indices of parameters without a gradient in this step.
         is_suspect: some of `flat` is not finite, or so large that a sum of it is not.
     """
 
-    tensors: Sequence[Tensor]
+    parameters: Sequence[Tensor]
     flat: Tensor
     inputs: Sequence[Tensor]
-    results: Sequence[Tensor]
     marks: Tensor
-    means_of_marks: Tensor
     operation: Operation
+    make_memory: Callable[[], Tensor]
     missing: set[int] = field(default_factory=set)
     empty: set[int] = field(default_factory=set)
     is_suspect: bool = False
     _unmarked: set[int] | None = None
+    _handed_out: Sequence[Tensor | None] = ()
+    _result: Tensor | None = None
+    _lent: weakref.ref[Any] | None = None
     _version: int = 0
 
     def begin_pass(self) -> None:
         """A backward pass may fill this bucket."""
-        self.missing = set(range(len(self.tensors)))
+        self.missing = set(range(len(self.parameters)))
 
     def begin_step(self) -> None:
         """Nothing is in it."""
         self.begin_pass()
-        self.empty = set(range(len(self.tensors)))
+        self.empty = set(range(len(self.parameters)))
         self.is_suspect = False
 
     def add(self, index: int, gradient: Tensor, fraction: float) -> None:
@@ -98,40 +103,54 @@ class Bucket:
             self.marks[list(self.empty)] = 0
             self._unmarked = set(self.empty)
 
-    def gradients(self) -> list[Tensor | None]:
-        """The results, in the order of `tensors`; None where nobody who counts had a gradient."""
-        marks = self.means_of_marks.tolist()
-        return [result if mark else None for result, mark in zip(self.results, marks, strict=True)]
+    def hand_out(self) -> Sequence[Tensor | None]:
+        """For the script: parts of the result, in the order of `parameters`; None where nobody who counts had any.
 
-    def hand_out(self) -> None:
-        """The results are the script's, from now on."""
-        self._version = self.results[0]._version
+        As long as the script holds one, or whatever shares its memory, the result is not written again.
+        """
+        lent = self.operation.result.view(f"i{self.flat.itemsize}")
+        self._lent = weakref.ref(lent)
+        self._result = torch.from_numpy(lent).view(self.flat.dtype)  # holds `lent`, and so does each view of it
+        self._version = self._result._version
+        num_values = len(self.flat) - len(self.marks)
+        pairs = zip(views(self._result[:num_values], self.parameters), self._result[num_values:].tolist(), strict=True)
+        self._handed_out = [part if mark else None for part, mark in pairs]
+        return self._handed_out
 
-    def num_writes(self) -> int:
-        """How often the script, or autograd for it, has written results in place since they were handed out."""
-        return self.results[0]._version - self._version
+    def take_back(self) -> None:
+        """The result is about to be written. What the script has kept of the last one stays as it is."""
+        self._handed_out, self._result = (), None
+        if self._lent is not None and self._lent() is not None:
+            self.operation.result = as_array(self.make_memory())
+        self._lent = None
+
+    def was_added_to(self, index: int) -> bool:
+        """Whether autograd, and nobody else, has added to what was handed out for a parameter, and is its `grad`."""
+        if self._result is None or self._result._version != self._version + 1:
+            return False
+        return self.parameters[index].grad is self._handed_out[index] is not None
 
     def is_finite(self) -> bool:
         """Whether all of `flat` is, which was looked at wherever something was added."""
         return not self.is_suspect or bool(self.flat.isfinite().all())
 
     def first_not_finite(self) -> Tensor:
-        """The first of `tensors` for which this peer has NaN or infinity; there is one."""
-        pairs = zip(self.tensors, self.inputs, strict=True)
-        return next(tensor for tensor, values in pairs if not values.isfinite().all())
+        """The first of `parameters` for which this peer has NaN or infinity; there is one."""
+        pairs = zip(self.parameters, self.inputs, strict=True)
+        return next(parameter for parameter, values in pairs if not values.isfinite().all())
 
 
-def make_bucket(
-    tensors: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty, *, num_marks: int = 0
-) -> Bucket:
-    """A bucket for `tensors`, which are of one type; its input and its result lie in memory that `empty` makes."""
-    num_values = sum(tensor.numel() for tensor in tensors)
-    shape, dtype = (num_values + num_marks,), tensors[0].dtype
-    flat, result = (empty_tensor(shape, dtype, empty) for _ in range(2))
-    input = as_array(flat)
-    operation = Operation(AllReduce("mean", is_weighted=True), input, as_array(result), input.shape, algorithm)
-    (inputs, marks), (results, means) = ((views(all[:num_values], tensors), all[num_values:]) for all in (flat, result))
-    bucket = Bucket(tensors, flat, inputs, results, marks, means, operation)
+def make_bucket(parameters: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty) -> Bucket:
+    """A bucket for `parameters`, which are of one type; its input and its result lie in memory that `empty` makes."""
+    num_values = sum(parameter.numel() for parameter in parameters)
+    shape, dtype = (num_values + len(parameters),), parameters[0].dtype
+    make_memory = partial(empty_tensor, shape, dtype, empty)
+    flat = make_memory()
+    operation = Operation(
+        AllReduce("mean", is_weighted=True), as_array(flat), as_array(make_memory()), shape, algorithm
+    )
+    inputs, marks = views(flat[:num_values], parameters), flat[num_values:]
+    bucket = Bucket(parameters, flat, inputs, marks, operation, make_memory)
     bucket.begin_step()
     return bucket
 
@@ -159,8 +178,7 @@ def make_buckets(
             groups.append(group)
         group.append((place, parameter))
     groups.sort(key=lambda group: group[-1][0])
-    tensors = [[parameter for _, parameter in group] for group in groups]
-    return [make_bucket(each, algorithm, empty, num_marks=len(each)) for each in tensors]
+    return [make_bucket([parameter for _, parameter in group], algorithm, empty) for group in groups]
 
 
 def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:

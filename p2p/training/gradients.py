@@ -29,7 +29,7 @@ class Gradients:
         self._share = session.share
         self._nonfinite = nonfinite
         self._buckets = make_buckets(self.parameters, bucket_bytes, algorithm, session.empty)
-        self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.tensors)}
+        self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
         self._num_submitted = 0
 
     # In.
@@ -63,8 +63,8 @@ class Gradients:
         """Take what earlier passes have summed in `grad`, and this one did not reach."""
         for bucket in self._buckets:
             for index in tuple(bucket.missing):
-                if bucket.tensors[index].grad is not None:
-                    self.add(bucket.tensors[index])
+                if bucket.parameters[index].grad is not None:
+                    self.add(bucket.parameters[index])
 
     def drop(self) -> None:
         """Set `grad` to None."""
@@ -85,6 +85,7 @@ class Gradients:
             if counts and self._nonfinite != "allow" and not bucket.is_finite():
                 self._refuse(bucket)
             else:
+                bucket.take_back()
                 self._session.submit(bucket.operation)
                 self._num_submitted += 1
 
@@ -92,6 +93,8 @@ class Gradients:
         """The last pass is over: what no pass has reached adds nothing."""
         for bucket in self._buckets:
             bucket.zero_empty()
+            for index in bucket.empty:
+                bucket.parameters[index].grad = None  # of the step before
         self.submit_full()
 
     def _refuse(self, bucket: Bucket) -> None:
@@ -113,14 +116,13 @@ class Gradients:
     def hand_out(self) -> None:
         """The results are committed, and the script's; `grad` is None where nobody had any."""
         for bucket in self._buckets:
-            for parameter, gradient in zip(bucket.tensors, bucket.gradients(), strict=True):
+            for parameter, gradient in zip(bucket.parameters, bucket.hand_out(), strict=True):
                 parameter.grad = gradient
-            bucket.hand_out()
 
     def was_added_to(self, parameter: torch.nn.Parameter) -> bool:
         """Whether autograd, and nobody else, has added to the gradient that was handed out."""
         bucket, index = self._place[parameter]
-        return parameter.grad is bucket.results[index] and bucket.num_writes() == 1
+        return bucket.was_added_to(index)
 
 
 def _summable(module: torch.nn.Module) -> list[torch.nn.Parameter]:

@@ -190,6 +190,28 @@ def what_only_who_does_not_count_has_used_is_left_alone(peer: Peer) -> None:
 
 
 @case
+def a_gradient_that_is_kept_stays_what_it_was(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    kept: list[tuple[Any, Any]] = []
+    places = []
+    for turn, x in enumerate(torch.randn(6, 2, 4)):
+        optimizer.zero_grad()
+        parallel(x).square().mean().backward()
+        assert all((gradient == copied).all() for gradient, copied in kept)
+        weight, bias = model.get_parameter("0.weight").grad, model.get_parameter("2.bias").grad
+        assert weight is not None and bias is not None
+        if turn < 4:
+            part = weight[0] if turn % 2 else weight
+            kept += [(part, part.clone()), (bias.numpy(), bias.numpy().copy())]
+            del part
+        places.append(weight.data_ptr())
+        del weight, bias
+        optimizer.step()
+    assert places[-1] == places[-2] and len(set(places)) == 5, "memory is taken where some is kept, and only there"
+
+
+@case
 def micro_batches_of_a_slice_train_as_one_batch(peer: Peer) -> None:
     data = torch.randn(50, 4), torch.randn(50, 3)
     model, optimizer = linear()
