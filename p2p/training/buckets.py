@@ -128,7 +128,11 @@ class Bucket:
         """Whether autograd, and nobody else, has added to what was handed out for a parameter, and is its `grad`."""
         if self._result is None or self._result._version != self._version + 1:
             return False
-        return self.parameters[index].grad is self._handed_out[index] is not None
+        return self.is_handed_out(index)
+
+    def is_handed_out(self, index: int) -> bool:
+        """Whether the `grad` of a parameter is what was handed out, perhaps changed in its place."""
+        return bool(self._handed_out) and self.parameters[index].grad is self._handed_out[index] is not None
 
     def is_finite(self) -> bool:
         """Whether all of `flat` is, which was looked at wherever something was added."""

@@ -22,33 +22,28 @@ Leaves out: devices other than the CPU; buffers other than running statistics; o
 times in a step (LBFGS).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import xxhash
 
 from collectives import ALGORITHMS
 
-from ..errors import ShoalError
 from ..net.parcels import PackedState, Replica
 from ..net.wire import MAX_BYTES_LEN
 from ..peer import Peer
 from ..session.calls import count_samples
 from ..session.session import BACKWARD
-from .gradients import Gradients, NonFinite
+from .gradients import Given, Gradients, NonFinite, policy
 from .replica_state import Stateful, compare, describe, pack, raw_bytes, unpack_into
 from .statistics import RunningStatistics
+from .updates import Updates
 
 BUCKET_BYTES = 12 << 20
 """An operation costs up to a millisecond beside the sum; the last one, which overlaps with nothing, the time of it."""
-
-TWICE = (
-    "backward was called twice for one `optimizer.step`: call all but the last under `with model.no_sync():`, "
-    "checkpoint with use_reentrant=False, and use no optimizer that evaluates the model several times (LBFGS)"
-)
 
 
 class DataParallel(torch.nn.Module):
@@ -93,6 +88,7 @@ class DataParallel(torch.nn.Module):
         algorithm: str | None = None,
         state_digest: Literal["part", "all"] = "part",
         nonfinite: NonFinite | None = None,
+        allow_local: bool = False,
     ) -> None:
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
 
@@ -116,6 +112,7 @@ class DataParallel(torch.nn.Module):
                 to the receipt; the step is started over without them, which takes some milliseconds, and if nobody
                 adds anything `grad` is None. `allow`: they are averaged as they are. None: `raise`, or
                 `allow` if there is a GradScaler in `extra`, which has to see them.
+            allow_local: `optimizer.step` may use gradients that came from no commit, which updates this replica alone.
 
         Raises:
             TypeError, ValueError: a parameter of another type, on another device, or none at all; a tensor whose
@@ -137,12 +134,11 @@ class DataParallel(torch.nn.Module):
         self._share = self._session.share
         self._parts = (optimizer, *extra)
         self._state_digest = state_digest
-        self._gradients = Gradients(module, self._session, _policy(nonfinite, extra), bucket_bytes, algorithm)
+        self._gradients = Gradients(module, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
         self._statistics = RunningStatistics(module, algorithm)
         self._in_pass = self._under_no_sync = self._has_summed = False
         self._ends_step = True
-        self._last_task = -1  # autograd's number of the last pass; they ascend
-        self._is_due = self._is_updating = False  # committed gradients wait for an update; it is under way
+        optimizers = [part for part in self._parts if isinstance(part, torch.optim.Optimizer)]
         tensors = dict(module.state_dict())
         layout = describe(tensors)
         if len(layout[1]) > MAX_BYTES_LEN:
@@ -151,8 +147,13 @@ class DataParallel(torch.nn.Module):
         self._session.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
         for parameter in self._gradients.parameters:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
-        optimizer.register_step_pre_hook(self._before_update)
-        optimizer.register_step_post_hook(self._after_update)
+        self._updates = Updates(
+            optimizers,
+            self._gradients,
+            allow_local=allow_local,
+            interrupted=lambda: self._in_pass,
+            between=lambda: self._has_summed,
+        )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass.
@@ -170,7 +171,9 @@ class DataParallel(torch.nn.Module):
         """
         if self._in_pass and torch._C._current_graph_task_id() < 0:  # it raised: no backward is under way
             self._begin_anew()
-        if torch.is_grad_enabled() and not self._is_due:  # an evaluation may come before the update, or a schedule's
+        if (
+            torch.is_grad_enabled() and not self._updates.is_due
+        ):  # an evaluation may come before the update, or a schedule's
             self._session.state_is_complete()
         return self.module(*args, **kwargs)
 
@@ -201,6 +204,42 @@ class DataParallel(torch.nn.Module):
         finally:
             self._under_no_sync = before
 
+    def reduce_gradients(self, gradients: Given) -> Given:
+        """Average gradients that the script has computed itself, with `torch.autograd.grad` or `torch.func`.
+
+        It is what `loss.backward()` is otherwise: a pass that ends the step, except under `no_sync` or in a micro-batch
+        that is not the last. What `grad` was before is forgotten, except between the passes of a step.
+
+        Args:
+            gradients: in the order of `module.parameters()`, of all or of those that need a gradient; or by name. None
+                where there is none.
+
+        Returns:
+            The committed gradients, in the same form, which are the parameters' `grad`, too. None where nobody had one,
+            and everywhere if the step has not ended.
+
+        Raises:
+            ValueError: a gradient is of no parameter, or of another shape.
+            NonFiniteGradient, TypeError, OperationMismatch, QuorumLost, RegistryError, RemovedFromView,
+                ReplicasDiverged, StepTimeout, RemoteProtocolError, ShoalError: as `loss.backward()`.
+        """
+        matched = self._gradients.match(gradients)
+        if self._in_pass:
+            self._begin_anew()
+        self._updates.check_is_wanted(was_added=False)
+        if not self._has_summed:
+            self._gradients.drop()
+        self._begin_pass()
+        for parameter, gradient in matched.values():
+            if gradient is not None:
+                before = parameter.grad
+                kept = gradient.detach().clone() if self._under_no_sync else gradient.detach()
+                parameter.grad = kept if before is None else before + kept
+                self._put(parameter)
+        self._end_pass()
+        means = {name: each.grad if self.has_committed else None for name, (each, _) in matched.items()}
+        return means if isinstance(gradients, Mapping) else tuple(means.values())
+
     # State.
 
     def _pack(self) -> PackedState:
@@ -225,14 +264,18 @@ class DataParallel(torch.nn.Module):
     def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
         """Copy a finished gradient into its bucket, and submit the buckets whose turn has come."""
         if not self._in_pass:
-            self._begin_pass(parameter)
+            self._updates.check_is_wanted(self._gradients.was_added_to(parameter))
+            self._begin_pass()
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
+        self._put(parameter)
+
+    def _put(self, parameter: torch.nn.Parameter) -> None:
         if not self._under_no_sync:
             bucket = self._gradients.add(parameter)
             if self._ends_step and not bucket.missing:
                 self._gradients.submit_full()
 
-    def _begin_pass(self, parameter: torch.nn.Parameter) -> None:
-        self._check_is_wanted(parameter)
+    def _begin_pass(self) -> None:
         self.has_committed = False
         self._ends_step = self._share.is_last and not self._under_no_sync
         if self._ends_step:
@@ -243,7 +286,6 @@ class DataParallel(torch.nn.Module):
         else:
             self._in_pass = True
             self._share.accumulate()
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
 
     def _end_pass(self) -> None:
         """Nothing more comes in this pass: end the step, or get ready for the next pass."""
@@ -292,37 +334,5 @@ class DataParallel(torch.nn.Module):
         assert receipt is not None
         self._statistics.hand_out(receipt.num_samples)
         self._gradients.hand_out()
-        self.has_committed = self._is_due = True
-
-    # One step per update.
-
-    def _check_is_wanted(self, parameter: torch.nn.Parameter) -> None:
-        """A pass begins with `parameter`, whose gradient was just added to whatever was there."""
-        before, self._last_task = self._last_task, torch._C._current_graph_task_id()
-        is_around_it = self._last_task < before  # a pass within this one has ended a step
-        if self._is_due and (is_around_it or self._is_updating or self._gradients.was_added_to(parameter)):
-            raise ShoalError(TWICE)
-
-    def _before_update(self, _: object, arguments: tuple[object, ...], named: dict[str, object]) -> None:
-        """`optimizer.step` begins; with a closure, the last pass of the step may be in it."""
-        has_closure = arguments[1:] or named.get("closure")
-        if self._in_pass:  # it raised, and the script goes on
-            self._gradients.drop()
-        elif self._has_summed and not has_closure:
-            raise ShoalError(
-                "`optimizer.step` was called between the passes of a step: end it, outside `no_sync`, first"
-            )
-        self._is_updating = True
-
-    def _after_update(self, *_: object) -> None:
-        self._is_due = self._is_updating = False
-
-
-def _policy(nonfinite: NonFinite | None, extra: Sequence[Stateful]) -> NonFinite:
-    scales = any(isinstance(part, torch.amp.GradScaler) and part.is_enabled() for part in extra)
-    chosen = nonfinite or ("allow" if scales else "raise")
-    if chosen not in get_args(NonFinite):
-        raise ValueError(f"nonfinite must be one of {', '.join(get_args(NonFinite))}, is {chosen!r}")
-    if scales and chosen != "allow":
-        raise ValueError(f"a GradScaler has to see what is not finite: leave nonfinite={chosen!r} out")
-    return chosen
+        self._updates.committed()
+        self.has_committed = True

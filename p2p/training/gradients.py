@@ -1,15 +1,18 @@
 """The gradients of one model in one step: from backward into buckets, through the commit, and out again."""
 
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, get_args
 
 import torch
 
-from ..errors import NonFiniteGradient
+from ..errors import NonFiniteGradient, ShoalError
 from ..session.calls import count_samples
 from ..session.session import BACKWARD, Session
 from .buckets import DTYPES, Bucket, make_buckets
 
 NonFinite = Literal["raise", "skip", "allow"]
+Given = Sequence[torch.Tensor | None] | Mapping[str, torch.Tensor | None]
+"""Gradients in the order of the parameters, or by their names."""
 
 
 class Gradients:
@@ -123,6 +126,55 @@ class Gradients:
         """Whether autograd, and nobody else, has added to the gradient that was handed out."""
         bucket, index = self._place[parameter]
         return bucket.was_added_to(index)
+
+    def check_are_committed(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Raise ShoalError if the `grad` of one of `parameters` was not handed out."""
+        for parameter in parameters:
+            bucket, index = self._place.get(parameter, (None, 0))
+            if bucket is not None and parameter.grad is not None and not bucket.is_handed_out(index):
+                raise ShoalError(
+                    f"`optimizer.step` was called with a gradient of {self._name_of(parameter)} that came from no "
+                    "committed step, so only this peer has it: average it with `DataParallel.reduce_gradients`, or "
+                    "pass allow_local=True to p2p.DataParallel"
+                )
+
+    # By hand.
+
+    def match(self, given: Given) -> dict[str, tuple[torch.nn.Parameter, torch.Tensor | None]]:
+        """By name, each parameter and the gradient that the script has computed for it.
+
+        Raises:
+            TypeError: a gradient is sparse.
+            ValueError: a gradient is of no parameter, or of another shape.
+        """
+        named = dict(self._module.named_parameters())
+        if not isinstance(given, Mapping):
+            needed = [name for name, each in named.items() if each.requires_grad or len(given) == len(named)]
+            if len(given) != len(needed):
+                raise ValueError(
+                    f"{len(given)} gradients were given for {len(needed)} parameters: pass one, or None, for each that "
+                    "needs a gradient, in the order of `module.parameters()`, or a dict by name"
+                )
+            given = dict(zip(needed, given, strict=True))
+        for name, gradient in given.items():
+            parameter = named.get(name)
+            if parameter is None or (gradient is not None and parameter not in self._place):
+                raise ValueError(f"a gradient was given for {name}, which is no parameter that needed one at the start")
+            if gradient is not None and (gradient.shape, gradient.dtype) != (parameter.shape, parameter.dtype):
+                ours, theirs = (f"{each.dtype} {list(each.shape)}" for each in (gradient, parameter))
+                raise ValueError(f"the gradient of {name} is {ours}, and the parameter {theirs}")
+        return {name: (named[name], gradient) for name, gradient in given.items()}
+
+
+def policy(nonfinite: NonFinite | None, extra: Iterable[object]) -> NonFinite:
+    """What happens to gradients that are not finite; see `DataParallel`."""
+    scales = any(isinstance(part, torch.amp.GradScaler) and part.is_enabled() for part in extra)
+    chosen = nonfinite or ("allow" if scales else "raise")
+    if chosen not in get_args(NonFinite):
+        raise ValueError(f"nonfinite must be one of {', '.join(get_args(NonFinite))}, is {chosen!r}")
+    if scales and chosen != "allow":
+        raise ValueError(f"a GradScaler has to see what is not finite: leave nonfinite={chosen!r} out")
+    return chosen
 
 
 def _summable(module: torch.nn.Module) -> list[torch.nn.Parameter]:

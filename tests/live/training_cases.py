@@ -212,6 +212,140 @@ def a_gradient_that_is_kept_stays_what_it_was(peer: Peer) -> None:
 
 
 @case
+def gradients_that_came_from_no_commit_update_nothing(peer: Peer) -> None:
+    model, optimizer = linear()
+    other = torch.optim.SGD([model.get_parameter("2.bias")], lr=0.1)
+    parallel = wrap(peer, model, optimizer, extra=[other])
+    x = torch.randn(2, 4)
+
+    def compute_alone() -> None:
+        loss = parallel(x * (peer.rank + 1)).square().mean()
+        for parameter, gradient in zip(model.parameters(), gradients(model, loss), strict=True):
+            parameter.grad = gradient
+
+    for _ in range(2):  # before any commit, and after one
+        before = copy.deepcopy(model.state_dict())
+        compute_alone()
+        words = "gradient of 0.weight that came from no committed step"
+        raises(p2p.ShoalError, words, optimizer.step)
+        raises(p2p.ShoalError, words, lambda: optimizer.step(compute_alone))  # type: ignore[arg-type]
+        raises(p2p.ShoalError, "gradient of 2.bias", other.step)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        optimizer.zero_grad()
+        optimizer.step()
+        parallel(x).square().mean().backward()
+        for parameter in model.parameters():  # its own ways with what is committed
+            parameter.grad = None if parameter.grad is None else parameter.grad * 2
+        optimizer.step()
+        other.step()
+        optimizer.zero_grad()
+    with parallel.no_sync():
+        parallel(x).square().mean().backward()
+    raises(p2p.ShoalError, "between the passes", other.step)
+
+
+@case
+def gradients_of_this_peer_alone_may_be_allowed(peer: Peer) -> None:
+    model, optimizer = linear()
+    wrap(peer, model, optimizer, allow_local=True)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = model.get_parameter("0.bias").clone()
+    optimizer.step()
+    assert torch.allclose(model.get_parameter("0.bias"), before - 0.1)
+
+
+@case
+def gradients_that_the_script_computes_are_averaged(peer: Peer) -> None:
+    model, optimizer = linear()
+    alone = copy.deepcopy(model)
+    optimizer_alone = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    parallel = wrap(peer, model, optimizer)
+    parallel.num_samples(3 if peer.rank == 0 else 1)
+    parameters = dict(model.named_parameters())
+
+    def of_functional(x: Tensor) -> dict[str, Tensor]:
+        def loss(values: dict[str, Tensor]) -> Tensor:
+            outputs: Tensor = torch.func.functional_call(model, values, (x,))
+            return outputs.square().mean()
+
+        detached = {name: parameter.detach() for name, parameter in parameters.items()}
+        found: dict[str, Tensor] = torch.func.grad(loss)(detached)
+        return found
+
+    for turn, x in enumerate(torch.randn(6, 4, 4)):
+        mine = x[:3] if peer.rank == 0 else x[3:]
+        if turn % 2:
+            means = parallel.reduce_gradients(of_functional(mine))
+            assert list(means) == list(parameters)
+        else:
+            loss = parallel(mine).square().mean()
+            means = parallel.reduce_gradients(torch.autograd.grad(loss, list(parameters.values())))
+            means = dict(zip(parameters, means, strict=True))
+        assert parallel.has_committed and peer.done == turn + 1
+        assert all(means[name] is parameter.grad for name, parameter in parameters.items())
+        if turn > 3:  # otherwise they are forgotten by themselves
+            optimizer.zero_grad()
+            for name, parameter in parameters.items():
+                parameter.grad = means[name]
+        optimizer.step()
+        optimizer_alone.zero_grad()
+        alone(x).square().mean().backward()
+        optimizer_alone.step()
+        for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    some = [None, None, None, torch.ones(3)]
+    assert [each is None for each in parallel.reduce_gradients(some)] == [True, True, True, False]
+    optimizer.step()
+    with parallel.no_sync():
+        assert parallel.reduce_gradients(some) == (None,) * 4 and peer.done == 7
+    (*_, last) = parallel.reduce_gradients([None, None, None, torch.ones(3)])
+    assert torch.equal(last, torch.full((3,), 2.0)) and peer.done == 8
+    assert torch.equal(some[3], torch.ones(3)), "what the script has given is its own"  # type: ignore[arg-type]
+
+
+@case
+def gradients_that_fit_no_parameter_are_named(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    for given, words in (
+        ([None] * 3, "3 gradients were given for 4 parameters: pass one, or None"),
+        ({"1.weight": torch.ones(3)}, "a gradient was given for 1.weight, which is no parameter"),
+        ({"2.bias": torch.ones(4)}, "the gradient of 2.bias is torch.float32 [4], and the parameter torch.float32 [3]"),
+        ({"2.bias": torch.ones(3).double()}, "the gradient of 2.bias is torch.float64 [3]"),
+    ):
+        raises(ValueError, words, partial(parallel.reduce_gradients, given))
+    assert peer.done == 0
+    parallel.reduce_gradients({"2.bias": torch.ones(3)})
+    assert peer.done == 1
+
+
+@case
+def gradients_may_be_zeroed_at_any_time(peer: Peer) -> None:
+    model, optimizer = linear()
+    alone = copy.deepcopy(model)
+    optimizer_alone = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    parallel = wrap(peer, model, optimizer)
+    places = ("before forward", "before backward", "after the update", "nowhere")
+    for turn in range(16):
+        place, is_to_none = places[turn // 4], turn % 2 == 0
+        x = torch.randn(2, 3, 4)
+        for used, updates, mine in ((parallel, optimizer, x[peer.rank]), (alone, optimizer_alone, x.flatten(0, 1))):
+            zero = {place: partial(updates.zero_grad, set_to_none=is_to_none)}
+            if turn % 4 == 0:  # a place begins
+                updates.zero_grad()
+            zero.get("before forward", int)()
+            loss = used(mine).square().mean()
+            zero.get("before backward", int)()
+            loss.backward()
+            nn.utils.clip_grad_norm_(used.parameters(), 5.0)
+            updates.step()
+            zero.get("after the update", int)()
+        for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5), (turn, ours - theirs)
+
+
+@case
 def micro_batches_of_a_slice_train_as_one_batch(peer: Peer) -> None:
     data = torch.randn(50, 4), torch.randn(50, 3)
     model, optimizer = linear()
