@@ -164,7 +164,7 @@ class Donor:
             feeds[0].digest,
             finish,
             commit.view,
-            tuple((entry.first_sample, entry.num_samples) for entry in receipt.contributions),
+            tuple((entry.first_sample, entry.num_samples, entry.weight) for entry in receipt.contributions),
             receipt.algorithms,
             commit.fingerprints,
         )

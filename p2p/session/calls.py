@@ -175,7 +175,7 @@ class Calls:
         if samples is not None and samples < 0:
             raise ValueError(f"the number of samples must be at least 0, is {samples}")
         share = self._session.share
-        counts = count_samples(share.slice if samples is None else (UNKNOWN_SAMPLE, samples))
+        counts = count_samples(share.counts if samples is None else (UNKNOWN_SAMPLE, samples, samples))
         step = self._block = ScriptStep(self._session, BY_HAND)
         try:
             self._session.submit(counts)
@@ -190,7 +190,7 @@ class Calls:
             share.spend()
 
 
-def count_samples(slice: tuple[int, int]) -> Operation:
-    """Operation 0 of a step: who adds which samples, and how many."""
-    counts = np.array(slice, np.int64)
-    return Operation(AllGather(is_counts=True), counts, counts, counts.shape, "one-shot")
+def count_samples(counts: tuple[int, int, int]) -> Operation:
+    """Operation 0 of a step: the first sample of each rank, how many it adds, and what they weigh."""
+    input = np.array(counts, np.int64)
+    return Operation(AllGather(is_counts=True), input, input, input.shape, "one-shot")

@@ -63,7 +63,7 @@ class AllGather:
     """Every rank gets the inputs of all, one behind the other; they are of one length.
 
     Attributes:
-        is_counts: (first sample, number of samples) of each rank: the first operation where means are weighted.
+        is_counts: (first sample, number of samples, weight) of each rank: the first operation where means are weighted.
     """
 
     is_counts: bool = False

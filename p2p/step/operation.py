@@ -110,16 +110,16 @@ def task_of(
 
 
 def _weight(operation: Operation, rank: int, counts: Array | None) -> float | None:
-    """What this rank's input is multiplied by before anything is added: its share of the samples.
+    """What this rank's input is multiplied by before anything is added: its share of the weight of all samples.
 
     None: by nothing. So it is where all have the same share, and the sum is divided once; not where sums are rounded on
     their way, which might overflow.
     """
     assert counts is not None
-    numbers = counts[:, 1].tolist()
-    if numbers[0] > 0 and numbers.count(numbers[0]) == len(numbers) and operation.ran in ROUND_ONCE:
+    weights = counts[:, 2].tolist()
+    if weights[0] > 0 and weights.count(weights[0]) == len(weights) and operation.ran in ROUND_ONCE:
         return None
-    return float(numbers[rank] / max(sum(numbers), 1))
+    return float(weights[rank] / max(sum(weights), 1))
 
 
 def overwrite(operations: Sequence[Operation], results: Sequence[bytes | memoryview]) -> None:

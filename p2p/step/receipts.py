@@ -30,12 +30,15 @@ class Contribution:
         first_sample: position of its first sample in the stream of `peer.batches`, which counts on from epoch to epoch;
             -1: unknown, since the script has a loader of its own, or the member added nothing.
         num_samples: how many it added; 0 where a step has no samples.
+        weight: what its gradients counted in the mean: `num_samples`, unless its script said another number; 0 if it
+            has left these samples out.
     """
 
     peer_id: str
     incarnation: int
     first_sample: int
     num_samples: int
+    weight: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,13 @@ class Receipt:
 
     @property
     def num_samples(self) -> int:
+        """Of all members."""
         return sum(contribution.num_samples for contribution in self.contributions)
+
+    @property
+    def weight(self) -> int:
+        """Of all members; 0 where no mean was computed."""
+        return sum(contribution.weight for contribution in self.contributions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +120,13 @@ def write_receipt(finish: Finish, view: View, counts: npt.NDArray[Any] | None, a
     Args:
         finish: of any of them; they are equal.
         view: in which the step was finished.
-        counts: (first sample, number of samples) per rank; None where nobody counted.
+        counts: (first sample, number of samples, weight) per rank; None where nobody counted.
         algorithms: of the operations, without the counts.
     """
-    rows = [(UNKNOWN_SAMPLE, 0)] * len(view.members) if counts is None else counts.tolist()
+    rows = [(UNKNOWN_SAMPLE, 0, 0)] * len(view.members) if counts is None else counts.tolist()
     contributions = []
-    for member, (first, number) in zip(view.members, rows, strict=True):
-        contributions.append(Contribution(member.peer_id, member.incarnation, first, number))
+    for member, (first, number, weight) in zip(view.members, rows, strict=True):
+        contributions.append(Contribution(member.peer_id, member.incarnation, first, number, weight))
     return Receipt(
         lineage=view.lineage.hex(),
         view_number=view.number,

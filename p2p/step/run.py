@@ -22,7 +22,7 @@ class Run:
     Attributes:
         first_sequence: of the open step, in this view.
         num_started, num_complete: of its operations.
-        counts: what each rank has counted in it, int64 [ranks, 2], once that is known.
+        counts: what each rank has counted in it, int64 [ranks, 3], once that is known.
     """
 
     def __init__(self, runner: Runner, view: View, rank: int) -> None:

@@ -19,7 +19,7 @@ class Submission:
         operations: with their inputs untouched until the step commits.
         fingerprints: of them.
         state_digest: of the parameters that the step is computed with; None until the last operation was submitted.
-        counts: (first sample, number of samples) per rank, of the view in which the step was finished last.
+        counts: (first sample, number of samples, weight) per rank, of the view in which the step was finished last.
         num_handed_out: of the operations, from the first on, those whose results the script has before the commit.
         is_wanted_early: there is such an operation.
     """
@@ -45,7 +45,7 @@ class Submission:
         for operation in operations:
             self.add(operation, segment_bytes)
             if operation.collective.is_counts:
-                operation.input[...] = UNKNOWN_SAMPLE, 0
+                operation.input[...] = UNKNOWN_SAMPLE, 0, 0
 
     def called(self, index: int) -> str | None:
         """Operation `index` in words; None: not called yet."""

@@ -71,10 +71,12 @@ class Bucket:
         self.empty = set(range(len(self.parameters)))
         self.is_suspect = False
 
-    def add(self, index: int, gradient: Tensor, fraction: float) -> None:
-        """The pass has reached a parameter: add `fraction` of its gradient."""
+    def add(self, index: int, gradient: Tensor, fraction: float, keep: float = 1.0) -> None:
+        """The pass has reached a parameter: add `fraction` of its gradient to `keep` of what there is."""
         values = self.inputs[index]
         if index not in self.empty:
+            if keep != 1.0:
+                values.mul_(keep)
             values.add_(gradient, alpha=fraction)
         elif fraction == 1.0:
             values.copy_(gradient)
@@ -82,6 +84,12 @@ class Bucket:
             torch.mul(gradient, fraction, out=values)
         self.empty.discard(index)
         self.missing.discard(index)
+
+    def end_pass(self, keep: float) -> None:
+        """Nothing more comes in this pass: keep that much of what it has not reached."""
+        if keep != 1.0:
+            for index in self.missing - self.empty:
+                self.inputs[index].mul_(keep)
 
     def check(self, index: int) -> None:
         """Look for what is not finite where something was just added: it is in the cache still."""

@@ -28,17 +28,17 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-import xxhash
 
 from collectives import ALGORITHMS
 
+from ..errors import ShoalError
 from ..net.parcels import PackedState, Replica
 from ..net.wire import MAX_BYTES_LEN
 from ..peer import Peer
 from ..session.calls import count_samples
 from ..session.session import BACKWARD
-from .gradients import Given, Gradients, NonFinite, policy
-from .replica_state import Stateful, compare, describe, pack, raw_bytes, unpack_into
+from .gradients import Given, Gradients, NonFinite, add_to_grad, policy
+from .replica_state import Stateful, compare, describe, pack, unpack_into
 from .statistics import RunningStatistics
 from .updates import Updates
 
@@ -58,7 +58,7 @@ class DataParallel(torch.nn.Module):
     Memory: three times the gradients' bytes, `grad` included; two of them in the arena while there is room
     (`arena_bytes`), where other peers of the host read them. A member that feeds an observer holds a copy of the state
     while it sends it, and up to 256 MiB of results, or of 4 steps; the observer up to 1 GiB, or 8 steps. Each member
-    sends per step what an `all_reduce` of all gradients does, and 16 bytes for the samples.
+    sends per step what an `all_reduce` of all gradients does, and 24 bytes for the samples.
 
     Raises:
         From `loss.backward()`; the last one also from `optimizer.step`, if it is called between the passes of a step.
@@ -138,7 +138,6 @@ class DataParallel(torch.nn.Module):
         self._statistics = RunningStatistics(module, algorithm)
         self._in_pass = self._under_no_sync = self._has_summed = False
         self._ends_step = True
-        optimizers = [part for part in self._parts if isinstance(part, torch.optim.Optimizer)]
         tensors = dict(module.state_dict())
         layout = describe(tensors)
         if len(layout[1]) > MAX_BYTES_LEN:
@@ -147,13 +146,8 @@ class DataParallel(torch.nn.Module):
         self._session.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
         for parameter in self._gradients.parameters:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
-        self._updates = Updates(
-            optimizers,
-            self._gradients,
-            allow_local=allow_local,
-            interrupted=lambda: self._in_pass,
-            between=lambda: self._has_summed,
-        )
+        has_raised, is_between = (lambda: self._in_pass), (lambda: self._has_summed)
+        self._updates = Updates(self._parts, self._gradients, has_raised, is_between, allow_local=allow_local)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass.
@@ -171,19 +165,21 @@ class DataParallel(torch.nn.Module):
         """
         if self._in_pass and torch._C._current_graph_task_id() < 0:  # it raised: no backward is under way
             self._begin_anew()
-        if (
-            torch.is_grad_enabled() and not self._updates.is_due
-        ):  # an evaluation may come before the update, or a schedule's
+        if torch.is_grad_enabled() and not self._updates.is_due:  # an evaluation may come before it, or a schedule
             self._session.state_is_complete()
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
-        """This peer adds `number` samples in each further backward pass; for scripts that do not use `peer.batches`.
+        """This peer adds `number` samples in each further backward pass.
+
+        For scripts without `peer.batches`; and for a loss that is a mean over something else (tokens): the current
+        batch of `peer.batches`, or each of its micro-batches, weighs so much. The next weighs its samples, unless said.
 
         Args:
-            number: samples, of which the loss is the mean. With 0 this peer's gradients count for nothing.
+            number: of what the loss is a mean of. With 0 this peer's gradients count for nothing.
 
         Raises:
+            ShoalError: the batch has had a backward pass before.
             ValueError: `number` is negative.
         """
         self._share.set_number(number)
@@ -204,11 +200,34 @@ class DataParallel(torch.nn.Module):
         finally:
             self._under_no_sync = before
 
+    def skip_step(self) -> None:
+        """End the step without adding to it: `loss.backward() if loss.isfinite() else model.skip_step()`.
+
+        The script goes on as after `loss.backward()`, with clipping, `optimizer.step` and schedules, *not* with
+        `continue`: the others' gradients are in `grad`. This peer's samples of the step are used up and left out, those
+        of its other micro-batches, too.
+
+        Raises:
+            OperationMismatch, QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout,
+                RemoteProtocolError, ShoalError: as `loss.backward()`; or it was called under `no_sync`.
+        """
+        if self._under_no_sync:
+            raise ShoalError("`skip_step` leaves out the whole step: call it outside `no_sync`")
+        if self._in_pass:
+            self._begin_anew()
+        self._updates.check_is_wanted(was_added=False)
+        self._gradients.drop()
+        self._share.skip()
+        self._begin_pass()
+        self._end_pass()
+        if self.has_committed:
+            self._updates.skipped()
+
     def reduce_gradients(self, gradients: Given) -> Given:
         """Average gradients that the script has computed itself, with `torch.autograd.grad` or `torch.func`.
 
-        It is what `loss.backward()` is otherwise: a pass that ends the step, except under `no_sync` or in a micro-batch
-        that is not the last. What `grad` was before is forgotten, except between the passes of a step.
+        In place of `loss.backward()`, also under `no_sync` and in micro-batches. What was in `grad` is forgotten,
+        except between the passes of a step.
 
         Args:
             gradients: in the order of `module.parameters()`, of all or of those that need a gradient; or by name. None
@@ -232,9 +251,7 @@ class DataParallel(torch.nn.Module):
         self._begin_pass()
         for parameter, gradient in matched.values():
             if gradient is not None:
-                before = parameter.grad
-                kept = gradient.detach().clone() if self._under_no_sync else gradient.detach()
-                parameter.grad = kept if before is None else before + kept
+                add_to_grad(parameter, gradient, is_kept=self._under_no_sync)
                 self._put(parameter)
         self._end_pass()
         means = {name: each.grad if self.has_committed else None for name, (each, _) in matched.items()}
@@ -246,18 +263,13 @@ class DataParallel(torch.nn.Module):
         return pack(dict(self.module.state_dict()), self._parts, self._share.state)
 
     def _load(self, state: PackedState) -> None:
-        tensors = dict(self.module.state_dict())
-        self._share.state = unpack_into(state, tensors, self._parts)
+        self._share.state = unpack_into(state, dict(self.module.state_dict()), self._parts)
 
     def _digest_state(self) -> bytes:
         """Of the parameters that this step was computed with."""
-        chosen = self._gradients.parameters
-        if self._state_digest == "part":
-            chosen = chosen[(self._session.done + 1) % 16 :: 16]
-        digest = xxhash.xxh3_128()
-        for parameter in chosen:
-            digest.update(raw_bytes(parameter.detach()))
-        return digest.digest()
+        if self._state_digest == "all":
+            return self._gradients.digest()
+        return self._gradients.digest((self._session.done + 1) % 16, 16)
 
     # Passes.
 
@@ -279,13 +291,14 @@ class DataParallel(torch.nn.Module):
         self.has_committed = False
         self._ends_step = self._share.is_last and not self._under_no_sync
         if self._ends_step:
-            counts = count_samples(self._share.slice)
+            self._share.end()
+            counts = count_samples(self._share.counts)
             self._session.open_step(BACKWARD)
             self._in_pass = True
             self._session.submit(counts)
         else:
             self._in_pass = True
-            self._share.accumulate()
+            self._share.accumulate(is_joined=not self._under_no_sync)
 
     def _end_pass(self) -> None:
         """Nothing more comes in this pass: end the step, or get ready for the next pass."""
@@ -332,7 +345,7 @@ class DataParallel(torch.nn.Module):
         self._share.spend()
         receipt = self._session.receipt
         assert receipt is not None
-        self._statistics.hand_out(receipt.num_samples)
+        self._statistics.hand_out(has_mean=receipt.weight > 0)
         self._gradients.hand_out()
         self._updates.committed()
         self.has_committed = True

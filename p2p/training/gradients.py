@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 import torch
+import xxhash
 
 from ..errors import NonFiniteGradient, ShoalError
 from ..session.calls import count_samples
 from ..session.session import BACKWARD, Session
 from .buckets import DTYPES, Bucket, make_buckets
+from .replica_state import raw_bytes
 
 NonFinite = Literal["raise", "skip", "allow"]
 Given = Sequence[torch.Tensor | None] | Mapping[str, torch.Tensor | None]
@@ -44,8 +46,9 @@ class Gradients:
             bucket.begin_step()
 
     def begin_pass(self) -> None:
-        """A further backward pass of the step may come."""
+        """The pass is over, and a further one of the step may come."""
         for bucket in self._buckets:
+            bucket.end_pass(self._share.keep)
             bucket.begin_pass()
 
     def add(self, parameter: torch.Tensor) -> Bucket:
@@ -56,7 +59,7 @@ class Gradients:
         if gradient.layout is not torch.strided:
             name = self._name_of(parameter)
             raise TypeError(f"the gradient of {name} is {gradient.layout}: construct its layer with sparse=False")
-        bucket.add(index, gradient.detach(), self._share.fraction)
+        bucket.add(index, gradient.detach(), self._share.fraction, self._share.keep)
         if self._nonfinite != "allow":
             bucket.check(index)
         parameter.grad = None  # the next gradient takes its memory, which is still in the cache
@@ -84,8 +87,7 @@ class Gradients:
         while self._num_submitted < len(self._buckets) and not self._buckets[self._num_submitted].missing:
             bucket = self._buckets[self._num_submitted]
             bucket.mark()
-            counts = self._share.slice[1] > 0
-            if counts and self._nonfinite != "allow" and not bucket.is_finite():
+            if self._share.weight and self._nonfinite != "allow" and not bucket.is_finite():
                 self._refuse(bucket)
             else:
                 bucket.take_back()
@@ -95,6 +97,7 @@ class Gradients:
     def submit_all(self) -> None:
         """The last pass is over: what no pass has reached adds nothing."""
         for bucket in self._buckets:
+            bucket.end_pass(self._share.keep)
             bucket.zero_empty()
             for index in bucket.empty:
                 bucket.parameters[index].grad = None  # of the step before
@@ -111,7 +114,7 @@ class Gradients:
         self._session.withdraw()
         self._share.void()
         self._session.open_step(BACKWARD)
-        self._session.submit(count_samples(self._share.slice))
+        self._session.submit(count_samples(self._share.counts))
         self._num_submitted = 0
 
     # Out.
@@ -121,6 +124,18 @@ class Gradients:
         for bucket in self._buckets:
             for parameter, gradient in zip(bucket.parameters, bucket.hand_out(), strict=True):
                 parameter.grad = gradient
+
+    @property
+    def are_finite(self) -> bool:
+        """Whether what is committed is sure to be finite, if it is not too large."""
+        return self._nonfinite != "allow"
+
+    def digest(self, start: int = 0, step: int = 1) -> bytes:
+        """Of the parameters, or of some of them."""
+        digest = xxhash.xxh3_128()
+        for parameter in self.parameters[start::step]:
+            digest.update(raw_bytes(parameter.detach()))
+        return digest.digest()
 
     def was_added_to(self, parameter: torch.nn.Parameter) -> bool:
         """Whether autograd, and nobody else, has added to the gradient that was handed out."""
@@ -164,6 +179,12 @@ class Gradients:
                 ours, theirs = (f"{each.dtype} {list(each.shape)}" for each in (gradient, parameter))
                 raise ValueError(f"the gradient of {name} is {ours}, and the parameter {theirs}")
         return {name: (named[name], gradient) for name, gradient in given.items()}
+
+
+def add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_kept: bool) -> None:
+    """As autograd does it; `is_kept`: `grad` stays for further passes, so that it needs memory of its own."""
+    found = gradient.detach().clone() if is_kept else gradient.detach()
+    parameter.grad = found if parameter.grad is None else parameter.grad + found
 
 
 def policy(nonfinite: NonFinite | None, extra: Iterable[object]) -> NonFinite:

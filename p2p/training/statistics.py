@@ -46,13 +46,13 @@ class RunningStatistics:
                 values.copy_(buffer)
             yield each.operation
 
-    def hand_out(self, num_samples: int) -> None:
-        """A step of `num_samples` is committed. Who is in eval mode keeps what it has, bit by bit.
+    def hand_out(self, *, has_mean: bool) -> None:
+        """A step is committed; `has_mean`: somebody counts. Who is in eval mode keeps what it has, bit by bit.
 
         Where nobody counts there is no mean, and each replica keeps its own until the next step.
         """
         for each in self._of_types:
-            if num_samples or not each.buffers[0].is_floating_point():
+            if has_mean or not each.buffers[0].is_floating_point():
                 for buffer, result in zip(each.buffers, each.results, strict=True):
                     if self._layer_of[buffer].training:
                         buffer.copy_(result)

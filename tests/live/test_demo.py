@@ -23,7 +23,8 @@ KILLED_AFTER, ENTERED_AT = 2, 4
 
 def contributions(members: str, plan: Plan) -> tuple[Contribution, ...]:
     empty = (UNKNOWN_SAMPLE, 0)
-    return tuple(Contribution(member, ord(member), *plan.get(member, empty)) for member in members)
+    parts = {member: plan.get(member, empty) for member in members}
+    return tuple(Contribution(member, ord(member), *part, part[1]) for member, part in parts.items())
 
 
 def all_receipts() -> list[Receipt]:

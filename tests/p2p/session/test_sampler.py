@@ -23,7 +23,7 @@ def receipt(*contributions: tuple[str, int, int]) -> Receipt:
         lineage="",
         view_number=1,
         step=0,
-        contributions=tuple(Contribution(name, 1, first, number) for name, first, number in contributions),
+        contributions=tuple(Contribution(name, 1, first, number, number) for name, first, number in contributions),
         algorithms=("",),
         digest="",
         state_digest="",

@@ -14,7 +14,7 @@ def receipt(step: int, *contributions: tuple[str, int, int]) -> Receipt:
         lineage="",
         view_number=1,
         step=step,
-        contributions=tuple(Contribution(name, 1, first, number) for name, first, number in contributions),
+        contributions=tuple(Contribution(name, 1, first, number, number) for name, first, number in contributions),
         algorithms=("",),
         digest="",
         state_digest="",
@@ -117,3 +117,65 @@ def test_who_withdrew_is_given_two_samples_that_do_not_count_for_the_same_step()
     next(batches)
     assert len(next(batches)) == 2
     assert (share.is_last, share.slice) == (True, (UNKNOWN_SAMPLE, 0))
+
+
+def test_a_slice_weighs_what_the_script_says_and_its_samples_are_counted_as_before() -> None:
+    share = founded("a", "b")
+    batches = share.batches(np.arange(12), sampler(), counting())
+    next(batches)
+    assert share.counts == (0, 3, 3)
+    share.set_number(100)
+    assert share.counts == (0, 3, 100)
+    share.accumulate()  # under no_sync
+    share.set_number(20)
+    share.end()
+    assert share.counts == (0, 3, 120) and (share.fraction, share.is_last) == (1.0, True)
+    share.count(receipt(1, ("a", 0, 3), ("b", 3, 3)))
+    share.spend()
+    next(batches)
+    assert share.counts == (6, 3, 3), "the next one weighs its samples again"
+    share.accumulate()
+    with pytest.raises(ShoalError, match="call it before the first one"):
+        share.set_number(7)
+
+
+def test_micro_batches_are_averaged_by_the_weights_that_the_script_says() -> None:
+    share = founded("a")
+    batches = share.batches(np.arange(12), sampler(), counting(), max_local_batch=2)
+    mean, weights = 0.0, [10, 0, 30]
+    for value, weight in zip((1.0, 5.0, 2.0), weights, strict=True):
+        next(batches)
+        share.set_number(weight)
+        if share.is_last:
+            share.end()
+        else:
+            share.accumulate(is_joined=True)
+        mean = mean * share.keep + value * share.fraction
+    assert mean == pytest.approx((1.0 * 10 + 2.0 * 30) / 40) and share.counts == (0, 6, 40)
+
+
+def test_who_has_no_slice_weighs_nothing_whatever_the_script_says() -> None:
+    share = Share("c")
+    share.count(receipt(0, ("a", UNKNOWN_SAMPLE, 0)))
+    next(share.batches(np.arange(12), sampler(), counting()))
+    share.set_number(50)
+    assert share.counts == (UNKNOWN_SAMPLE, 0, 0)
+
+
+def test_samples_that_are_skipped_are_used_up() -> None:
+    share = founded("a")
+    batches = share.batches(np.arange(12), sampler(), counting())
+    next(batches)
+    share.skip()
+    assert share.counts == (0, 6, 0)
+    share.count(receipt(1, ("a", 0, 6)))
+    share.spend()
+    next(batches)
+    assert share.counts == (6, 6, 6)
+    share.count(receipt(2, ("a", 6, 6)))
+    share.spend()
+    assert list(batches) == []
+    share.set_number(4)
+    assert share.counts == (UNKNOWN_SAMPLE, 4, 4), "behind the loop samples are the script's own"
+    share.skip()
+    assert share.counts == (UNKNOWN_SAMPLE, 0, 0)

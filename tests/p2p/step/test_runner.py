@@ -325,7 +325,7 @@ def test_a_chunk_is_digested_while_the_others_are_on_their_way() -> None:
 @pytest.mark.parametrize("operation", [all_reduce(np.zeros(3)), weighted(np.zeros(3), "ring")], ids=Operation.describe)
 def test_what_is_added_is_what_lies_ready_for_it(operation: Operation) -> None:
     """Which may be a copy of what the script has called it with."""
-    task = task_of(operation, bytes(16), 0, 1, np.array([[0, 5]]), 0)
+    task = task_of(operation, bytes(16), 0, 1, np.array([[0, 5, 5]]), 0)
     runner = MessageRunner(64)
     runner.start(0, replace(task, input=np.ones(3)))
     assert operation.result.tolist() == [1, 1, 1]

@@ -279,7 +279,7 @@ class World:
         observer, receipt = self._observer, commit.receipt
         if any(record.finish.step == finish.step for record, _ in observer.fed) or observer.machine.done >= finish.step:
             return
-        numbers = tuple((each.first_sample, each.num_samples) for each in receipt.contributions)
+        numbers = tuple((each.first_sample, each.num_samples, each.weight) for each in receipt.contributions)
         told = finish, commit.view, numbers, receipt.algorithms, commit.fingerprints
         results = [operation.result.tobytes() for operation in commit.operations]
         observer.fed.append((StepRecord(machine.previous, machine.digest, *told), results))

@@ -54,6 +54,18 @@ def test_gradients_of_several_passes_are_added_by_their_fraction() -> None:
     assert bucket.flat.tolist()[:3] == [5.0, 6.0, 7.0]
 
 
+def test_what_there_is_may_be_kept_in_part() -> None:
+    (bucket,) = make_buckets(parameters_of((torch.float32, 1), (torch.float32, 1), (torch.float32, 1)), 100, None)
+    bucket.add(0, torch.tensor([8.0]), 1.0, 0.0)
+    bucket.add(1, torch.tensor([4.0]), 1.0, 0.0)
+    bucket.end_pass(0.0)
+    bucket.begin_pass()
+    bucket.add(0, torch.tensor([2.0]), 0.75, 0.25)
+    bucket.end_pass(0.25)
+    bucket.zero_empty()
+    assert bucket.flat.tolist()[:3] == [3.5, 1.0, 0.0]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_parameter_that_nobody_has_reached_has_no_gradient(dtype: torch.dtype) -> None:
     (bucket,) = make_buckets(parameters_of((dtype, 2), (dtype, 3), (dtype, 1)), 100, None)
