@@ -51,14 +51,13 @@ class DataParallel(torch.nn.Module):
 
     Construction asks for a seat; the replica of a peer that joins a swarm under way is replaced by the swarm's.
     Running statistics (BatchNorm) are averaged at each commit. A backward pass that raises may be caught: the peer
-    then adds nothing to the step, which its next forward and backward pass, on other samples, take part in.
+    then adds nothing to the step, which its next forward and backward pass, on other samples, take part in. The end of
+    `loss.backward()` waits until the step is committed, `step_timeout_s` at most.
 
-    The end of `loss.backward()` waits until the step is committed, `step_timeout_s` at most.
-
-    Memory: three times the gradients' bytes, `grad` included; two of them in the arena while there is room
-    (`arena_bytes`), where other peers of the host read them. A member that feeds an observer holds a copy of the state
-    while it sends it, and up to 256 MiB of results, or of 4 steps; the observer up to 1 GiB, or 8 steps. Each member
-    sends per step what an `all_reduce` of all gradients does, and 24 bytes for the samples.
+    Memory: twice the gradients' bytes, `grad` included, in the arena while there is room (`arena_bytes`), where other
+    peers of the host read them; once more where messages need it. A member that feeds an observer holds a copy of the
+    state while it sends it, and up to 256 MiB of results, or of 4 steps; the observer up to 1 GiB, or 8 steps. Each
+    member sends per step what an `all_reduce` of all gradients does, and 24 bytes for the samples.
 
     Raises:
         From `loss.backward()`; the last one also from `optimizer.step`, if it is called between the passes of a step.
@@ -146,8 +145,8 @@ class DataParallel(torch.nn.Module):
         self._session.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
         for parameter in self._gradients.parameters:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
-        has_raised, is_between = (lambda: self._in_pass), (lambda: self._has_summed)
-        self._updates = Updates(self._parts, self._gradients, has_raised, is_between, allow_local=allow_local)
+        standing = (lambda: self._in_pass), (lambda: self._has_summed)
+        self._updates = Updates(self._parts, self._gradients, *standing, allow_local=allow_local)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass.

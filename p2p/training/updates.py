@@ -1,6 +1,6 @@
 """Optimizers use gradients that all members have, or none."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ class Updates:
 
     def __init__(
         self,
-        parts: Iterable[object],
+        parts: Sequence[object],
         gradients: Gradients,
         has_raised: Callable[[], bool],
         is_between: Callable[[], bool],
@@ -44,6 +44,8 @@ class Updates:
             is_between: whether a step has begun under `no_sync`, and has not ended.
             allow_local: gradients of this peer alone may be used.
         """
+        if not isinstance(parts[0], torch.optim.Optimizer):
+            raise TypeError(f"the optimizer has to be a torch.optim.Optimizer, is a {type(parts[0]).__name__}")
         self._optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
         self._gradients = gradients
         self._allow_local = allow_local
