@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gossip import Claim, Contact, Core, Envelope, Member, Phase, State, View
 from gossip import effects as fx
-from gossip.messages import AcceptorRecord, GivenUp, StateQuery
+from gossip.messages import AcceptorRecord, Cause, GivenUp, StateQuery
 from p2p.errors import OperationMismatch, ShoalError
 from p2p.net.frames import Segment
 from p2p.step import effects as sx
@@ -222,15 +222,12 @@ class Peer:
                 if self.core.handed_out(view_number):
                     self.training.hand_out(index)
                     self.perform(self.training.open_step.hand_out(index))
-            case sx.Withdraw(step, interrupts):
-                self.perform(self.core.withdraw(self.now(), step, interrupts=interrupts))
-            case sx.GiveUp(step, reason):
-                assert self.core.view is not None
-                self._gave_up = self.core.view, step, self.core.view.number
-                self._world.invariants.seen["steps given up"] += 1
-                self.perform(self.core.abort(self.now(), step, reason))
-            case sx.Void(step, reason):
-                self.perform(self.core.void(self.now(), step, reason))
+            case sx.GiveUp(step, cause, reason, is_told):
+                if cause is Cause.MISMATCH:
+                    assert self.core.view is not None
+                    self._gave_up = self.core.view, step, self.core.view.number
+                    self._world.invariants.seen["steps given up"] += 1
+                self.perform(self.core.give_up(self.now(), step, cause, reason, is_told=is_told))
             case sx.Leave():
                 self.leave()
             case _:
@@ -297,7 +294,7 @@ class Peer:
         """By reference to whoever can map our memory."""
         part, world = effect.outgoing.payload, self._world
         assert isinstance(part, Part) and self.view is not None
-        if part.stamp != self.view.stamp:
+        if effect.view_number != self.view.number:
             return
         other = world.peers[self.view.members[effect.outgoing.peer]]
         is_lent = world.plan.lends and other.host == self.host
