@@ -67,8 +67,8 @@ class Carrier:
 
     def shared(self) -> SharedRunner | None:
         """What runs over the memory of others."""
-        runner = self.parts.open_step.runner
-        return runner if isinstance(runner, SharedRunner) else None
+        run = self.parts.open_step.run
+        return run.runner if run is not None and isinstance(run.runner, SharedRunner) else None
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Do what is asked for, in order; what that entails, last. After an error nothing that stands behind it."""
@@ -230,7 +230,7 @@ class Carrier:
 
     def serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
-        if self.parts.core.seated and (view := self.parts.core.view) is not None:
+        if self.parts.donor.waiting and self.parts.core.seated and (view := self.parts.core.view) is not None:
             record = StateRecord(self.parts.core.digest, view)
             for member, reason in self.parts.donor.serve(self.now(), self.parts.core.done, record):
                 self.declare_dead(member, reason)  # nobody else can send it either: go on without the joiner

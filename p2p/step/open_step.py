@@ -48,6 +48,7 @@ class OpenStep:
         stage: of the open one.
         done: the last one that is committed here, or was loaded.
         submission: what the script has submitted for the open one.
+        run: of its operations, if a view is active, and this peer has not given the step up in it.
         num_refused: segments that came early, and fitted nothing when their turn came.
     """
 
@@ -56,22 +57,17 @@ class OpenStep:
         self.stage = Stage.EMPTY
         self.done = NOTHING_DONE
         self.submission: Submission | None = None
+        self.run: Run | None = None
         self.num_refused = 0
         self._me = me
         self._segment_bytes = segment_bytes
         self._view: View | None = None
-        self._run: Run | None = None
         self._is_barred = False
         self._has_ended = False
         self._over = -1
         self._owed: list[StepEffect] = []
         self._pending: defaultdict[int, list[Segment]] = defaultdict(list)
         self._mismatches = Mismatches(me)
-
-    @property
-    def runner(self) -> Runner | None:
-        """Who carries operations out, if a view is active, and this peer has not given its step up."""
-        return None if self._run is None else self._run.runner
 
     def _move(self, event: Event) -> None:
         assert (self.stage, event) in TRANSITIONS, f"{event.name} in {self.stage.name}, step {self.done + 1}"
@@ -108,7 +104,7 @@ class OpenStep:
             return self._tell(attempt) if self.submission is None else []
         self._move(Event.WITHDRAW)
         submission, self.submission, self._over = self.submission, None, attempt
-        has_run = self._run is not None and self._run.num_started > 0
+        has_run = self.run is not None and self.run.num_started > 0
         is_in_use = submission is not None and submission.is_wanted_early
         told: list[StepEffect] = [Tell(Withdrawn(step))]
         if not (has_run or is_in_use):
@@ -127,7 +123,7 @@ class OpenStep:
 
     def _bar(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> GiveUp:
         """Nothing more of this peer runs before the step starts over, also if the barrier of the view is still open."""
-        self._run, self._is_barred = None, True
+        self.run, self._is_barred = None, True
         return GiveUp(step, cause, reason, is_told)
 
     # What runs, and what arrives.
@@ -138,7 +134,7 @@ class OpenStep:
         Raises:
             RemoteProtocolError: it fits nothing; nothing changed.
         """
-        run = self._run
+        run = self.run
         if run is None or segment.sequence >= run.first_sequence + run.num_started:
             self._pending[segment.sequence].append(segment)
             return []
@@ -172,7 +168,7 @@ class OpenStep:
         Raises:
             RemoteProtocolError: a member lends what it does not have; nothing more runs in this view.
         """
-        run = self._run
+        run = self.run
         if run is None:
             return RunState.IDLE, []
         try:
@@ -186,7 +182,7 @@ class OpenStep:
     def _go_on(self) -> list[StepEffect]:
         """Send what is to be sent, start what may start, and say what is complete; unless the step is given up."""
         effects = self._compare() if self._mismatches.heard else []
-        run, submission = self._run, self.submission
+        run, submission = self.run, self.submission
         if effects or run is None or submission is None:
             return effects
         run.has_got_on = True
@@ -224,7 +220,7 @@ class OpenStep:
 
     def installed(self, view: View) -> list[StepEffect]:
         """A view replaces the one before: nothing of that one completes any more, and its segments are dropped."""
-        self._view, self._run, self._is_barred = view, None, self._has_ended
+        self._view, self.run, self._is_barred = view, None, self._has_ended
         self._pending = defaultdict(list)
         self._mismatches.begin()
         if self.stage is Stage.VOID and self.submission is not None:
@@ -240,7 +236,7 @@ class OpenStep:
             return told
         if self.stage is Stage.FINISHED:
             self._move(Event.REDO)
-        self._run = Run(runner, view, view.members.index(self._me))
+        self.run = Run(runner, view, view.members.index(self._me))
         return [*told, *self._go_on()]
 
     def committed(self, finish: Finished, view: View) -> Commit:
@@ -252,8 +248,8 @@ class OpenStep:
     def _commit(self, submission: Submission, view: View, receipt: Receipt) -> Commit:
         self._move(Event.COMMIT)
         self.submission, self.done, self._over = None, receipt.step, submission.attempt
-        if self._run is not None:  # in a barrier the count of the view has not begun
-            self._run.next_step(len(submission.operations))
+        if self.run is not None:  # in a barrier the count of the view has not begun
+            self.run.next_step(len(submission.operations))
         self._mismatches.commit([each.peer_id for each in receipt.contributions])
         return Commit(receipt, view, submission.operations, tuple(submission.fingerprints))
 
@@ -265,7 +261,7 @@ class OpenStep:
         self.done = step
         self._mismatches.commit(contributors)
         if state_digest is not None:
-            assert self.submission is not None and self._run is None
+            assert self.submission is not None and self.run is None
             self.submission.renumber(step + 1, state_digest, self._segment_bytes)
 
     def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit | None:
@@ -335,13 +331,13 @@ class OpenStep:
 
     def stop(self) -> None:
         """Nothing more runs, in no view."""
-        self._run, self._is_barred, self._has_ended = None, True, True
+        self.run, self._is_barred, self._has_ended = None, True, True
 
     # For people, and for the core.
 
     def progress(self) -> tuple[int, int, int] | None:
         """Step, operations submitted and complete in the active view; None: nothing has got on since the last time."""
-        run, submission = self._run, self.submission
+        run, submission = self.run, self.submission
         if run is None or submission is None or self.stage is Stage.FINISHED or not run.has_got_on:
             return None
         run.has_got_on = False
@@ -349,4 +345,4 @@ class OpenStep:
 
     def explain_missing(self, members: Sequence[object]) -> str:
         """The first segment that is waited for, in words; `members` in rank order."""
-        return "" if self._run is None else self._run.explain_missing(members)
+        return "" if self.run is None else self.run.explain_missing(members)

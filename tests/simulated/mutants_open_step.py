@@ -75,10 +75,10 @@ def _sum_what_differs(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _commit_without_ending(original: Callable[..., Any]) -> Callable[..., Any]:
     def commit(self: OpenStep, *arguments: Any) -> Any:
-        first = 0 if self._run is None else self._run.first_sequence
+        first = 0 if self.run is None else self.run.first_sequence
         result = original(self, *arguments)
-        if self._run is not None:
-            self._run.first_sequence = first
+        if self.run is not None:
+            self.run.first_sequence = first
         return result
 
     return commit

@@ -278,7 +278,7 @@ def test_a_member_that_has_to_go_alone_says_so_once_and_runs_nothing_more() -> N
     assert Leave() in step.overhear(B, said(alone(2)))
     assert step.overhear(C, said(alone(2))) == []
     step.installed(after)
-    assert step.activated(after, -1, MessageRunner(64)) == [Tell(Admitted(after, -1))] and step.runner is None
+    assert step.activated(after, -1, MessageRunner(64)) == [Tell(Admitted(after, -1))] and step.run is None
 
 
 def test_who_is_on_a_receipt_is_not_fresh_any_more() -> None:

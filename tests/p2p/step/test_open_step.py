@@ -151,7 +151,7 @@ def test_an_open_step_is_given_up_when_another_call_is_heard_of_and_the_script_h
         Send(B, ours, PAIR.stamp),
         GiveUp(0, Cause.MISMATCH, reason, is_told=True),
     ]
-    assert step.stage is Stage.VOID and step.submission is not None and step.runner is None
+    assert step.stage is Stage.VOID and step.submission is not None and step.run is None
     assert step.submit(0, 0, one()) == step.close(0, STATE) == step.withdraw(0, 0) == []
     assert reason in raised(step, step.installed(NEXT), OperationMismatch)
 
@@ -224,7 +224,7 @@ def test_who_goes_on_without_the_step_gives_it_up_for_the_others() -> None:
     step.submit(0, 0, one())
     step.withdraw(0, 0)
     assert step.void(0, "its script goes on") == [GiveUp(0, Cause.VOIDED, "its script goes on", is_told=True)]
-    assert step.stage is Stage.EMPTY and step.runner is None
+    assert step.stage is Stage.EMPTY and step.run is None
 
 
 def test_who_goes_on_without_a_step_that_the_others_have_given_up_has_nothing_to_add() -> None:
@@ -336,7 +336,7 @@ def test_who_withdraws_in_a_barrier_what_may_be_in_use_is_barred_from_that_view(
     assert step.withdraw(0, 0) == [Tell(Withdrawn(0)), taken_back(is_in_use=True)]
     again = one()
     step.submit(0, 1, again)
-    assert activate(step, NEXT) == [Tell(Admitted(NEXT, -1))] and step.runner is None
+    assert activate(step, NEXT) == [Tell(Admitted(NEXT, -1))] and step.run is None
     assert enter(step, view_of(4, A, B)) == [sent(again, view=view_of(4, A, B))]
 
 
@@ -344,4 +344,4 @@ def test_a_machine_that_stops_runs_nothing_more() -> None:
     step, operation = in_pair(), one()
     step.submit(0, 0, operation)
     step.stop()
-    assert step.runner is None and step.receive(from_b(operation)) == [] and step.advance()[1] == []
+    assert step.run is None and step.receive(from_b(operation)) == [] and step.advance()[1] == []
