@@ -1,6 +1,5 @@
 """One collective as a script calls it, and what it becomes in a view."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -49,6 +48,20 @@ class Operation:
     def fingerprint(self, segment_bytes: int, index: int, step: int) -> bytes:
         """What all ranks must have in common, in 16 bytes."""
         return xxhash.xxh3_128_digest(f"{self.describe()}, {segment_bytes}, {index} of {step}".encode())
+
+    def overwrite(self, result: bytes | memoryview) -> None:
+        """Put the bytes that others have in the place of the result here.
+
+        Raises:
+            ValueError: they are too many, or too few.
+        """
+        theirs = np.frombuffer(result, np.uint8)
+        if self.collective.gathers:
+            self.result = theirs.copy().view(self.input.dtype)
+        elif theirs.size != self.result.nbytes:
+            raise ValueError(f"a result of {self.describe()} has {theirs.size} bytes")
+        else:
+            self.result.view(np.uint8)[...] = theirs
 
 
 @lru_cache(maxsize=1024)
@@ -120,19 +133,3 @@ def _weight(operation: Operation, rank: int, counts: Array | None) -> float | No
     if numbers[0] > 0 and numbers.count(numbers[0]) == len(numbers) and operation.ran in ROUND_ONCE:
         return None
     return float(numbers[rank] / max(sum(numbers), 1))
-
-
-def overwrite(operations: Sequence[Operation], results: Sequence[bytes | memoryview]) -> None:
-    """Put the bytes that others have in the place of the results here.
-
-    Raises:
-        ValueError: a result of another size.
-    """
-    for operation, result in zip(operations, results, strict=True):
-        theirs = np.frombuffer(result, np.uint8)
-        if operation.collective.gathers:
-            operation.result = theirs.copy().view(operation.input.dtype)
-        elif theirs.size != operation.result.nbytes:
-            raise ValueError(f"a result of {operation.describe()} has {theirs.size} bytes")
-        else:
-            operation.result.view(np.uint8)[...] = theirs

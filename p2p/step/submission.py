@@ -1,5 +1,6 @@
 """What a script has submitted for the open step, in one attempt at it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collectives import Array
@@ -46,6 +47,18 @@ class Submission:
             self.add(operation, segment_bytes)
             if operation.collective.is_counts:
                 operation.input[...] = UNKNOWN_SAMPLE, 0
+
+    def take_over(self, fingerprints: tuple[bytes, ...], results: Sequence[bytes | memoryview]) -> None:
+        """The members have committed the step with these results: put them in the place of those here.
+
+        Raises:
+            ValueError: it is another step at the members, or a result has another size.
+        """
+        if tuple(self.fingerprints) != fingerprints:
+            ours = ", ".join(operation.describe() for operation in self.operations)
+            raise ValueError(f"step {self.step} is {ours} here, and another one at the members")
+        for operation, result in zip(self.operations, results, strict=True):
+            operation.overwrite(result)
 
     def called(self, index: int) -> str | None:
         """Operation `index` in words; None: not called yet."""

@@ -6,10 +6,11 @@ import numpy as np
 
 from collectives import Outgoing
 from gossip import View
+from gossip.messages import Cause
 from gossip.messages import Finish as Finished
 from p2p.net.frames import Segment
 from p2p.net.parcels import StepRecord
-from p2p.step.effects import Finish, SendSegment, StepEffect, Tell
+from p2p.step.effects import Finish, GiveUp, SendSegment, StepEffect, Tell
 from p2p.step.notices import Admitted
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
@@ -53,10 +54,19 @@ def in_pair() -> OpenStep:
     return step
 
 
-def sent(operation: Operation, index: int = 0, sequence: int | None = None, step: int = 0) -> SendSegment:
+def sent(
+    operation: Operation, index: int = 0, sequence: int | None = None, step: int = 0, view: View = PAIR
+) -> SendSegment:
     """To B, of an operation of one element."""
     fingerprint = operation.fingerprint(SEGMENT_BYTES, index, step)
-    return SendSegment(index if sequence is None else sequence, fingerprint, Outgoing(1, 0, 0, operation.input))
+    number = index if sequence is None else sequence
+    return SendSegment(view.number, number, fingerprint, Outgoing(1, 0, 0, operation.input))
+
+
+def taken_back(*, is_in_use: bool) -> GiveUp:
+    """What A asks for when it has withdrawn from step 0."""
+    cause = Cause.VOIDED if is_in_use else Cause.WITHDRAWN
+    return GiveUp(0, cause, "a took back what it had submitted", is_told=False)
 
 
 def from_b(operation: Operation, index: int = 0, sequence: int | None = None, step: int = 0) -> Segment:

@@ -6,7 +6,7 @@ import pytest
 from collectives import ALGORITHMS, BFLOAT16, Reduction
 from gossip.messages import NOT_CALLED
 from p2p.step.collective import AllGather, AllReduce, Barrier, Collective
-from p2p.step.operation import Operation, overwrite, task_of
+from p2p.step.operation import Operation, task_of
 from p2p.step.submission import Submission
 from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, other_calls, weighted
 
@@ -97,14 +97,15 @@ def test_an_input_is_multiplied_by_its_share_unless_all_have_the_same_and_are_ad
 def test_results_of_others_take_the_place_of_those_here() -> None:
     operations = [all_reduce(np.zeros(2)), all_reduce(np.zeros(0)), counts(3)]
     gathered = np.arange(6, dtype=np.int64)
-    overwrite(operations, [np.ones(2).tobytes(), b"", gathered.tobytes()])
+    for operation, result in zip(operations, (np.ones(2), np.zeros(0), gathered), strict=True):
+        operation.overwrite(result.tobytes())
     assert operations[0].result.tolist() == [1, 1]
     assert operations[2].result.tolist() == gathered.tolist()
 
 
 def test_a_result_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a result of all_reduce sum of float64 .4. by size has 31 bytes"):
-        overwrite([all_reduce(np.zeros(4))], [bytes(31)])
+        all_reduce(np.zeros(4)).overwrite(bytes(31))
 
 
 # What a script has submitted.
