@@ -21,6 +21,7 @@ from gossip.messages import Finish
 from ..net.frames import Taken
 from ..net.parcels import Packer, Parcel, ParcelSegment, StateRecord, StepRecord, cut
 from ..step.notices import Commit
+from ..step.receipts import counts_of
 
 WINDOW = 8
 """So many segments are under way to one peer."""
@@ -168,7 +169,7 @@ class Donor:
             feeds[0].digest,
             finish,
             commit.view,
-            tuple((entry.first_sample, entry.num_samples) for entry in receipt.contributions),
+            counts_of(receipt),
             receipt.algorithms,
             commit.fingerprints,
         )

@@ -13,8 +13,9 @@ import numpy as np
 
 from collectives import ALGORITHMS, Array, carried, check_reduction
 
+from ..data.share import count_samples
 from ..errors import ShoalError
-from ..step.collective import AllGather, AllReduce, Barrier
+from ..step.collective import AllReduce, Barrier
 from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
 from .session import Session
@@ -181,7 +182,7 @@ class Calls:
         if samples is not None and samples < 0:
             raise ValueError(f"the number of samples must be at least 0, is {samples}")
         share = self._session.share
-        counts = count_samples(share.slice if samples is None else (UNKNOWN_SAMPLE, samples))
+        counts = share.operation() if samples is None else count_samples((UNKNOWN_SAMPLE, samples, samples))
         step = self._block = ScriptStep(self._session, BY_HAND)
         try:
             self._session.submit(counts)
@@ -194,9 +195,3 @@ class Calls:
         step.commit()
         if samples is None:
             share.spend()
-
-
-def count_samples(slice: tuple[int, int]) -> Operation:
-    """Operation 0 of a step: who adds which samples, and how many."""
-    counts = np.array(slice, np.int64)
-    return Operation(AllGather(is_counts=True), counts, counts, counts.shape, "one-shot")

@@ -3,7 +3,7 @@
 Made and used by one thread.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from queue import Empty
 from typing import Any, TypeVar
@@ -22,7 +22,6 @@ from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .attempt import EARLY, Attempt
 from .membership import Membership, StateDigest
-from .sampler import ElasticSampler, length
 
 Awaited = TypeVar("Awaited", Commit, Uncommitted, Withdrawn)
 
@@ -177,13 +176,7 @@ class Session:
 
         return take
 
-    def batches(self, dataset: Any, max_local_batch: int | None, **order: int) -> Iterator[Any]:
-        """See `Peer.batches`. `order`: of the samples, as `ElasticSampler` takes it."""
-        self.membership.wait_view()
-        sampler = ElasticSampler(num_samples=length(dataset), **order)
-        return self.share.batches(dataset, sampler, self._begin_batch, max_local_batch)
-
-    def _begin_batch(self) -> int:
+    def begin_batch(self) -> int:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
         if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
             self.withdraw()
@@ -222,7 +215,7 @@ class Session:
                         raise RemovedFromView(
                             f"operation {step} was committed without this peer, its result is unknown"
                         )
-                    self.membership.load(arrival, state_digest)
+                    self.membership.load(arrival, state_digest, submitted)
                     step = self.history.done + 1
         except ShoalError as error:
             self.membership.unusable = None if error.goes_on else error

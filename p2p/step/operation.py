@@ -11,6 +11,7 @@ from collectives import Array, Reduction, Schedule, type_name
 from collectives.program import Program
 
 from .collective import Collective
+from .receipts import WEIGHT
 
 ROUND_ONCE: Final = ("one-shot", "direct")
 """Algorithms that add up all inputs of an element in one go."""
@@ -68,6 +69,8 @@ class Operation:
 def _describe(
     collective: Collective, dtype: np.dtype[Any], shape: tuple[int, ...], algorithm: str | None, is_uncommitted: bool
 ) -> str:
+    if collective.is_counts:
+        return collective.name
     early = ", uncommitted" if is_uncommitted else ""
     return f"{collective.name} of {type_name(dtype)} {list(shape)} by {algorithm or 'size'}{early}"
 
@@ -123,13 +126,13 @@ def task_of(
 
 
 def _weight(operation: Operation, rank: int, counts: Array | None) -> float | None:
-    """What this rank's input is multiplied by before anything is added: its share of the samples.
+    """What this rank's input is multiplied by before anything is added: its share of the weights.
 
     None: by nothing. So it is where all have the same share, and the sum is divided once; not where sums are rounded on
     their way, which might overflow.
     """
     assert counts is not None
-    numbers = counts[:, 1].tolist()
-    if numbers[0] > 0 and numbers.count(numbers[0]) == len(numbers) and operation.ran in ROUND_ONCE:
+    weights = counts[:, WEIGHT].tolist()
+    if weights[0] > 0 and weights.count(weights[0]) == len(weights) and operation.ran in ROUND_ONCE:
         return None
-    return float(numbers[rank] / max(sum(numbers), 1))
+    return float(weights[rank] / max(sum(weights), 1))

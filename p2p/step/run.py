@@ -20,7 +20,7 @@ class Run:
     Attributes:
         first_sequence: of the open step, in this view.
         num_started, num_complete: of its operations.
-        counts: what each rank has counted in it, int64 [ranks, 2], once that is known.
+        counts: `Counts` of each rank in it, int64 [ranks, 3], once that is known.
         has_got_on: since somebody last asked.
     """
 

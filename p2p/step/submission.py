@@ -7,7 +7,7 @@ from collectives import Array
 from gossip.messages import NOT_CALLED
 
 from .operation import Operation
-from .receipts import UNKNOWN_SAMPLE
+from .receipts import NO_SAMPLES
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +20,7 @@ class Submission:
         operations: with their inputs untouched until the step commits.
         fingerprints: of them.
         state_digest: of the parameters that the step is computed with; None until the last operation was submitted.
-        counts: (first sample, number of samples) per rank, of the view in which the step was finished last.
+        counts: `Counts` per rank, of the view in which the step was finished last.
         num_handed_out: of the operations, from the first on, those whose results the script has before the commit.
         is_wanted_early: there is such an operation.
     """
@@ -46,7 +46,7 @@ class Submission:
         for operation in operations:
             self.add(operation, segment_bytes)
             if operation.collective.is_counts:
-                operation.input[...] = UNKNOWN_SAMPLE, 0
+                operation.input[...] = NO_SAMPLES
 
     def take_over(self, fingerprints: tuple[bytes, ...], results: Sequence[bytes | memoryview]) -> None:
         """The members have committed the step with these results: put them in the place of those here.

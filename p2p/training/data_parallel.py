@@ -9,7 +9,7 @@ What is committed: the mean of the gradients that the members computed, each wei
 loss is a mean over samples, that is the gradient of one process with all these samples in one batch. A step may have
 several backward passes, of which the last ends it:
 
-- micro-batches of `peer.batches(max_local_batch=n)` are averaged, weighted by their samples, as one larger batch;
+- micro-batches of `peer.loader(max_local_batch=n)` are averaged, weighted by their samples, as one larger batch;
 - passes under `no_sync` are summed in `grad`, as in one process, and the script's to scale; these sums are averaged,
   weighted by the samples of all passes of a member.
 
@@ -33,8 +33,8 @@ from ..errors import NonFiniteGradient, ShoalError
 from ..net.parcels import PackedState, Replica
 from ..net.wire import MAX_BYTES_LEN
 from ..peer import Peer
-from ..session.calls import count_samples
 from ..session.session import BACKWARD
+from ..step.receipts import WEIGHT
 from .buckets import DTYPES, Bucket, make_buckets
 from .replica_state import Stateful, compare, describe, pack, raw_bytes, unpack_into
 from .statistics import RunningStatistics
@@ -77,7 +77,7 @@ class DataParallel(torch.nn.Module):
 
     Attributes:
         has_committed: whether the last backward pass ended a step. After one that did not, a micro-batch of
-            `peer.batches`, `grad` is None, so `optimizer.step` does nothing; whatever else counts steps (a schedule, a
+            `peer.loader`, `grad` is None, so `optimizer.step` does nothing; whatever else counts steps (a schedule, a
             GradScaler) has to be called only where this is true.
     """
 
@@ -96,7 +96,7 @@ class DataParallel(torch.nn.Module):
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
 
         The order matters: first the model, on its device and in its types, the optimizer and all of `extra`, then this,
-        then `peer.batches` or any operation. A peer has one model, which asks for the seat. Parameters, buffers, and
+        then `peer.loader` or any operation. A peer has one model, which asks for the seat. Parameters, buffers, and
         the states of the optimizer and `extra` are then the swarm's, so what was derived from them before is stale.
 
         Args:
@@ -175,7 +175,7 @@ class DataParallel(torch.nn.Module):
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
-        """This peer adds `number` samples in each further backward pass; for scripts that do not use `peer.batches`.
+        """This peer adds `number` samples in each further backward pass; for scripts that do not use `peer.loader`.
 
         Args:
             number: samples, of which the loss is the mean. With 0 this peer's gradients count for nothing.
@@ -189,7 +189,7 @@ class DataParallel(torch.nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Backward passes in the block add to `grad`, and to this peer's samples of the step, and do not end it.
 
-        The first pass after the block does. Parts of one batch of `peer.batches` add no samples: all of it counts.
+        The first pass after the block does. Parts of one batch of `peer.loader` add no samples: all of it counts.
         Sends nothing and waits for nobody in the block. `grad` takes memory of its own there.
 
         Returns:
@@ -204,11 +204,11 @@ class DataParallel(torch.nn.Module):
     # State.
 
     def _pack(self) -> PackedState:
-        return pack(dict(self.module.state_dict()), self._parts, self._share.state)
+        return pack(dict(self.module.state_dict()), self._parts, self._share.pack())
 
     def _load(self, state: PackedState) -> None:
         tensors = dict(self.module.state_dict())
-        self._share.state = unpack_into(state, tensors, self._parts)
+        self._share.load(unpack_into(state, tensors, self._parts))
 
     def _digest_state(self) -> bytes:
         """Of the parameters that this step was computed with."""
@@ -236,7 +236,7 @@ class DataParallel(torch.nn.Module):
         self.has_committed = False
         self._ends_step = self._share.is_last and not self._under_no_sync
         if self._ends_step:
-            counts = count_samples(self._share.slice)
+            counts = self._share.operation()
             self._session.open_step(BACKWARD)
             self._in_pass = True
             self._session.submit(counts)
@@ -294,7 +294,7 @@ class DataParallel(torch.nn.Module):
     def _submit_full_buckets(self) -> None:
         while self._num_submitted < len(self._buckets) and not self._buckets[self._num_submitted].missing:
             bucket = self._buckets[self._num_submitted]
-            counts = self._share.slice[1] > 0
+            counts = self._share.counts[WEIGHT] > 0
             if counts and self._nonfinite != "allow" and not bucket.is_finite():
                 self._refuse(bucket)
             else:
@@ -312,7 +312,7 @@ class DataParallel(torch.nn.Module):
         self._session.withdraw()
         self._share.void()
         self._session.open_step(BACKWARD)
-        self._session.submit(count_samples(self._share.slice))
+        self._session.submit(self._share.operation())
         self._num_submitted = 0
 
     def _end_step(self) -> None:
@@ -340,7 +340,7 @@ class DataParallel(torch.nn.Module):
         self._share.spend()
         receipt = self._session.receipt
         assert receipt is not None
-        self._statistics.hand_out(receipt.num_samples)
+        self._statistics.hand_out(receipt.weight)
         for bucket in self._buckets:
             for parameter, result in zip(bucket.tensors, bucket.results, strict=True):
                 parameter.grad = result

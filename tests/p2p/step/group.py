@@ -243,7 +243,7 @@ def gather(values: Array) -> Operation:
 
 
 def counts(number: int, first: int = 0) -> Operation:
-    values = np.array([first, number], np.int64)
+    values = np.array([first, number, number], np.int64)
     return Operation(AllGather(is_counts=True), values, values, values.shape, "one-shot")
 
 

@@ -94,7 +94,7 @@ def receipt_of(view: View, finish: Finish, algorithms: Sequence[str]) -> Receipt
         lineage=LINEAGE.hex(),
         view_number=view.number,
         step=finish.step,
-        contributions=tuple(Contribution(member.peer_id, 1, -1, 0) for member in view.members),
+        contributions=tuple(Contribution(member.peer_id, 1, (), 0, 0) for member in view.members),
         algorithms=tuple(algorithms),
         digest=finish.digest.hex(),
         state_digest=finish.state_digest.hex(),
@@ -103,6 +103,6 @@ def receipt_of(view: View, finish: Finish, algorithms: Sequence[str]) -> Receipt
 
 def fed(view: View, *operations: Operation, step: int = 0) -> StepRecord:
     fingerprints = tuple(operation.fingerprint(SEGMENT_BYTES, i, step) for i, operation in enumerate(operations))
-    numbers = tuple((5 + 2 * rank, 6 + 2 * rank) for rank in range(len(view.members)))
+    numbers = tuple((5 + 2 * rank, 6 + 2 * rank, rank) for rank in range(len(view.members)))
     finish = Finished(step, b"r" * 16, STATE, view.number)
     return StepRecord(b"before", b"after", finish, view, numbers, ("ring",) * len(operations), fingerprints)

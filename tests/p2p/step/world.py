@@ -23,6 +23,7 @@ from p2p.step import effects as sx
 from p2p.step.notices import Admitted, Commit, Notice, Uncommitted, Withdrawn
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
+from p2p.step.receipts import counts_of
 from p2p.step.runner import MessageRunner
 from p2p.step.transitions import Event, Stage
 from tests.gossip.cores import after, first_view, genesis
@@ -272,8 +273,7 @@ class World:
         observer, receipt = self._observer, commit.receipt
         if any(record.finish.step == finish.step for record, _ in observer.fed) or observer.machine.done >= finish.step:
             return
-        numbers = tuple((each.first_sample, each.num_samples) for each in receipt.contributions)
-        told = finish, commit.view, numbers, receipt.algorithms, commit.fingerprints
+        told = finish, commit.view, counts_of(receipt), receipt.algorithms, commit.fingerprints
         results = [operation.result.tobytes() for operation in commit.operations]
         observer.fed.append((StepRecord(machine.previous, machine.digest, *told), results))
 
