@@ -44,7 +44,7 @@ class StepRecord:
         previous: digest of the chain before the step; `digest` is of the chain up to it.
         finish: of any member; they are equal.
         view: in which the step was finished.
-        counts: (first sample, number of samples, weight) per member of `view`.
+        counts: first sample, number and weight of the samples of each member of `view` (step/receipts.py).
         algorithms: of the operations, without the counts.
         fingerprints: of the operations, in order.
     """

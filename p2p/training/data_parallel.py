@@ -9,7 +9,7 @@ What is committed: the mean of the gradients that the members computed, each wei
 loss is a mean over samples, that is the gradient of one process with all these samples in one batch. A step may have
 several backward passes, of which the last ends it:
 
-- micro-batches of `peer.batches(max_local_batch=n)` are averaged, weighted by their samples, as one larger batch;
+- micro-batches of `peer.loader(max_local_batch=n)` are averaged, weighted by their samples, as one larger batch;
 - passes under `no_sync` are summed in `grad`, as in one process, and the script's to scale; these sums are averaged,
   weighted by the samples of all passes of a member.
 
@@ -35,7 +35,6 @@ from ..errors import ShoalError
 from ..net.parcels import PackedState, Replica
 from ..net.wire import MAX_BYTES_LEN
 from ..peer import Peer
-from ..session.calls import count_samples
 from ..session.session import BACKWARD
 from .gradients import Given, Gradients, NonFinite, add_to_grad, policy
 from .replica_state import Stateful, compare, describe, pack, unpack_into
@@ -72,7 +71,7 @@ class DataParallel(torch.nn.Module):
 
     Attributes:
         has_committed: whether the last backward pass ended a step. After one that did not, a micro-batch of
-            `peer.batches`, `grad` is None, so `optimizer.step` does nothing; whatever else counts steps (a schedule, a
+            `peer.loader`, `grad` is None, so `optimizer.step` does nothing; whatever else counts steps (a schedule, a
             GradScaler) has to be called only where this is true.
     """
 
@@ -92,7 +91,7 @@ class DataParallel(torch.nn.Module):
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
 
         The order matters: first the model, on its device and in its types, the optimizer and all of `extra`, then this,
-        then `peer.batches` or any operation. A peer has one model, which asks for the seat. Parameters, buffers, and
+        then `peer.loader` or any operation. A peer has one model, which asks for the seat. Parameters, buffers, and
         the states of the optimizer and `extra` are then the swarm's, so what was derived from them before is stale.
 
         Args:
@@ -171,8 +170,8 @@ class DataParallel(torch.nn.Module):
     def num_samples(self, number: int) -> None:
         """This peer adds `number` samples in each further backward pass.
 
-        For scripts without `peer.batches`; and for a loss that is a mean over something else (tokens): the current
-        batch of `peer.batches`, or each of its micro-batches, weighs so much. The next weighs its samples, unless said.
+        For scripts without `peer.loader`; and for a loss that is a mean over something else (tokens): the current
+        batch of a loader, or each of its micro-batches, weighs so much. The next weighs its samples, unless said.
 
         Args:
             number: of what the loss is a mean of. With 0 this peer's gradients count for nothing.
@@ -187,7 +186,7 @@ class DataParallel(torch.nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Backward passes in the block add to `grad`, and to this peer's samples of the step, and do not end it.
 
-        The first pass after the block does. Parts of one batch of `peer.batches` add no samples: all of it counts.
+        The first pass after the block does. Parts of one batch of `peer.loader` add no samples: all of it counts.
         Sends nothing and waits for nobody in the block. `grad` takes memory of its own there.
 
         Returns:
@@ -259,10 +258,10 @@ class DataParallel(torch.nn.Module):
     # State.
 
     def _pack(self) -> PackedState:
-        return pack(dict(self.module.state_dict()), self._parts, self._share.state)
+        return pack(dict(self.module.state_dict()), self._parts, self._share.pack())
 
     def _load(self, state: PackedState) -> None:
-        self._share.state = unpack_into(state, dict(self.module.state_dict()), self._parts)
+        self._share.load(unpack_into(state, dict(self.module.state_dict()), self._parts))
 
     def _digest_state(self) -> bytes:
         """Of the parameters that this step was computed with."""
@@ -291,7 +290,7 @@ class DataParallel(torch.nn.Module):
         self._ends_step = self._share.is_last and not self._under_no_sync
         if self._ends_step:
             self._share.end()
-            counts = count_samples(self._share.counts)
+            counts = self._share.operation()
             self._session.open_step(BACKWARD)
             self._in_pass = True
             self._session.submit(counts)

@@ -7,7 +7,6 @@ import torch
 import xxhash
 
 from ..errors import NonFiniteGradient, ShoalError
-from ..session.calls import count_samples
 from ..session.session import BACKWARD, Session
 from .buckets import DTYPES, Bucket, make_buckets
 from .replica_state import raw_bytes
@@ -114,7 +113,7 @@ class Gradients:
         self._session.withdraw()
         self._share.void()
         self._session.open_step(BACKWARD)
-        self._session.submit(count_samples(self._share.counts))
+        self._session.submit(self._share.operation())
         self._num_submitted = 0
 
     # Out.

@@ -6,7 +6,6 @@ the script adds (`extra`), after `optimizer.step` of step D. Knows torch; `impor
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +14,6 @@ import xxhash
 from ..errors import RemoteProtocolError
 from ..net.parcels import PackedState
 from ..net.trees import Slot, pack_tree, unpack_tree
-from ..session.sampler import SamplerState
 from .layouts import dense_strides, in_memory_order, is_dense, is_overlapping, laid_out
 
 
@@ -66,19 +64,19 @@ def compare(ours: bytes, theirs: bytes) -> str:
     return "this model is not the swarm's, though every tensor is"
 
 
-def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], sampler: SamplerState) -> PackedState:
+def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object) -> PackedState:
     """Everything as a tree with slots; the tensors' memory is lent, not copied, where it has no gaps."""
     slots: list[torch.Tensor] = []
     tree = {
         "tensors": _lower(dict(tensors), slots),
         "parts": [_lower(part.state_dict(), slots) for part in parts],
-        "sampler": astuple(sampler),
+        "samples": samples,
         "slots": [[list(tensor.shape), _dtype_name(tensor), dense_strides(tensor)] for tensor in slots],
     }
     return PackedState(pack_tree(tree), [raw_bytes(tensor) for tensor in slots])
 
 
-def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful]) -> SamplerState:
+def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful]) -> Any:
     """Take over a state that `pack` made of the same layout.
 
     Raises:
@@ -89,7 +87,7 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
         slots = [_tensor(raw, *row) for raw, row in zip(state.tensors, tree["slots"], strict=True)]
         values: dict[str, torch.Tensor] = _raise_slots(tree["tensors"], slots)
         states = [_raise_slots(part, slots) for part in tree["parts"]]
-        position, returned, contributors = tree["sampler"]
+        samples = tree["samples"]
         theirs, ours = ([row[:3] for row in _rows(each)] for each in (values, tensors))
         if theirs != ours or len(states) != len(parts):
             raise ValueError("other tensors, or other parts, than here")
@@ -100,7 +98,7 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
     with torch.no_grad():
         for name, tensor in tensors.items():
             tensor.copy_(values[name])
-    return SamplerState(position, returned, contributors)
+    return samples
 
 
 def _lower(node: Any, slots: list[torch.Tensor]) -> Any:

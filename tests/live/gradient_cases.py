@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import p2p
 from p2p import Peer
@@ -269,7 +270,9 @@ def train_on_tokens(peer: Peer, max_local_batch: int | None) -> None:
 
     places = torch.arange(24)
     seen: list[int] = []
-    for x, num_tokens, mine in peer.batches((data, lengths, places), global_batch=8, max_local_batch=max_local_batch):
+    for x, num_tokens, mine in peer.loader(
+        TensorDataset(data, lengths, places), global_batch=8, max_local_batch=max_local_batch
+    ):
         number = int(num_tokens.sum())
         parallel.num_samples(number)
         optimizer.zero_grad()
@@ -307,7 +310,7 @@ def who_skips_a_step_stays_with_the_others(peer: Peer) -> None:
     model, optimizer = linear()
     parallel = wrap(peer, model, optimizer)
     rows = []
-    for x in peer.batches(data, global_batch=4):
+    for x in peer.loader(data, global_batch=4):
         loss = parallel(x).square().mean()
         is_bad = peer.done in ((2, 5, 6) if peer.rank else (5, 8))
         optimizer.zero_grad()

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from p2p.session.sampler import ElasticSampler
+from p2p.data.ranges import union
+from p2p.data.sampler import Order, Sampler
 from p2p.step.receipts import read_receipts
 from tests.live.swarm import Swarm, name
 
@@ -96,6 +97,7 @@ def bits(model: nn.Module) -> npt.NDArray[np.float32]:
 TRAIN = """
 import os, signal, sys
 import torch
+from torch.utils.data import TensorDataset
 import p2p
 from tests.live.test_layouts import GLOBAL_BATCH, AllOf, bits, dataset, layout, make, train
 
@@ -116,7 +118,7 @@ with p2p.join() as peer:
     )
     if "dies" in sys.argv:
         branches["fused"].conv.weight.register_post_accumulate_grad_hook(die)
-    for batch in peer.batches(dataset(), global_batch=GLOBAL_BATCH):
+    for batch in peer.loader(TensorDataset(*dataset()), global_batch=GLOBAL_BATCH):
         train(parallel, branches, optimizers, batch, peer.done + 1)
         print("step", peer.done, peer.world_size)
         if peer.done == 12 and "waits" in sys.argv:
@@ -146,11 +148,10 @@ def test_what_lies_in_memory_in_another_order_trains_as_in_one_process(swarm: Sw
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     branches, optimizers = make()
-    sampler = ElasticSampler(num_samples=NUM_SAMPLES, global_batch=GLOBAL_BATCH, epochs=1, seed=0)
+    order = Order(Sampler(NUM_SAMPLES, GLOBAL_BATCH))
     images, targets = dataset()
     for receipt in receipts[1:]:
-        plan = {e.peer_id: (e.first_sample, e.num_samples) for e in receipt.contributions if e.num_samples}
-        chosen = np.concatenate([sampler.indices(plan, peer_id) for peer_id in plan])
+        chosen = order.indices(union(part for each in receipt.contributions for part in each.samples))
         train(AllOf(branches), branches, optimizers, (images[chosen], targets[chosen]), receipt.step)
     torch.set_num_threads(before)
     assert layout_line == f"layout {layout(branches, optimizers)}"

@@ -244,7 +244,7 @@ def test_a_fed_step_is_handed_out_when_the_same_operations_are_submitted(observe
     (commit,) = observer.told
     assert isinstance(commit, Commit) and commit.operations == [operation] and commit.view == view_of(A)
     assert (commit.receipt.step, commit.receipt.algorithms) == (6, ("ring",))
-    assert commit.receipt.contributions == (Contribution(A.peer_id, 1, -1, 0, 0),)
+    assert commit.receipt.contributions == (Contribution(A.peer_id, 1, (), 0, 0),)
     assert (operation.result == 5.0).all() and (operation.input == 1.0).all()
     assert observer.core.done == 6
     observer.submit(7, total())
@@ -290,7 +290,7 @@ def test_a_state_that_comes_in_the_middle_of_a_step_makes_it_the_next_step_which
         observer.hear_head(8)
     assert observer.asked[-1] == (A, 8)
     names = fingerprints(9, counts(), total())
-    step_9 = fed(9, bytes(16), np.full(4, 9.0, np.float32).tobytes(), fingerprints=names)
+    step_9 = fed(9, bytes(24), np.full(4, 9.0, np.float32).tobytes(), fingerprints=names)
     observer.deliver(state(8), step_9)
     assert observer.load(b"q" * 16).step == 8
     (commit,) = observer.told

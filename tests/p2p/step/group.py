@@ -126,7 +126,8 @@ class Group:
         return self.all[MEMBERS.index(member)]
 
     def send(self, sender: Peer, effect: SendSegment) -> None:
-        sequence, fingerprint, (rank, transfer, segment, payload) = effect
+        number, sequence, fingerprint, (rank, transfer, segment, payload) = effect
+        assert number == self.view.number
         source = self.view.members.index(sender.member)
         self.num_sent += 1
         sent = Segment(sequence, source, transfer, segment, fingerprint, payload.tobytes())

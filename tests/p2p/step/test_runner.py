@@ -204,8 +204,8 @@ def test_weighted_sums_are_the_mean_over_all_samples(numbers: list[int], seed: i
     group.deliver()
     expected = sum(g.astype(np.float64) * n for g, n in zip(gradients, numbers, strict=True)) / sum(numbers)
     for commit in group.commit():
-        contributions = [(entry.first_sample, entry.num_samples) for entry in commit.receipt.contributions]
-        assert contributions == [(10 * me, number) for me, number in enumerate(numbers)]
+        contributions = [entry.samples for entry in commit.receipt.contributions]
+        assert contributions == [((10 * me, number),) for me, number in enumerate(numbers)]
         assert len(commit.receipt.algorithms) == 1
     assert all(np.allclose(operation.result, expected, rtol=1e-5, atol=1e-4) for operation in operations)
     assert len({operation.result.tobytes() for operation in operations}) == 1
