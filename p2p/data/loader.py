@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
+
+from collectives import Array
+
 from ..errors import ShoalError
 from .description import check, describe
 from .prefetch import Indices, Prefetch
+from .ranges import count, cut, difference, union
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice, fold
 from .share import Share
 
@@ -73,12 +78,14 @@ class Script:
         share: of this peer.
         enter: waits for a seat.
         begin: the script asks for its next batch; returns the last committed step.
+        gather: an operation of its own; returns the rows of the members on the last receipt, in their order.
     """
 
     peer_id: str
     share: Share
     enter: Callable[[], object]
     begin: Callable[[], int]
+    gather: Callable[[Array, str], Array]
 
 
 class Loader:
@@ -118,8 +125,9 @@ class Loader:
         self._cutter = Cutter(self._sampler, Order(self._sampler), max_local_batch)
         self._script, self._share = script, script.share
         words = ", ".join(f"{name}={value}" for name, value in settings.items())
-        description = f"{self._sampler.num_samples} samples ({describe(dataset)}), {words}"
-        self._track = self._share.make(self._sampler, description)
+        self._what = f"{self._sampler.num_samples} samples ({describe(dataset)})"
+        self._track = self._share.make(self._sampler, f"{self._what}, {words}")
+        self._max_local_batch = max_local_batch
         self._prefetch = Prefetch(dataset, options)
         self._turn = object()
         self._entered = -1
@@ -193,6 +201,43 @@ class Loader:
         finally:
             if self._turn is turn:  # and nobody has begun anew
                 share.take_back(track)
+
+    def evaluate(self) -> Iterator[Any]:
+        """This peer's part of the whole dataset, in its order: each sample at one of the members.
+
+        It is split over the members on the last receipt. When all are through, an operation tells who has evaluated
+        what; what members have left behind who are gone is split again, until nothing is left. Costs no step of
+        training, and uses nothing up. An observer is given two samples; what it makes of them does not count.
+
+            for batch in valid.evaluate():
+                ...
+            loss, number = peer.combine(loss, samples=number)
+
+        Yields:
+            Batches of at most `max_local_batch` samples, or this peer's part of `global_batch`.
+
+        Raises:
+            OperationMismatch: another member evaluates something else, or nothing; raised on every member.
+            JoinRefused, JoinTimeout, RegistryError, QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout,
+                ShoalError: as `Peer.barrier`.
+            Whatever the dataset raises.
+        """
+        self._script.enter()
+        share, peer_id = self._share, self._script.peer_id
+        left = union([(0, self._sampler.num_samples)])
+        while left:
+            members = share.contributors
+            rank = members.index(peer_id) if peer_id in members else -1
+            start = count(left) * rank // len(members) if rank >= 0 else 0
+            stop = count(left) * (rank + 1) // len(members) if rank >= 0 else MIN_LOCAL_BATCH
+            mine = [p for first, number in cut(left, start, stop - start) for p in range(first, first + number)]
+            size = self._max_local_batch or -(-self._sampler.global_batch // len(members))
+            for at in range(0, len(mine), size):
+                yield self._prefetch.get([mine[at : at + size] for at in range(at, len(mine), size)], iter(()))
+            rows = self._script.gather(np.array([start, stop - start], np.int64), f"an evaluation of {self._what}")
+            told = zip(share.contributors, rows.tolist(), strict=True)
+            done = union(part for who, row in told if who in members for part in cut(left, *row))
+            left = difference(left, done)
 
     def _micro_batches(self, parts: list[Indices]) -> Iterator[Any]:
         share, total = self._share, sum(map(len, parts))

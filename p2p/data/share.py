@@ -150,7 +150,7 @@ class Share:
         if (track := self._current) is None:
             return ONLY_COUNTS
         again = f", again {track.state.returned}" if track.state.returned else ""
-        return AllGather(is_counts=True, samples=f"{track.description}, from {track.state.position} on{again}")
+        return AllGather(is_counts=True, label=f"{track.description}, from {track.state.position} on{again}")
 
     def operation(self) -> Operation:
         """Operation 0 of a step: who adds which samples, and how many.

@@ -4,7 +4,8 @@ Several operations are one step: they are submitted in the order of the calls, r
 results are written into the tensors when the step commits.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from collectives import ALGORITHMS, Array, carried, check_reduction
 
 from ..data.share import count_samples
 from ..errors import ShoalError
-from ..step.collective import AllReduce, Barrier
+from ..step.collective import AllGather, AllReduce, Barrier
 from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
 from .session import Session
@@ -175,6 +176,24 @@ class Calls:
         one = np.ones(1, np.int64)
         self._session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
         self._session.history.announce()
+
+    def gather(self, row: Array, label: str) -> Array:
+        """A step of its own. Returns the rows of all members on its receipt, in their order; `label` is the same."""
+        operation = Operation(AllGather(label=label), row, row, row.shape, "one-shot")
+        self._session.run_alone(operation)
+        self._session.history.announce()
+        return operation.result.reshape(-1, row.size)
+
+    def combine(self, value: float | Mapping[str, float], samples: int) -> tuple[Any, int]:
+        """See `Peer.combine`."""
+        if samples < 0:
+            raise ValueError(f"the number of samples must be at least 0, is {samples}")
+        named = dict(sorted(value.items())) if isinstance(value, Mapping) else {"value": value}
+        mine = [float(each) * samples if samples else 0.0 for each in named.values()]
+        rows = self.gather(np.array([samples, *mine], np.float64), f"means of {', '.join(named)}")
+        total, *sums = rows.sum(0).tolist()
+        means = {name: part / total if total else math.nan for name, part in zip(named, sums, strict=True)}
+        return (means if isinstance(value, Mapping) else means["value"]), int(total)
 
     @contextmanager
     def step(self, samples: int | None) -> Iterator[Step]:

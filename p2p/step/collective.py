@@ -64,11 +64,11 @@ class AllGather:
 
     Attributes:
         is_counts: `Counts` of each rank (receipts.py): the first operation where means are weighted.
-        samples: where they come from, in words which are the same on every peer.
+        label: what it is for, in words, which all ranks must have in common.
     """
 
     is_counts: bool = False
-    samples: str = ""
+    label: str = ""
     gathers: ClassVar[bool] = True
     is_weighted: ClassVar[bool] = False
 
@@ -76,8 +76,8 @@ class AllGather:
     def name(self) -> str:
         """In the fingerprint."""
         if not self.is_counts:
-            return "all_gather"
-        return f"a training step on {self.samples}" if self.samples else "a training step"
+            return self.label or "all_gather"
+        return f"a training step on {self.label}" if self.label else "a training step"
 
     def choose(self, algorithm: str | None, num_bytes: int, world_size: int) -> str:
         """There is one way."""

@@ -1,11 +1,18 @@
 """Scripts with loaders, in lockstep, without a peer: what one of them commits, all do."""
 
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
+import numpy as np
+
+from collectives import Array
 from p2p.data.loader import Loader, Script
 from p2p.data.share import Share
 from p2p.step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, Contribution, Receipt
+
+HANG_S: Final = 20.0
 
 
 def receipt(step: int, parts: Sequence[tuple[str, tuple[int, int, int]]]) -> Receipt:
@@ -30,17 +37,19 @@ class Lockstep:
 
     Attributes:
         shares: of the members, by name.
+        meeting: where they gather.
         done: the last committed step.
     """
 
     def __init__(self, *names: str) -> None:
         self.done = -1
+        self.meeting = Meeting(self)
         self.shares = {name: Share() for name in names}
         self.commit()
 
     def loader(self, name: str, dataset: Any, **settings: Any) -> Loader:
         """That of one member's script."""
-        script = Script(name, self.shares[name], lambda: None, lambda: self.done)
+        script = Script(name, self.shares[name], lambda: None, lambda: self.done, partial(self.meeting.gather, name))
         given = {"epochs": 1, "seed": 0, "shuffle": True, "drop_last": False} | settings
         options = given.pop("options", {})
         return Loader(script, dataset, max_local_batch=given.pop("max_local_batch", None), options=options, **given)
@@ -72,3 +81,35 @@ class Lockstep:
             made = self.commit((dying or {}).get(self.done + 1, ""))
             numbers = {each.peer_id: each.num_samples for each in made.contributions}
             steps.append({name: batches[name][:number] for name, number in numbers.items()})
+
+
+class Meeting:
+    """Members in threads of their own, who wait for each other in `gather`."""
+
+    def __init__(self, swarm: Lockstep) -> None:
+        self._swarm = swarm
+        self._rows: dict[str, Array] = {}
+        self._results: list[Array] = []
+        self._changed = threading.Condition()
+
+    def gather(self, name: str, row: Array, label: str) -> Array:
+        """The rows of all who are left, in their order."""
+        with self._changed:
+            self._rows[name] = row
+            turn = len(self._results)
+            self._meet()
+            assert self._changed.wait_for(lambda: len(self._results) > turn, timeout=HANG_S)
+            return self._results[turn]
+
+    def die(self, name: str) -> None:
+        with self._changed:
+            del self._swarm.shares[name]
+            self._meet()
+
+    def _meet(self) -> None:
+        names = list(self._swarm.shares)
+        if names and set(names) <= set(self._rows):
+            self._results.append(np.stack([self._rows[name] for name in names]))
+            self._rows = {}
+            self._swarm.commit()
+            self._changed.notify_all()

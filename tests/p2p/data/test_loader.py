@@ -1,6 +1,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
+from p2p.data.loader import Loader
 from p2p.errors import ShoalError
 from tests.p2p.data.swarm import Lockstep
 
@@ -298,3 +300,40 @@ def test_settings_and_data_that_differ_are_told_apart_before_anything_is_summed(
     assert len(set(described)) == len(described), described
     assert described[0].startswith("a training step on 20 samples (Tensor ")
     assert "global_batch=4" in described[0] and "epochs=1, seed=0, shuffle=True, drop_last=False" in described[0]
+
+
+# Evaluation.
+
+
+def evaluate(swarm: Lockstep, name: str, loader: Loader, dies_after: int | None) -> list[int]:
+    """What one member evaluates, until it dies after so many batches."""
+    used: list[int] = []
+    for number, batch in enumerate(loader.evaluate()):
+        if number == dies_after:
+            swarm.meeting.die(name)
+            return used
+        used += batch
+    return used
+
+
+@pytest.mark.parametrize("dies_after", [None, 0, 1])
+def test_an_evaluation_has_each_sample_at_one_of_the_members_who_are_left(dies_after: int | None) -> None:
+    swarm = Lockstep("a", "b", "c")
+    loaders = swarm.loaders(range(31), global_batch=9, options=LISTS)
+    with ThreadPoolExecutor(3) as pool:
+        parts = [
+            pool.submit(evaluate, swarm, name, loader, dies_after if name == "b" else None)
+            for name, loader in loaders.items()
+        ]
+        a, b, c = (part.result() for part in parts)
+    assert len(b) == {None: 10, 0: 0, 1: 3}[dies_after]
+    assert sorted(a + c if dies_after is not None else a + b + c) == list(range(31))
+    assert all(loader.epoch == 0 for loader in loaders.values()), "nothing is used up"
+
+
+def test_an_observer_evaluates_two_samples_that_do_not_count() -> None:
+    swarm = Lockstep("a")
+    joiner = swarm.loader("a", range(8), global_batch=8, options=LISTS)
+    swarm.shares["a"].contributors = ("somebody",)
+    batches = joiner.evaluate()
+    assert next(batches) == [0, 1]
