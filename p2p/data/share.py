@@ -50,6 +50,7 @@ class Share:
         is_void: this peer adds nothing to the open step.
         is_used: the current micro-batch had a backward pass.
         num_loads: how often a member's state took the place of all this.
+        num_trained: committed steps that were training.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Share:
         self.fraction = self.keep = 1.0
         self.is_last = True
         self.is_void = self.is_used = False
-        self.num_loads = 0
+        self.num_loads = self.num_trained = 0
         self._tracks: list[Track] = []
         self._num_made = 0
         self._current: Track | None = None
@@ -226,7 +227,7 @@ class Share:
     def pack(self) -> list[Any]:
         """Plain values."""
         rows = [[each.description, *astuple(each.state)] for each in self._tracks]
-        return [list(self.contributors), rows]
+        return [list(self.contributors), self.num_trained, rows]
 
     def load(self, packed: Any) -> None:
         """Take over what `pack` made.
@@ -236,12 +237,12 @@ class Share:
             RemoteProtocolError: it is not of that form.
         """
         try:
-            contributors, rows = packed
+            contributors, num_trained, rows = packed
             states = [
                 (str(description), SamplerState(int(position), union(returned), int(num_steps)))
                 for description, position, returned, num_steps in rows
             ]
-            self.contributors = tuple(map(str, contributors))
+            self.contributors, self.num_trained = tuple(map(str, contributors)), int(num_trained)
         except (TypeError, ValueError) as error:
             raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
         for index, (description, state) in enumerate(states):

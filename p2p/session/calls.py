@@ -104,7 +104,7 @@ class Step:
     """The step that a `with peer.step()` block makes.
 
     Attributes:
-        number: that `Peer.done` has when it is committed.
+        number: that `Peer.last_step` has when it is committed.
     """
 
     number: int

@@ -34,6 +34,7 @@ class History:
     def add(self, commit: Commit, me: Member) -> None:
         """A step is committed; it is recorded unless `me` was only fed."""
         receipt = self._share.count(commit.receipt)
+        self._share.num_trained += any(each.collective.is_counts for each in commit.operations)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
         if self._ledger is not None and commit.view.since(me) is not None:
             self._ledger.record(receipt)

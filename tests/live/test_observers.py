@@ -61,7 +61,7 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
     say("here", peer.peer_id)
     peer.on_view_change(lambda view: say("view of", len(view.members)))
     parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule], bucket_bytes=3000, state_digest="all")
-    say("from", peer.done, peer.rank, peer.world_size)
+    say("from", peer.last_step, peer.rank, peer.world_size)
     wish, word = np.zeros(1, np.int64), ""
     every = 7 if "often" in sys.argv else 100
     loader = peer.loader(data, global_batch=12, epochs=10**6, seed=3)
@@ -69,21 +69,21 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
         loss = functional.mse_loss(parallel(x), x)
         optimizer.zero_grad()
         loss.backward()
-        if peer.done % every == every - 1:
-            if peer.done == 13 and "often" in sys.argv:
+        if peer.last_step % every == every - 1:
+            if peer.last_step == 13 and "often" in sys.argv:
                 say("waits")
                 sys.stdin.readline()
             wish[0] = word == "stop"
             peer.all_reduce(wish)
         optimizer.step()
         schedule.step()
-        say("step", peer.done, peer.rank, peer.world_size)
-        if peer.done == 10 and "waits" in sys.argv:
+        say("step", peer.last_step, peer.rank, peer.world_size)
+        if peer.last_step == 10 and "waits" in sys.argv:
             say("waits")
             sys.stdin.readline()
-        if peer.done == 10 and "stops" in sys.argv:
+        if peer.last_step == 10 and "stops" in sys.argv:
             os.kill(os.getpid(), signal.SIGSTOP)
-        if peer.done == 15 and "damaged" in sys.argv:
+        if peer.last_step == 15 and "damaged" in sys.argv:
             with torch.no_grad():
                 model[0].weight[0, 0] += 1
         if wish[0]:

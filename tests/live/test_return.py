@@ -25,7 +25,7 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
         try:
             peer.all_reduce(wish)
         except p2p.RemovedFromView as error:
-            print("removed", peer.done)
+            print("removed", peer.last_step)
             for call in (peer.barrier, peer.step().__enter__):
                 try:
                     call()
@@ -40,11 +40,11 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
                 print("stays away")
                 break
             assert view is peer.view and peer.rank < peer.world_size, "it has a seat in its new incarnation"
-            print("back", peer.done, peer.rank, peer.world_size)
+            print("back", peer.last_step, peer.rank, peer.world_size)
             continue
         is_over = wish[0] > 0
         assert wish[1] == peer.world_size
-        print("step", peer.done, peer.rank, peer.world_size)
+        print("step", peer.last_step, peer.rank, peer.world_size)
         print("members", peer.world_size)
         word = word or command()
 """

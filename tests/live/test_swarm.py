@@ -87,7 +87,7 @@ with p2p.join() as peer:
         else:
             raise AssertionError(text)
     peer.barrier()
-    print("done", peer.done)
+    print("done", peer.last_step)
 """
 
 
@@ -215,8 +215,8 @@ with p2p.join() as peer:
     print("here", peer.peer_id, os.getpid())
     while True:
         peer.all_reduce(np.ones(100_000, np.float32))
-        if peer.done == 20:
-            print("step", peer.done)
+        if peer.last_step == 20:
+            print("step", peer.last_step)
 """
 
 
@@ -321,8 +321,8 @@ with p2p.join() as peer:
 
     def changed(view):
         assert threading.current_thread() is threading.main_thread()
-        assert view is peer.view and peer.receipt.step == peer.done
-        print("change", inside, len(view.members), peer.done)
+        assert view is peer.view and peer.receipt.step == peer.last_step
+        print("change", inside, len(view.members), peer.last_step)
 
     peer.on_view_change(changed)
     inside = False
@@ -330,7 +330,7 @@ with p2p.join() as peer:
         inside = True
         peer.all_reduce(np.ones(10, np.float32))
         inside = False
-    print("world", peer.world_size, peer.done)
+    print("world", peer.world_size, peer.last_step)
     peer.barrier()
 """
 

@@ -330,10 +330,10 @@ def two_passes_for_one_update_are_told_what_to_do(peer: Peer) -> None:
         loss.backward()
         return loss
 
-    before = peer.done
+    before = peer.last_step
     optimizer.step(closure)
     optimizer.step(closure)
-    assert peer.done == before + 2
+    assert peer.last_step == before + 2
     for parameter in model.parameters():  # an update by hand
         parameter.grad = None
     parallel(x).mean().backward()
@@ -358,7 +358,7 @@ def a_layer_that_is_used_twice_and_computed_again_in_backward(peer: Peer) -> Non
     for parameter in model.parameters():
         parameter.grad = None
     checkpoint(parallel, x[peer.rank], use_reentrant=False).square().mean().backward()  # calls forward in backward
-    assert peer.done == 2
+    assert peer.last_step == 2
     for parameter in model.parameters():
         parameter.grad = None
     tail: Any = checkpoint(last, layer(x[peer.rank]), use_reentrant=True)  # a backward pass within backward
@@ -422,7 +422,7 @@ def a_sparse_gradient_is_named(peer: Peer) -> None:
 @case
 def operations_that_run_while_the_script_goes_on_are_one_step(peer: Peer) -> None:
     peer.wait_view()
-    before = peer.done
+    before = peer.last_step
     tensors = [torch.arange(n).float() + peer.rank for n in (5, 200_000, 5)]
     handles = [
         peer.all_reduce(tensor, async_op=True, op=op)
@@ -432,7 +432,7 @@ def operations_that_run_while_the_script_goes_on_are_one_step(peer: Peer) -> Non
     raises(p2p.ShoalError, "asynchronous operations are open", peer.barrier)
     assert torch.equal(tensors[0], torch.arange(5).float() + peer.rank)
     handles[1].wait()
-    assert peer.done == before + 1
+    assert peer.last_step == before + 1
     assert torch.equal(tensors[0], 2 * torch.arange(5).float() + 1)
     assert torch.equal(tensors[1], torch.arange(200_000).float() + 0.5)
     handles[0].wait()
@@ -444,13 +444,13 @@ def operations_that_run_while_the_script_goes_on_are_one_step(peer: Peer) -> Non
     raises(p2p.OperationMismatch, "[5]", odd.wait)
     raises(p2p.ShoalError, "given up", other.wait)
     peer.barrier()
-    assert peer.done == before + 3
+    assert peer.last_step == before + 3
 
 
 @case
 def lent_and_half_tensors_are_free_as_soon_as_a_result_is_handed_out(peer: Peer) -> None:
     peer.wait_view()
-    before = peer.done
+    before = peer.last_step
     for size in (3, 200_000):
         lent, out = peer.empty(size), peer.empty(size)
         lent.fill_(peer.rank)
@@ -463,7 +463,7 @@ def lent_and_half_tensors_are_free_as_soon_as_a_result_is_handed_out(peer: Peer)
         assert (half[:, 0] == 2).all() and (half[:, 1] == 1).all()
         half.fill_(7)
     peer.barrier()
-    assert peer.done == before + 1
+    assert peer.last_step == before + 1
 
 
 @case
@@ -473,11 +473,11 @@ def a_peer_with_a_model_commits_each(peer: Peer) -> None:
     for turn in range(3):
         one = torch.ones(3)
         peer.all_reduce(one, commit=False)
-        assert (one == 2).all() and peer.done == 2 * turn + 1
+        assert (one == 2).all() and peer.last_step == 2 * turn + 1
         optimizer.zero_grad()
         parallel(torch.ones(2, 4)).mean().backward()
         optimizer.step()
-        assert peer.done == 2 * turn + 2
+        assert peer.last_step == 2 * turn + 2
 
 
 @case

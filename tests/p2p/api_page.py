@@ -49,8 +49,9 @@ def is_error(value: object) -> bool:
 
 
 def members(cls: type) -> dict[str, Any]:
-    """Its own public properties and methods; of a dataclass the properties only, since its methods are for us."""
-    found = {name: value for name, value in vars(cls).items() if not name.startswith("_")}
+    """Public properties and methods, of its bases here, too; of a dataclass the properties: its methods are ours."""
+    ours = [each for each in cls.__mro__ if each.__module__.startswith("p2p.")]
+    found = {name: value for each in ours for name, value in vars(each).items() if not name.startswith("_")}
     with_methods = not dataclasses.is_dataclass(cls)
     return {name: value for name, value in found.items() if is_property(value) or (with_methods and callable(value))}
 

@@ -104,7 +104,8 @@ def test_a_joiner_with_other_data_is_refused_with_both_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, [], [["a"]], [["a"], [["x", "y", [], 0]]], [["a"], [["x", 0, [1], 0]]], [1, []]]
+    "wrong",
+    [None, [], [["a"]], [["a"], 0, [["x", "y", [], 0]]], [["a"], 0, [["x", 0, [1], 0]]], [1, 0, []], [[], "y", []]],
 )
 def test_what_is_no_state_is_refused(wrong: object) -> None:
     with pytest.raises(RemoteProtocolError, match="which samples are used up"):
