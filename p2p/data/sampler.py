@@ -63,7 +63,8 @@ class Sampler:
         epochs: passes over the dataset.
         seed: of the order of samples.
         shuffle: each epoch has an order of its own; else all have that of the dataset.
-        drop_last: samples of an epoch that do not fill a global batch are left out.
+        drop_last: the last samples of an epoch, which would not fill a global batch, are left out. What the dead leave
+            behind of the others is not.
     """
 
     num_samples: int
@@ -86,9 +87,7 @@ class Sampler:
     def settle(self, state: SamplerState) -> SamplerState:
         """Without what is left of an epoch and dropped."""
         epoch = self.epoch(state)
-        if self.drop_last and epoch < self.epochs and count(self._left(state, epoch)) < self.global_batch:
-            return self.skip_to(state, epoch + 1)
-        return state
+        return state if epoch == self.epochs or self._left(state, epoch) else self.skip_to(state, epoch + 1)
 
     def plan(self, state: SamplerState, members: Sequence[str]) -> Plan:
         """Cut the next global batch into slices, in the order of `members`; who is left out takes turns.
@@ -98,7 +97,7 @@ class Sampler:
         epoch = self.epoch(state)
         left = self._left(state, epoch) if epoch < self.epochs else ()
         size = min(self.global_batch, count(left))
-        if not self.drop_last and count(left) - size < min(MIN_LOCAL_BATCH, self.global_batch):
+        if count(left) - size < min(MIN_LOCAL_BATCH, self.global_batch):
             size = count(left)  # the rest would be a batch too small for anybody
         batch = cut(left, 0, size)
         num_slices = min(len(members), max(size // MIN_LOCAL_BATCH, 1)) if size else 0
@@ -110,7 +109,7 @@ class Sampler:
 
     def _left(self, state: SamplerState, epoch: int) -> Ranges:
         """What is not counted of `epoch`, which is the one under way: what came back, then fresh samples."""
-        end = (epoch + 1) * self.num_samples
+        end = (epoch + 1) * self.num_samples - (self.num_samples % self.global_batch if self.drop_last else 0)
         fresh = max(0, end - state.position)
         return union([*(each for each in state.returned if each[0] < end), (state.position, fresh)])
 
