@@ -230,28 +230,23 @@ class Core:
         """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
         return self._swim.me, *self._swim.acquaintances()
 
-    def abort(self, now: float, step: int, reason: str) -> list[Effect]:
-        """Give `step` up on every member, which called different operations; the same members start over."""
-        return self._give_up(now, ReportKind.ABORTED, step, Cause.MISMATCH, reason)
+    def give_up(self, now: float, step: int, cause: Cause, reason: str, *, is_told: bool) -> list[Effect]:
+        """Give `step` up on every member; the same members start it over in a new view.
 
-    def void(self, now: float, step: int, reason: str) -> list[Effect]:
-        """Give `step` up on every other member: the script of this one goes on without it."""
-        return self._give_up(now, ReportKind.ABORTED, step, Cause.VOIDED, reason)
-
-    def withdraw(self, now: float, step: int, *, interrupts: bool = False) -> list[Effect]:
-        """Start `step` over: in a new view of the same members this one takes part with weight 0.
-
-        `interrupts`: somebody may use results of it already, so scripts are told, that of this peer, too.
+        Args:
+            now: the time.
+            step: done + 1.
+            cause: what the scripts of the others are told, in the words of `reason`.
+            reason: for people.
+            is_told: the script of this peer knows, or is told by the host; else it takes back what it had submitted.
         """
-        cause = Cause.VOIDED if interrupts else Cause.WITHDRAWN
-        return self._give_up(now, ReportKind.WITHDRAWN, step, cause, f"{self.me} took back what it had submitted")
-
-    def _give_up(self, now: float, kind: ReportKind, step: int, cause: Cause, reason: str) -> list[Effect]:
         if self.view is None or self.has_finished or step != self.done + 1:
             return []
+        if not is_told:
+            self.submitted(step, 0, 0)
         if self.seated:  # else nobody has begun a step with it, and the others may have committed this one
-            self._steps.give_up(step, cause, reason, is_told=kind is ReportKind.ABORTED)
-        return self._start_over(now, kind, step)
+            self._steps.give_up(step, cause, reason, is_told=is_told)
+        return self._start_over(now, ReportKind.ABORTED if is_told else ReportKind.WITHDRAWN, step)
 
     def _start_over(self, now: float, kind: ReportKind, step: int) -> list[Effect]:
         self._next.request_restart(Report(kind, self.me, step, given_up=self._steps.given_up))

@@ -4,7 +4,8 @@ Several operations are one step: they are submitted in the order of the calls, r
 results are written into the tensors when the step commits.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from collectives import ALGORITHMS, Array, carried, check_reduction
 
+from ..data.share import count_samples
 from ..errors import ShoalError
 from ..step.collective import AllGather, AllReduce, Barrier
 from ..step.operation import Operation
@@ -103,7 +105,7 @@ class Step:
     """The step that a `with peer.step()` block makes.
 
     Attributes:
-        number: that `Peer.done` has when it is committed.
+        number: that `Peer.last_step` has when it is committed.
     """
 
     number: int
@@ -191,6 +193,25 @@ class Calls:
             self._session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
             self._session.history.announce()
 
+    def gather(self, row: Array, label: str) -> Array:
+        """A step of its own. Returns the rows of all members on its receipt, in their order; `label` is the same."""
+        operation = Operation(AllGather(label=label), row, row, row.shape, "one-shot")
+        with self._session.callers.call(label):
+            self._session.run_alone(operation)
+            self._session.history.announce()
+        return operation.result.reshape(-1, row.size)
+
+    def combine(self, value: float | Mapping[str, float], samples: int) -> tuple[Any, int]:
+        """See `Peer.combine`."""
+        if samples < 0:
+            raise ValueError(f"the number of samples must be at least 0, is {samples}")
+        named = dict(sorted(value.items())) if isinstance(value, Mapping) else {"value": value}
+        mine = [float(each) * samples if samples else 0.0 for each in named.values()]
+        rows = self.gather(np.array([samples, *mine], np.float64), f"means of {', '.join(named)}")
+        total, *sums = rows.sum(0).tolist()
+        means = {name: part / total if total else math.nan for name, part in zip(named, sums, strict=True)}
+        return (means if isinstance(value, Mapping) else means["value"]), int(total)
+
     @contextmanager
     def step(self, samples: int | None) -> Iterator[Step]:
         """See `Peer.step`."""
@@ -198,7 +219,7 @@ class Calls:
             raise ValueError(f"the number of samples must be at least 0, is {samples}")
         share, callers = self._session.share, self._session.callers
         with callers.call("peer.step"):
-            counts = count_samples(share.slice if samples is None else (UNKNOWN_SAMPLE, samples))
+            counts = share.operation() if samples is None else count_samples((UNKNOWN_SAMPLE, samples, samples))
             step = self._block = ScriptStep(self._session, BY_HAND)
         try:
             self._session.submit(counts)
@@ -212,9 +233,3 @@ class Calls:
             step.commit()
             if samples is None:
                 share.spend()
-
-
-def count_samples(slice: tuple[int, int]) -> Operation:
-    """Operation 0 of a step: who adds which samples, and how many."""
-    counts = np.array(slice, np.int64)
-    return Operation(AllGather(is_counts=True), counts, counts, counts.shape, "one-shot")

@@ -5,10 +5,10 @@ from queue import SimpleQueue
 
 from gossip import Member, View
 
+from ..data.share import Share
 from ..errors import ShoalError
 from ..step.notices import Commit
 from ..step.receipts import Ledger, Moment, Receipt
-from .samples import Share
 
 
 class History:
@@ -33,9 +33,9 @@ class History:
 
     def add(self, commit: Commit, me: Member) -> None:
         """A step is committed; it is recorded unless `me` was only fed."""
-        receipt = commit.receipt
+        receipt = self._share.count(commit.receipt)
+        self._share.num_trained += any(each.collective.is_counts for each in commit.operations)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
-        self._share.count(receipt)
         if self._ledger is not None and commit.view.since(me) is not None:
             self._ledger.record(receipt)
 

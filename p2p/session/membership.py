@@ -1,21 +1,23 @@
 """A peer's place in its swarm, as the training thread has it: asked for, taken, lost, taken again, and left."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty
 
 from gossip import Member, View
 
 from ..config import PeerConfig
+from ..data.share import Share
 from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError
-from ..net.parcels import Replica, compare_with_nothing
+from ..net.parcels import PackedState, Replica, compare_with_nothing
+from ..net.trees import pack_tree, unpack_tree
 from ..step.notices import Admitted, Commit, Notice, StateOffer
+from ..step.operation import Operation
 from ..step.receipts import Ledger
 from ..step.waiting import explain_no_seat
 from .history import History
 from .incarnations import Incarnations
-from .samples import Share
 
 logger = logging.getLogger("p2p")
 
@@ -53,9 +55,9 @@ class Membership:
             self.loop.reactor.start()
             self.loop.reactor.stop()
             raise
-        self.share = Share(self.loop.peer_id)
+        self.share = Share()
         self.history = History(self.share, ledger)
-        self._replica = Replica(("", b""), self.share.pack, self.share.load, compare_with_nothing)
+        self._replica = Replica(("", b""), self._pack, self._load, compare_with_nothing)
         self._has_asked, self._complete = False, -2
         self._left = self._is_closed = False
         self.loop.reactor.start()
@@ -220,14 +222,23 @@ class Membership:
 
     # The state.
 
-    def load(self, offer: StateOffer, state_digest: StateDigest | None) -> None:
-        """Take over a member's state. `state_digest`: in the middle of a step, which then counts for nothing."""
+    def load(self, offer: StateOffer, state_digest: StateDigest | None, open_step: Sequence[Operation] = ()) -> None:
+        """Take over a member's state.
+
+        Args:
+            offer: of the state.
+            state_digest: in the middle of a step, which then counts for nothing.
+            open_step: what was submitted for it.
+        """
         self._replica.load(offer.state)
+        for operation in open_step:
+            if operation.collective.is_counts:
+                operation.collective = self.share.collective
         self.history.done = offer.step
         if self.trains_model and offer.step >= 0:
             self.history.view = offer.view
         digest = None if state_digest is None else state_digest()
-        self.post(partial(self.loop.loaded, offer, self.share.state.contributors, digest))
+        self.post(partial(self.loop.loaded, offer, self.share.contributors, digest))
 
     def state_is_complete(self) -> None:
         """The state after step `done` may be copied from now on, until the next commit."""
@@ -239,6 +250,13 @@ class Membership:
         """A command. Who trains a model may call an operation between backward and `optimizer.step`."""
         is_certain = not self._replica.layout[0] or self._complete == self.history.done
         return self._completion() if is_certain else partial(self.loop.state_withheld, self.history.done)
+
+    def _pack(self) -> PackedState:
+        """The state of a peer that trains no model."""
+        return PackedState(pack_tree(self.share.pack()), ())
+
+    def _load(self, state: PackedState) -> None:
+        self.share.load(unpack_tree(state.tree))
 
     def _completion(self) -> Callable[[], None]:
         return partial(self.loop.state_complete, self.history.done, self._replica.pack)

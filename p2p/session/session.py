@@ -3,7 +3,7 @@
 Used by one thread at a time (callers.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from queue import Empty
 from typing import Any, TypeVar
@@ -23,7 +23,6 @@ from ..step.receipts import Receipt
 from .attempt import EARLY, Attempt
 from .callers import BACKWARD_CALL, Callers
 from .membership import Membership, StateDigest
-from .sampler import ElasticSampler, length
 
 Awaited = TypeVar("Awaited", Commit, Uncommitted, Withdrawn)
 
@@ -197,15 +196,9 @@ class Session:
 
         return take
 
-    def batches(self, dataset: Any, max_local_batch: int | None, **order: int) -> Iterator[Any]:
-        """See `Peer.batches`. `order`: of the samples, as `ElasticSampler` takes it."""
-        self.wait_view()
-        sampler = ElasticSampler(num_samples=length(dataset), **order)
-        return self.share.batches(dataset, sampler, self._begin_batch, max_local_batch)
-
-    def _begin_batch(self) -> int:
+    def begin_batch(self) -> int:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
-        with self.callers.call("a batch of peer.batches"):
+        with self.callers.call("a batch of a loader"):
             if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
                 self.withdraw()
                 self.share.void()
@@ -243,7 +236,7 @@ class Session:
                         raise RemovedFromView(
                             f"operation {step} was committed without this peer, its result is unknown"
                         )
-                    self.membership.load(arrival, state_digest)
+                    self.membership.load(arrival, state_digest, submitted)
                     step = self.history.done + 1
         except ShoalError as error:
             self.membership.unusable = None if error.goes_on else error

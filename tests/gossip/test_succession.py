@@ -16,6 +16,7 @@ from gossip.messages import (
     AcceptorRecord,
     Ack,
     Ballot,
+    Cause,
     Decide,
     Gossip,
     Head,
@@ -246,7 +247,7 @@ def test_who_leaves_itself_proposes_the_view_without_it_in_its_turn() -> None:
 
 def test_survivors_that_start_over_take_turns_as_after_a_death() -> None:
     peer = trio(B)
-    peer.withdraw(0.0, 0)
+    peer.give_up(0.0, 0, Cause.WITHDRAWN, "it starts over", is_told=False)
     assert due(peer) == pytest.approx(0.02)
 
 

@@ -36,7 +36,7 @@ with p2p.join() as peer:
         good = np.ones(7, np.float32)
         peer.all_reduce(good)
         assert (good == 3).all()
-    print("steps", peer.done)
+    print("steps", peer.last_step)
 """
 
 
@@ -67,7 +67,7 @@ with p2p.join() as peer:
             if peer.rank:
                 peer.all_reduce(np.ones(2))
     finally:
-        print("steps", peer.done)
+        print("steps", peer.last_step)
 """
 
 
@@ -101,7 +101,7 @@ with p2p.join() as peer:
             print("interrupted", error)
         else:
             assert (total == 3 * turn).all(), (total, turn)
-    print("lost", lost, "steps", peer.done)
+    print("lost", lost, "steps", peer.last_step)
 """
 
 
@@ -314,9 +314,9 @@ import numpy as np
 import p2p
 
 with p2p.join() as peer:
-    while peer.done < 30:
+    while peer.last_step < 30:
         peer.all_reduce(np.ones(100_000, np.float32))
-        if peer.done == 5 and os.environ["SHOAL_LAUNCH_INDEX"] in {guilty}:
+        if peer.last_step == 5 and os.environ["SHOAL_LAUNCH_INDEX"] in {guilty}:
             raise ValueError("what now")
     print("end", peer.world_size)
 """
@@ -406,7 +406,7 @@ for call in calls:
         call()
     except p2p.ShoalError as error:
         print(type(error).__name__, error)
-print("end", peer.done, peer.world_size, ones.tolist())
+print("end", peer.last_step, peer.world_size, ones.tolist())
 """
 
 

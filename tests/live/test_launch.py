@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 Shoal = Callable[..., subprocess.Popen[str]]
 
+pytestmark = pytest.mark.light
+
 WAIT_TO_LEAVE = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda number, frame: (print("leaving"), sys.exit(0)))

@@ -16,7 +16,7 @@ def call():
     total = np.ones(3)
     try:
         peer.all_reduce(total)
-        print("sum", total.tolist(), peer.done)
+        print("sum", total.tolist(), peer.last_step)
     except p2p.ShoalError as error:
         print("refused", error)
 
@@ -79,7 +79,7 @@ with p2p.join() as peer:
     in_thread(calls)
     handle.wait()
     in_thread(lambda: peer.all_reduce(total))
-    print("end", peer.done, peer.world_size)
+    print("end", peer.last_step, peer.world_size)
 """
 
 
@@ -102,8 +102,8 @@ def train():
     try:
         while True:
             peer.all_reduce(np.ones(3))
-            print("step", peer.done)
-            if peer.rank and peer.done == 20:
+            print("step", peer.last_step)
+            if peer.rank and peer.last_step == 20:
                 sys.stdin.readline()
     except p2p.ShoalError as error:
         print("told", error)
@@ -163,7 +163,7 @@ with p2p.join() as peer:
     print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     handle.wait()
     peer.all_reduce(total)
-    print("end", peer.done, total.tolist(), child, os.getpid())
+    print("end", peer.last_step, total.tolist(), child, os.getpid())
 """
 
 
@@ -207,7 +207,7 @@ with p2p.join() as peer:
         for number in (signal.SIGINT, signal.SIGTERM) + ((signal.SIGUSR1,) if handler is None else ()):
             run(number, handler)
     peer.barrier()
-    print("end", peer.done)
+    print("end", peer.last_step)
 """
 
 
@@ -237,7 +237,7 @@ with p2p.join(receipts_full=os.environ.get("POLICY")) as peer:
         if turn == 10 and peer.rank:
             fill_disk()
         peer.all_reduce(np.ones(3))
-    print("end", peer.done, peer.world_size)
+    print("end", peer.last_step, peer.world_size)
 """
 
 

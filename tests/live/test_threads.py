@@ -68,7 +68,7 @@ with p2p.join() as peer:
         lambda: peer.all_reduce(torch.ones(2)), lambda: loss_of(model), evaluate, prepared.backward
     )
     loss_of(model).backward()
-    print("end", peer.done, all(torch.allclose(2 * mine, other) for mine, other in zip(expected, gradients())))
+    print("end", peer.last_step, all(torch.allclose(2 * mine, other) for mine, other in zip(expected, gradients())))
 """
 )
 
@@ -112,7 +112,7 @@ with p2p.join() as peer, ThreadPoolExecutor(1) as pool:
             print("raised", error)
         at_hidden = lambda gradient: None
         (run if go_on is None else lambda backward: pool.submit(run, backward).result())(lambda loss: loss.backward())
-    print("end", peer.done, [entry.num_samples for entry in peer.receipt.contributions])
+    print("end", peer.last_step, [entry.num_samples for entry in peer.receipt.contributions])
 """
 )
 
@@ -142,7 +142,7 @@ with p2p.join() as peer:
         os._exit(7)
     print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     prepared.backward()
-    print("end", peer.done)
+    print("end", peer.last_step)
 """
 )
 
@@ -168,7 +168,7 @@ for call in prepared.backward, lambda: p2p.DataParallel(peer, module, optimizer)
         call()
     except p2p.ShoalError as error:
         print(type(error).__name__, error)
-print("end", peer.done)
+print("end", peer.last_step)
 """
 )
 
