@@ -12,7 +12,7 @@ import atexit
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from gossip import View
 
@@ -166,6 +166,8 @@ class Peer(Operations):
         shuffle: bool = True,
         max_local_batch: int | None = None,
         drop_last: bool = False,
+        max_attempts: int = 2,
+        on_poison: Literal["skip", "raise"] = "skip",
         **options: Any,
     ) -> "Loader":
         """Batches of `dataset`, epoch by epoch: this peer's part of each global batch, loaded by torch's DataLoader.
@@ -194,6 +196,11 @@ class Peer(Operations):
                 backward on the mean loss of each. `DataParallel` weights them by their samples, and the last one ends
                 the step, as if the part had been one batch. See `DataParallel.has_committed`.
             drop_last: leave out what does not fill a global batch at the end of an epoch.
+            max_attempts: a sample that cannot be loaded by so many peers, or by all that there are, is set aside. Who
+                cannot load one says which and why, and adds nothing to the step; its samples are handed to others. 0:
+                what the dataset raises comes out of the loop of that peer.
+            on_poison: what becomes of a sample that is set aside. `skip`: all say so, and go on without it; it is on
+                no receipt as counted. `raise`: `ShoalError` on every peer.
             options: of `torch.utils.data.DataLoader`: num_workers, collate_fn, pin_memory, worker_init_fn and so on.
 
         Returns:
@@ -210,8 +217,10 @@ class Peer(Operations):
         session = self._session
         script = Script(self.peer_id, session.share, self.wait_view, session.begin_batch, self._calls.gather)
         settings = {"global_batch": global_batch, "epochs": epochs, "seed": seed, "shuffle": shuffle}
-        settings["drop_last"] = drop_last
-        return Loader(script, dataset, max_local_batch=max_local_batch, options=options, **settings)
+        settings |= {"drop_last": drop_last, "max_attempts": max_attempts}
+        return Loader(
+            script, dataset, max_local_batch=max_local_batch, on_poison=on_poison, options=options, **settings
+        )
 
     def leave(self) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent.

@@ -12,6 +12,7 @@ from collectives import Array
 
 from ..errors import ShoalError
 from .description import check, describe
+from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice, fold
@@ -104,12 +105,23 @@ class Loader:
     """
 
     def __init__(
-        self, script: Script, dataset: Any, *, max_local_batch: int | None, options: dict[str, Any], **settings: Any
+        self,
+        script: Script,
+        dataset: Any,
+        *,
+        max_local_batch: int | None,
+        on_poison: str,
+        options: dict[str, Any],
+        **settings: Any,
     ) -> None:
         # See `Peer.loader`; `settings` are of the `Sampler`, without the number of samples.
         for name, why in OURS.items():
             if name in options:
                 raise TypeError(f"{name} is not for a loader of a swarm: {why}")
+        if on_poison not in ("skip", "raise"):
+            raise ValueError(f"on_poison must be skip or raise, is {on_poison!r}")
+        if settings["max_attempts"] < 0:
+            raise ValueError(f"max_attempts must be at least 0, is {settings['max_attempts']}")
         for name in ("global_batch", "epochs"):
             if settings[name] < 1:
                 raise ValueError(f"{name} must be at least 1, is {settings[name]}")
@@ -129,6 +141,8 @@ class Loader:
         self._track = self._share.make(self._sampler, f"{self._what}, {words}")
         self._max_local_batch = max_local_batch
         self._prefetch = Prefetch(dataset, options)
+        self._on_poison = on_poison
+        self._num_aside = len(self._track.state.aside)
         self._turn = object()
         self._entered = -1
         self._has_advised = False
@@ -176,7 +190,7 @@ class Loader:
                 cannot be taken back.
             ShoalError: a batch was asked for before the step of the last one was committed, or a micro-batch had no
                 backward pass.
-            Whatever the dataset raises.
+            Whatever the dataset raises, if it is not a sample that fails alone, or `max_attempts` is 0.
         """
         self._turn = turn = object()
         share, track = self._share, self._track
@@ -196,7 +210,8 @@ class Loader:
                 plan = share.plan(track)
                 part = None if share.is_void else plan.slices.get(self._script.peer_id)
                 share.hand_out(track, part)
-                yield from self._micro_batches(self._cutter.cut(plan, self._script.peer_id if part else ""))
+                self._tell_of_failed()
+                yield from self._micro_batches(plan, part)
             self._prefetch.close()
         finally:
             if self._turn is turn:  # and nobody has begun anew
@@ -239,15 +254,55 @@ class Loader:
             done = union(part for who, row in told if who in members for part in cut(left, *row))
             left = difference(left, done)
 
-    def _micro_batches(self, parts: list[Indices]) -> Iterator[Any]:
-        share, total = self._share, sum(map(len, parts))
-        ahead = self._cutter.ahead(self._track.state, share.contributors, self._script.peer_id)
+    def _micro_batches(self, plan: Plan, part: Slice | None) -> Iterator[Any]:
+        share, peer_id = self._share, self._script.peer_id
+        parts = self._cutter.cut(plan, peer_id if part else "")
+        ahead = self._cutter.ahead(self._track.state, share.contributors, peer_id)
+        total = sum(map(len, parts))
         for number, indices in enumerate(parts, start=1):
-            batch = self._prefetch.get(parts[number - 1 :], ahead)
-            share.begin_micro_batch(len(indices) / total, is_last=number == len(parts))
+            is_last = number == len(parts)
+            try:
+                batch = self._prefetch.get(parts[number - 1 :], ahead)
+            except Exception as error:
+                batch, is_last = self._substitute(plan, part, indices, error), True
+            share.begin_micro_batch(len(indices) / total, is_last=is_last)
             yield batch
-            if not (share.is_last or share.is_used or share.is_void):
+            if is_last:
+                return
+            if not (share.is_used or share.is_void):
                 raise ShoalError("a micro-batch had no backward pass: call backward once per batch")
+
+    # Samples that cannot be loaded.
+
+    def _substitute(self, plan: Plan, part: Slice | None, indices: Indices, error: Exception) -> Any:
+        """A few other samples, which do not count: with them the script runs its step, and this peer adds nothing.
+
+        Raises:
+            Exception: `error`, if none of `indices` fails alone, or all others, too.
+        """
+        self._prefetch.close()  # one of the workers may be gone
+        in_batch = self._cutter.order.indices(plan.batch)
+        found = find_failing(self.dataset, indices, in_batch)
+        if found.index is None or len(found.good) < MIN_LOCAL_BATCH or not self._sampler.max_attempts:
+            raise error
+        if part is not None:
+            self._share.fail(in_batch.index(found.index) - part.start)
+            logger.warning(
+                "sample %d cannot be loaded by this peer, which adds nothing to this step: %r", found.index, found.error
+            )
+        return self._prefetch.get([found.good], iter(()))
+
+    def _tell_of_failed(self) -> None:
+        """Of samples that were set aside in the last step, the same on every peer."""
+        aside = self._track.state.aside
+        new, self._num_aside = aside[self._num_aside :], len(aside)
+        if not new:
+            return
+        which = ", ".join(map(str, self._cutter.order.indices(union((position, 1) for position in new))))
+        text = f"sample {which} is left out of epoch {new[0] // self._sampler.num_samples}: no peer could load it"
+        if self._on_poison == "raise":
+            raise ShoalError(f"{text}; with on_poison='skip' training goes on without it")
+        logger.warning("%s", text)
 
     def _advise(self) -> None:
         """Say once that a loop is not what it looks like."""

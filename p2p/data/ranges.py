@@ -1,6 +1,6 @@
 """Sets of positions in a stream of samples, as sorted tuples of (first, number) that neither overlap nor touch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -42,3 +42,9 @@ def cut(ranges: Ranges, start: int, number: int) -> Ranges:
 def count(ranges: Ranges) -> int:
     """How many positions."""
     return sum(number for _, number in ranges)
+
+
+def each(ranges: Ranges) -> Iterator[int]:
+    """The positions, in order."""
+    for first, number in ranges:
+        yield from range(first, first + number)

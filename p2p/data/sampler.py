@@ -7,13 +7,13 @@ on no receipt is planned again, first of all. So each position is counted exactl
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .ranges import Ranges, count, cut, difference, union
+from .ranges import Ranges, count, cut, difference, each, union
 
 MIN_LOCAL_BATCH = 2
 """A slice has so many samples or none: BatchNorm, for one, cannot train with a single one."""
@@ -27,11 +27,15 @@ class SamplerState:
         position: the first position that was never counted, nor was any after it.
         returned: positions before it that were planned and not counted.
         num_steps: that have counted samples, or would have.
+        failed: positions that could not be loaded, with the peer_ids of who has tried, once for each attempt.
+        aside: positions that nobody tries again, and that were not counted.
     """
 
     position: int = 0
     returned: Ranges = ()
     num_steps: int = 0
+    failed: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    aside: tuple[int, ...] = ()
 
 
 class Slice(NamedTuple):
@@ -65,6 +69,7 @@ class Sampler:
         shuffle: each epoch has an order of its own; else all have that of the dataset.
         drop_last: the last samples of an epoch, which would not fill a global batch, are left out. What the dead leave
             behind of the others is not.
+        max_attempts: a sample that so many peers could not load, or all that there are, is set aside.
     """
 
     num_samples: int
@@ -73,6 +78,7 @@ class Sampler:
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = False
+    max_attempts: int = 2
 
     def epoch(self, state: SamplerState) -> int:
         """The one under way, or the one that begins; `epochs`, when all are over."""
@@ -82,7 +88,7 @@ class Sampler:
         """As if nothing before `epoch` were left."""
         start = max(state.position, epoch * self.num_samples)
         before = union([(0, epoch * self.num_samples)])
-        return SamplerState(start, difference(state.returned, before), state.num_steps)
+        return replace(state, position=start, returned=difference(state.returned, before))
 
     def settle(self, state: SamplerState) -> SamplerState:
         """Without what is left of an epoch and dropped."""
@@ -105,7 +111,30 @@ class Sampler:
         chosen = [members[(first + i) % len(members)] for i in range(num_slices)]
         bounds = [size * i // num_slices for i in range(num_slices + 1)] if num_slices else []
         slices = {name: Slice(bounds[i], bounds[i + 1] - bounds[i]) for i, name in enumerate(chosen)}
-        return Plan(batch, slices)
+        return _avoid_failing_again(Plan(batch, slices), state)
+
+    def fold(
+        self, state: SamplerState, counted: Ranges, failures: Sequence[tuple[int, str]], members: Sequence[str]
+    ) -> SamplerState:
+        """The state after a step of `members` that has counted these positions, and in which some could not be loaded.
+
+        Args:
+            state: before the step.
+            counted: positions.
+            failures: positions, each with the peer_id of who could not load it.
+            members: peer_ids, on the receipt.
+        """
+        failed = dict(state.failed)
+        for position, who in failures:
+            failed[position] = (*failed.get(position, ()), who)
+        aside = [position for position, who in failed.items() if self._is_hopeless(who, members)]
+        after = fold(state, union([*counted, *((position, 1) for position in aside)]))
+        done = {*aside, *(p for p in failed if any(first <= p < first + number for first, number in counted))}
+        still = tuple(sorted((p, who) for p, who in failed.items() if p not in done))
+        return replace(after, failed=still, aside=(*state.aside, *aside))
+
+    def _is_hopeless(self, who: Sequence[str], members: Sequence[str]) -> bool:
+        return len(who) >= self.max_attempts and (len({*who}) >= self.max_attempts or {*members} <= {*who})
 
     def _left(self, state: SamplerState, epoch: int) -> Ranges:
         """What is not counted of `epoch`, which is the one under way: what came back, then fresh samples."""
@@ -118,7 +147,19 @@ def fold(state: SamplerState, counted: Ranges) -> SamplerState:
     """The state after a step that has counted these positions; what it has passed over comes back."""
     position = max([state.position, *(first + number for first, number in counted)])
     pool = union([*state.returned, (state.position, position - state.position)])
-    return SamplerState(position, difference(pool, counted), state.num_steps + 1)
+    return replace(state, position=position, returned=difference(pool, counted), num_steps=state.num_steps + 1)
+
+
+def _avoid_failing_again(plan: Plan, state: SamplerState) -> Plan:
+    """Who could not load a sample is given the slice of somebody who has not tried yet, and the other way round."""
+    slices = dict(plan.slices)
+    for position, who in state.failed:
+        place = next((i for i, p in enumerate(each(plan.batch)) if p == position), -1)
+        owner = next((name for name, part in slices.items() if part.start <= place < part.start + part.number), "")
+        other = next((name for name in slices if name not in who), "")
+        if owner in who and other:
+            slices[owner], slices[other] = slices[other], slices[owner]
+    return Plan(plan.batch, slices)
 
 
 class Order:
@@ -131,7 +172,7 @@ class Order:
     def indices(self, positions: Ranges) -> list[int]:
         """Indices into the dataset."""
         size = self._sampler.num_samples
-        every = [p for first, number in positions for p in range(first, first + number)]
+        every = list(each(positions))
         if not self._sampler.shuffle:
             return [p % size for p in every]
         return [int(self._permutation(p // size)[p % size]) for p in every]

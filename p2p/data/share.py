@@ -10,7 +10,7 @@ from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
 from .ranges import union
-from .sampler import Plan, Sampler, SamplerState, Slice, fold
+from .sampler import Plan, Sampler, SamplerState, Slice
 
 SPENT: Final = (
     "this batch is counted already: call backward once per batch, all but the last of several passes under `no_sync`"
@@ -67,6 +67,7 @@ class Share:
         self._number = 1
         self._accumulated = self._joined = 0
         self._is_weighed = self._is_skipped = False
+        self._failed = -1
 
     # Loaders.
 
@@ -102,6 +103,7 @@ class Share:
         """The script is given a batch of this loader, which adds `part` to the open step."""
         self._current, self._slice, track.is_spent = track, part, False
         self._is_left = self._is_weighed = False
+        self._failed = -1
         self._accumulated = self._joined = 0
 
     def begin_micro_batch(self, fraction: float, *, is_last: bool) -> None:
@@ -136,6 +138,8 @@ class Share:
             raise ShoalError(SPENT)
         if self._slice is None:
             return NO_SAMPLES
+        if self._failed >= 0:
+            return self._failed, 0, 0
         if self._is_skipped:
             return *self._slice, 0
         return *self._slice, self._accumulated + self._number if self._is_weighed else self._slice.number
@@ -194,6 +198,11 @@ class Share:
         """This peer adds nothing to the open step, whose samples are used up all the same."""
         self._is_skipped = True
 
+    def fail(self, place: int) -> None:
+        """This peer cannot load the sample at this place of its slice, and adds nothing to the open step."""
+        if self._slice is not None:
+            self._failed = self._slice.start + place
+
     def void(self) -> None:
         """This peer adds nothing to the open step: a pass of it was interrupted, or its gradients are of no use."""
         self.is_void = True
@@ -216,10 +225,15 @@ class Share:
         if track is None or plan is None or not any(each.samples for each in receipt.contributions):
             return receipt
         contributions = []
+        failures = []
         for each in receipt.contributions:
-            ((start, number),) = each.samples or ((0, 0),)
-            contributions.append(replace(each, samples=plan.positions(Slice(start, number))))
-        track.state = fold(track.state, union(part for each in contributions for part in each.samples))
+            ((start, number),) = each.samples or ((-1, 0),)
+            failed = plan.positions(Slice(start, 1)) if start >= 0 and not number else ()
+            contributions.append(replace(each, samples=plan.positions(Slice(start, number)), failed=failed))
+            failures += [(position, each.peer_id) for position, _ in failed]
+        counted = union(part for each in contributions for part in each.samples)
+        assert track.sampler is not None
+        track.state = track.sampler.fold(track.state, counted, failures, self.contributors)
         return replace(receipt, contributions=tuple(contributions), loader=self._tracks.index(track))
 
     # What a joiner is given.
@@ -239,8 +253,17 @@ class Share:
         try:
             contributors, num_trained, rows = packed
             states = [
-                (str(description), SamplerState(int(position), union(returned), int(num_steps)))
-                for description, position, returned, num_steps in rows
+                (
+                    str(description),
+                    SamplerState(
+                        int(position),
+                        union(returned),
+                        int(num_steps),
+                        tuple((int(place), tuple(map(str, who))) for place, who in failed),
+                        tuple(map(int, aside)),
+                    ),
+                )
+                for description, position, returned, num_steps, failed, aside in rows
             ]
             self.contributors, self.num_trained = tuple(map(str, contributors)), int(num_trained)
         except (TypeError, ValueError) as error:

@@ -46,6 +46,7 @@ class Contribution:
             the script has a loader of its own, or the member added nothing.
         num_samples: how many it added; 0 where a step has no samples.
         weight: of what it added, in means; the number of samples, unless the script says otherwise.
+        failed: (position, 1) of a sample that it could not load, so that it added nothing.
     """
 
     peer_id: str
@@ -53,6 +54,7 @@ class Contribution:
     samples: tuple[tuple[int, int], ...]
     num_samples: int
     weight: int
+    failed: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +197,7 @@ def read_moments(path: Path) -> list[Moment]:
 def parse_receipt(fields: dict[str, Any]) -> Receipt:
     """A receipt from the object on its line."""
     contributions = tuple(
-        Contribution(**{**entry, "samples": tuple((first, number) for first, number in entry["samples"])})
+        Contribution(**{**entry, **{name: tuple(map(tuple, entry[name])) for name in ("samples", "failed")}})
         for entry in fields.pop("contributions")
     )
     algorithms = tuple(fields.pop("algorithms"))

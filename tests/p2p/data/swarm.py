@@ -50,9 +50,10 @@ class Lockstep:
     def loader(self, name: str, dataset: Any, **settings: Any) -> Loader:
         """That of one member's script."""
         script = Script(name, self.shares[name], lambda: None, lambda: self.done, partial(self.meeting.gather, name))
-        given = {"epochs": 1, "seed": 0, "shuffle": True, "drop_last": False} | settings
+        given = {"epochs": 1, "seed": 0, "shuffle": True, "drop_last": False, "max_attempts": 2} | settings
         options = given.pop("options", {})
-        return Loader(script, dataset, max_local_batch=given.pop("max_local_batch", None), options=options, **given)
+        local, on_poison = given.pop("max_local_batch", None), given.pop("on_poison", "skip")
+        return Loader(script, dataset, max_local_batch=local, on_poison=on_poison, options=options, **given)
 
     def loaders(self, dataset: Any, **settings: Any) -> dict[str, Loader]:
         return {name: self.loader(name, dataset, **settings) for name in self.shares}

@@ -232,10 +232,10 @@ class Broken(Squares):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_what_the_dataset_raises_comes_out_of_the_loop_and_a_wrong_forecast_raises_nothing(num_workers: int) -> None:
+def test_what_the_dataset_raises_comes_out_of_the_loop_if_the_script_says_so(num_workers: int) -> None:
     swarm = Lockstep("a", "b")
     options = {"num_workers": num_workers, "collate_fn": list}
-    loaders = swarm.loaders(Broken(), global_batch=8, shuffle=False, options=options)
+    loaders = swarm.loaders(Broken(), global_batch=8, shuffle=False, max_attempts=0, options=options)
     batches = {name: iter(loader) for name, loader in loaders.items()}
     for batch in batches.values():
         next(batch)
@@ -244,6 +244,41 @@ def test_what_the_dataset_raises_comes_out_of_the_loop_and_a_wrong_forecast_rais
     with pytest.raises(OSError, match="disk of sample 13") as caught:
         next(batches["b"])
     caught.value.with_traceback(None)  # it holds the workers, which a collector would wait for
+
+
+@pytest.mark.parametrize(("names", "num_workers"), [("abc", 0), ("abc", 2), ("a", 0)])
+def test_a_sample_that_nobody_can_load_is_left_out_and_named(
+    names: str, num_workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    swarm = Lockstep(*names)
+    options = {"num_workers": num_workers, "collate_fn": list}
+    loaders = swarm.loaders(Broken(), global_batch=9, epochs=2, options=options)
+    for _ in range(2):
+        caplog.clear()
+        used: Counter[int] = Counter()
+        for step in swarm.train(loaders):
+            used.update(sample["index"] for batch in step.values() for sample in batch)
+        assert used == dict.fromkeys((index for index in range(20) if index != 13), 1)
+        assert caplog.text.count("sample 13 cannot be loaded by this peer") == 2
+        assert "OSError('disk of sample 13')" in caplog.text
+    aside = {share.pack()[2][0][-1] for share in swarm.shares.values()}
+    assert len(aside) == 1 and len(aside.pop()) == 2, "once in each epoch, and all know"
+
+
+def test_a_sample_that_nobody_can_load_ends_the_run_on_all_peers_if_the_script_says_so() -> None:
+    swarm = Lockstep("a", "b")
+    loaders = swarm.loaders(Broken(), global_batch=8, on_poison="raise", options=LISTS)
+    with pytest.raises(ShoalError, match="sample 13 is left out of epoch 0: no peer could load it"):
+        swarm.train(loaders)
+
+
+def test_a_batch_that_no_single_sample_spoils_raises() -> None:
+    def collate(samples: list[int]) -> None:
+        raise ZeroDivisionError(f"collate {len(samples)}")
+
+    swarm = Lockstep("a")
+    with pytest.raises(ZeroDivisionError, match="collate 8"):
+        next(iter(swarm.loader("a", range(20), global_batch=8, options={"collate_fn": collate})))
 
 
 class Endless(IterableDataset[int]):
@@ -261,6 +296,8 @@ class Endless(IterableDataset[int]):
         ([], {}, ValueError, "list has no samples"),
         (range(8), {"global_batch": 0}, ValueError, "global_batch must be at least 1, is 0"),
         (range(8), {"epochs": 0}, ValueError, "epochs must be at least 1, is 0"),
+        (range(8), {"max_attempts": -1}, ValueError, "max_attempts must be at least 0, is -1"),
+        (range(8), {"on_poison": "stop"}, ValueError, "on_poison must be skip or raise, is 'stop'"),
         (range(8), {"max_local_batch": 0}, ValueError, "max_local_batch must be at least 1, is 0"),
         (range(8), {"drop_last": True, "global_batch": 9}, ValueError, "8 samples and no whole batch of 9"),
         (range(8), {"options": {"batch_size": 4}}, TypeError, "global_batch says how many"),

@@ -2,6 +2,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -175,3 +176,53 @@ def test_seeds_and_epochs_shuffle_anew_and_a_dataset_in_its_order_stays_so() -> 
     assert len({tuple(each) for each in orders.values()}) == 4
     assert orders[0, 1] == Order(Sampler(50, 50, epochs=2)).indices(((50, 50),))
     assert Order(Sampler(50, 50, epochs=2, shuffle=False)).indices(((60, 3),)) == [10, 11, 12]
+
+
+# Samples that cannot be loaded.
+
+
+@given(samplers, st.integers(1, 5), histories, st.sets(st.integers(0, 39), max_size=5), st.integers(1, 3))
+@settings(deadline=None)
+def test_a_sample_that_nobody_can_load_is_set_aside_and_all_others_count_once(
+    sampler: Sampler, num_members: int, history: list[tuple[int, int]], poison: set[int], max_attempts: int
+) -> None:
+    sampler = replace(sampler, max_attempts=max_attempts, shuffle=False)
+    members, state, counted = [f"{i}" for i in range(num_members)], SamplerState(), list[int]()
+    attempts: dict[int, list[str]] = {}
+    names, turns = count(100), iter(history)
+    for _ in range(2000):
+        if sampler.epoch(state := sampler.settle(state)) == sampler.epochs:
+            break
+        plan = sampler.plan(state, members)
+        deaths, num_joiners = next(turns, (0, 0))
+        left = [name for i, name in enumerate(members) if not deaths >> i & 1] or members[:1]
+        failures, parts = [], []
+        for name in left:
+            part = plan.positions(plan.slices[name]) if name in plan.slices else ()
+            bad = [p for p in positions(part) if p % sampler.num_samples in poison]
+            if bad:
+                failures.append((bad[0], name))
+                attempts.setdefault(bad[0], []).append(name)
+            else:
+                parts.append(part)
+        done = union(part for each in parts for part in each)
+        counted += positions(done)
+        state = sampler.fold(state, done, failures, left)
+        members = [*left, *(f"{next(names)}" for _ in range(num_joiners))]
+    else:
+        pytest.fail(f"never over: {state}")
+    expected = range(sampler.num_samples * sampler.epochs)
+    assert sorted(counted) == [p for p in expected if p % sampler.num_samples not in poison]
+    assert sorted(state.aside) == [p for p in expected if p % sampler.num_samples in poison] and not state.failed
+    assert all(len(who) >= max_attempts for who in attempts.values())
+
+
+def test_who_could_not_load_a_sample_is_not_given_it_again() -> None:
+    sampler = Sampler(100, 6)
+    state = sampler.fold(SamplerState(), ((2, 2), (4, 2)), [(1, "a")], "abc")
+    assert state == SamplerState(6, ((0, 2),), 1, failed=((1, ("a",)),))
+    plan = sampler.plan(state, "abc")
+    assert plan.slices == {"a": (2, 2), "b": (0, 2), "c": (4, 2)}
+    assert sampler.fold(state, plan.batch, [], "abc").failed == (), "b could"
+    hopeless = sampler.fold(state, (), [(1, "b")], "abc")
+    assert hopeless.aside == (1,) and hopeless.failed == () and hopeless.returned == ((0, 1),)
