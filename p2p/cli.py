@@ -3,11 +3,17 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
-from p2p.errors import ShoalError
+from p2p.errors import LaunchError, ShoalError
+
+if TYPE_CHECKING:
+    from p2p.launch.target import Target
+
+IS_COMMAND: Final = "p2p.cli.is_command"
 
 app = typer.Typer(
     name="shoal",
@@ -28,13 +34,43 @@ def shoal() -> None:
     """Peer-to-peer training for PyTorch, with nobody in charge."""
 
 
+class RunCommand(TyperCommand):
+    """Remembers whether a `--` preceded what is to be run: then it is a command, and no script."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As of any command."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        words = ctx.params["words"] or ()
+        ctx.meta[IS_COMMAND] = given[: len(given) - len(words)][-1:] == ["--"]
+        return rest
+
+
 # What follows the script's name belongs to the script, options too.
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})
 def run(
-    script: Annotated[Path, typer.Argument(help="A Python script; each peer runs it.", show_default=False)],
-    args: Annotated[list[str] | None, typer.Argument(help="Passed to the script as they are.")] = None,
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT.PY | -m MODULE | -- COMMAND", help="What each peer runs, with its arguments."),
+    ] = None,
+    module: Annotated[str | None, typer.Option("-m", help="A module instead, as `python -m`.")] = None,
     num_peers: Annotated[int, typer.Option("-n", help="Number of peers.")] = 1,
-    swarm: Annotated[str, typer.Option(help="Who may meet.", envvar="SHOAL_SWARM")] = "default",
+    swarm: Annotated[
+        str | None,
+        typer.Option(
+            help="Who may meet; without it the script's name, and, without --seeds and --bind, 8 digits that stand "
+            "for its path and arguments.",
+            envvar="SHOAL_SWARM",
+        ),
+    ] = None,
+    join: Annotated[
+        bool,
+        typer.Option("--join", help="Found nothing: wait for a run to join. If it is over, say so, and end with 0."),
+    ] = False,
+    new: Annotated[bool, typer.Option("--new", help="Join nothing: end with 2 if the run is under way here.")] = False,
+    join_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a seat.  [default: 600]")] = None,
+    step_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a step.  [default: 600]")] = None,
     home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
     min_peers: Annotated[
         int | None, typer.Option(help="The first step waits for this many; without it, for -n.")
@@ -66,19 +102,33 @@ def run(
     from p2p.launch.launcher import Launcher
     from p2p.net.tcp import TcpOptions
 
+    if join and new:
+        raise LaunchError("--join and --new contradict each other: give one")
     config = LaunchConfig(
-        script=script,
-        args=tuple(args or ()),
+        target=_target(words or [], module, is_command=ctx.meta[IS_COMMAND]),
         num_peers=num_peers,
         swarm=swarm,
+        only="join" if join else "new" if new else "",
         home=home,
         min_peers=min_peers,
         policy=policy,
         receipts=receipts,
+        join_timeout_s=join_timeout,
+        step_timeout_s=step_timeout,
         tcp=TcpOptions(seeds=seeds, bind=bind, advertise=advertise, key=key, insecure=insecure, network=network),
     )
     launcher = Launcher(config, environ=os.environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
     raise typer.Exit(launcher.run())
+
+
+def _target(words: list[str], module: str | None, *, is_command: bool) -> "Target":
+    from p2p.launch.target import Target
+
+    if module is not None:
+        return Target.module(module, words)
+    if not words:
+        raise LaunchError("nothing to run: give SCRIPT.PY, or -m MODULE, or -- COMMAND")
+    return Target.of_command(words) if is_command else Target.script(Path(words[0]), words[1:])
 
 
 @key.command("new")

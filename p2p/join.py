@@ -6,12 +6,16 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from gossip import View
+
 from .config import PeerConfig
 from .errors import ShoalError
+from .host.naming import NO_NAME, has_other_hosts, runs_of_script, this_program
 from .peer import Peer
 from .session.stacks import show_on
 
@@ -37,6 +41,8 @@ def join(
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `Peer.wait_view` gives it a seat.
 
+    Says on stderr, in one line, which swarm this peer has founded or joined, and at which step, when it has a seat.
+
     Whatever is None is what `shoal run` has set in the environment, or the default. Opens the sockets, starts one
     thread and takes 12 MiB of shared memory; waits for nobody.
 
@@ -46,7 +52,8 @@ def join(
     and `KeyboardInterrupt` there, so that the peer leaves, and SIGUSR1 prints where each thread is to stderr.
 
     Args:
-        swarm: those who may meet; 1 to 64 letters, digits, `.`, `_` or `-` (SHOAL_SWARM; "default").
+        swarm: those who may meet; 1 to 64 letters, digits, `.`, `_` or `-` (SHOAL_SWARM; the name of the script's file,
+            and, without `seeds` and `bind`, 8 digits that stand for its path and arguments).
         home: the registry folder, private to this user, with a short path (SHOAL_HOME; the user's runtime folder).
         min_peers: step 0 is held until so many peers take part; the founder's value counts (SHOAL_MIN_PEERS; 1).
         policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
@@ -72,7 +79,7 @@ def join(
         A peer without a seat. Use it in a `with` block, or call `Peer.leave`.
 
     Raises:
-        ValueError: a number or `policy` is out of range.
+        ValueError: a number or `policy` is out of range; or no `swarm` is given, and there is no script to name it by.
         RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
         NetworkError: an address cannot be used.
         SecurityError: there is no key that keeps strangers out.
@@ -100,7 +107,11 @@ def join(
     given = {name: value for name, value in given.items() if value is not None}
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _print_error
-    peer = Peer(PeerConfig.from_environment(os.environ, **given))
+    config = _configure(given)
+    peer = Peer(config)
+    if peer._session.loop.is_alone:
+        _name_other_runs(config)
+    peer._session.history.seat_listeners.append(partial(_say_where, peer, config))
     atexit.register(peer.leave)
     if threading.current_thread() is threading.main_thread():
         _let_leave(peer, signal.SIGTERM, signal.SIG_DFL, lambda: SystemExit(128 + signal.SIGTERM))
@@ -108,6 +119,46 @@ def join(
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL and sys.__stderr__ is not None:
             show_on(signal.SIGUSR1, sys.__stderr__)
     return peer
+
+
+def _configure(given: dict[str, Any]) -> PeerConfig:
+    """Settings of this process, with a name for the swarm."""
+    program = this_program()
+    if program is not None:
+        given["script"] = program.name
+    if "swarm" not in given and not os.environ.get("SHOAL_SWARM"):
+        if program is None:
+            raise ValueError(NO_NAME)
+        given["swarm"] = program.swarm(one_host=not has_other_hosts(os.environ, given.get("seeds"), given.get("bind")))
+    return PeerConfig.from_environment(os.environ, **given)
+
+
+def _name_other_runs(config: PeerConfig) -> None:
+    """This peer founds a swarm; its user may have meant another one."""
+    for swarm, number in runs_of_script(config.home, config.script).items() if config.script else ():
+        if swarm != config.swarm:
+            say(
+                f"a run of {config.script} is under way here as swarm {swarm} ({number} peers), and this is another "
+                f"one, {config.swarm}; to join that one: shoal run --join --swarm {swarm}, or SHOAL_SWARM={swarm}"
+            )
+
+
+def _say_where(peer: Peer, config: PeerConfig, view: View, done: int) -> None:
+    has_founded = done <= 0 and view.members[0].peer_id == peer.peer_id
+    size = len(view.members)
+    members = f"{size} member{'s' if size > 1 else ''}"
+    if config.only_founds and done > 0:
+        raise ShoalError(
+            f"swarm {config.swarm} is under way, at step {done}, and --new only founds: this peer has left; "
+            "say --join, or give another --swarm"
+        )
+    say(f"{'founded' if has_founded else 'joined'} swarm {config.swarm} at step {max(done, 0)}, {members}")
+
+
+def say(text: str) -> None:
+    """A line of this peer for people."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"shoal: {text}\n")
 
 
 class _Handler:
@@ -131,6 +182,6 @@ def _let_leave(peer: Peer, number: signal.Signals, default: object, make: Callab
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, ShoalError):
-        sys.stderr.write(f"shoal: {error}\n")
+        say(str(error))
     else:
         sys.__excepthook__(kind, error, trace)

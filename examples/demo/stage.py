@@ -21,6 +21,7 @@ from .verdict import Run, member_ids
 
 SCRIPT = Path(__file__).parents[1] / "gpt.py"
 NUM_PEERS = 4
+SWARM = "demo"
 GLOBAL_BATCH = 96
 LOOK_EVERY_S = 0.02
 LIMIT_S = 240.0
@@ -51,7 +52,7 @@ class Stage:
         self.victim = ""
         self.killed_at_s = 0.0
         self._draw = draw
-        self._registry = home / "default"
+        self._registry = home / SWARM
         self._receipts = folder / "receipts"
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
         self._environ["SHOAL_HOME"] = str(home)
@@ -81,7 +82,7 @@ class Stage:
     def start(self, name: str, num_peers: int) -> None:
         """`shoal run`, in a session of its own, so that Ctrl-C reaches the director only; its output to a file."""
         command = [sys.executable, "-m", "p2p.cli", "run", "-n", str(num_peers), "--receipts", str(self._receipts)]
-        command += [str(SCRIPT), "--steps", str(self.steps), "--global-batch", str(GLOBAL_BATCH)]
+        command += ["--swarm", SWARM, str(SCRIPT), "--steps", str(self.steps), "--global-batch", str(GLOBAL_BATCH)]
         with (self.folder / f"{name}.log").open("wb") as log:
             self._launches[name] = subprocess.Popen(
                 command,

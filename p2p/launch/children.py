@@ -44,7 +44,7 @@ class Child:
         """
         try:
             process = subprocess.Popen(
-                [sys.executable, str(config.script), *config.args],
+                config.target.command,
                 env=peer_environment(config, index, environ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import LaunchError
 from ..net.tcp import TcpConfig, TcpOptions
+from .target import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,22 +16,27 @@ class LaunchConfig:
     """What to start, and how often.
 
     Attributes:
+        swarm: its name; None: that of the target.
+        only: `join`: found nothing; `new`: join nothing; empty: whatever there is.
         policy: `live` or `majority`; None: as for `p2p.join`.
         min_peers: the swarm's first step waits for this many; None: for `num_peers`.
         home: the registry folder; None: `registry.default_home`.
         receipts: folder for the peers' receipts; None: they write none.
+        join_timeout_s, step_timeout_s: as of `p2p.join`; None: its own.
         tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
         grace_s: a peer that was asked to leave is killed after this.
     """
 
-    script: Path
-    args: tuple[str, ...] = ()
+    target: Target
     num_peers: int
-    swarm: str = "default"
+    swarm: str | None = None
+    only: str = ""
     home: Path | None = None
     min_peers: int | None = None
     policy: str | None = None
     receipts: Path | None = None
+    join_timeout_s: float | None = None
+    step_timeout_s: float | None = None
     tcp: TcpOptions = field(default_factory=TcpOptions)
     grace_s: float = 10.0
 
@@ -45,12 +51,20 @@ class LaunchConfig:
             raise LaunchError(f"-n is the number of peers and must be at least 1, got {self.num_peers}")
         if self.min_peers is not None and self.min_peers < 1:
             raise LaunchError(f"--min-peers must be at least 1, got {self.min_peers}")
+        for name in ("join_timeout", "step_timeout"):
+            limit_s = getattr(self, f"{name}_s")
+            if limit_s is not None and not limit_s > 0:
+                raise LaunchError(f"--{name.replace('_', '-')} must be more than 0 seconds, got {limit_s:g}")
         if self.policy not in (None, "live", "majority"):
             raise LaunchError(f"--policy must be live or majority, got {self.policy!r}")
-        if not self.script.is_file():
-            what = "is not a file" if self.script.exists() else "does not exist"
-            raise LaunchError(f"the script {self.script} {what}")
-        return self.tcp.check(self.swarm)
+        self.target.check()
+        return self.tcp.check(self.swarm_name)
+
+    @property
+    def swarm_name(self) -> str:
+        """Those who may meet. Raises LaunchError if the target has no name that the peers of all hosts could have."""
+        one_host = not (self.tcp.seeds or self.tcp.bind)
+        return self.swarm or self.target.swarm(one_host=one_host)
 
 
 def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str]) -> dict[str, str]:
@@ -59,14 +73,20 @@ def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str
         "PYTHONUNBUFFERED": "1",
         "SHOAL_LAUNCH_INDEX": str(index),
         "SHOAL_MIN_PEERS": str(config.min_peers or config.num_peers),
-        "SHOAL_SWARM": config.swarm,
+        "SHOAL_SWARM": config.swarm_name,
     }
+    if config.only:
+        added["SHOAL_ONLY"] = config.only
     if config.policy is not None:
         added["SHOAL_POLICY"] = config.policy
     if config.home is not None:
         added["SHOAL_HOME"] = str(config.home.absolute())
     if config.receipts is not None:
         added["SHOAL_RECEIPTS"] = str(config.receipts.absolute())
+    if config.join_timeout_s is not None:
+        added["SHOAL_JOIN_TIMEOUT"] = str(config.join_timeout_s)
+    if config.step_timeout_s is not None:
+        added["SHOAL_STEP_TIMEOUT"] = str(config.step_timeout_s)
     # Left to itself, glibc gives the memory of each large frame back to the system, and faults it in again for the
     # next: a tenth of the time of a 16 MB all-reduce.
     memory = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}

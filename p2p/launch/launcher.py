@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 
 from ..host.registry import Registry, default_home
+from .admission import check_is_new, why_nothing_to_join
 from .children import Child
 from .config import LaunchConfig
 from .death_notices import DeathNotices
@@ -45,7 +46,10 @@ class Launcher:
             RegistryError: no peer could use the registry folder.
         """
         tcp = config.check()
-        registry = Registry(config.home or default_home(environ), config.swarm)
+        registry = Registry(config.home or default_home(environ), config.swarm_name)
+        if config.only == "new":
+            check_is_new(registry)
+        self._is_over = why_nothing_to_join(config, registry) if config.only == "join" else ""
         self._death_notices = DeathNotices(registry, tcp, time.monotonic)
         self._config = config
         self._environ = environ
@@ -58,6 +62,9 @@ class Launcher:
 
     def run(self) -> int:
         """Start the peers, wait until the last has ended, and return the exit code of the run."""
+        if self._is_over:
+            self._output.say(self._is_over)
+            return 0
         with self._selector, signals_to_socket() as wake_up:
             self._selector.register(wake_up, selectors.EVENT_READ)
             try:

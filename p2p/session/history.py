@@ -19,6 +19,7 @@ class History:
         done: the last committed step; -1 before step 0.
         receipt: of the last committed step, if this peer has seen it committed.
         listeners: called with each new view, after the commit that shows it.
+        seat_listeners: called with the view and the last committed step that the script begins with.
     """
 
     def __init__(self, share: Share, ledger: Ledger | None) -> None:
@@ -27,6 +28,7 @@ class History:
         self.done = -1
         self.receipt: Receipt | None = None
         self.listeners: list[Callable[[View], None]] = []
+        self.seat_listeners: list[Callable[[View, int], None]] = []
         self._share = share
         self._ledger = ledger
         self._announced: View | None = None
@@ -48,6 +50,9 @@ class History:
     def begin(self) -> None:
         """The script is told of the view as it is: no listener is."""
         self._announced = self.view
+        if self.view is not None:
+            for listener in self.seat_listeners:
+                listener(self.view, self.done)
 
     def announce(self) -> None:
         """Tell the listeners of a view that they have not heard of. Results have been handed out before."""

@@ -5,16 +5,13 @@ import re
 import select
 import signal
 import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-
-Shoal = Callable[..., subprocess.Popen[str]]
+from p2p.host.naming import Program
+from tests.live.launches import Shoal, outcome
 
 WAIT_TO_LEAVE = """
 import os, signal, sys
@@ -37,55 +34,10 @@ import os, sys
 from pathlib import Path
 from p2p.launch.config import LaunchConfig
 from p2p.launch.launcher import Launcher
-config = LaunchConfig(script=Path(sys.argv[1]), num_peers=1, grace_s=0.05)
+from p2p.launch.target import Target
+config = LaunchConfig(target=Target.script(Path(sys.argv[1])), num_peers=1, grace_s=0.05)
 sys.exit(Launcher(config, environ=os.environ, stdout=1, stderr=2).run())
 """
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:  # tmp_path can be too long for a socket
-        yield Path(folder)
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], str]:
-    def write(source: str) -> str:
-        path = tmp_path / "script.py"
-        path.write_text(source)
-        return str(path)
-
-    return write
-
-
-@pytest.fixture
-def shoal(home: Path, tmp_path: Path) -> Iterator[Shoal]:
-    """Starts `shoal run ARGUMENTS`, and ends it with the test."""
-    started: list[subprocess.Popen[str]] = []
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OMP_"))}
-
-    def start(*arguments: str, program: Sequence[str] = ("-m", "p2p.cli", "run")) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, *program, *arguments],
-            cwd=tmp_path,
-            env={**clean, "SHOAL_HOME": str(home), "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def outcome(process: subprocess.Popen[str]) -> tuple[int, list[str], list[str]]:
-    """Exit code and sorted lines of stdout and stderr, once all peers have ended."""
-    stdout, stderr = process.communicate()
-    return process.returncode, sorted(stdout.splitlines()), sorted(stderr.splitlines())
 
 
 def peer_pids(process: subprocess.Popen[str], num_peers: int) -> list[int]:
@@ -139,7 +91,8 @@ def test_peers_are_told_what_they_are_part_of(
 ) -> None:
     path = script(PRINT_ENVIRONMENT)
     _, stdout, _ = outcome(shoal("-n", "2", path))
-    assert stdout == [f"[{i}] {home} default 2 - {i} True" for i in (0, 1)]
+    name = Program.of_script(Path(path), ()).swarm(one_host=True)
+    assert stdout == [f"[{i}] {home} {name} 2 - {i} True" for i in (0, 1)]
     options = ["--swarm", "pond", "--home", "h", "--min-peers", "3", "--receipts", "r"]
     _, stdout, _ = outcome(shoal("-n", "1", *options, path))
     assert stdout == [f"[0] {tmp_path}/h pond 3 {tmp_path}/r 0 True"]
