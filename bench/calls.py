@@ -58,7 +58,11 @@ def run(num_peers: int, what: str, num_rounds: int) -> list[dict[str, int]]:
         script = ROOT / "bench" / "calls_peer.py"
         arguments = name, what, str(num_rounds)
         config = LaunchConfig(
-            target=Target.script(script, arguments), num_peers=num_peers, swarm="calls", home=Path(name)
+            target=Target.script(script, arguments),
+            num_peers=num_peers,
+            swarm="calls",
+            home=Path(name),
+            verbosity=-1,
         )
         environ = {**os.environ, "PYTHONPATH": str(ROOT)}
         Launcher(config, environ=environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno()).run()

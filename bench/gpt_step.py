@@ -41,6 +41,7 @@ def main() -> int:
             ),
             num_peers=options.peers,
             swarm="gpt-step",
+            verbosity=-1,
             home=folder,
         )
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -29,21 +29,42 @@ key = typer.Typer(help="The swarm key: encryption and admission.", no_args_is_he
 app.add_typer(key, name="key")
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import p2p
+
+        print(f"shoal {p2p.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def shoal() -> None:
+def shoal(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
     """Peer-to-peer training for PyTorch, with nobody in charge."""
 
 
 class RunCommand(TyperCommand):
-    """Remembers whether a `--` preceded what is to be run: then it is a command, and no script."""
+    """Options end as those of python do, where it is said what to run; after `--` that is a command, and no script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As of any command."""
-        given = list(args)
-        rest = super().parse_args(ctx, args)
-        words = ctx.params["words"] or ()
-        ctx.meta[IS_COMMAND] = given[: len(given) - len(words)][-1:] == ["--"]
-        return rest
+        end = self._end_of_options(args)
+        ctx.meta[IS_COMMAND] = args[end : end + 1] == ["--"]
+        return super().parse_args(ctx, [*args[:end], "--", *args[end + ctx.meta[IS_COMMAND] :]])
+
+    def _end_of_options(self, args: list[str]) -> int:
+        """Index of the script, of the `--`, or of what follows the module."""
+        with_value = {name for param in self.params for name in param.opts if not getattr(param, "is_flag", False)}
+        index = 0
+        while index < len(args) and args[index].startswith("-") and args[index] != "--":
+            option = args[index]
+            index += 2 if option in with_value else 1
+            if option.startswith("-m"):
+                break
+        return index
 
 
 # What follows the script's name belongs to the script, options too.
@@ -55,7 +76,9 @@ def run(
         typer.Argument(metavar="SCRIPT.PY | -m MODULE | -- COMMAND", help="What each peer runs, with its arguments."),
     ] = None,
     module: Annotated[str | None, typer.Option("-m", help="A module instead, as `python -m`.")] = None,
-    num_peers: Annotated[int, typer.Option("-n", help="Number of peers.")] = 1,
+    num_peers: Annotated[
+        str, typer.Option("-n", metavar="N|auto", help="Number of peers; auto: one per GPU, 1 without.")
+    ] = "1",
     swarm: Annotated[
         str | None,
         typer.Option(
@@ -71,6 +94,12 @@ def run(
     new: Annotated[bool, typer.Option("--new", help="Join nothing: end with 2 if the run is under way here.")] = False,
     join_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a seat.  [default: 600]")] = None,
     step_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a step.  [default: 600]")] = None,
+    restarts: Annotated[
+        int, typer.Option(help="Replace each peer that fails so often; not after three deaths at the same step.")
+    ] = 0,
+    log_dir: Annotated[Path | None, typer.Option(help="Folder for one file per peer, with all that it writes.")] = None,
+    verbose: Annotated[bool, typer.Option("-v", help="Show the log of each peer, too.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", help="Say nothing but who has failed, and why.")] = False,
     home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
     min_peers: Annotated[
         int | None, typer.Option(help="The first step waits for this many; without it, for -n.")
@@ -88,7 +117,9 @@ def run(
     advertise: Annotated[
         str, typer.Option(help="Host that others are told, if not the one in --bind.", envvar="SHOAL_ADVERTISE")
     ] = "",
-    key: Annotated[Path | None, typer.Option(help="File with the swarm key.", envvar="SHOAL_KEY")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="File with the swarm key, or env:NAME, or fd:N.", envvar="SHOAL_KEY")
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="TCP without a key: anybody may connect.", envvar="SHOAL_INSECURE")
     ] = False,
@@ -97,8 +128,13 @@ def run(
         typer.Option(help="Between hosts: lan, or wan for long delays; the same everywhere.", envvar="SHOAL_NETWORK"),
     ] = "lan",
 ) -> None:
-    """Start identical peers on this host; they found the swarm, or join it."""
-    from p2p.launch.config import LaunchConfig
+    """Start identical peers on this host; they found the swarm, or join it.
+
+    Ends with 0 if the run was completed and each peer that died was replaced, or if all left since SIGTERM asked them
+    to; 1 if a peer failed; 2 if nothing could be started; 3 if the others went on without a peer; 130 after Ctrl-C
+    (128 + N after another signal N).
+    """
+    from p2p.launch.config import LaunchConfig, parse_num_peers
     from p2p.launch.launcher import Launcher
     from p2p.net.tcp import TcpOptions
 
@@ -106,8 +142,11 @@ def run(
         raise LaunchError("--join and --new contradict each other: give one")
     config = LaunchConfig(
         target=_target(words or [], module, is_command=ctx.meta[IS_COMMAND]),
-        num_peers=num_peers,
+        num_peers=parse_num_peers(num_peers, os.environ),
         swarm=swarm,
+        num_restarts=restarts,
+        log_dir=log_dir,
+        verbosity=verbose - quiet,
         only="join" if join else "new" if new else "",
         home=home,
         min_peers=min_peers,

@@ -55,6 +55,7 @@ class PeerConfig:
         may_found: whether this peer founds the swarm where nobody is; False: it waits for one.
         only_founds: whether this peer leaves a swarm that has committed a step before it was there.
         script: file name of what this peer runs, for others of this host to see.
+        place: of this peer among those of `shoal run` on this host; -1: unknown.
         rejoin: whether a peer that was removed from the view, since it was stopped or cut off, may come back: by itself
             if it trains a model, otherwise when its script calls `wait_view` again.
         tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way: `network="wan"` replaces
@@ -78,6 +79,7 @@ class PeerConfig:
     may_found: bool = True
     only_founds: bool = False
     script: str = ""
+    place: int = -1
     rejoin: bool = True
     tcp: TcpOptions = field(default_factory=TcpOptions)
     loop: LoopConfig = field(default_factory=LoopConfig)
@@ -139,6 +141,8 @@ class PeerConfig:
         for name in ("join_timeout", "step_timeout"):
             if seconds := environ.get(f"SHOAL_{name.upper()}"):
                 found[f"{name}_s"] = _seconds(f"SHOAL_{name.upper()}", seconds)
+        if place := environ.get("SHOAL_LOCAL_INDEX"):
+            found["place"] = _whole("SHOAL_LOCAL_INDEX", place)
         only = environ.get("SHOAL_ONLY")
         found |= {"may_found": only != "join", "only_founds": only == "new"}
         return cls(**(found | given))

@@ -1,6 +1,7 @@
 """`p2p.join`: this process becomes a peer, with what `shoal run` has set in the environment."""
 
 import atexit
+import logging
 import os
 import signal
 import sys
@@ -15,8 +16,10 @@ from gossip import View
 
 from .config import PeerConfig
 from .errors import ShoalError
+from .host.files import raise_file_limit
 from .host.naming import NO_NAME, has_other_hosts, runs_of_script, this_program
 from .peer import Peer
+from .session.reporter import Reporter, listening_launcher
 from .session.stacks import show_on
 
 
@@ -41,10 +44,11 @@ def join(
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `Peer.wait_view` gives it a seat.
 
-    Says on stderr, in one line, which swarm this peer has founded or joined, and at which step, when it has a seat.
+    Says on stderr, in one line, which swarm this peer has founded or joined, and at which step, when it has a seat; and
+    every 5 s for whom it waits, unless its launcher does. Raises the soft limit of open files to the hard one.
 
-    Whatever is None is what `shoal run` has set in the environment, or the default. Opens the sockets, starts one
-    thread and takes 12 MiB of shared memory; waits for nobody.
+    Whatever is None is what `shoal run` has set in the environment, or the default. Opens the sockets, starts two
+    threads and takes 12 MiB of shared memory; waits for nobody.
 
     Changes what this process does at its end. A peer that has not left does so when the interpreter ends. If the script
     has no `sys.excepthook` of its own, it gets one that prints an error of shoal as one line, without a traceback.
@@ -71,7 +75,8 @@ def join(
         bind: `host:port` to listen at for other hosts, and the next port; port 0: any two (SHOAL_BIND; with `seeds`
             any host, port 0).
         advertise: `host` or `host:port` that other hosts are told (SHOAL_ADVERTISE; chosen from `bind` and `seeds`).
-        key: file with the swarm key (SHOAL_KEY). Without it there is no TCP, unless `insecure`.
+        key: file with the swarm key, or `env:NAME`, or `fd:N` (SHOAL_KEY). Without one there is no TCP, unless
+            `insecure`.
         insecure: TCP without a key, for a network on which everybody is trusted (SHOAL_INSECURE; False).
         network: `lan`, or `wan` for delays of a tenth of a second and more; the same for all (SHOAL_NETWORK; `lan`).
 
@@ -107,11 +112,16 @@ def join(
     given = {name: value for name, value in given.items() if value is not None}
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _print_error
+    _set_up_log(os.environ.get("SHOAL_LOG", ""))
     config = _configure(given)
+    launcher = listening_launcher(os.environ)
+    if (warning := raise_file_limit(config.min_peers)) and launcher is None:
+        say(warning)
     peer = Peer(config)
     if peer._session.loop.is_alone:
         _name_other_runs(config)
     peer._session.history.seat_listeners.append(partial(_say_where, peer, config))
+    Reporter(peer._session, config.swarm, launcher, say).start()
     atexit.register(peer.leave)
     if threading.current_thread() is threading.main_thread():
         _let_leave(peer, signal.SIGTERM, signal.SIG_DFL, lambda: SystemExit(128 + signal.SIGTERM))
@@ -131,6 +141,17 @@ def _configure(given: dict[str, Any]) -> PeerConfig:
             raise ValueError(NO_NAME)
         given["swarm"] = program.swarm(one_host=not has_other_hosts(os.environ, given.get("seeds"), given.get("bind")))
     return PeerConfig.from_environment(os.environ, **given)
+
+
+def _set_up_log(level: str) -> None:
+    """`shoal run -v` asks for the log of this peer on stderr."""
+    logger = logging.getLogger("p2p")
+    if level and not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("shoal: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = False
 
 
 def _name_other_runs(config: PeerConfig) -> None:
@@ -156,8 +177,8 @@ def _say_where(peer: Peer, config: PeerConfig, view: View, done: int) -> None:
 
 
 def say(text: str) -> None:
-    """A line of this peer for people."""
-    if sys.stderr is not None:
+    """A line of this peer for people, unless `shoal run -q` has started it."""
+    if sys.stderr is not None and not os.environ.get("SHOAL_QUIET"):
         sys.stderr.write(f"shoal: {text}\n")
 
 
@@ -182,6 +203,6 @@ def _let_leave(peer: Peer, number: signal.Signals, default: object, make: Callab
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if isinstance(error, ShoalError):
-        say(str(error))
+        sys.stderr.write(f"shoal: {error}\n")
     else:
         sys.__excepthook__(kind, error, trace)

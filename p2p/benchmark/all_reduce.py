@@ -68,6 +68,7 @@ def run_workers(plan: Plan, folder: Path, environ: Mapping[str, str]) -> int:
         target=Target.script(Path(__file__).with_name("worker.py"), (str(folder), plan.to_json())),
         num_peers=plan.num_peers,
         swarm=swarm,
+        verbosity=-1,
     )
     try:
         with shown_progress() as stdout:

@@ -53,13 +53,16 @@ class Census:
 class Registry:
     """The folder of one swarm, as one peer uses it. One thread at a time."""
 
-    def __init__(self, home: Path, swarm: str, *, script: str = "", lock_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, home: Path, swarm: str, *, script: str = "", place: int = -1, lock_timeout_s: float = 10.0
+    ) -> None:
         """Make the folder, or check the one that is there.
 
         Args:
             home: holds a folder per swarm; `default_home` says which.
             swarm: 1 to 64 letters, digits and `._-`.
-            script: what this peer runs, as in `Entry`.
+            script: that this peer runs, as in `Entry`.
+            place: of this peer, as in `Entry`.
             lock_timeout_s: who waits this long for the lock waits for a stopped process.
 
         Raises:
@@ -73,7 +76,7 @@ class Registry:
         self.swarm = swarm
         self.folder = home / swarm
         self.lock = self.folder / "lock"
-        self._script = script
+        self._script, self._place = script, place
         self._lock_timeout_s = lock_timeout_s
         self.host = read_host()
         self._founds = True
@@ -130,6 +133,7 @@ class Registry:
                 remote_data_address=remote[1],
                 network=network,
                 script=self._script,
+                place=self._place,
             )
             self._write(own)
         if own.role is Role.FOUNDER:

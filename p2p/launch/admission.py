@@ -1,4 +1,6 @@
-"""Whether a run may begin: `--new` joins nothing, and `--join` has nothing to join where the run is over."""
+"""Whether a run may begin, and in which places: `--new` joins nothing, and `--join` nothing that is over."""
+
+from itertools import count, islice
 
 from ..errors import LaunchError
 from ..host import last_run
@@ -23,3 +25,16 @@ def why_nothing_to_join(config: LaunchConfig, registry: Registry) -> str:
     if living or config.tcp.seeds or last_run.ended_at_ns(registry.lock) is None:
         return ""
     return f"the run of swarm {registry.swarm} is over, so there is nothing to join; nothing was started"
+
+
+def free_places(registry: Registry, number: int) -> list[int]:
+    """The first numbers that no living peer of this swarm has on this host."""
+    living, _ = registry.read(apart_from="")
+    taken = {entry.place for entry in living}
+    return list(islice((place for place in count() if place not in taken), number))
+
+
+def name_here(registry: Registry, peer_id: str) -> str | None:
+    """The number of a living peer of this swarm on this host."""
+    living, _ = registry.read(apart_from="")
+    return next((str(entry.place) for entry in living if entry.peer_id == peer_id and entry.place >= 0), None)

@@ -3,11 +3,14 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final, Self
 
 from ..errors import LaunchError
+from ..host.keys import descriptor_of, in_memory
 from ..net.tcp import TcpConfig, TcpOptions
+from .devices import visible_devices
 from .target import Target
 
 
@@ -24,6 +27,9 @@ class LaunchConfig:
         receipts: folder for the peers' receipts; None: they write none.
         join_timeout_s, step_timeout_s: as of `p2p.join`; None: its own.
         tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
+        num_restarts: a peer that fails is replaced so many times.
+        log_dir: folder for one file per peer, with all that it writes; None: none.
+        verbosity: -1: only failures; 0: what happens; 1: the log of each peer, too.
         grace_s: a peer that was asked to leave is killed after this.
     """
 
@@ -38,6 +44,9 @@ class LaunchConfig:
     join_timeout_s: float | None = None
     step_timeout_s: float | None = None
     tcp: TcpOptions = field(default_factory=TcpOptions)
+    num_restarts: int = 0
+    log_dir: Path | None = None
+    verbosity: int = 0
     grace_s: float = 10.0
 
     def check(self) -> TcpConfig | None:
@@ -51,6 +60,8 @@ class LaunchConfig:
             raise LaunchError(f"-n is the number of peers and must be at least 1, got {self.num_peers}")
         if self.min_peers is not None and self.min_peers < 1:
             raise LaunchError(f"--min-peers must be at least 1, got {self.min_peers}")
+        if self.num_restarts < 0:
+            raise LaunchError(f"--restarts must be at least 0, got {self.num_restarts}")
         for name in ("join_timeout", "step_timeout"):
             limit_s = getattr(self, f"{name}_s")
             if limit_s is not None and not limit_s > 0:
@@ -58,23 +69,62 @@ class LaunchConfig:
         if self.policy not in (None, "live", "majority"):
             raise LaunchError(f"--policy must be live or majority, got {self.policy!r}")
         self.target.check()
+        if self.log_dir is not None:
+            try:
+                self.log_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LaunchError(f"cannot make the folder {self.log_dir} of --log-dir: {error.strerror}") from error
         return self.tcp.check(self.swarm_name)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether peers of other hosts may come."""
+        return bool(self.tcp.seeds or self.tcp.bind)
+
+    @property
+    def key_fds(self) -> tuple[int, ...]:
+        """The descriptor that the peers read the key from, if that is how they get it."""
+        fd = None if self.tcp.key is None else descriptor_of(self.tcp.key)
+        return () if fd is None else (fd,)
+
+    def with_readable_key(self) -> Self:
+        """The same with a key that each peer can read, where it comes from a descriptor, which may be a pipe.
+
+        Raises:
+            SecurityError: there is no key.
+        """
+        if not self.key_fds:
+            return self
+        assert self.tcp.key is not None
+        return replace(self, tcp=replace(self.tcp, key=in_memory(self.tcp.key)))
 
     @property
     def swarm_name(self) -> str:
         """Those who may meet. Raises LaunchError if the target has no name that the peers of all hosts could have."""
-        one_host = not (self.tcp.seeds or self.tcp.bind)
-        return self.swarm or self.target.swarm(one_host=one_host)
+        return self.swarm or self.target.swarm(one_host=not self.is_open)
 
 
-def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of peer `index`: `environ`, and what `p2p.join()` reads."""
+NOT_OURS: Final = ("RANK", "WORLD_SIZE", "SHOAL_ONLY")
+"""Of another launcher, if anybody's; rank and size change, so no variable can say them."""
+
+
+def peer_environment(
+    config: LaunchConfig, index: int, environ: Mapping[str, str], place: int | None = None
+) -> dict[str, str]:
+    """The environment of peer `index`, number `place` on this host: `environ`, and what `p2p.join()` reads."""
+    place = index if place is None else place
     added = {
         "PYTHONUNBUFFERED": "1",
+        "LOCAL_RANK": "0",  # each peer sees one device
         "SHOAL_LAUNCH_INDEX": str(index),
+        "SHOAL_LOCAL_INDEX": str(place),
         "SHOAL_MIN_PEERS": str(config.min_peers or config.num_peers),
         "SHOAL_SWARM": config.swarm_name,
     }
+    if devices := visible_devices(environ):
+        added["CUDA_VISIBLE_DEVICES"] = devices[place % len(devices)]
+    if config.verbosity:
+        added |= {"SHOAL_LOG": "INFO"} if config.verbosity > 0 else {"SHOAL_QUIET": "1"}
     if config.only:
         added["SHOAL_ONLY"] = config.only
     if config.policy is not None:
@@ -92,7 +142,19 @@ def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str
     memory = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
     # Left to itself, torch would give every peer a thread on every core.
     num_threads = max(1, num_usable_cores() // config.num_peers)
-    return {**memory, "OMP_NUM_THREADS": str(num_threads), **environ, **added, **config.tcp.to_environment(index)}
+    inherited = {name: value for name, value in environ.items() if name not in NOT_OURS}
+    tcp = config.tcp.to_environment(place)
+    return {**memory, "OMP_NUM_THREADS": str(num_threads), **inherited, **added, **tcp}
+
+
+def parse_num_peers(text: str, environ: Mapping[str, str]) -> int:
+    """Of `-n`: a number, or `auto`, one peer per GPU that can be seen, and 1 without."""
+    if text == "auto":
+        return len(visible_devices(environ)) or 1
+    try:
+        return int(text)
+    except ValueError:
+        raise LaunchError(f"-n is the number of peers, or `auto`, got {text!r}") from None
 
 
 def num_usable_cores() -> int:

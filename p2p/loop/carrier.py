@@ -103,6 +103,7 @@ class Carrier:
                 self.parts.resources.page.write(record)
             case fx.Explain(reason) | fx.Resumed(reason):
                 logger.info("%s", reason)
+                self.parts.inbox.explained.append(reason)
             case fx.Strangers(reason):
                 logger.warning("%s", reason)
             case fx.Discovered(claim):

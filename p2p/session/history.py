@@ -19,6 +19,8 @@ class History:
         done: the last committed step; -1 before step 0.
         receipt: of the last committed step, if this peer has seen it committed.
         listeners: called with each new view, after the commit that shows it.
+        num_steps, num_samples: committed with this peer on the receipt, and what it has added to them.
+        end_listeners: called when nothing more is committed.
         seat_listeners: called with the view and the last committed step that the script begins with.
     """
 
@@ -28,6 +30,8 @@ class History:
         self.done = -1
         self.receipt: Receipt | None = None
         self.listeners: list[Callable[[View], None]] = []
+        self.num_steps = self.num_samples = 0
+        self.end_listeners: list[Callable[[], None]] = []
         self.seat_listeners: list[Callable[[View, int], None]] = []
         self._share = share
         self._ledger = ledger
@@ -38,8 +42,11 @@ class History:
         receipt = commit.receipt
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
         self._share.count(receipt)
-        if self._ledger is not None and commit.view.since(me) is not None:
-            self._ledger.record(receipt)
+        if commit.view.since(me) is not None:
+            self.num_steps += receipt.step > 0  # step 0 is the start, and has no operation
+            self.num_samples += receipt.contributions[commit.view.members.index(me)].num_samples
+            if self._ledger is not None:
+                self._ledger.record(receipt)
 
     def known_view(self) -> View:
         """Raises ShoalError as long as there is none."""
@@ -70,6 +77,8 @@ class History:
                 self._ledger.note(moment)
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Nothing more is written, or committed."""
+        for listener in self.end_listeners:
+            listener()
         if self._ledger is not None:
             self._ledger.close()

@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import pytest
 
@@ -64,11 +65,18 @@ def shoal(home: Path, tmp_path: Path) -> Iterator[Shoal]:
     started: list[subprocess.Popen[str]] = []
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OMP_"))}
 
-    def start(*arguments: str, program: Sequence[str] = ("-m", "p2p.cli", "run")) -> subprocess.Popen[str]:
+    def start(
+        *arguments: str,
+        program: Sequence[str] = ("-m", "p2p.cli", "run"),
+        executable: str = sys.executable,
+        environ: Mapping[str, str] = MappingProxyType({}),
+        pass_fds: Sequence[int] = (),
+    ) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, *program, *arguments],
+            [executable, *program, *arguments],
             cwd=tmp_path,
-            env={**clean, "SHOAL_HOME": str(home), "PYTHONPATH": str(ROOT)},
+            env={**clean, "SHOAL_HOME": str(home), "PYTHONPATH": str(ROOT), **environ},
+            pass_fds=pass_fds,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

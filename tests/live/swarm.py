@@ -181,6 +181,7 @@ class Swarm:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
+            "SHOAL_QUIET": "1",  # so that stderr has nothing where nothing goes wrong
         }
 
     def start(self, script: str, *arguments: str, min_peers: int = 1, name: str = "default") -> Process:
