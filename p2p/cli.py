@@ -68,7 +68,11 @@ class RunCommand(TyperCommand):
 
 
 # What follows the script's name belongs to the script, options too.
-@app.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})
+@app.command(
+    cls=RunCommand,
+    short_help="Start peers on this host, which found a swarm or join it.",
+    context_settings={"allow_interspersed_args": False},
+)
 def run(
     ctx: typer.Context,
     words: Annotated[

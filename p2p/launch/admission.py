@@ -1,8 +1,9 @@
 """Whether a run may begin, and in which places: `--new` joins nothing, and `--join` nothing that is over."""
 
+from collections.abc import Collection
 from itertools import count, islice
 
-from ..errors import LaunchError
+from ..errors import LaunchError, RegistryError
 from ..host import last_run
 from ..host.registry import Registry
 from .config import LaunchConfig
@@ -34,7 +35,16 @@ def free_places(registry: Registry, number: int) -> list[int]:
     return list(islice((place for place in count() if place not in taken), number))
 
 
+def others_here(registry: Registry, ours: Collection[str]) -> dict[str, int]:
+    """Places of the living peers of this swarm and host, by peer_id, apart from `ours`; none where that is unknown."""
+    try:
+        living, _ = registry.read(apart_from="")
+    except RegistryError:
+        return {}
+    return {entry.peer_id: entry.place for entry in living if entry.peer_id not in ours}
+
+
 def name_here(registry: Registry, peer_id: str) -> str | None:
     """The number of a living peer of this swarm on this host."""
-    living, _ = registry.read(apart_from="")
-    return next((str(entry.place) for entry in living if entry.peer_id == peer_id and entry.place >= 0), None)
+    place = others_here(registry, ()).get(peer_id, -1)
+    return str(place) if place >= 0 else None

@@ -64,7 +64,7 @@ class Child:
             except OSError as error:
                 ours.close()
                 what = f"{config.target.command[0]}: {error.strerror}"
-                raise LaunchError(f"cannot start peer {index}, so none runs: {what}") from error
+                raise LaunchError(f"cannot start peer {index}: {what}") from error
         return cls(index, process, ours)
 
     def has_ended(self) -> bool:

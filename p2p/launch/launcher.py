@@ -19,9 +19,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from ..errors import LaunchError
 from ..host.files import raise_file_limit
 from ..host.registry import Registry, default_home
-from .admission import check_is_new, free_places, name_here, why_nothing_to_join
+from .admission import check_is_new, free_places, name_here, others_here, why_nothing_to_join
 from .children import Child
 from .config import LaunchConfig, peer_environment
 from .death_notices import DeathNotices
@@ -118,8 +119,11 @@ class Launcher:
             place.restart_at = math.inf
             if any(other.ending is not None and other.ending.code == 0 for other in self._places):
                 self._output.say(f"peer {place.name} is not started again: the run is completed")
-            elif self._ended_by is None:
+                continue
+            try:
                 self._start(place)
+            except LaunchError as error:
+                self._output.say(str(error))
 
     def _take_report(self, place: Place) -> None:
         """One packet, if there is one."""
@@ -144,8 +148,7 @@ class Launcher:
         if self._died_at == -math.inf or self._config.is_open:
             return
         ours = {place.standing.peer_id for place in self._places if place.standing is not None}
-        living, _ = self._registry.read(apart_from="")
-        if why := self._progress.why_no_start(sum(entry.peer_id not in ours for entry in living)):
+        if why := self._progress.why_no_start(len(others_here(self._registry, ours))):
             self._is_hopeless = True
             self._end(signal.SIGTERM, why)
 

@@ -64,6 +64,8 @@ class Progress:
             return []
         before, self._members, is_first = self._members, dict(standing.members), not self._view
         self._view = standing.view
+        for peer_id in self._members:
+            self.name(peer_id)  # as long as its entry is there
         return [] if is_first else self._changes(before, standing)
 
     def _changes(self, before: dict[str, int], standing: Standing) -> list[str]:

@@ -135,7 +135,7 @@ if os.environ["SHOAL_LAUNCH_INDEX"] == "1":
         (["--join-timeout", "0", "script.py"], "shoal: --join-timeout must be more than 0 seconds, got 0"),
         (["--log-dir", "script.py/logs", "script.py"], "shoal: cannot make the folder script.py/logs of --log-dir: .*"),
         ([], "shoal: nothing to run: give SCRIPT.PY, or -m MODULE, or -- COMMAND"),
-        (["--", "no-such-command"], "shoal: cannot start peer 0, so none runs: no-such-command: No such file .*"),
+        (["--", "no-such-command"], "shoal: cannot start peer 0: no-such-command: No such file .*"),
         (
             ["--bind", "127.0.0.1:0", "--insecure", "--", "true"],
             "shoal: with --seeds or --bind a command needs a name, the same on all hosts: give --swarm NAME",

@@ -18,7 +18,8 @@ class Run:
         self.places = [Place(0, "0"), Place(1, "1")]
         for place in self.places:
             place.child = object()  # type: ignore[assignment]  # one that runs
-        self.progress = Progress(self.places, {C: "7"}.get, 100.0)
+        self.here = {C: "7"}
+        self.progress = Progress(self.places, self.here.get, 100.0)
 
     def report(self, index: int, now: float = 100.0, **changes: object) -> list[str]:
         return self.progress.take(self.places[index], replace(standing((A, B)[index]), **changes), now)  # type: ignore[arg-type]
@@ -47,6 +48,13 @@ def test_who_comes_goes_and_returns_is_one_line_each_with_its_name_and_the_reaso
     assert run.members(5, (A, 1), (B, 1), (C, 2), reasons=why) == [
         "peer dddddddd is out at step 5; 3 members (dddddddd is dead: its process has ended)"
     ]
+
+
+def test_a_name_outlives_the_entry_of_its_peer() -> None:
+    run = Run()
+    assert run.members(2, (A, 1), (C, 1)) == []
+    run.here.clear()
+    assert run.members(3, (A, 1)) == ["peer 7 is out at step 5; 1 member"]
 
 
 def test_what_our_own_peers_and_their_launcher_say_is_not_said_again() -> None:
