@@ -11,8 +11,8 @@ Invariants: what one member has committed, every seated member of its view has f
 it from the same step and digest; what READY says of a seated member is fixed when the view is installed; what is void
 is committed nowhere.
 
-Knows names and step numbers, not tensors. Leaves out: what makes the members start a step over (reports.py), and how an
-observer gets its steps (following.py).
+Knows names and step numbers, not tensors. Leaves out: what makes the members start a step over (reports.py), and how a
+peer without a seat gets what it lacks (observing.py).
 """
 
 from dataclasses import replace
@@ -23,7 +23,6 @@ from hashlib import blake2b
 from .effects import (
     Aborted,
     Activated,
-    AskForState,
     Committed,
     Diverged,
     Effect,
@@ -72,8 +71,6 @@ class StepMachine:
         self.phase = Phase.JOINING
         self.view: View | None = None
         self.seated = False
-        self.follows = False
-        self.feeder: Member | None = None
         self.done = NOTHING_DONE
         self.digest = b""
         self.previous = b""
@@ -183,8 +180,6 @@ class StepMachine:
             self._target = done, digest
             if self.seated:
                 effects += self._settle(done, digest)
-            elif not self.follows or self.feeder not in self.view.members:  # else what is fed may be on its way
-                effects += self.query()
             effects += self._abort(done + 1, given_up)
         joiners = [ready for ready in self._ready.values() if not ready.seated]
         if all((ready.done, ready.digest) == self._target for ready in joiners):
@@ -319,11 +314,6 @@ class StepMachine:
         if not self.seated:
             return Progress(NOTHING_DONE, b"", None)
         return Progress(self.done, self.digest, self.finish, self.submitted)
-
-    def query(self) -> list[Effect]:
-        """Ask for the state, if this member needs it."""
-        wanted = self.wanted_state()
-        return [] if wanted is None else [AskForState(wanted[2], wanted[0])]
 
     def _try_commit(self) -> list[Effect]:
         assert self.view is not None

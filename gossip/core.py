@@ -1,9 +1,9 @@
 """One peer's part in the protocol: discovery, agreement and step commit, wired together, without I/O.
 
 The host owns sockets and clock. It brings what it receives (`receive`), the time (`tick`, no later than
-`next_deadline`), what the kernel says (`declare_dead`, `refused`) and what the training does (`found`, `ask_for_seat`,
-`submitted`, `finished`, `abort`, `void`, `withdraw`, `loaded`, `fed`, `leave`), and carries out the effects that come
-back, in order. Times are monotonic seconds.
+`next_deadline`), what the kernel says (`declare_dead`, `refused`), what has come as bytes (`fed`, `state_came`) and
+what the training does (`found`, `ask_for_seat`, `submitted`, `finished`, `abort`, `void`, `withdraw`, `loaded`,
+`leave`), and carries out the effects that come back, in order. Times are monotonic seconds.
 """
 
 import math
@@ -16,10 +16,11 @@ from .acceptor import BLANK
 from .claim import Claim, State
 from .commit import Phase, StepMachine
 from .config import CoreConfig
-from .effects import Discovered, Effect, Explain, Forget, Installed, Left, Provide, Refused, Removed, Send
+from .effects import Discovered, Drop, Effect, Explain, Forget, Installed, Left, Provide, Refused, Removed, Send
 from .joining import Joining
 from .membership import Membership
 from .messages import AcceptorRecord, Cause, Envelope, Report, ReportKind
+from .observing import Observing
 from .own_status import OwnStatus
 from .swim import Swim
 from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
@@ -37,9 +38,10 @@ class Core:
         self._config = config
         self._swim = Swim(me, rng=rng, config=config.swim, now=now)
         self._steps = StepMachine(self.me)
-        self._membership = Membership(self._swim, self._steps, rng=rng, config=config)
+        self._observing = Observing(self._swim, self._steps, config=config)
+        self._membership = Membership(self._swim, self._steps, self._observing, rng=rng, config=config)
         self._next = self._membership.next
-        self._joining = Joining(self._swim, self._steps, config=config)
+        self._joining = Joining(self._swim, self._steps, self._observing, config=config)
         self._next_beat = now
         self._status = OwnStatus(now=now, every_s=config.status_s)
         self._leave_by = math.inf
@@ -208,19 +210,34 @@ class Core:
         is_wanted = self._steps.could_share() and not self.has_finished and not self._next.wants_restart(self.done + 1)
         return self._start_over(now, ReportKind.READABLE, self.done + 1) if is_wanted else []
 
-    def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
-        """The state after `step` is loaded, or that step was run with what was fed."""
-        effects = [*self._steps.loaded(step, digest), *self._joining.loaded()]
-        self._status.loaded(self.done)
-        return self._follow_up(now, effects)
+    # What comes for a peer without a seat.
 
-    def takes(self, step: int, digest: bytes) -> bool:
-        """Whether the state after `step` is of use; `digest` is of the chain up to it."""
-        return not self.ended and self._steps.takes(step, digest)
+    @property
+    def due(self) -> tuple[int, bytes] | None:
+        """Number and digest of the fed step that is to be run now."""
+        return None if self.ended or self.leaving else self._observing.due
 
     def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
         """An observer was given the committed `step`, as bytes. `previous`: digest of the chain before it."""
-        return [] if self._steps.seated or self.ended else self._joining.fed(step, previous, digest)
+        return [] if self.ended else self._observing.fed(step, previous, digest)
+
+    def state_comes(self, now: float, source: Member) -> bool:
+        """A segment of a state has come from `source`. Whether it is of use."""
+        return self._observing.comes(now, source)
+
+    def state_came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
+        """The state after `step` has come, as bytes. `digest`: of the chain up to it; `lineage`: of its donor."""
+        return [Drop(step, digest)] if self.ended else self._observing.came(step, digest, lineage)
+
+    def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
+        """The state after `step` is loaded, or that step was run with what was fed."""
+        if self.ended:
+            return []
+        effects = [*self._steps.loaded(step, digest), *self._observing.loaded(step, digest)]
+        self._status.loaded(self.done)
+        return self._follow_up(now, effects)
+
+    # Steps that are given up, and who is gone.
 
     def describe(self, *, loss: float = 0.0, capability: str = "") -> None:
         """What the script and the host say of themselves; spread with this peer's status, a few times a minute."""
@@ -398,7 +415,7 @@ class Core:
             met = [effect.claim.member for effect in effects if isinstance(effect, Discovered)]
             effects = [*effects, *(self._joining.ask(met) if met else [])]
         elif not any(isinstance(effect, Removed | Left) for effect in effects):
-            effects = [*effects, *self._membership.reconsider(now)]
+            effects = [*effects, *self._observing.reconsider(now), *self._membership.reconsider(now)]
         return self._done_with(now, effects)
 
     def _done_with(self, now: float, effects: list[Effect]) -> list[Effect]:

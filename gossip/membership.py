@@ -27,6 +27,7 @@ from .effects import (
     WriteRecord,
 )
 from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Report, ReportKind
+from .observing import Observing
 from .succession import Succession
 from .swim import Swim
 from .view import Member, View, feeder_of
@@ -45,19 +46,21 @@ LAST_VIEW = 2**62
 class Membership:
     """One peer in the view that it has installed, if it has one."""
 
-    def __init__(self, swim: Swim, steps: StepMachine, *, rng: Random, config: CoreConfig) -> None:
+    def __init__(
+        self, swim: Swim, steps: StepMachine, observing: Observing, *, rng: Random, config: CoreConfig
+    ) -> None:
         self.me = swim.me.member
         self.next = Succession(self.me, swim, rng=rng, config=config)
         self.layout: tuple[str, bytes] | None = None
         self._swim = swim
         self._steps = steps
+        self._observing = observing
         self._config = config
         self._pending_ready: dict[Member, Envelope] = {}
         self._strangers: set[bytes] = set()
         self._next_greeting = -math.inf
         self._stuck: tuple[tuple[int, int] | None, float] = (None, 0.0)
         self._last_progress = 0.0
-        self._installed = 0.0
 
     @property
     def view(self) -> View | None:
@@ -143,14 +146,14 @@ class Membership:
 
     def found(self, now: float, view: View) -> list[Effect]:
         """Begin a lineage with its first view."""
-        self._last_progress = self._installed = now
+        self._last_progress = now
         self._swim.keep(view.members)
         written = self.next.install(now, view)
         return [*written, *self._steps.found(view)]
 
     def _install(self, now: float, view: View) -> list[Effect]:
         before = () if self.view is None else self.view.members
-        self._last_progress = self._installed = now
+        self._last_progress = now
         self._swim.keep(view.members)
         effects: list[Effect] = [*self.next.install(now, view), *self._steps.install(view)]
         for seat in view.seats:  # whoever knew a member may have died before it told of it
@@ -200,7 +203,7 @@ class Membership:
         if layout is None:
             return []
         if self.view is None:  # it may be the one to feed `source` before that asks again
-            is_heard = self._steps.follows and join.follows and join.state_hash == layout[0]
+            is_heard = self._observing.follows and join.follows and join.state_hash == layout[0]
             if is_heard and self._swim.is_alive(source):
                 self.next.admission.ask(now, source, join)
             return []
@@ -268,13 +271,7 @@ class Membership:
 
     def beat(self, now: float) -> list[Effect]:
         self._watch_operations(now)
-        effects = [*self._steps.beat(), *self.next.observe(now, repeat=True)]
-        if (
-            self._steps.done == NOTHING_DONE
-            or now - self._installed >= 2 * self._config.beat_s
-            or not self._steps.follows
-        ):
-            effects += self._steps.query()
+        effects = [*self._steps.beat(), *self.next.observe(now, repeat=True), *self._observing.beat(now)]
         if self.next.leaving:
             effects += self.say_goodbye()
         if now - self._last_progress >= self._config.stale_s:

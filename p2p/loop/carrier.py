@@ -128,11 +128,12 @@ class Carrier:
                 self.carry_out(self.parts.core.leave(self.now()))
             case sx.Note(event, detail):
                 self.parts.inbox.note(event, detail)
-            case fx.Apply(step, digest):
-                self.parts.observer.apply(step, digest)
+            case fx.Apply():
                 self.carry_out(self.parts.observer.go_on(self.now()))
-            case fx.AskForState():
-                self.carry_out(self.parts.observer.ask(self.now(), effect))
+            case fx.Load(step, digest):
+                self.carry_out(self.parts.observer.load(step, digest))
+            case fx.Drop(step, digest):
+                self.parts.observer.drop(step, digest)
             case fx.Provide(member, step):
                 has_seat = self.parts.core.view is not None and self.parts.core.view.since(member) is not None
                 self.parts.donor.ask(member, step, has_seat=has_seat)

@@ -10,14 +10,15 @@ from gossip.claim import Status
 from gossip.effects import (
     Activated,
     Apply,
-    AskForState,
     Committed,
     Discovered,
+    Drop,
     Effect,
     Explain,
     Forget,
     Installed,
     Left,
+    Load,
     Refused,
     Removed,
     Send,
@@ -44,6 +45,7 @@ from gossip.messages import (
     Refuse,
     Report,
     ReportKind,
+    StateQuery,
     ViewQuery,
 )
 from gossip.view import NOWHERE
@@ -229,14 +231,14 @@ def test_r6_a_joiner_asks_for_the_state_at_once_and_again_until_it_is_loaded() -
     peer, view = joiner(), view_with(A, B)
     assert peer._steps.wanted_state() is None
     assert only(Installed, say(peer, A, Decide(view))) == [Installed(view)]
-    assert only(AskForState, say(peer, A, Ready(True, 4, b"digest", None))) == [AskForState(A, 4)]
+    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"digest", None))) == [(A, StateQuery(4))]
     assert peer._steps.wanted_state() == (4, b"digest", A)
-    assert only(AskForState, peer.tick(0.5)) == [AskForState(A, 4)]
+    assert bodies(StateQuery, peer.tick(0.5)) == [(A, StateQuery(4))]
     assert not peer.seated
     assert only(Activated, peer.loaded(1.1, 4, b"digest")) == [Activated(view, 4)]
     assert peer.seated
     assert (peer.done, peer.phase, peer._steps.wanted_state()) == (4, Phase.ACTIVE, None)
-    assert only(AskForState, peer.tick(2.0)) == []
+    assert bodies(StateQuery, peer.tick(2.0)) == []
 
 
 # Observing.
@@ -259,7 +261,7 @@ def test_r2_what_all_others_show_as_finished_is_committed() -> None:
 
 def test_r9_an_observer_asks_for_the_state_and_runs_the_steps_that_it_is_fed() -> None:
     peer = joiner(follows=True)
-    assert say(peer, A, Head(3, b"three")) == [AskForState(A, 3)]
+    assert say(peer, A, Head(3, b"three")) == [Send(A, StateQuery(3))]
     assert peer.loaded(0.1, 3, b"three") == []
     assert peer.fed(4, b"three", b"four") == [Apply(4, b"four")]
     assert peer.fed(5, b"four", b"five") == []  # one at a time
@@ -275,7 +277,7 @@ def test_r9_a_gap_that_lasts_makes_it_ask_for_the_state() -> None:
     peer = observer()
     assert say(peer, A, Head(9, b"nine"), now=0.2) == []  # what is missing may be under way
     assert say(peer, A, Head(9, b"nine"), now=0.7) == []
-    assert say(peer, A, Head(9, b"nine"), now=1.2) == [AskForState(A, 9)]
+    assert say(peer, A, Head(9, b"nine"), now=1.2) == [Send(A, StateQuery(9))]
 
 
 def test_r9_who_has_a_seat_is_fed_no_more() -> None:
@@ -284,10 +286,31 @@ def test_r9_who_has_a_seat_is_fed_no_more() -> None:
     assert say(peer, B, Head(9, b"nine")) == []
 
 
-def test_r9_who_has_ended_runs_nothing() -> None:
+def test_r9_a_state_that_has_come_is_loaded_and_the_steps_beyond_it_run() -> None:
+    peer = joiner(follows=True)
+    assert not peer.state_comes(0.0, A)
+    say(peer, A, Head(3, b"three"))
+    assert peer.state_comes(0.1, A)
+    assert peer.state_came(3, b"three", LINEAGE) == [Load(3, b"three")]
+    assert peer.fed(4, b"three", b"four") == []
+    assert peer.loaded(0.1, 3, b"three") == [Apply(4, b"four")]
+    assert peer.due == (4, b"four")
+
+
+def test_r9_who_leaves_runs_nothing_more() -> None:
+    peer = observer()
+    say(peer, A, Decide(view_with(A, B)), now=0.1)
+    assert peer.fed(4, b"three", b"four") == [Apply(4, b"four")]
+    peer.leave(0.2)
+    assert not peer.ended and peer.due is None
+
+
+def test_r9_who_has_ended_takes_nothing_more() -> None:
     peer = observer()
     peer.leave(0.5)
     assert peer.fed(4, b"three", b"four") == []
+    assert peer.state_came(9, b"nine", LINEAGE) == [Drop(9, b"nine")]
+    assert peer.loaded(0.6, 9, b"nine") == [] and peer.done == 3
 
 
 # Of oneself.

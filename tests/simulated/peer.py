@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gossip import Claim, Contact, Core, Envelope, Member, Phase, State, View
 from gossip import effects as fx
-from gossip.messages import AcceptorRecord, GivenUp, StateQuery
+from gossip.messages import AcceptorRecord, GivenUp
 from p2p.errors import OperationMismatch, ShoalError
 from p2p.net.frames import Segment
 from p2p.step import effects as sx
@@ -257,10 +257,12 @@ class Peer:
             case fx.Provide(member, step):
                 self._asked[member, step] = False
                 self._serve()
-            case fx.AskForState(donor, step):
-                self.perform([fx.Send(donor, StateQuery(step), self.core.stamp)])
             case fx.Apply(step, digest):
                 self.training.apply(step, digest)
+            case fx.Load(step, digest):
+                self.training.load(step, digest)
+            case fx.Drop(step, digest):
+                del self.training.states[step, digest]
             case fx.Discovered(claim):
                 world.membership.discovered(self, effect)
                 self._watch(claim.member)
@@ -382,18 +384,13 @@ class Peer:
             has_seat = self.view is not None and self.view.since(member) is not None
             if not served and (step == self.done or (step < self.done and not has_seat)):
                 self._asked[member, step] = True
-                snapshot = Snapshot(
-                    self.core.stamp, self.done, self.core.digest, self.training.state, self.training.members
-                )
+                training, digest = self.training, self.core.digest
+                snapshot = Snapshot(self.member, self.core.stamp, self.done, digest, training.state, training.members)
                 self._world.clock.after(self._rng.uniform(0.0, 0.2), self, "copied", self._give, member, snapshot)
 
     def _give(self, member: Member, snapshot: Snapshot) -> None:
         other = self._world.peers[member]
-        self._world.network.send_data(self, other, other.load, snapshot)
-
-    def load(self, snapshot: Snapshot) -> None:
-        if self.view is None or snapshot.stamp == self.view.stamp:
-            self.training.load(snapshot)
+        self._world.network.send_data(self, other, other.training.take_state, snapshot)
 
     def _feed(self, feed: fx.Feed) -> None:
         """The queue to each observer is short: what does not fit is dropped, and asked for again."""

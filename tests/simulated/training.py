@@ -68,6 +68,7 @@ class Part:
 class Snapshot:
     """A data frame: the state after `step`; `digest` is of the chain up to it, `members` are on its receipt."""
 
+    donor: Member
     stamp: Stamp
     step: int
     digest: bytes
@@ -183,6 +184,7 @@ class Training:
         self.done = NOTHING_DONE
         self.state = b""
         self.fed: dict[tuple[int, bytes], Fed] = {}
+        self.states: dict[tuple[int, bytes], Snapshot] = {}
         self.results: dict[int, bytes] = {}
         self.members: tuple[str, ...] = ()
         self.handed_out: tuple[Tokens, ...] = ()
@@ -382,16 +384,27 @@ class Training:
         self._world.clock.after(delay_s, self._peer, "applied", self._applied, step, digest)
 
     def _applied(self, step: int, digest: bytes) -> None:
-        if step == self.done + 1:
+        if self._peer.core.due == (step, digest):
             fed = self.fed[step, digest]
             self._advance(step, fed.result)
             self._loaded(step, digest, fed.members, "steps applied")
 
-    def load(self, snapshot: Snapshot) -> None:
-        step = snapshot.step
-        if self._peer.core.takes(step, snapshot.digest):
-            self.done, self.state = step, snapshot.state
-            self._loaded(step, snapshot.digest, snapshot.members, "states loaded")
+    def take_state(self, snapshot: Snapshot) -> None:
+        """All of it comes at once."""
+        core, step, digest = self._peer.core, snapshot.step, snapshot.digest
+        if not core.seated and core.state_comes(self._peer.now(), snapshot.donor):
+            self.states[step, digest] = snapshot
+            self._peer.perform(core.state_came(step, digest, snapshot.stamp.lineage))
+
+    def load(self, step: int, digest: bytes) -> None:
+        """The script loads it when it next waits."""
+        delay_s = 0.3 * self._world.compute_s(self._rng)
+        snapshot = self.states.pop((step, digest))
+        self._world.clock.after(delay_s, self._peer, "loads", self._load, snapshot)
+
+    def _load(self, snapshot: Snapshot) -> None:
+        self.done, self.state = snapshot.step, snapshot.state
+        self._loaded(snapshot.step, snapshot.digest, snapshot.members, "states loaded")
 
     def _loaded(self, step: int, digest: bytes, members: tuple[str, ...], what: str) -> None:
         for old in [old for old in self.fed if old[0] <= step]:

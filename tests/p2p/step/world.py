@@ -195,8 +195,6 @@ class Host:
                 self.carry_out(step.aborted(given_up))
             case fx.Overheard(source, abort):
                 self.carry_out(step.overhear(source, abort))
-            case fx.AskForState():
-                pass  # what it is fed is on its way
             case _:
                 raise AssertionError(f"{effect} at {self.me}")
 
@@ -262,7 +260,7 @@ class World:
         self._in_flight: list[tuple[Host, View, Member, Segment | Body]] = []
         self.hosts = [Host(self, member) for member in MEMBERS[: NUM_FOUNDERS + 1]]
         founder, *_, self._observer = self.hosts
-        self._observer.is_alive = self._observer.machine.follows = self.is_observed
+        self._observer.is_alive = self.is_observed
         founder.carry_out(founder.machine.found(first_view()))
         self._view = after(first_view(), *MEMBERS[:NUM_FOUNDERS])
 
