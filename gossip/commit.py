@@ -341,7 +341,7 @@ class StepMachine:
             return [effect for member in minority for effect in self.part_from(member, step)]
         self._is_void = True
         reason = f"the parameters of step {step} at {self._me} differ from those of most members of its view"
-        return [*self._tell_all(Leave(step, self.finish, self.given_up)), Removed(reason)]
+        return [*self._tell_all(Leave(step, self.given_up)), Removed(reason)]
 
     def part_from(self, member: Member, step: int) -> list[Effect]:
         """`member` has finished `step`, and so has this one, with other parameters than most: that does not count."""

@@ -280,8 +280,7 @@ class Membership:
 
     def say_goodbye(self) -> list[Effect]:
         """LEAVE, to all members."""
-        steps = self._steps
-        return [Send(member, m.Leave(finish=steps.finish, given_up=steps.given_up)) for member in self.others()]
+        return [Send(member, m.Leave(given_up=self._steps.given_up)) for member in self.others()]
 
     def watch_anew(self) -> None:
         """An operation of the open step gets on."""

@@ -190,12 +190,10 @@ class Leave:
 
     Attributes:
         outvoted: the step that I have finished with other parameters than most; without me it is to be done over.
-        finish: what I have finished of the open step.
         given_up: the open step, if I know that it is.
     """
 
     outvoted: int = NOTHING_DONE
-    finish: "Finish | None" = None
     given_up: GivenUp | None = None
 
 

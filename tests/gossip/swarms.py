@@ -91,7 +91,7 @@ class Swarm:
         view, source, send = self.under_way.pop(index)
         machine = self.machines[send.target]
         match send.body:
-            case Leave(_, _, given_up) if machine.view is not None and machine.view.since(source) is not None:
+            case Leave(_, given_up) if machine.view is not None and machine.view.since(source) is not None:
                 machine.hear(given_up)
             case Report() if machine.view == view:
                 machine.hear(send.body.given_up)
@@ -149,7 +149,7 @@ class Swarm:
     def leave(self, member: Member) -> None:
         machine = self.machines[member]
         if machine.view is not None:
-            leave = Leave(finish=machine.finish, given_up=machine.given_up)
+            leave = Leave(given_up=machine.given_up)
             self.carry_out(member, [Send(other, leave) for other in machine.view.members if other != member])
 
     # What happens.

@@ -216,7 +216,7 @@ def test_who_leaves_because_of_its_parameters_says_it_too() -> None:
     machine.hear(IN_USE)
     for member in (B, C):
         machine.receive(member, Progress(-1, GENESIS, finish(0, state_digest=b"other")))
-    leave = Leave(0, ZERO, IN_USE)
+    leave = Leave(0, IN_USE)
     assert machine.finished(0, b"bits", b"state")[-3:-1] == [Send(B, leave), Send(C, leave)]
 
 
