@@ -17,11 +17,13 @@ from .claim import Claim, State
 from .commit import Phase, StepMachine
 from .config import CoreConfig
 from .effects import Discovered, Drop, Effect, Explain, Forget, Installed, Left, Provide, Refused, Removed, Send
+from .given_up import Cause
 from .joining import Joining
 from .membership import Membership
-from .messages import AcceptorRecord, Cause, Envelope, Report, ReportKind
+from .messages import AcceptorRecord, Envelope, Report, ReportKind
 from .observing import Observing
 from .own_status import OwnStatus
+from .progress import Abort, Beat, Progress, Ready, StateQuery
 from .swim import Swim
 from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
 
@@ -189,7 +191,7 @@ class Core:
             self.ended |= isinstance(effect, Removed)  # it has other parameters than most
         return self._stamped([*self._notice_pause(now), *self._membership.note(now, effects)])
 
-    def saw(self, now: float, shown: Sequence[tuple[Member, m.Progress]]) -> list[Effect]:
+    def saw(self, now: float, shown: Sequence[tuple[Member, Progress]]) -> list[Effect]:
         """What members of the installed view show in their memory."""
         effects = [effect for member, progress in shown for effect in self._steps.receive(member, progress)]
         return self._done_with(now, effects)
@@ -349,11 +351,11 @@ class Core:
         in_view = self.view is not None and stamp == self.view.stamp
         if self.view is not None and stamp.lineage not in (b"", self.view.lineage):
             effects += self._membership.meet_strangers(now, source, stamp.lineage)
-        if in_view and isinstance(body, m.Progress):  # every step; views stay as they are
+        if in_view and isinstance(body, Progress):  # every step; views stay as they are
             return self._done_with(now, [*effects, *self._membership.receive(now, source, body)])
         if isinstance(body, GOSSIP):
             effects += [*self._swim.receive(now, source, body), *self._hear_of_itself()]
-        elif in_view and isinstance(body, PAXOS | m.Report | m.Ready | m.Beat | m.Abort | m.StateQuery):
+        elif in_view and isinstance(body, PAXOS | m.Report | Ready | Beat | Abort | StateQuery):
             effects += self._membership.receive(now, source, body)
         else:
             effects += self._receive_anywhere(now, envelope)
@@ -367,7 +369,7 @@ class Core:
                 return self._membership.consider_join(now, source, body)
             case m.Head():
                 return [] if self._steps.seated else self._joining.hear_head(now, source, stamp.lineage, body)
-            case m.StateQuery() if stamp == NO_VIEW and self._steps.seated and self._swim.is_alive(source):
+            case StateQuery() if stamp == NO_VIEW and self._steps.seated and self._swim.is_alive(source):
                 return [Provide(source, self.done)]
             case m.Refuse(layout):
                 return [Refused(layout)] if self.view is None and self._joining.layout is not None else []

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 
 from .claim import Claim
-from .messages import Abort, AcceptorRecord, Body, Finish, GivenUp
+from .given_up import GivenUp
+from .messages import AcceptorRecord, Body
+from .progress import Abort, Finish
 from .view import Member, Stamp, View
 
 

@@ -26,8 +26,9 @@ from .effects import (
     Strangers,
     WriteRecord,
 )
-from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Report, ReportKind
+from .messages import AcceptorRecord, Envelope, Report, ReportKind
 from .observing import Observing
+from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
 from .succession import Succession
 from .swim import Swim
 from .view import Member, View, feeder_of
@@ -75,11 +76,11 @@ class Membership:
                 return self.take(now, self.next.agreement.receive(now, source, body))
             case m.Report():
                 return self._hear_report(now, source, body)
-            case m.Ready() | m.Progress() | m.Beat():
+            case Ready() | Progress() | Beat():
                 return self._steps.receive(source, body)
-            case m.StateQuery(step) if self._steps.seated:
+            case StateQuery(step) if self._steps.seated:
                 return [Provide(source, step)]
-            case m.Abort():
+            case Abort():
                 return [Overheard(source, body)]
             case _:
                 return []
@@ -88,7 +89,7 @@ class Membership:
         """Its sender has installed another view, or none: whoever is behind is told of the later one."""
         source, stamp, body = envelope.sender, envelope.stamp, envelope.body
         mine = 0 if self.view is None else self.view.number
-        if isinstance(body, m.Ready | m.Beat) and stamp.number > mine and self._swim.is_alive(source):
+        if isinstance(body, Ready | Beat) and stamp.number > mine and self._swim.is_alive(source):
             self._pending_ready.pop(source, None)
             self._pending_ready[source] = envelope
             if len(self._pending_ready) > MOST_PENDING_READY:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from .commit import StepMachine
 from .config import CoreConfig
 from .effects import Apply, Drop, Effect, Load, Send
-from .messages import NOTHING_DONE, Head, StateQuery
+from .messages import Head
+from .progress import NOTHING_DONE, StateQuery
 from .swim import Swim
 from .view import Member, View
 

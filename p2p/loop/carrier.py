@@ -15,6 +15,7 @@ from collectives.programs import MOST_CHUNKS
 from gossip import Claim, Core, Member, View
 from gossip import effects as fx
 from gossip import messages as m
+from gossip.progress import Finish, Progress
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
@@ -177,8 +178,8 @@ class Carrier:
         told = []
         for rank, digests in shown:
             digest, state_digest, chain = (b"" if each == NO_DIGEST else each for each in in_three(digests))
-            finish = m.Finish(step, digest, state_digest, view.number)
-            told.append((view.members[rank], m.Progress(step - 1, chain, finish)))
+            finish = Finish(step, digest, state_digest, view.number)
+            told.append((view.members[rank], Progress(step - 1, chain, finish)))
         return self.parts.core.saw(now, told)
 
     def _commit(self, effect: fx.Committed) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from gossip import Member, View
 from gossip.effects import Send
-from gossip.messages import Abort
+from gossip.progress import Abort
 
 from .submission import Submission
 

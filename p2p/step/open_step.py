@@ -19,8 +19,9 @@ import numpy as np
 
 from gossip import Member, View
 from gossip.effects import Send
-from gossip.messages import NOTHING_DONE, Abort, Cause, GivenUp
-from gossip.messages import Finish as Finished
+from gossip.given_up import Cause, GivenUp
+from gossip.progress import NOTHING_DONE, Abort
+from gossip.progress import Finish as Finished
 
 from ..errors import OperationInterrupted, OperationMismatch, RemoteProtocolError, ShoalError
 from ..memory.operands import Differs, Interrupted

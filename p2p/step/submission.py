@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from collectives import Array
-from gossip.messages import NOT_CALLED
+from gossip.progress import NOT_CALLED
 
 from .operation import Operation
 from .receipts import UNKNOWN_SAMPLE

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from gossip import Member, Seat, View
 from gossip.commit import StepMachine
 from gossip.effects import Aborted, Activated, Committed, Diverged, Effect, Removed, Send
-from gossip.messages import Beat, Cause, Finish, GivenUp, Leave, Progress, Ready, Report, ReportKind
+from gossip.given_up import Cause, GivenUp
+from gossip.messages import Leave, Report, ReportKind
+from gossip.progress import Beat, Finish, Progress, Ready
 
 from .machines import FOUNDING, founder
 from .members import LINEAGE, A

@@ -24,15 +24,13 @@ from gossip.effects import (
     Send,
     WriteRecord,
 )
+from gossip.given_up import Cause
 from gossip.levels import chain
 from gossip.messages import (
     AcceptorRecord,
     Ack,
-    Beat,
     Body,
-    Cause,
     Decide,
-    Finish,
     Gossip,
     Head,
     Join,
@@ -40,14 +38,12 @@ from gossip.messages import (
     LineageAnswer,
     LineageQuery,
     Ping,
-    Progress,
-    Ready,
     Refuse,
     Report,
     ReportKind,
-    StateQuery,
     ViewQuery,
 )
+from gossip.progress import Beat, Finish, Progress, Ready, StateQuery
 from gossip.view import NOWHERE
 
 from .cores import (

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip import Phase, Seat, View
-from gossip.commit import LAST_STEP, LONGEST_REASON, StepMachine
+from gossip.commit import LAST_STEP, StepMachine
 from gossip.effects import Aborted, Activated, Committed, Send
-from gossip.messages import Beat, Cause, Finish, GivenUp, Leave, Progress, Ready, graver
+from gossip.given_up import LONGEST_REASON, Cause, GivenUp, graver
+from gossip.messages import Leave
+from gossip.progress import Beat, Finish, Progress, Ready
 
 from .machines import (
     DIGEST_0,

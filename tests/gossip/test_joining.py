@@ -9,8 +9,9 @@ from gossip.commit import StepMachine
 from gossip.effects import Activated, Effect, Installed, Removed, Send
 from gossip.joining import Joining
 from gossip.known_views import MOST_LINEAGES
-from gossip.messages import NOTHING_DONE, Beat, Head, Join, LineageQuery, Progress, Ready, StateQuery
+from gossip.messages import Head, Join, LineageQuery
 from gossip.observing import Observing
+from gossip.progress import NOTHING_DONE, Beat, Progress, Ready, StateQuery
 from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
 from gossip.view import founding_view

@@ -21,13 +21,11 @@ from gossip.effects import (
     WriteRecord,
 )
 from gossip.messages import (
-    Abort,
     Accept,
     Accepted,
     AcceptorRecord,
     Ballot,
     Decide,
-    Finish,
     Gossip,
     Head,
     Join,
@@ -35,14 +33,13 @@ from gossip.messages import (
     Ping,
     Prepare,
     Promise,
-    Ready,
     Refuse,
     Report,
     ReportKind,
-    StateQuery,
     ViewQuery,
     Vote,
 )
+from gossip.progress import Abort, Finish, Ready, StateQuery
 
 from .cores import (
     NOTHING,

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from gossip import CoreConfig, Member, Seat, State
 from gossip.commit import StepMachine
 from gossip.effects import Apply, Drop, Effect, Load, Send
-from gossip.messages import NOTHING_DONE, Head, Ready, StateQuery
+from gossip.messages import Head
 from gossip.observing import MOST_WAITING, PATIENCE_S, Observing
+from gossip.progress import NOTHING_DONE, Ready, StateQuery
 from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
 from gossip.view import View, founding_view

@@ -4,19 +4,9 @@ import pytest
 
 from gossip import NO_VIEW, Core, Stamp
 from gossip.effects import Aborted, Activated, Effect, Explain
-from gossip.messages import (
-    Beat,
-    Body,
-    Cause,
-    Decide,
-    Finish,
-    GivenUp,
-    Leave,
-    Progress,
-    Ready,
-    Report,
-    ReportKind,
-)
+from gossip.given_up import Cause, GivenUp
+from gossip.messages import Body, Decide, Leave, Report, ReportKind
+from gossip.progress import Beat, Finish, Progress, Ready
 
 from .cores import (
     NOTHING,

@@ -23,10 +23,10 @@ from gossip.messages import (
     Leave,
     Ping,
     Prepare,
-    Ready,
     Report,
     ReportKind,
 )
+from gossip.progress import Ready
 from gossip.reports import ReportsConfig
 from gossip.succession import MOST_DEAD, Succession
 from gossip.swim import Swim

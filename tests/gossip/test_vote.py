@@ -1,7 +1,8 @@
 """Who has other parameters than most: R2 of PROTOCOL.md."""
 
 from gossip.effects import Activated, Diverged, Explain, Removed, Send
-from gossip.messages import Leave, Progress, Ready
+from gossip.messages import Leave
+from gossip.progress import Progress, Ready
 
 from .machines import DIGEST_0, GENESIS, PAIR, TRIO_LATER, ZERO, active, barrier, finish, finished
 from .members import A, B, C, D, view_of

@@ -6,7 +6,6 @@ from typing import Any
 import gossip.commit
 from gossip import View
 from gossip.commit import StepMachine
-from gossip.messages import Cause, GivenUp
 from p2p.net.frames import Segment
 from p2p.step.effects import StepEffect
 from p2p.step.open_step import OpenStep
@@ -19,13 +18,6 @@ Give = Callable[[OpenStep], list[StepEffect]]
 
 
 # R16: a step that is given up.
-
-
-def _give_up_alone(self: StepMachine, cause: Cause, reason: str) -> None:
-    assert self.view is not None
-    number = self.view.number
-    self.given_up = GivenUp(self.done + 1, number, cause, reason, 0 if cause is Cause.IN_USE else number)
-    self._is_handed_out = False
 
 
 def _tell_at_once(original: Give) -> Give:
@@ -96,7 +88,6 @@ def _go_on_in_the_void(self: OpenStep, step: int, reason: str) -> list[StepEffec
 OPEN_STEP: dict[str, Mutant] = {
     "R16: who has heard that a step is given up does not say so": mutant(
         (StepMachine, "hear", lambda self, given_up: None),
-        (StepMachine, "_give_up", _give_up_alone),
         breaks="S14",
         scenario="D1: who calls most gives the step up and leaves; the others have finished it",
     ),

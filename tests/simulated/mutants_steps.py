@@ -10,7 +10,7 @@ from gossip.commit import StepMachine
 from gossip.effects import Effect, Feed
 from gossip.levels import chain
 from gossip.membership import Membership
-from gossip.messages import Beat, Finish, Progress, Ready
+from gossip.progress import Beat, Finish, Progress, Ready
 from gossip.view import feeder_of
 from p2p.step import effects as sx
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from gossip import Claim, Contact, Core, Envelope, Member, Phase, State, View
 from gossip import effects as fx
-from gossip.messages import AcceptorRecord, GivenUp
+from gossip.given_up import GivenUp
+from gossip.messages import AcceptorRecord
 from p2p.errors import OperationMismatch, ShoalError
 from p2p.net.frames import Segment
 from p2p.step import effects as sx

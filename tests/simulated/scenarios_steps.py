@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from gossip import Envelope, Member
-from gossip.messages import Abort, Accept, Accepted, Beat, Decide, Join, Prepare, Promise, Ready, Report
+from gossip.messages import Accept, Accepted, Decide, Join, Prepare, Promise, Report
+from gossip.progress import Abort, Beat, Ready
 from gossip.view import Policy, feeder_of
 from p2p.step.transitions import Stage as StepStage
 from tests.gossip.acceptors import Swarm, of_policy, successor

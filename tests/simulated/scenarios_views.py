@@ -2,7 +2,8 @@
 
 from gossip import Envelope
 from gossip.core import GOSSIP
-from gossip.messages import Accepted, Beat, Body, Decide, Join, Prepare, Promise, Ready
+from gossip.messages import Accepted, Body, Decide, Join, Prepare, Promise
+from gossip.progress import Beat, Ready
 from gossip.view import Policy
 from p2p.step.transitions import Stage as StepStage
 from tests.simulation import Failure

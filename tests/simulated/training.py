@@ -16,7 +16,7 @@ import numpy as np
 
 from collectives import Awaited, Outgoing
 from gossip import Member, Stamp, View
-from gossip.messages import NOTHING_DONE, Finish
+from gossip.progress import NOTHING_DONE, Finish
 from p2p.errors import OperationInterrupted, OperationMismatch
 from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Segment

@@ -11,6 +11,7 @@ import pytest
 from gossip import Claim, Contact, Core, CoreConfig, Envelope, Member, Phase, State, View
 from gossip import effects as fx
 from gossip import messages as m
+from gossip.progress import Ready, StateQuery
 from p2p.catchup.observer import FEWEST_KEPT, MOST_KEPT_BYTES, Effect, Observer
 from p2p.errors import OperationMismatch, RemoteProtocolError
 from p2p.net.frames import Delivery
@@ -54,7 +55,7 @@ class Newcomer:
         waiting = deque(effects)
         while waiting:
             match waiting.popleft():
-                case fx.Send(target, m.StateQuery(step)):
+                case fx.Send(target, StateQuery(step)):
                     self.asked.append((target, step))
                 case fx.Apply():
                     waiting += self.observer.go_on(self.now)
@@ -208,7 +209,7 @@ def test_a_later_state_waits_until_the_one_before_is_loaded(observer: Newcomer) 
 def test_a_state_of_another_lineage_than_the_view_is_dropped(observer: Newcomer) -> None:
     view = view_of(A, ME, number=2)
     observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Decide(replace(view)))))
-    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Ready(True, 5, digest(5), None))))
+    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, Ready(True, 5, digest(5), None))))
     assert not observer.core.seated and observer.asked == [(A, 5)]
     other: View = replace(view_of(A), lineage=bytes(16))
     observer.deliver(state(5, view=other))
@@ -322,7 +323,7 @@ def test_who_has_a_seat_takes_nothing_more(observer: Newcomer) -> None:
     view = view_of(A, ME, number=2)
     observer.at(5)
     observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Decide(view))))
-    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Ready(True, 5, digest(5), None))))
+    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, Ready(True, 5, digest(5), None))))
     assert observer.core.phase is Phase.ACTIVE
     num_taken = len(observer.taken)
     observer.deliver(state(9), sums(6, observer))

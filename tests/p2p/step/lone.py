@@ -6,7 +6,7 @@ import numpy as np
 
 from collectives import Outgoing
 from gossip import View
-from gossip.messages import Finish as Finished
+from gossip.progress import Finish as Finished
 from p2p.net.frames import Segment
 from p2p.net.parcels import StepRecord
 from p2p.step.effects import Finish, SendSegment, StepEffect, Tell

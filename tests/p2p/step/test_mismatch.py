@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gossip import Member
 from gossip.effects import Send
-from gossip.messages import NOT_CALLED, Abort, Cause, GivenUp
+from gossip.given_up import Cause, GivenUp
+from gossip.progress import NOT_CALLED, Abort
 from p2p.errors import OperationMismatch
 from p2p.net.frames import Segment
 from p2p.step.effects import Finish, GiveUp, Leave, Tell

@@ -15,7 +15,9 @@ import numpy as np
 from gossip import Member, Phase, View
 from gossip import effects as fx
 from gossip.commit import StepMachine
-from gossip.messages import Abort, Beat, Body, Cause, Finish, Progress, Ready
+from gossip.given_up import Cause
+from gossip.messages import Body
+from gossip.progress import Abort, Beat, Finish, Progress, Ready
 from p2p.errors import ShoalError
 from p2p.net.frames import Segment
 from p2p.net.parcels import StepRecord
