@@ -16,11 +16,11 @@ from .acceptor import BLANK
 from .claim import Claim, State
 from .commit import Phase, StepMachine
 from .config import CoreConfig
-from .effects import Discovered, Drop, Effect, Explain, Forget, Installed, Left, Provide, Refused, Removed, Send
+from .effects import Discovered, Drop, Effect, Explain, Installed, Left, Removed, Send
 from .given_up import Cause
 from .joining import Joining
 from .membership import Membership
-from .messages import AcceptorRecord, Envelope, Report, ReportKind
+from .messages import AcceptorRecord, Envelope, ReportKind
 from .observing import Observing
 from .own_status import OwnStatus
 from .progress import Abort, Beat, Progress, Ready, StateQuery
@@ -151,7 +151,7 @@ class Core:
         """So many operations of `step` have been submitted, and are complete here; said again when one gets on."""
         if step == self.done + 1:
             self._steps.submitted, self._steps.complete = num_operations, num_complete
-            self._membership.watch_anew()
+            self._membership.restarts.watch_anew()
 
     def handed_out(self, view_number: int) -> bool:
         """Results of step done + 1 are used here before its commit: if others than now do it over, all give it up.
@@ -206,11 +206,7 @@ class Core:
         If it is the last one of the view, whom this peer may have met through the view itself, that one comes at once.
         """
         (self._steps.reads.add if is_so else self._steps.reads.discard)(member)
-        return self._try_sharing(now)
-
-    def _try_sharing(self, now: float) -> list[Effect]:
-        is_wanted = self._steps.could_share() and not self.has_finished and not self._next.wants_restart(self.done + 1)
-        return self._start_over(now, ReportKind.READABLE, self.done + 1) if is_wanted else []
+        return self._start_over(now) if self._membership.restarts.share() else []
 
     # What comes for a peer without a seat.
 
@@ -266,14 +262,9 @@ class Core:
         return self._give_up(now, ReportKind.WITHDRAWN, step, cause, f"{self.me} took back what it had submitted")
 
     def _give_up(self, now: float, kind: ReportKind, step: int, cause: Cause, reason: str) -> list[Effect]:
-        if self.view is None or self.has_finished or step != self.done + 1:
-            return []
-        if self.seated:  # else nobody has begun a step with it, and the others may have committed this one
-            self._steps.give_up(step, cause, reason, is_told=kind is ReportKind.ABORTED)
-        return self._start_over(now, kind, step)
+        return self._start_over(now) if self._membership.restarts.give_up(kind, step, cause, reason) else []
 
-    def _start_over(self, now: float, kind: ReportKind, step: int) -> list[Effect]:
-        self._next.request_restart(Report(kind, self.me, step, given_up=self._steps.given_up))
+    def _start_over(self, now: float) -> list[Effect]:
         return self._follow_up(now, self._next.observe(now, repeat=False))
 
     def declare_dead(
@@ -283,14 +274,7 @@ class Core:
         if self.ended or member == self.me:
             return []
         effects = self._notice_pause(now)
-        if not self._swim.is_gone(member):
-            state = State.LEFT if member in self._next.leavers else State.DEAD
-            self._next.admission.forget(member)
-            effects.append(Explain(f"{member} is {state.name.lower()}: {reason}"))
-            effects += self._swim.declare_dead(now, member, state)
-        has_seat = self.view is not None and self.view.since(member) is not None
-        effects += [] if has_seat else [Forget(member)]  # also if others have said it first
-        return self._follow_up(now, [*effects, *self._membership.take_proof(now, member, record)])
+        return self._follow_up(now, [*effects, *self._membership.declare_dead(now, member, reason, record)])
 
     def heard(self, now: float, member: Member) -> None:
         """The host has a sign of life of `member`: its link answers, say."""
@@ -333,7 +317,7 @@ class Core:
         if now >= self._next_beat and not is_over:
             self._next_beat = now + self._config.beat_s
             effects += self._seek(now) if self.view is None else self._membership.beat(now)
-            effects += self._try_sharing(now)
+            effects += self._start_over(now) if self._membership.restarts.share() else []
             self._show(now)
         return self._follow_up(now, effects)
 
@@ -355,40 +339,13 @@ class Core:
             return self._done_with(now, [*effects, *self._membership.receive(now, source, body)])
         if isinstance(body, GOSSIP):
             effects += [*self._swim.receive(now, source, body), *self._hear_of_itself()]
+        elif isinstance(body, m.Head | m.Refuse | m.LineageAnswer):
+            effects += self._joining.receive(now, source, stamp.lineage, body)
         elif in_view and isinstance(body, PAXOS | m.Report | Ready | Beat | Abort | StateQuery):
             effects += self._membership.receive(now, source, body)
         else:
-            effects += self._receive_anywhere(now, envelope)
+            effects += self._membership.receive_anywhere(now, envelope)
         return self._follow_up(now, effects)
-
-    def _receive_anywhere(self, now: float, envelope: Envelope) -> list[Effect]:
-        """What may be said across views, and what was said in another one."""
-        source, stamp, body = envelope.sender, envelope.stamp, envelope.body
-        match body:
-            case m.Join():
-                return self._membership.consider_join(now, source, body)
-            case m.Head():
-                return [] if self._steps.seated else self._joining.hear_head(now, source, stamp.lineage, body)
-            case StateQuery() if stamp == NO_VIEW and self._steps.seated and self._swim.is_alive(source):
-                return [Provide(source, self.done)]
-            case m.Refuse(layout):
-                return [Refused(layout)] if self.view is None and self._joining.layout is not None else []
-            case m.Leave(outvoted):
-                self._next.admission.forget(source)
-                if self.view is None or self.view.since(source) is None:
-                    return []
-                self._next.leavers[source] = None
-                if stamp.lineage == self.stamp.lineage:  # else it counts other views
-                    self._steps.hear(body.given_up)
-                return self._steps.part_from(source, outvoted) if stamp == self.stamp else []
-            case m.Decide(view):
-                return self._membership.consider_view(now, view)
-            case m.LineageQuery():
-                return [Send(source, m.LineageAnswer(self.stamp.lineage))]
-            case m.LineageAnswer(lineage):
-                self._joining.hear_lineage(source, lineage)
-                return []
-        return self._membership.hear_out_of_view(now, envelope)
 
     def _hear_of_itself(self) -> list[Effect]:
         """Who has no seat is in no view that others could go on without, so only their claims tell it."""

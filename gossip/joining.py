@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from .commit import StepMachine
 from .config import CoreConfig
-from .effects import Effect, Removed, Send
+from .effects import Effect, Refused, Removed, Send
 from .founding import Founding
 from .known_views import KnownViews
-from .messages import Head, Join, LineageQuery
+from .messages import Head, Join, LineageAnswer, LineageQuery, Refuse
 from .observing import Observing
 from .swim import Swim
 from .view import Member, Policy
@@ -57,6 +57,16 @@ class Joining:
     def _join(self, state_hash: str, member: Member) -> Join:
         steps = self._steps
         return Join(state_hash, self._observing.follows, steps.done, steps.digest, self._views.number_for(member))
+
+    def receive(self, now: float, source: Member, lineage: bytes, body: Head | Refuse | LineageAnswer) -> list[Effect]:
+        """What is answered to who asks for a seat, or founds. `source` is a member of `lineage`."""
+        match body:
+            case Head():
+                return [] if self._steps.seated else self.hear_head(now, source, lineage, body)
+            case Refuse(layout):
+                return [Refused(layout)] if self._steps.view is None and self.layout is not None else []
+        self.hear_lineage(source, body.lineage)
+        return []
 
     def hear_head(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
         """`source`, a member of `lineage`, says how far it is; the last step is said by the feeder only."""

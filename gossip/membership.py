@@ -16,6 +16,7 @@ from .effects import (
     Activated,
     Committed,
     Effect,
+    Explain,
     Feed,
     Forget,
     Left,
@@ -29,9 +30,10 @@ from .effects import (
 from .messages import AcceptorRecord, Envelope, Report, ReportKind
 from .observing import Observing
 from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
+from .restarts import Restarts
 from .succession import Succession
 from .swim import Swim
-from .view import Member, View, feeder_of
+from .view import NO_VIEW, Member, Stamp, View, feeder_of
 
 MOST_STRANGERS = 64
 """Other swarms that are told of."""
@@ -52,6 +54,7 @@ class Membership:
     ) -> None:
         self.me = swim.me.member
         self.next = Succession(self.me, swim, rng=rng, config=config)
+        self.restarts = Restarts(steps, self.next, stall_s=config.stall_s)
         self.layout: tuple[str, bytes] | None = None
         self._swim = swim
         self._steps = steps
@@ -60,7 +63,6 @@ class Membership:
         self._pending_ready: dict[Member, Envelope] = {}
         self._strangers: set[bytes] = set()
         self._next_greeting = -math.inf
-        self._stuck: tuple[tuple[int, int] | None, float] = (None, 0.0)
         self._last_progress = 0.0
 
     @property
@@ -84,6 +86,31 @@ class Membership:
                 return [Overheard(source, body)]
             case _:
                 return []
+
+    def receive_anywhere(self, now: float, envelope: Envelope) -> list[Effect]:
+        """What may be said across views, and what was said in another one."""
+        source, stamp, body = envelope.sender, envelope.stamp, envelope.body
+        match body:
+            case m.Join():
+                return self.consider_join(now, source, body)
+            case StateQuery() if stamp == NO_VIEW and self._steps.seated and self._swim.is_alive(source):
+                return [Provide(source, self._steps.done)]
+            case m.Leave():
+                return self._hear_leave(source, stamp, body)
+            case m.Decide(view):
+                return self.consider_view(now, view)
+            case m.LineageQuery():
+                return [Send(source, m.LineageAnswer(b"" if self.view is None else self.view.lineage))]
+        return self.hear_out_of_view(now, envelope)
+
+    def _hear_leave(self, source: Member, stamp: Stamp, leave: m.Leave) -> list[Effect]:
+        self.next.admission.forget(source)
+        if self.view is None or self.view.since(source) is None:
+            return []
+        self.next.leavers[source] = None
+        if stamp.lineage == self.view.lineage:  # else it counts other views
+            self._steps.hear(leave.given_up)
+        return self._steps.part_from(source, leave.outvoted) if stamp == self.view.stamp else []
 
     def hear_out_of_view(self, now: float, envelope: Envelope) -> list[Effect]:
         """Its sender has installed another view, or none: whoever is behind is told of the later one."""
@@ -178,6 +205,18 @@ class Membership:
         effects += [Send(member, m.Decide(decided)) for member in concerned if member != self.me]
         return [*effects, *self.consider_view(now, decided)]
 
+    def declare_dead(self, now: float, member: Member, reason: str, record: AcceptorRecord | None) -> list[Effect]:
+        """`member` is gone for certain, says the kernel."""
+        effects: list[Effect] = []
+        if not self._swim.is_gone(member):
+            state = State.LEFT if member in self.next.leavers else State.DEAD
+            self.next.admission.forget(member)
+            effects = [Explain(f"{member} is {state.name.lower()}: {reason}")]
+            effects += self._swim.declare_dead(now, member, state)
+        has_seat = self.view is not None and self.view.since(member) is not None
+        effects += [] if has_seat else [Forget(member)]  # also if others have said it first
+        return [*effects, *self.take_proof(now, member, record)]
+
     def take_proof(self, now: float, member: Member, record: AcceptorRecord | None) -> list[Effect]:
         """What the acceptor record of a dead member says: maybe that there is a later view (R13)."""
         later = None if record is None else record.view
@@ -271,7 +310,7 @@ class Membership:
         return steps.finish is None and len(steps.view.members) >= steps.view.founding_size
 
     def beat(self, now: float) -> list[Effect]:
-        self._watch_operations(now)
+        self.restarts.watch(now)
         effects = [*self._steps.beat(), *self.next.observe(now, repeat=True), *self._observing.beat(now)]
         if self.next.leaving:
             effects += self.say_goodbye()
@@ -282,19 +321,6 @@ class Membership:
     def say_goodbye(self) -> list[Effect]:
         """LEAVE, to all members."""
         return [Send(member, m.Leave(given_up=self._steps.given_up)) for member in self.others()]
-
-    def watch_anew(self) -> None:
-        """An operation of the open step gets on."""
-        self._stuck = None, 0.0
-
-    def _watch_operations(self, now: float) -> None:
-        """An operation that all have submitted, and that does not get on: frames were lost (STALLED)."""
-        stuck, since = self._steps.stuck_at(), self._stuck[1]
-        if stuck is None or stuck != self._stuck[0]:
-            self._stuck = stuck, now
-            self.next.cancel_restart(ReportKind.STALLED)
-        elif now - since >= self._config.stall_s and not self.next.wants_restart(stuck[0]):
-            self.next.request_restart(Report(ReportKind.STALLED, self.me, stuck[0]))
 
     def others(self) -> list[Member]:
         return [] if self.view is None else [member for member in self.view.members if member != self.me]

@@ -83,7 +83,7 @@ class Observing:
         self._fed = {step: fed for step, fed in self._fed.items() if step > done}
         fed = self._fed.get(done + 1)
         is_busy = self._applying is not None or self._loading is not None
-        if is_busy or fed is None or fed.previous != digest:
+        if is_busy or fed is None or fed.previous != digest or not self._steps.takes(done + 1, fed.digest):
             return []
         self._applying = done + 1, fed.digest
         return [Apply(done + 1, fed.digest)]
@@ -167,12 +167,14 @@ class Observing:
         view = self._steps.view
         if view is not self._barrier[0]:
             self._barrier, self._is_barrier_known = (view, now), False
-        wanted = self._steps.wanted_state()
+        if self._applying is not None and not self._steps.takes(*self._applying):
+            self._applying = None  # the members want an earlier state: it was fed by another swarm
+        effects, wanted = self._go_on(), self._steps.wanted_state()
         if view is None or wanted is None or self._is_barrier_known:
-            return []
+            return effects
         self._is_barrier_known = True
         step, _, donor = wanted
-        return [] if self.follows and self._feeder in view.members else self._ask(now, donor, step)
+        return effects if self.follows and self._feeder in view.members else [*effects, *self._ask(now, donor, step)]
 
     def beat(self, now: float) -> list[Effect]:
         """Ask again. Who follows and has a state waits for what is fed, for two beats."""

@@ -389,3 +389,15 @@ def test_r6_while_the_state_comes_nobody_is_asked_in_the_barrier_either() -> Non
     new.observing.reconsider(0.0)
     assert new.observing.comes(0.1, A)
     assert new.observing.beat(0.25) == []
+
+
+def test_r6_what_another_swarm_has_fed_is_not_run_in_a_barrier_that_wants_an_earlier_state() -> None:
+    new = Observer(8)
+    assert new.fed(9, 10) == [Apply(9, digest(9))]
+    in_barrier(new)
+    assert new.observing.reconsider(0.0) == query(5)
+    assert new.observing.due is None
+    assert new.fed(11) == []
+    new.steps.install(view_of(3, A, B, D))
+    assert new.observing.reconsider(1.0) == [Apply(9, digest(9))]
+    assert new.observing.due == (9, digest(9))

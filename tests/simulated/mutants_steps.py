@@ -9,8 +9,8 @@ from gossip import Core, Envelope, Phase, View
 from gossip.commit import StepMachine
 from gossip.effects import Effect, Feed
 from gossip.levels import chain
-from gossip.membership import Membership
 from gossip.progress import Beat, Finish, Progress, Ready
+from gossip.restarts import Restarts
 from gossip.view import feeder_of
 from p2p.step import effects as sx
 
@@ -221,7 +221,7 @@ STEPS: dict[str, Mutant] = {
         scenario="DIVERGED: the parameters of one of three change in its memory",
     ),
     "no STALLED": mutant(
-        (Membership, "_watch_operations", lambda self, now: None),
+        (Restarts, "watch", lambda self, now: None),
         breaks="L1",
         scenario="STALLED: a data frame is lost, and nobody is dead",
     ),

@@ -113,8 +113,8 @@ class Peer:
         self.ask_for_seat()
 
     def ask_for_seat(self) -> None:
-        follows = self._rng.random() < self._world.plan.follows
-        self.perform(self.core.ask_for_seat(self.now(), LAYOUT, follows=follows))
+        self.training.follows = self._rng.random() < self._world.plan.follows
+        self.perform(self.core.ask_for_seat(self.now(), LAYOUT, follows=self.training.follows))
         self._world.clock.after(LOOK_AGAIN_S, self, "look again", self._look_again)
 
     def _look_again(self) -> None:

@@ -191,6 +191,7 @@ class Training:
         self.finished: Results = ()
         self.calls_wrong = ""
         self.catches_nothing = False
+        self.follows = False
         self.goes_on_with = ""
         self.num_told = 0
         self._peer = peer
@@ -397,10 +398,13 @@ class Training:
             self._peer.perform(core.state_came(step, digest, snapshot.stamp.lineage))
 
     def load(self, step: int, digest: bytes) -> None:
-        """The script loads it when it next waits."""
-        delay_s = 0.3 * self._world.compute_s(self._rng)
+        """The script loads it when it next waits: at once, unless it runs its loop meanwhile."""
         snapshot = self.states.pop((step, digest))
-        self._world.clock.after(delay_s, self._peer, "loads", self._load, snapshot)
+        if self.follows:
+            delay_s = 0.3 * self._world.compute_s(self._rng)
+            self._world.clock.after(delay_s, self._peer, "loads", self._load, snapshot)
+        else:
+            self._load(snapshot)
 
     def _load(self, snapshot: Snapshot) -> None:
         self.done, self.state = snapshot.step, snapshot.state
