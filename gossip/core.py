@@ -13,6 +13,7 @@ from random import Random
 
 from . import messages as m
 from .acceptor import BLANK
+from .agreement import Body as Paxos
 from .claim import Claim, State
 from .commit import Phase, StepMachine
 from .config import CoreConfig
@@ -24,11 +25,9 @@ from .messages import AcceptorRecord, Envelope, ReportKind
 from .observing import Observing
 from .own_status import OwnStatus
 from .progress import Abort, Beat, Progress, Ready, StateQuery
+from .swim import Body as SwimBody
 from .swim import Swim
 from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
-
-GOSSIP = m.Ping | m.Ack | m.PingRequest | m.NoAck | m.Gossip | m.Sync | m.SyncReply
-PAXOS = m.Prepare | m.Promise | m.Accept | m.Accepted | m.Nack
 
 
 class Core:
@@ -98,7 +97,7 @@ class Core:
             return math.inf
         return min(self._next_beat, self._swim.next_deadline(), self._next.next_deadline(), self._leave_by)
 
-    # Commands of the host.
+    # Who is there, and the first seat.
 
     def meet(self, now: float, claim: Claim) -> list[Effect]:
         """A peer that the host has found by its own means."""
@@ -112,6 +111,14 @@ class Core:
         """Whom to meet again after a return as another incarnation."""
         known = self._swim.acquaintances()
         return tuple(replace(claim, state=State.ALIVE, accuser="") for claim in known)  # to be asked, lost or not
+
+    def describe(self, *, loss: float = 0.0, capability: str = "") -> None:
+        """What the script and the host say of themselves; spread with this peer's status, a few times a minute."""
+        self._status.describe(loss, capability)
+
+    def claims(self) -> tuple[Claim, ...]:
+        """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
+        return self._swim.me, *self._swim.acquaintances()
 
     def found(
         self, now: float, lineage: bytes, founding_size: int, layout: tuple[str, bytes], policy: Policy
@@ -146,6 +153,8 @@ class Core:
     def _begin(self, layout: tuple[str, bytes], *, follows: bool) -> None:
         self._joining.begin(layout, follows=follows)
         self._membership.layout = layout
+
+    # The open step.
 
     def submitted(self, step: int, num_operations: int, num_complete: int) -> None:
         """So many operations of `step` have been submitted, and are complete here; said again when one gets on."""
@@ -237,14 +246,6 @@ class Core:
 
     # Steps that are given up, and who is gone.
 
-    def describe(self, *, loss: float = 0.0, capability: str = "") -> None:
-        """What the script and the host say of themselves; spread with this peer's status, a few times a minute."""
-        self._status.describe(loss, capability)
-
-    def claims(self) -> tuple[Claim, ...]:
-        """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
-        return self._swim.me, *self._swim.acquaintances()
-
     def abort(self, now: float, step: int, reason: str) -> list[Effect]:
         """Give `step` up on every member, which called different operations; the same members start over."""
         return self._give_up(now, ReportKind.ABORTED, step, Cause.MISMATCH, reason)
@@ -282,9 +283,7 @@ class Core:
 
     def refused(self, now: float, member: Member, reason: str) -> list[Effect]:
         """The link to `member` was lost, and a new one refused. To be said again while that is so."""
-        if self.ended or self._swim.is_gone(member):
-            return []
-        if not self._next.refuse(now, member):
+        if self.ended or self._swim.is_gone(member) or not self._next.refuse(now, member):
             return []
         effects = [*self._notice_pause(now), Explain(f"{member} may be dead: {reason}")]
         effects += self._swim.suspect(now, member)
@@ -337,22 +336,15 @@ class Core:
             effects += self._membership.meet_strangers(now, source, stamp.lineage)
         if in_view and isinstance(body, Progress):  # every step; views stay as they are
             return self._done_with(now, [*effects, *self._membership.receive(now, source, body)])
-        if isinstance(body, GOSSIP):
-            effects += [*self._swim.receive(now, source, body), *self._hear_of_itself()]
+        if isinstance(body, SwimBody):
+            effects += [*self._swim.receive(now, source, body), *self._joining.hear_of_itself()]
         elif isinstance(body, m.Head | m.Refuse | m.LineageAnswer):
             effects += self._joining.receive(now, source, stamp.lineage, body)
-        elif in_view and isinstance(body, PAXOS | m.Report | Ready | Beat | Abort | StateQuery):
+        elif in_view and isinstance(body, Paxos | m.Report | Ready | Beat | Abort | StateQuery):
             effects += self._membership.receive(now, source, body)
         else:
             effects += self._membership.receive_anywhere(now, envelope)
         return self._follow_up(now, effects)
-
-    def _hear_of_itself(self) -> list[Effect]:
-        """Who has no seat is in no view that others could go on without, so only their claims tell it."""
-        if self.view is not None or not self._swim.is_denied:
-            return []
-        self._joining.reason = "others take this peer for dead"
-        return [Removed(self._joining.reason)]
 
     # What happens by itself.
 

@@ -86,6 +86,13 @@ class Joining:
             return [Removed(self.reason)]
         return self.ask([source]) if self._views.number_for(source) > named else []
 
+    def hear_of_itself(self) -> list[Effect]:
+        """A peer without a seat is in no view that others could go on without, so only their claims tell it."""
+        if self._steps.view is not None or not self._swim.is_denied:
+            return []
+        self.reason = "others take this peer for dead"
+        return [Removed(self.reason)]
+
     def hear_lineage(self, source: Member, lineage: bytes) -> None:
         if self._founding is not None:
             self._founding.answered(self._address(source), lineage)

@@ -165,6 +165,8 @@ class Observing:
     def reconsider(self, now: float) -> list[Effect]:
         """Once the barrier says which state is needed: ask for it, unless what is fed may be on its way."""
         view = self._steps.view
+        if self._steps.seated:
+            return []
         if view is not self._barrier[0]:
             self._barrier, self._is_barrier_known = (view, now), False
         if self._applying is not None and not self._steps.takes(*self._applying):

@@ -19,6 +19,8 @@ from .messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
 from .swim_config import SwimConfig
 from .view import NOWHERE, Member
 
+Body = Ping | Ack | PingRequest | NoAck | Gossip | Sync | SyncReply
+
 
 class Swim:
     """All that this peer knows of others, and the probing of those that are alive."""
@@ -232,9 +234,7 @@ class Swim:
 
     # Messages.
 
-    def receive(
-        self, now: float, source: Member, body: Ping | Ack | PingRequest | NoAck | Gossip | Sync | SyncReply
-    ) -> list[Effect]:
+    def receive(self, now: float, source: Member, body: Body) -> list[Effect]:
         """Whatever arrives. What makes no sense changes nothing."""
         if source.peer_id == self.me.member.peer_id:
             return []

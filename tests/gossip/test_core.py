@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gossip import NO_VIEW, Claim, Core, CoreConfig, Member, Phase, Policy, State
-from gossip.acceptor import BLANK
+from gossip.acceptor import BLANK, NO_BALLOT
 from gossip.claim import Status
 from gossip.effects import (
     Activated,
@@ -31,6 +31,7 @@ from gossip.messages import (
     Ack,
     Body,
     Decide,
+    Died,
     Gossip,
     Head,
     Join,
@@ -324,6 +325,14 @@ def test_a_member_that_others_take_for_dead_waits_for_their_view() -> None:
     peer = seated(B)
     assert only(Removed, say(peer, B, Gossip((claim(A, State.DEAD),)))) == []
     assert not peer.ended
+
+
+def test_what_the_launcher_of_a_peer_says_of_its_end_is_proof() -> None:
+    peer = seated(B, C)
+    record = AcceptorRecord(view_of(peer), NO_BALLOT, None)
+    effects = say(peer, C, Died(record), NO_VIEW)
+    assert Explain("c is dead: its launcher says that its process has ended") in effects
+    assert (B, Report(ReportKind.PROVEN, C, record=record)) in bodies(Report, effects)
 
 
 def test_what_oneself_has_said_is_not_heard() -> None:

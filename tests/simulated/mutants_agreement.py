@@ -12,9 +12,8 @@ import gossip.reports
 import gossip.view
 from gossip import Core, Envelope, Member, View
 from gossip.acceptor import NO_BALLOT, Acceptor, decided_record, has_shortcut, is_ballot, opening_promise, reading
-from gossip.agreement import Agreement, Decided, Result, Round
+from gossip.agreement import Agreement, Body, Decided, Result, Round
 from gossip.commit import StepMachine
-from gossip.core import PAXOS
 from gossip.effects import Effect, Explain, WriteRecord
 from gossip.membership import Membership
 from gossip.messages import Accepted, AcceptorRecord, Join, Vote
@@ -70,7 +69,7 @@ def _accept_anything(self: Acceptor, vote: Vote) -> tuple[list[WriteRecord], Acc
 
 def _receive_votes_unfenced(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
     def receive(self: Core, now: float, envelope: Envelope) -> list[Effect]:
-        if self.view is not None and isinstance(envelope.body, PAXOS):
+        if self.view is not None and isinstance(envelope.body, Body):
             envelope = replace(envelope, stamp=self.view.stamp)
         return original(self, now, envelope)
 

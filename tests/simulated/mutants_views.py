@@ -9,6 +9,7 @@ import gossip.view
 from gossip import Core, Member, State, View
 from gossip.admission import Admission
 from gossip.effects import Effect, Left, Removed
+from gossip.joining import Joining
 from gossip.known_views import KnownViews
 from gossip.membership import Membership
 from gossip.messages import AcceptorRecord, Join, Report, ReportKind
@@ -183,7 +184,7 @@ VIEWS: dict[str, Mutant] = {
         scenario="a member wakes among strangers, which have replaced all that it knew",
     ),
     "bug: a joiner that others take for dead waits for ever": mutant(
-        (Core, "_hear_of_itself", lambda core: []), breaks="L1", seed=21
+        (Joining, "hear_of_itself", lambda self: []), breaks="L1", seed=21
     ),
     "bug: one deaf member takes everybody down": mutant(
         (Reports, "_is_cut_off", lambda self, reporter, pairs: False),
