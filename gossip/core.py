@@ -322,10 +322,8 @@ class Core:
 
     def receive(self, now: float, envelope: Envelope) -> list[Effect]:
         """Whatever arrives. What does not belong to the installed view changes nothing."""
-        if self.ended:
-            return []
         source, stamp, body = envelope.sender, envelope.stamp, envelope.body
-        if source == self.me:
+        if self.ended or source == self.me:
             return []
         if isinstance(body, m.Died):  # as good as the word of the own kernel, and no sign of life
             return self.declare_dead(now, source, "its launcher says that its process has ended", body.record)

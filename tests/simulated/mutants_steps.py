@@ -9,7 +9,8 @@ from gossip import Core, Envelope, Phase, View
 from gossip.commit import StepMachine
 from gossip.effects import Effect, Feed
 from gossip.levels import chain
-from gossip.progress import Beat, Finish, Progress, Ready
+from gossip.observing import Observing
+from gossip.progress import NOTHING_DONE, Beat, Finish, Progress, Ready
 from gossip.restarts import Restarts
 from gossip.view import feeder_of
 from p2p.step import effects as sx
@@ -206,6 +207,12 @@ STEPS: dict[str, Mutant] = {
         breaks="S12",
         seed=47,
         scenario="C7: an observer is fed with a step that is then redone",
+    ),
+    "R9: an observer that lacks a step waits for it": mutant(
+        (Observing, "_has_gap", lambda self: self._steps.done == NOTHING_DONE), breaks="L1", seed=8
+    ),
+    "R9: a state is asked for, and not taken": mutant(
+        (Observing, "comes", lambda self, now, source: False), breaks="L1", seed=0
     ),
     "R10: the board is not looked at": mutant(
         (TokenRunner, "read", _read_without_board),
