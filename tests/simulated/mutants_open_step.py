@@ -107,21 +107,21 @@ OPEN_STEP: dict[str, Mutant] = {
         scenario="C11: a script goes on without a step that the others have begun",
     ),
     "OUT: what was withdrawn runs on": mutant(
-        (OpenStep, "_bar", _withdraw_and_run_on), breaks="S2 S7 S9 S16 IndexError", seed=55
+        (OpenStep, "_bar", _withdraw_and_run_on), breaks="S2 S7 S9 S16 IndexError", seed=104
     ),
     "segments of an older view are kept": mutant(
-        (OpenStep, "installed", _keep_segments(OpenStep.installed)), breaks="S2 S7 S9", seed=0
+        (OpenStep, "installed", _keep_segments(OpenStep.installed)), breaks="S2 S7 S9", seed=14
     ),
     "VOID: what is submitted next runs": mutant(
-        (OpenStep, "submit", _submit_what_is_over(OpenStep.submit)), breaks="L1 S17", seed=14
+        (OpenStep, "submit", _submit_what_is_over(OpenStep.submit)), breaks="L1 S17", seed=8
     ),
     "operations that differ are summed": mutant(
-        (OpenStep, "_feed", _sum_what_differs(OpenStep._feed)), breaks="S15", seed=0
+        (OpenStep, "_feed", _sum_what_differs(OpenStep._feed)), breaks="S15", seed=13
     ),
     "COMMIT: the next step begins with the same numbers": mutant(
-        (OpenStep, "_end", _commit_without_ending(OpenStep._end)), breaks="L1 S7", seed=134
+        (OpenStep, "_end", _commit_without_ending(OpenStep._end)), breaks="L1 S7", seed=222
     ),
     "REDO: what a barrier has dropped counts as finished": mutant(
-        (OpenStep, "_move", _forget_to_do_over), breaks="L1 AssertionError", seed=0
+        (OpenStep, "_move", _forget_to_do_over), breaks="L1 AssertionError", seed=4
     ),
 }

@@ -117,7 +117,7 @@ VIEWS: dict[str, Mutant] = {
     "R8: members vouch for views that they have not seen": mutant(
         (Admission, "absent_since", lambda self, member, number: number + 1),
         breaks="I2",
-        seed=86,
+        seed=91,
         scenario="a joiner has a seat and loses it, and hears of neither",
     ),
     "R8: who was seated and asks again is told nothing": mutant(
@@ -157,7 +157,7 @@ VIEWS: dict[str, Mutant] = {
     "reports count for ever": mutant(
         (Reports, "receive", _receive_for_ever(Reports.receive)),
         breaks="I14 L1",
-        seed=15,
+        seed=4,
         scenario="one of five does not hear another one for three seconds",
     ),
     "strangers are not named": mutant(
@@ -194,7 +194,7 @@ VIEWS: dict[str, Mutant] = {
     "bug: a record that names a later view is dropped when that is installed": mutant(
         (Membership, "take_proof", _take_proof_and_stop(Membership.take_proof)),
         breaks="L1",
-        seed=41,
+        seed=28,
         scenario="who decided a view dies with it, and so does whoever it was decided against",
     ),
 }
