@@ -128,7 +128,7 @@ def test_what_should_happen_does() -> None:
         "steps applied": 400,
         "feeds dropped": 20,
         "commits at a barrier": 150,
-        "dropped and redone": 120,
+        "dropped and redone": 100,
         "aborted": 25,
         "interrupted": 25,
         "given up": 30,
@@ -141,7 +141,7 @@ def test_what_should_happen_does() -> None:
         "decided by a quorum": 1000,
         "decided by records": 30,
         "pauses noticed": 100,
-        "wished: STALLED": 20,
+        "wished: STALLED": 15,
         "wished: ABORTED": 30,
         "wished: WITHDRAWN": 30,
     }
