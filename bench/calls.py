@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from bench.calls_peer import ALL_REDUCE, DEATH
 from p2p.benchmark.machine import commit, machine
-from p2p.launch.launcher import LaunchConfig, Launcher
+from p2p.launch.config import LaunchConfig
+from p2p.launch.launcher import Launcher
 
 ROOT: Final = Path(__file__).parents[1]
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from p2p.launch.launcher import die_with_parent, kill_session
+from p2p.launch.children import die_with_parent, kill_session
 
 MAX_BYTES: Final = 1 << 18
 ANSWER_S: Final = 10.0

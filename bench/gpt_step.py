@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from bench.gpt_step_peer import ALONE, WAYS
 from p2p.benchmark.machine import commit, machine
-from p2p.launch.launcher import LaunchConfig, Launcher
+from p2p.launch.config import LaunchConfig
+from p2p.launch.launcher import Launcher
 
 ROOT: Final = Path(__file__).parents[1]
 TOLERANCE: Final = 1e-4

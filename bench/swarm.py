@@ -19,7 +19,8 @@ from typing import IO, Final, Self
 
 from bench.trace import Trace
 from bench.zygote import ONE_THREAD, ROOT, Child, Zygote
-from p2p.launch.launcher import LaunchConfig, die_with_parent, kill_session, peer_environment
+from p2p.launch.children import die_with_parent, kill_session
+from p2p.launch.config import LaunchConfig, peer_environment
 from p2p.step.receipts import Receipt, parse_receipt, read_moments, read_receipts
 
 POLL_S: Final = 0.05

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from p2p.launch.launcher import die_with_parent
+from p2p.launch.children import die_with_parent
 
 ROOT: Final = Path(__file__).parents[1]
 IMPORT_S: Final = 120.0

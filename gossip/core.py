@@ -2,8 +2,8 @@
 
 The host owns sockets and clock. It brings what it receives (`receive`), the time (`tick`, no later than
 `next_deadline`), what the kernel says (`declare_dead`, `refused`), what has come as bytes (`fed`, `state_came`) and
-what the training does (`found`, `ask_for_seat`, `submitted`, `finished`, `abort`, `void`, `withdraw`, `loaded`,
-`leave`), and carries out the effects that come back, in order. Times are monotonic seconds.
+what the training does (`found`, `ask_for_seat`, `submitted`, `finished`, `give_up`, `loaded`, `leave`), and carries out
+the effects that come back, in order. Times are monotonic seconds.
 """
 
 import math
@@ -21,7 +21,7 @@ from .effects import Discovered, Drop, Effect, Explain, Installed, Left, Removed
 from .given_up import Cause
 from .joining import Joining
 from .membership import Membership
-from .messages import AcceptorRecord, Envelope, ReportKind
+from .messages import AcceptorRecord, Envelope
 from .observing import Observing
 from .own_status import OwnStatus
 from .progress import Abort, Beat, Progress, Ready, StateQuery
@@ -159,8 +159,7 @@ class Core:
     def submitted(self, step: int, num_operations: int, num_complete: int) -> None:
         """So many operations of `step` have been submitted, and are complete here; said again when one gets on."""
         if step == self.done + 1:
-            self._steps.submitted, self._steps.complete = num_operations, num_complete
-            self._membership.restarts.watch_anew()
+            self._membership.restarts.submitted(num_operations, num_complete)
 
     def handed_out(self, view_number: int) -> bool:
         """Results of step done + 1 are used here before its commit: if others than now do it over, all give it up.
@@ -246,24 +245,18 @@ class Core:
 
     # Steps that are given up, and who is gone.
 
-    def abort(self, now: float, step: int, reason: str) -> list[Effect]:
-        """Give `step` up on every member, which called different operations; the same members start over."""
-        return self._give_up(now, ReportKind.ABORTED, step, Cause.MISMATCH, reason)
+    def give_up(self, now: float, step: int, cause: Cause, reason: str, *, is_told: bool) -> list[Effect]:
+        """Give `step` up on every member; the same members start it over in a new view.
 
-    def void(self, now: float, step: int, reason: str) -> list[Effect]:
-        """Give `step` up on every other member: the script of this one goes on without it."""
-        return self._give_up(now, ReportKind.ABORTED, step, Cause.VOIDED, reason)
-
-    def withdraw(self, now: float, step: int, *, interrupts: bool = False) -> list[Effect]:
-        """Start `step` over: in a new view of the same members this one takes part with weight 0.
-
-        `interrupts`: somebody may use results of it already, so scripts are told, that of this peer, too.
+        Args:
+            now: the time.
+            step: done + 1.
+            cause: what the scripts of the others are told, in the words of `reason`.
+            reason: for people.
+            is_told: the script of this peer knows, or is told by the host; else it takes back what it had submitted.
         """
-        cause = Cause.VOIDED if interrupts else Cause.WITHDRAWN
-        return self._give_up(now, ReportKind.WITHDRAWN, step, cause, f"{self.me} took back what it had submitted")
-
-    def _give_up(self, now: float, kind: ReportKind, step: int, cause: Cause, reason: str) -> list[Effect]:
-        return self._start_over(now) if self._membership.restarts.give_up(kind, step, cause, reason) else []
+        restarts = self._membership.restarts
+        return self._start_over(now) if restarts.give_up(step, cause, reason, is_told=is_told) else []
 
     def _start_over(self, now: float) -> list[Effect]:
         return self._follow_up(now, self._next.observe(now, repeat=False))

@@ -19,14 +19,16 @@ class Restarts:
         self._stall_s = stall_s
         self._stuck: tuple[tuple[int, int] | None, float] = (None, 0.0)
 
-    def give_up(self, kind: ReportKind, step: int, cause: Cause, reason: str) -> bool:
-        """Whether `step` is open here, so that it can be given up."""
+    def give_up(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> bool:
+        """Whether `step` is open here, so that it can be given up. Arguments as of `Core.give_up`."""
         steps = self._steps
         if steps.view is None or steps.finish is not None or step != steps.done + 1:
             return False
+        if not is_told:
+            self.submitted(0, 0)
         if steps.seated:  # else nobody has begun a step with it, and the others may have committed this one
-            steps.give_up(step, cause, reason, is_told=kind is ReportKind.ABORTED)
-        self._request(kind, step)
+            steps.give_up(step, cause, reason, is_told=is_told)
+        self._request(ReportKind.ABORTED if is_told else ReportKind.WITHDRAWN, step)
         return True
 
     def share(self) -> bool:
@@ -40,8 +42,9 @@ class Restarts:
     def _request(self, kind: ReportKind, step: int) -> None:
         self._succession.request_restart(Report(kind, self._succession.me, step, given_up=self._steps.given_up))
 
-    def watch_anew(self) -> None:
+    def submitted(self, num_operations: int, num_complete: int) -> None:
         """An operation of the open step gets on."""
+        self._steps.submitted, self._steps.complete = num_operations, num_complete
         self._stuck = None, 0.0
 
     def watch(self, now: float) -> None:

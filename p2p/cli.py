@@ -62,7 +62,8 @@ def run(
     ] = "lan",
 ) -> None:
     """Start identical peers on this host; they found the swarm, or join it."""
-    from p2p.launch.launcher import LaunchConfig, Launcher
+    from p2p.launch.config import LaunchConfig
+    from p2p.launch.launcher import Launcher
     from p2p.net.tcp import TcpOptions
 
     config = LaunchConfig(

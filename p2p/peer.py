@@ -10,25 +10,23 @@ seat when it has caught up, and comes back in this way if it was removed.
 
 import atexit
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal, Self, overload
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from gossip import View
 
 from .config import PeerConfig
-from .errors import RemovedFromView, ShoalError
+from .errors import RemovedFromView
 from .session.calls import Calls, Handle, Step
-from .session.sampler import ElasticSampler, length
 from .session.session import Session
 from .session.status import describe
 from .session.tensors import empty_tensor
-from .step.collective import Barrier
-from .step.operation import Operation
 from .step.receipts import Receipt
+
+if TYPE_CHECKING:
+    from .data.loader import Loader
 
 
 class Peer:
@@ -56,7 +54,7 @@ class Peer:
     @property
     def peer_id(self) -> str:
         """16 hex digits, drawn at `join`; the same after a return."""
-        return self._session.me.peer_id
+        return self._session.membership.me.peer_id
 
     @property
     def view(self) -> View | None:
@@ -64,7 +62,7 @@ class Peer:
 
         An observer has no seat in it.
         """
-        return self._session.view
+        return self._session.history.view
 
     @property
     def rank(self) -> int:
@@ -73,7 +71,7 @@ class Peer:
         Raises:
             ShoalError: there is no view yet.
         """
-        members, me = self._view().members, self._session.me
+        members, me = self._session.history.known_view().members, self._session.membership.me
         return members.index(me) if me in members else len(members)
 
     @property
@@ -83,7 +81,7 @@ class Peer:
         Raises:
             ShoalError: there is no view yet.
         """
-        return len(self._view().members)
+        return len(self._session.history.known_view().members)
 
     @property
     def done(self) -> int:
@@ -116,14 +114,14 @@ class Peer:
         Args:
             listener: takes the new view; called after those that were given before, for as long as this peer lives.
         """
-        self._session.listeners.append(listener)
+        self._session.history.listeners.append(listener)
 
     # Taking part.
 
     def wait_view(self, timeout_s: float | None = None) -> View:
         """Ask for a seat and wait until this peer has it and step 0 is committed. An observer does not wait.
 
-        With a seat it returns at once. All operations, `batches` and `DataParallel` begin with it. While it waits, the
+        With a seat it returns at once. All operations, loaders and `DataParallel` begin with it. While it waits, the
         log says every 10 s what for. Who joins a swarm under way costs the members one change of view.
 
         A script that was told `RemovedFromView` and can do without the steps that it has missed calls this again: the
@@ -143,8 +141,7 @@ class Peer:
             QuorumLost: too many members were gone before step 0.
             ShoalError: this peer has left before it had a seat.
         """
-        self._session.come_back()
-        return self._session.take_seat(timeout_s=timeout_s)
+        return self._session.membership.wait_view(timeout_s)
 
     def barrier(self) -> None:
         """Return when every member has called it: a step of its own, or the end of one begun with `commit=False`.
@@ -158,9 +155,7 @@ class Peer:
             QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on.
             ShoalError: another step is open, or this peer has left.
         """
-        one = np.ones(1, np.int64)
-        self._session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
-        self._session.announce()
+        self._calls.barrier()
 
     def empty(self, *shape: int, dtype: Any = None) -> Any:
         """A torch tensor of undefined elements which other peers of this host read in place.
@@ -277,7 +272,7 @@ class Peer:
         and memory for its result, until the end.
 
         Args:
-            samples: how many this peer adds, for the receipt; None: the slice of `batches`, or, for scripts that do
+            samples: how many this peer adds, for the receipt; None: the slice of a loader, or, for scripts that do
                 not use it, one.
 
         Returns:
@@ -288,48 +283,66 @@ class Peer:
             JoinRefused, JoinTimeout, RegistryError: there is no seat for this peer, as `wait_view`.
             OperationMismatch, OperationInterrupted: at the end of the block, as `all_reduce`.
             QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: the same; the tensors are untouched.
-            ShoalError: another step is open, the batch of `batches` is on a receipt already, or this peer has left.
+            ShoalError: another step is open, the batch of a loader is on a receipt already, or this peer has left.
         """
         return self._calls.step(samples)
 
-    def batches(
-        self, dataset: Any, *, global_batch: int, epochs: int = 1, seed: int = 0, max_local_batch: int | None = None
-    ) -> Iterator[Any]:
-        """This peer's part of each global batch, until `epochs` passes over `dataset` are used up.
+    def loader(
+        self,
+        dataset: Any,
+        *,
+        global_batch: int,
+        epochs: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+        max_local_batch: int | None = None,
+        drop_last: bool = False,
+        **options: Any,
+    ) -> "Loader":
+        """Batches of `dataset`, epoch by epoch: this peer's part of each global batch, loaded by torch's DataLoader.
 
-        The part is fixed when the step before commits, by the members on that step's receipt. A peer that is not on
-        it yet is given two samples that do not count, so that it runs the same loop. Samples that were handed to a
-        peer which is then not on the receipt are handed out again.
+            loader = peer.loader(dataset, global_batch=96, epochs=3, num_workers=2)
+            for epoch in loader.epochs():
+                for batch in loader:
 
-        Sends nothing. Keeps the order of an epoch, 8 bytes per sample of the dataset, and of two at its end.
+        The part is fixed when the step before commits, by the members on that step's receipt: contiguous, of at least
+        two samples, or none where there are too few for all. A peer that is not on it yet, or is given none, has two
+        samples that do not count, so that it runs the same loop. Samples of a peer that is then not on the receipt are
+        the first of the next global batch. So each sample counts exactly once an epoch, as the receipts prove.
+
+        Workers load ahead what this peer would be given if nobody came or went; when somebody does, what they have in
+        hand is thrown away. They stay from epoch to epoch. Sends nothing. Keeps the order of two epochs, 8 bytes per
+        sample of the dataset each. Imports torch.
 
         Args:
-            dataset: anything with a length that can be indexed by an array of indices, or a tuple of such.
-            global_batch: samples per step, over all members.
+            dataset: of map style, with `__len__` and `__getitem__`; the same on every peer, as are `global_batch`,
+                `epochs`, `seed`, `shuffle` and `drop_last`: who differs is told so by the first step.
+            global_batch: samples per step, over all members; a single one that is left of an epoch joins its last.
             epochs: each sample is used exactly once in each.
-            seed: of the order of samples; the same on every peer.
+            seed: of the order of samples.
+            shuffle: False: in the order of the dataset.
             max_local_batch: hand a larger part out in equal micro-batches of at most so many samples. The script calls
                 backward on the mean loss of each. `DataParallel` weights them by their samples, and the last one ends
                 the step, as if the part had been one batch. See `DataParallel.has_committed`.
+            drop_last: leave out what does not fill a global batch at the end of an epoch.
+            options: of `torch.utils.data.DataLoader`: num_workers, collate_fn, pin_memory, worker_init_fn and so on.
 
-        Yields:
-            `dataset[indices]`, or a tuple of these for a tuple: what the dataset makes of an array of int64, a copy
-            where it is an array or a tensor.
+        Returns:
+            A `Loader`: iterating it is one epoch.
 
         Raises:
-            TypeError: `dataset` has no length.
+            TypeError: `dataset` is not of map style, or an option says what a batch is (`batch_size`, `sampler`).
             ValueError: `global_batch`, `epochs`, `max_local_batch` or the length of `dataset` is less than 1.
-            JoinRefused, JoinTimeout, RegistryError, RemovedFromView, QuorumLost: as `wait_view`, which it calls first.
-            OperationMismatch, ReplicasDiverged, StepTimeout: a backward pass has raised, and the step that it had begun
-                cannot be taken back.
-            ShoalError: a batch was asked for before the step of the last one was committed, or a micro-batch had no
-                backward pass.
+            JoinRefused: the swarm has another loader in its place.
+            ShoalError: there is a loader of the same arguments already.
         """
-        if max_local_batch is not None and max_local_batch < 1:
-            raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
-        self.wait_view()
-        sampler = ElasticSampler(num_samples=length(dataset), global_batch=global_batch, epochs=epochs, seed=seed)
-        return self._session.share.batches(dataset, sampler, self._session.begin_batch, max_local_batch)
+        from .data.loader import Loader, Script
+
+        session = self._session
+        script = Script(self.peer_id, session.share, self.wait_view, session.begin_batch)
+        settings = {"global_batch": global_batch, "epochs": epochs, "seed": seed, "shuffle": shuffle}
+        settings["drop_last"] = drop_last
+        return Loader(script, dataset, max_local_batch=max_local_batch, options=options, **settings)
 
     def leave(self) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent.
@@ -353,9 +366,4 @@ class Peer:
 
     def _defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        return self._session.defer(interruption)
-
-    def _view(self) -> View:
-        if self._session.view is None:
-            raise ShoalError("this peer has no seat yet: call wait_view, or construct p2p.DataParallel, first")
-        return self._session.view
+        return self._session.membership.defer(interruption)

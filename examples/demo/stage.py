@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from p2p.host.entry import Entry, parse_entry
 from p2p.host.processes import process_start
-from p2p.host.registry import Entry, parse_entry
-from p2p.launch.launcher import die_with_parent
+from p2p.launch.children import die_with_parent
 from p2p.step.receipts import Moment, Receipt, read_moments, read_receipts
 
 from .verdict import Run, member_ids

@@ -19,7 +19,8 @@ from rich.progress import Progress
 
 from p2p.errors import LaunchError, ShoalError
 from p2p.host.registry import default_home
-from p2p.launch.launcher import LaunchConfig, Launcher
+from p2p.launch.config import LaunchConfig
+from p2p.launch.launcher import Launcher
 
 from .machine import machine
 from .plan import SOCKETS, Plan

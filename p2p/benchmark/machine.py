@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from p2p.launch.launcher import num_usable_cores
+from p2p.launch.config import num_usable_cores
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("shoal", "numpy", "pyzmq", "torch")

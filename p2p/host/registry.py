@@ -8,11 +8,7 @@ Each peer of a swarm keeps one entry in `<home>/<swarm>/`, beside its two socket
 
 An entry is written before its sockets are bound, so an entry names whatever a crash leaves behind. It counts
 as long as its process lives, which the kernel decides: same host, same pid, same start time. Who enters and
-finds no living process founds the swarm; everybody else joins.
-
-The role in an entry tells what its owner's death costs. A founder that died before any view was agreed took
-nothing along, so a joiner may found in its place. A peer in an agreed view says "member"; when the last
-member is dead, so is the swarm's state, and no joiner may pretend otherwise.
+finds no living process founds the swarm; everybody else joins. What follows from the roles: entry.py.
 
 Left out: other hosts, which seeds.py calls; containers that share the folder but not the pid namespace. Linux only.
 """
@@ -25,8 +21,7 @@ import secrets
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields, replace
-from enum import StrEnum
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -37,54 +32,13 @@ from gossip import Member
 from ..errors import RegistryError
 from ..version import ONE_VERSION, VERSION
 from .acceptor_page import record_path
+from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, Role, all_wait, parse_entry
 from .folders import check_socket_path, locked, make_private
 from .processes import process_start, read_host
 
 logger = logging.getLogger(__name__)
 
-HEX_NAME: Final = re.compile(r"[0-9a-f]{16}")
 SWARM_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
-ENTRY_MAX_BYTES: Final = 16 * 1024
-
-
-class Role(StrEnum):
-    """What this peer is to the swarm; the module's docstring says what follows from it."""
-
-    FOUNDER = "founder"
-    JOINER = "joiner"
-    MEMBER = "member"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """What a peer says of itself in the registry.
-
-    Attributes:
-        incarnation: nanoseconds; with `peer_id` the identity of a member.
-        process_start: clock ticks from boot to the start of `pid`; tells it from a later process with the
-            same number.
-        remote_control_address, remote_data_address: for peers of other hosts; empty: there are none.
-        network: as in `tcp.TcpOptions`.
-        host: who has the same sees the same processes under the same numbers; see `read_host`.
-        version: of the wire. Later versions may add fields here, and take none away, so that all can tell who lives.
-    """
-
-    swarm: str
-    peer_id: str
-    incarnation: int
-    role: Role
-    control_address: str
-    data_address: str
-    pid: int
-    process_start: int
-    host: str
-    remote_control_address: str = ""
-    remote_data_address: str = ""
-    network: str = "lan"
-    version: int = VERSION
-
-
-FIELD_TYPES: Final = {field.name: str if field.type is Role else field.type for field in fields(Entry)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,24 +293,3 @@ def default_home(environ: Mapping[str, str]) -> Path:
         # It warns that the fallback under /tmp may not be private; `make_private` does not rely on it.
         warnings.simplefilter("ignore")
         return platformdirs.user_runtime_path("shoal")
-
-
-def parse_entry(text: bytes) -> Entry:
-    """Read one entry, of any version. Raises ValueError for anything else, saying what is wrong."""
-    try:
-        values = json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if isinstance(values, dict) and values.setdefault("version", 1) != VERSION:  # version 1 did not say so
-        values = {name: value for name, value in values.items() if name in FIELD_TYPES}
-    if not isinstance(values, dict) or values.keys() != FIELD_TYPES.keys():
-        raise ValueError(f"the fields must be {', '.join(FIELD_TYPES)}")
-    for name, kind in FIELD_TYPES.items():
-        if type(values[name]) is not kind:
-            raise ValueError(f"{name} is {values[name]!r}")
-    return Entry(**{**values, "role": Role(values["role"])})
-
-
-def all_wait(entries: tuple[Entry, ...]) -> bool:
-    """Whether nobody among `entries` has founded, or is a member of, anything."""
-    return all(entry.role is Role.JOINER for entry in entries)

@@ -18,8 +18,9 @@ from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..config import LoopConfig
 from ..errors import RegistryError, RemoteProtocolError, ShoalError
-from ..host.registry import Registry, Role
-from ..memory.shared_runner import RunState, SharedRunner
+from ..host.entry import Role
+from ..host.registry import Registry
+from ..memory.shared_runner import RunState
 from ..net.frames import Delivery, Frames, Segment, Taken
 from ..net.parcels import Packer
 from ..net.transport import Polled
@@ -92,6 +93,7 @@ class Loop:
                 segment_bytes=config.segment_bytes,
             )
         )
+        self.shared = self._carrier.shared
         self._next_link_check = self._tick_at = 0.0
         self._keeps_memory = False
 
@@ -187,10 +189,6 @@ class Loop:
         """Wait for the sockets."""
         return self.resources.transport.poll(timeout_s)
 
-    def shared(self) -> SharedRunner | None:
-        """What runs over the memory of others."""
-        return self._carrier.shared()
-
     def advance(self) -> RunState:
         """Go on with what runs, and see what the others have finished."""
         try:
@@ -200,7 +198,9 @@ class Loop:
             return RunState.IDLE
         if effects:
             self._carrier.carry_out(effects)
-        runner = self._carrier.shared() if self.core.has_finished else None
+        if state is RunState.WAITING:
+            return state  # nobody else has finished the step
+        runner = self.shared() if self.core.has_finished else None
         if runner is not None and (seen := runner.all_finished()) is not None:
             self._carrier.carry_out(self._carrier.see(*seen))
         return state

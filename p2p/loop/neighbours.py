@@ -15,8 +15,9 @@ from gossip.effects import Effect
 from gossip.messages import AcceptorRecord
 
 from ..host.acceptor_page import RecordReader
+from ..host.entry import Entry
 from ..host.processes import process_start
-from ..host.registry import Entry, Registry
+from ..host.registry import Registry
 from ..net.frames import RECORD_CODEC
 from ..net.transport import Transport
 

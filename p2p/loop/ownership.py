@@ -28,6 +28,8 @@ class Drive(Enum):
 
 
 INTERRUPTIBLE = (Drive.NOTHING, Drive.WAIT)
+SHIELDED = {Drive.NOTHING: Drive.SHIELDED, Drive.WAIT: Drive.TURN}
+"""What becomes of those; all others are busy already."""
 
 
 class DriveLock:
@@ -107,10 +109,16 @@ class DriveLock:
         if self._drive is Drive.WAIT:
             self._drive = Drive.TURN
 
-    def shield(self, is_on: bool) -> None:
-        """For the training thread: no handler raises in between."""
-        self._drive = Drive.SHIELDED if is_on else Drive.NOTHING
-        if self._deferred is not None and not is_on:
+    def shield(self) -> Drive:
+        """For the training thread: no handler raises until `unshield`, which is given what this returns."""
+        before = self._drive
+        self._drive = SHIELDED.get(before, before)
+        return before
+
+    def unshield(self, before: Drive) -> None:
+        """As it was: the training thread may drive, and a handler in its wait have posted something."""
+        self._drive = before
+        if self._deferred is not None and not self.is_busy:
             self._raise_deferred()
 
     def defer(self, interruption: BaseException) -> bool:

@@ -88,13 +88,13 @@ class Reactor:
 
     def post(self, command: Callable[[], None]) -> None:
         """Have `command` run by the loop thread, soon."""
-        self.drive_lock.shield(True)
+        before = self.drive_lock.shield()
         try:
             self._commands.put(command)
             self.drive_lock.post()
             self._wake()
         finally:
-            self.drive_lock.shield(False)
+            self.drive_lock.unshield(before)
 
     def call(self, *commands: Callable[[], None], timeout_s: float) -> Notice:
         """Run `commands` and then the loop itself in the calling thread, until it has something to say.

@@ -8,7 +8,8 @@ from gossip import Member
 
 from ..config import LoopConfig
 from ..host.acceptor_page import RecordPage
-from ..host.registry import Entry, Registry
+from ..host.entry import Entry
+from ..host.registry import Registry
 from ..memory.host_memory import HostMemory
 from ..net.frames import RECORD_CODEC
 from ..net.listener import TcpListeners

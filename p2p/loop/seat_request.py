@@ -7,7 +7,8 @@ from gossip.effects import Effect
 
 from ..config import LoopConfig
 from ..errors import RegistryError
-from ..host.registry import Registry, Role
+from ..host.entry import Role
+from ..host.registry import Registry
 from .seeds import Seeds
 
 RUN_IS_OVER = (

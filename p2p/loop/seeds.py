@@ -12,7 +12,7 @@ from typing import Final, Self
 from gossip import Core, Policy
 
 from ..config import LoopConfig
-from ..host.registry import Role
+from ..host.entry import Role
 from ..net.frames import Frames
 from ..net.links import Verdict
 from ..net.transport import Transport

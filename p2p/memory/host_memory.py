@@ -14,9 +14,10 @@ from gossip import Member, View
 from .arena import REGIONS_OFFSET, Arena, ArenaError, Mapping, MappingRefused, Memory, Region, Slots
 from .board import IS_ORDERED, tag_of
 from .doorbell import Doorbell
-from .exchange import VIEW_SHIFT
 from .operands import RankInView
-from .shared_runner import PIECES, Pieces, SharedRunner
+from .progress import VIEW_SHIFT
+from .shared_run import PIECES, Pieces
+from .shared_runner import SharedRunner
 
 logger = logging.getLogger("p2p")
 

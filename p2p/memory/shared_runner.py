@@ -4,40 +4,25 @@ They run one after the other, in the order in which they were submitted, each in
 does not lie in the arena of this peer is copied there, piece by piece, into *slots* that take turns: a slot is written
 again only after all ranks have begun the piece after the one that it was for, and nobody reads it any more. So
 operations of any length need little of the arena. The first piece has `Pieces.first_bytes`, and with it each rank says
-how long the next may be: `Pieces.long_bytes` where nothing has to be copied anywhere. A piece of a gather is the same
-part of the input of each rank.
+how long the next may be: `Pieces.long_bytes` where nothing has to be copied anywhere.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
-from typing import Final, NamedTuple, Protocol
+from typing import Protocol
 
 import xxhash
 
-from collectives import Array, Awaited, Outgoing, Reduction, carried, reducer, scale
+from collectives import Array, Awaited, Outgoing, Reduction, reducer
 from collectives.program import Program
 
 from .arena import Arena, Memory, Region, Slots
 from .board import Finished
-from .exchange import DigestFunction, Exchange
+from .exchange import Exchange
 from .operands import OwnOperands, RankInView
-
-
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """How long pieces are: the same at all members of a view."""
-
-    first_bytes: int = 4 << 20
-    """The first one of an operation, and any of which something has to be copied into a slot, or out of one."""
-
-    long_bytes: int = 64 << 20
-
-
-PIECES: Final = Pieces()
-"""Of the protocol (PROTOCOL.md)."""
+from .shared_run import PIECES, Pieces, SharedRun
 
 
 class RunState(Enum):
@@ -48,22 +33,6 @@ class RunState(Enum):
     """Go on at once, as soon as others were heard."""
     WAITING = auto()
     """Others have to do something first."""
-
-
-class Piece(NamedTuple):
-    """What is done of an operation in one go.
-
-    Attributes:
-        program: of this rank.
-        of_input: the part of the input.
-        result: where the result of the piece lies.
-        places: of the ranks' inputs in `result`, for a gather.
-    """
-
-    program: Program
-    of_input: slice
-    result: Array
-    places: tuple[slice, ...] | None
 
 
 class SharedTask(Protocol):
@@ -77,98 +46,6 @@ class SharedTask(Protocol):
     result: Array
 
     def program(self, num_bytes: int) -> Program: ...
-
-
-class SharedRun:
-    """One operation over shared memory.
-
-    Attributes:
-        done: the result is complete.
-        fingerprint: what all ranks must have in common; 16 bytes.
-        digest_of: digests each chunk of the next piece, if not each for itself: of a gather, whose chunks are the
-            inputs of the ranks, together with the pieces before.
-    """
-
-    def __init__(
-        self,
-        program_of: Callable[[int], Program],
-        fingerprint: bytes,
-        input: Array,
-        result: Array,
-        reduction: Reduction,
-        *,
-        weight: float | None = None,
-        checked: int = 0,
-    ) -> None:
-        """Nothing is read or written before the first piece.
-
-        Args:
-            program_of: a program of this rank for so many bytes.
-            fingerprint: as above.
-            input: one-dimensional, contiguous; only read.
-            result: likewise, memory of its own; for a gather `input` of each rank, one behind the other.
-            reduction: what becomes of the inputs.
-            weight: the input is multiplied by it first; 0 makes zeros of anything.
-            checked: of the chunks, in turns, which one this rank digests as it holds it.
-        """
-        self.fingerprint = fingerprint
-        self.done = False
-        self.checked = checked
-        self._program_of, self._weight = program_of, weight
-        self.reduction, self.dtype = reduction, input.dtype
-        self._raw, self.input, self.result = input, carried(input), carried(result)
-        self._start = self._stop = 0
-        self._digests: list[bytes] = []
-        is_gather = self.input.size < self.result.size
-        self._inputs = range(0, self.result.size, self.input.size) if is_gather else None
-        self.digest_of: list[DigestFunction] | None = None
-        if self._inputs is not None:
-            self.digest_of = [_running_digest() for _ in self._inputs]
-
-    def piece(self, num_bytes: int) -> Piece:
-        """The next piece, of so many bytes of the input at most."""
-        self._stop = min(self._start + num_bytes // self.input.itemsize, self.input.size)
-        of_input = slice(self._start, self._stop)
-        program = self._program_of((self._stop - self._start) * self.input.itemsize)
-        if self._inputs is None:
-            return Piece(program, of_input, self.result[of_input], None)
-        places = tuple([slice(start + self._start, start + self._stop) for start in self._inputs])
-        return Piece(program, of_input, self.result, places)
-
-    def fill(self, of_input: slice, slot: Array) -> None:
-        """Write a piece of what this rank adds into `slot`."""
-        if self._weight is None:
-            slot[:] = self.input[of_input]
-        elif self._weight == 0:
-            slot.fill(0)  # not 0 x input, which may be NaN
-        else:
-            scale(self._raw[of_input], self._weight, slot.view(self._raw.dtype))
-
-    @property
-    def is_raw(self) -> bool:
-        """Whether what this rank adds is its input as it is."""
-        return self._weight is None
-
-    def end_piece(self, digests: Sequence[bytes]) -> None:
-        """The piece is complete, with these digests of its chunks."""
-        if self._inputs is not None:
-            self._digests.clear()  # they cover the pieces before, too
-        self._digests += digests
-        self._start = self._stop
-        self.done = self._stop == self.input.size
-
-    def digest(self) -> bytes:
-        """The digests of all chunks of the result, in order.
-
-        A sum has the chunks of each piece, so beyond the first piece they depend on the pieces; by messages it has
-        those of the whole. A gather has the input of each rank, as by messages, however long it is.
-        """
-        return b"".join(self._digests)
-
-    def missing(self, late: Sequence[int], piece_bytes: int) -> tuple[Awaited, ...]:
-        """Who is waited for, with which of the pieces, if all were of `piece_bytes`."""
-        piece, num_pieces = (-(-size * self.input.itemsize // piece_bytes) for size in (self._start, self.input.size))
-        return tuple(Awaited(rank, 0, piece, max(1, num_pieces)) for rank in late)
 
 
 class SharedRunner:
@@ -201,6 +78,7 @@ class SharedRunner:
         self._pieces = pieces
         self._arena, (self._inputs, self._result), self._in_view = arena, slots, in_view
         self._exchange = Exchange(memories, in_view, ring, digest=xxhash.xxh3_128_digest)
+        self._progress = self._exchange.progress
         self._reducer = cache(reducer)
         self.outgoing: list[tuple[int, Outgoing]] = []
         self._runs: list[SharedRun] = []
@@ -245,7 +123,7 @@ class SharedRunner:
         """Who is waited for; nobody before its turn."""
         run = self._runs[index]
         is_first = bool(self._queue) and self._queue[0] is run and self._is_open
-        return run.missing(self._exchange.late(), self._pieces.first_bytes) if is_first else ()
+        return run.missing(self._progress.late(), self._pieces.first_bytes) if is_first else ()
 
     def end_step(self) -> None:
         self._runs.clear()
@@ -262,7 +140,7 @@ class SharedRunner:
         if self.is_broken:
             return RunState.IDLE
         if not self._queue:
-            return RunState.WAITING if self._announced is not None and self._exchange.late() else RunState.IDLE
+            return RunState.WAITING if self._announced is not None and self._progress.late() else RunState.IDLE
         try:
             return self._advance(self._queue[0])
         except BaseException:
@@ -273,7 +151,7 @@ class SharedRunner:
         if not self._is_open:
             self._begin(run)
         if not self._exchange.advance():
-            return RunState.WAITING if self._exchange.late() else RunState.BUSY
+            return RunState.WAITING if self._progress.late() else RunState.BUSY
         self._is_open = False
         run.end_piece(self._exchange.digests)
         if run.done:
@@ -313,7 +191,7 @@ class SharedRunner:
 
         Once, when all show it; without those that are in another view. None: not yet.
         """
-        if (announced := self._announced) is None or self._exchange.late():
+        if (announced := self._announced) is None or self._progress.late():
             return None
         self._announced = None
         return announced.digests, self._exchange.finished(announced.step)
@@ -323,31 +201,20 @@ class SharedRunner:
     @property
     def spins(self) -> bool:
         """Whether to look again before sleeping."""
-        return self._exchange.spins
+        return self._progress.spins
 
     def is_over(self) -> bool:
         """Whether what is waited for has come."""
-        return not self._exchange.late()
+        return not self._progress.late()
 
     def waited(self, *, is_long: bool) -> None:
         """A wait is over, or longer than a spin."""
-        self._exchange.waited(is_long=is_long)
+        self._progress.waited(is_long=is_long)
 
     def doze(self) -> bool:
         """Have the others ring; False if there is nothing to wait for any more."""
-        return self._exchange.doze()
+        return self._progress.doze()
 
     def wake(self) -> None:
         """Nobody needs to ring."""
-        self._exchange.wake()
-
-
-def _running_digest() -> DigestFunction:
-    """Digests what it was given so far, as if it had come in one go."""
-    digest = xxhash.xxh3_128()
-
-    def add(data: memoryview) -> bytes:
-        digest.update(data)
-        return digest.digest()
-
-    return add
+        self._progress.wake()

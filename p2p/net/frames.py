@@ -100,8 +100,10 @@ class Frames:
             parameters=finish.state_digest or NO_DIGEST,
         )
 
-    def send_segment(self, sequence: int, fingerprint: bytes, outgoing: Outgoing) -> None:
-        """Send a segment of an operation to a rank."""
+    def send_segment(self, view_number: int, sequence: int, fingerprint: bytes, outgoing: Outgoing) -> None:
+        """Send a segment of an operation to a rank of that view; nothing if another one is installed."""
+        if view_number != self._stamp.number:
+            return
         group = 0
         header = SegmentHeader(
             self._rank, group, self._view, sequence, outgoing.transfer, outgoing.segment, fingerprint

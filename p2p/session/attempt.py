@@ -7,7 +7,7 @@ loop then has the number of an older attempt, and is void.
 from typing import Final
 
 from ..errors import ShoalError
-from ..memory.shared_runner import PIECES
+from ..memory.shared_run import PIECES
 from ..step.operation import ROUND_ONCE, Operation
 
 EARLY: Final = "results were handed out before their commit"

@@ -13,8 +13,9 @@ import numpy as np
 
 from collectives import ALGORITHMS, Array, carried, check_reduction
 
+from ..data.share import count_samples
 from ..errors import ShoalError
-from ..step.collective import AllGather, AllReduce
+from ..step.collective import AllReduce, Barrier
 from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
 from .session import Session
@@ -65,10 +66,10 @@ class ScriptStep:
 
     def __init__(self, session: Session, what: str) -> None:
         """Open it; `what` is told to who opens another one before it is over."""
-        session.take_seat()
+        session.membership.take_seat()
         session.open_step(what)
         session.show_state()
-        self.number = session.done + 1
+        self.number = session.history.done + 1
         self.is_open = True
         self._session = session
         self._calls: list[AllReduceCall] = []
@@ -87,7 +88,7 @@ class ScriptStep:
             self._is_committed = True
             for call in self._calls:
                 call.hand_out()
-            self._session.announce()
+            self._session.history.announce()
         elif not self._is_committed:
             raise ShoalError(f"step {self.number}, of which this operation was one, was given up: call it again")
 
@@ -162,12 +163,18 @@ class Calls:
         else:
             self._session.run_alone(call.operation)
             call.hand_out()
-            self._session.announce()
+            self._session.history.announce()
         return None
 
     def _new(self, array: Array) -> Array:
         """Memory for a result, while others of the same size are open."""
         return self._session.empty(array.size, array.dtype)
+
+    def barrier(self) -> None:
+        """See `Peer.barrier`."""
+        one = np.ones(1, np.int64)
+        self._session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
+        self._session.history.announce()
 
     @contextmanager
     def step(self, samples: int | None) -> Iterator[Step]:
@@ -175,7 +182,7 @@ class Calls:
         if samples is not None and samples < 0:
             raise ValueError(f"the number of samples must be at least 0, is {samples}")
         share = self._session.share
-        counts = count_samples(share.slice if samples is None else (UNKNOWN_SAMPLE, samples))
+        counts = share.operation() if samples is None else count_samples((UNKNOWN_SAMPLE, samples, samples))
         step = self._block = ScriptStep(self._session, BY_HAND)
         try:
             self._session.submit(counts)
@@ -188,9 +195,3 @@ class Calls:
         step.commit()
         if samples is None:
             share.spend()
-
-
-def count_samples(slice: tuple[int, int]) -> Operation:
-    """Operation 0 of a step: who adds which samples, and how many."""
-    counts = np.array(slice, np.int64)
-    return Operation(AllGather(is_counts=True), counts, counts, counts.shape, "one-shot")

@@ -41,11 +41,11 @@ class Incarnations:
             raise removed
         logger.warning("%s; this peer, %s, comes back", removed.reason, former.peer_id)
         former.end_incarnation()
-        former.reactor.drive_lock.shield(True)
+        before = former.reactor.drive_lock.shield()
         try:
             self.loop = Loop(self._registry, self._config, former)
             self.loop.reactor.start()
         finally:
-            former.reactor.drive_lock.shield(False)
+            former.reactor.drive_lock.unshield(before)
         if self.loop.is_alone:
             raise removed

@@ -43,8 +43,10 @@ class Mismatches:
         """A segment of `source` carries another fingerprint than ours: whom to tell what we have called."""
         ours = Abort(submission.step, index, submission.operations[index].describe())
         is_private = self.is_fresh(self._me) or self.is_fresh(source)
-        told = (source,) if is_private else view.members
-        return [Send(member, ours, view.stamp) for member in told if member != self._me]
+        return self._tell((source,) if is_private else view.members, view, ours)
+
+    def _tell(self, members: Iterable[Member], view: View, ours: Abort) -> list[Send]:
+        return [Send(member, ours, view.stamp) for member in members if member != self._me]
 
     def hear(self, view: View, submission: Submission | None, step: int, source: Member, abort: Abort) -> list[Send]:
         """`source` says what it has called in `step`, the open one: whom to answer."""
@@ -56,14 +58,15 @@ class Mismatches:
         ours = None if self.is_fresh(self._me) or submission is None else _ours(submission, abort.operation)
         return [] if ours is None or ours.fingerprint == abort.fingerprint else [Send(source, ours, view.stamp)]
 
-    def find(self, submission: Submission) -> tuple[Abort, str] | None:
-        """An operation of the step that somebody calls differently: our side of it, and both sides in words."""
+    def find(self, view: View, submission: Submission) -> tuple[str, list[Send]] | None:
+        """An operation of the step that somebody calls differently: both sides in words, and ours for all members."""
         for index, sides in self.heard.items():
             ours = _ours(submission, index)
             for source, theirs in sides.items():
                 if ours is not None and theirs != ours.fingerprint:
                     both = f"{ours.fingerprint} at peer {self._me}, {theirs} at peer {source}"
-                    return ours, f"operation {index} of step {submission.step} is {both}"
+                    reason = f"operation {index} of step {submission.step} is {both}"
+                    return reason, self._tell(view.members, view, ours)
         return None
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gossip import NO_VIEW, Core, Envelope, Member, Phase, Policy, Stamp, State, View
 from gossip.effects import Effect, Send, WriteRecord
+from gossip.given_up import Cause
 from gossip.messages import (
     Accept,
     Accepted,
@@ -118,9 +119,7 @@ commands = st.one_of(
     st.tuples(st.just("heard"), member),
     st.tuples(st.just("meet"), claims),
     st.tuples(st.just("submitted"), numbers, numbers, numbers),
-    st.tuples(st.just("withdraw"), numbers, st.booleans()),
-    st.tuples(st.just("abort"), numbers, of(str)),
-    st.tuples(st.just("void"), numbers, of(str)),
+    st.tuples(st.just("give_up"), numbers, of(Cause), of(str), st.booleans()),
     st.tuples(st.just("handed_out"), st.integers(0, 5)),
     st.tuples(st.just("fed"), numbers, octets, octets),
     st.tuples(st.just("finished"), octets, octets),
@@ -158,8 +157,8 @@ def command(peer: Core, now: float, name: str, *arguments: Any) -> list[Effect]:
         case "handed_out":
             peer.handed_out(*arguments)
             return []
-        case "withdraw":
-            return peer.withdraw(now, arguments[0], interrupts=arguments[1])
+        case "give_up":
+            return peer.give_up(now, *arguments[:-1], is_told=arguments[-1])
     effects: list[Effect] = getattr(peer, name)(now, *arguments)
     return effects
 

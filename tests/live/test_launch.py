@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from p2p.launch.launcher import LINE_MAX_BYTES, LinePrefixer, prefix, run_exit_code
-
 ROOT = Path(__file__).parents[2]
 
 Shoal = Callable[..., subprocess.Popen[str]]
+
+pytestmark = pytest.mark.light
 
 WAIT_TO_LEAVE = """
 import os, signal, sys
@@ -37,7 +37,8 @@ while True:
 WITHOUT_GRACE = """
 import os, sys
 from pathlib import Path
-from p2p.launch.launcher import LaunchConfig, Launcher
+from p2p.launch.config import LaunchConfig
+from p2p.launch.launcher import Launcher
 config = LaunchConfig(script=Path(sys.argv[1]), num_peers=1, grace_s=0.05)
 sys.exit(Launcher(config, environ=os.environ, stdout=1, stderr=2).run())
 """
@@ -128,24 +129,6 @@ def test_bytes_that_are_no_text_are_replaced(shoal: Shoal, script: Callable[[str
     assert (code, stdout) == (0, ["[0] a\ufffd\u00e9b"])
 
 
-def test_a_line_without_end_is_passed_on_in_pieces() -> None:
-    prefixer = LinePrefixer("> ")
-    assert prefixer.feed(b"x" * (LINE_MAX_BYTES - 1)) == b""
-    assert prefixer.feed(b"x") == b"> " + b"x" * LINE_MAX_BYTES + b"\n"
-    assert prefixer.close() == b""
-
-
-def test_a_terminal_gets_colours_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    controller, terminal = os.openpty()
-    reader, pipe = os.pipe()
-    assert re.fullmatch(r"\x1b\[\d+m\[3\] \x1b\[0m", prefix(3, terminal))
-    assert prefix(3, pipe) == "[3] "
-    for descriptor in (controller, terminal, reader, pipe):
-        os.close(descriptor)
-
-
 PRINT_ENVIRONMENT = """
 import os
 names = ["SHOAL_HOME", "SHOAL_SWARM", "SHOAL_MIN_PEERS", "SHOAL_RECEIPTS", "SHOAL_LAUNCH_INDEX"]
@@ -168,24 +151,6 @@ def test_options_after_the_script_belong_to_the_script(shoal: Shoal, script: Cal
     path = script("import sys; print(sys.argv[1:])")
     code, stdout, _ = outcome(shoal("-n", "1", path, "-n", "7", "--help", "--swarm=x", "--", "-"))
     assert (code, stdout) == (0, ["[0] ['-n', '7', '--help', '--swarm=x', '--', '-']"])
-
-
-@pytest.mark.parametrize(
-    ("return_codes", "ended_by", "expected"),
-    [
-        ([0, 0], None, 0),
-        ([-9, 0, -11], None, 0),
-        ([0, 3, 1], None, 3),
-        ([-9, 1], None, 1),
-        ([-9, -15], None, 137),
-        ([0, 0], signal.SIGINT, 130),
-        ([-9, 1], signal.SIGTERM, 143),
-    ],
-)
-def test_the_exit_code_of_a_run_follows_from_its_peers(
-    return_codes: list[int], ended_by: int | None, expected: int
-) -> None:
-    assert run_exit_code(return_codes, ended_by) == expected
 
 
 def test_a_script_that_raises_fails_the_run_and_is_named(shoal: Shoal, script: Callable[[str], str]) -> None:

@@ -30,6 +30,7 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
 """
 
 
+@pytest.mark.light
 @pytest.mark.parametrize("algorithm", ["one-shot", "ring"])
 @pytest.mark.parametrize("arena_bytes", [1 << 30, 0], ids=["memory", "sockets"])
 def test_an_operation_that_only_some_call_raises_on_every_peer(swarm: Swarm, arena_bytes: int, algorithm: str) -> None:

@@ -64,7 +64,8 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
     say("from", peer.done, peer.rank, peer.world_size)
     wish, word = np.zeros(1, np.int64), ""
     every = 7 if "often" in sys.argv else 100
-    for x in peer.batches(data, global_batch=12, epochs=10**6, seed=3):
+    loader = peer.loader(data, global_batch=12, epochs=10**6, seed=3)
+    for x in (x for _ in loader.epochs() for x in loader):
         loss = functional.mse_loss(parallel(x), x)
         optimizer.zero_grad()
         loss.backward()
@@ -137,7 +138,7 @@ def check_receipts(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
             assert known.setdefault(receipt.step, receipt) == receipt
     steps = sorted(known)
     assert steps == list(range(len(steps)))
-    parts = [(e.first_sample, e.num_samples) for s in steps for e in known[s].contributions if e.first_sample >= 0]
+    parts = [part for s in steps for e in known[s].contributions for part in e.samples]
     counted = sorted(p for first, number in parts for p in range(first, first + number))
     assert len(set(counted)) == len(counted) and counted[-1] - len(counted) < 12 * 4, "but for what the last step lost"
     return [known[step] for step in steps]

@@ -25,7 +25,7 @@ error that shoal raises on purpose is a `ShoalError`."""
 
 SECTIONS: Final = {
     "Taking part": ("join", "Peer", "Step", "Handle"),
-    "Training": ("DataParallel", "Stateful"),
+    "Training": ("DataParallel", "Loader", "Stateful"),
     "What a peer sees": ("View", "Member", "Receipt", "Contribution"),
     "Settings": ("PeerConfig", "TcpOptions"),
 }
@@ -137,7 +137,7 @@ def say_default(default: object, factory: Any) -> str:
 
 def parameters(value: Any) -> list[str]:
     """As they stand between parentheses, `*` included."""
-    hints = get_type_hints(vars(value)["__init__"] if isinstance(value, type) else value)
+    hints = get_type_hints(vars(value)["__init__"] if isinstance(value, type) else value, localns=exported())
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
     factories = {field.name: field.default_factory for field in fields if callable(field.default_factory)}
     texts: list[str] = []
@@ -157,7 +157,7 @@ def parameters(value: Any) -> list[str]:
 
 def returned(function: Any) -> str:
     """What a call gives; of a generator that is a context manager, this."""
-    text = say(get_type_hints(function)["return"])
+    text = say(get_type_hints(function, localns=exported())["return"])
     return re.sub("^Iterator", "AbstractContextManager", text) if hasattr(function, "__wrapped__") else text
 
 

@@ -17,7 +17,8 @@ from p2p.step import effects as sx
 
 from .mutant import Mutant, mutant
 from .peer import Peer
-from .training import NUM_OPERATIONS, Part, TokenRunner, Training
+from .token_runner import Part, TokenRunner
+from .training import NUM_OPERATIONS, Training
 
 # Finish and commit.
 
@@ -107,7 +108,7 @@ def _feed_what_is_finished(original: Callable[[Peer, sx.Finish], None]) -> Calla
         self.training.results[effect.step] = effect.digest
         for member in self.core._next.admission.followers(self.now()):
             if feeder_of(member, view) == self.member:
-                self._feed(Feed(member, effect.step, before, gossip.levels.chain(before, made)))
+                self.catch_up.feed(Feed(member, effect.step, before, gossip.levels.chain(before, made)))
         del self.training.results[effect.step]
 
     return finish
@@ -122,13 +123,13 @@ def _take_in_unfenced(original: Callable[[Peer, Part], None]) -> Callable[[Peer,
 
 
 def _read_without_board(self: TokenRunner, rank: int, part: Part) -> None:
-    self._add(part.region, rank, self._training.memory_of(part.sender).read(part.region)[0])
+    self._add(part.region, rank, self._world.peers[part.sender].arena.read(part.region)[0])
 
 
 def _free_at_the_end_of_an_operation(original: Callable[[Training], None]) -> Callable[[Training], None]:
     def finishes(self: Training) -> None:
         original(self)
-        self._inputs = {}
+        self.inputs = {}
 
     return finishes
 

@@ -12,7 +12,7 @@ from tests.simulation import Failure
 
 from .peer import Peer
 from .stage import Frame, Scenarios, Stage
-from .training import Part
+from .token_runner import Part
 
 COUNTEREXAMPLES = Scenarios()
 scenario = COUNTEREXAMPLES.named
@@ -23,7 +23,7 @@ def _lacks_result_of(stage: Stage, name: str, sender: str) -> Callable[[Member, 
     step = stage.peer(name).done + 1
 
     def holds(source: Member, target: Member, frame: Frame) -> bool:
-        is_last = isinstance(frame, Part) and (frame.step, frame.operation) == (step, 1)
+        is_last = isinstance(frame, Part) and (frame.step, frame.region[1]) == (step, 1)
         return is_last and (source.peer_id, target.peer_id) == (sender, name)
 
     return holds

@@ -8,8 +8,9 @@ from gossip.view import Policy
 from p2p.step.transitions import Stage as StepStage
 from tests.simulation import Failure
 
+from .catchup import Fed, Snapshot
 from .stage import Scenarios, Stage
-from .training import Fed, Part, Snapshot
+from .token_runner import Part
 
 STORIES = Scenarios()
 scenario = STORIES.named

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.simulation import Failure, Outcome, Simulation
 from .faults import Faults
 from .mutant import Mutant, without
 from .plan import FAULTS, PLOTS
+from .pool import pool
 
 NUM_SEEDS = 200
 
@@ -91,7 +91,7 @@ def attempt(seed: int) -> Outcome | Failure:
 def outcomes() -> dict[int, Outcome | Failure]:
     """All runs, on all cores."""
     seeds = [*range(NUM_SEEDS), *FOUND]
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+    with pool() as executor:
         return dict(zip(seeds, executor.map(attempt, seeds, chunksize=4), strict=True))
 
 

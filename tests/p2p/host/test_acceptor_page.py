@@ -34,7 +34,8 @@ from p2p.host.acceptor_page import (
     record_path,
     unpack_page,
 )
-from p2p.host.registry import Registry, Role
+from p2p.host.entry import Role
+from p2p.host.registry import Registry
 from p2p.net.wire import Codec
 from p2p.version import VERSION
 

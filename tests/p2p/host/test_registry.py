@@ -11,16 +11,12 @@ from pathlib import Path
 import pytest
 
 from p2p.errors import RegistryError
+from p2p.host.entry import Entry, Role, parse_entry
 from p2p.host.folders import acquire, make_private
 from p2p.host.processes import process_start
-from p2p.host.registry import (
-    Entry,
-    Registry,
-    Role,
-    default_home,
-    parse_entry,
-)
+from p2p.host.registry import Registry, default_home
 from p2p.version import VERSION
+from tests.p2p.host.entries import enter_and_die, registry, socket_paths
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
@@ -28,26 +24,6 @@ A, B, C = "a" * 16, "b" * 16, "c" * 16
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
-
-
-def registry(home: Path) -> Registry:
-    return Registry(home, "pond", lock_timeout_s=5.0)
-
-
-def socket_paths(entry: Entry) -> list[Path]:
-    return [Path(address.removeprefix("ipc://")) for address in (entry.control_address, entry.data_address)]
-
-
-def enter_and_die(home: Path, peer_id: str, incarnation: int, *, role: Role | None = None) -> Entry:
-    """Leave what a killed peer leaves: its entry, with the given role, and its socket files."""
-    one = registry(home)
-    entry = one.enter(peer_id, incarnation).own
-    for path in socket_paths(entry):
-        path.touch()
-    # No process is older than the boot, so this one has never run.
-    dead = replace(entry, role=role or entry.role, process_start=entry.process_start + 1)
-    (one.folder / f"{peer_id}.json").write_text(json.dumps(asdict(dead)))
-    return dead
 
 
 def test_the_first_to_enter_founds_and_the_second_joins(home: Path) -> None:

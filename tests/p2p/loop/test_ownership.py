@@ -144,9 +144,40 @@ def test_a_handler_does_not_raise_while_the_training_thread_waits_to_drive() -> 
 
 def test_what_a_handler_wants_to_raise_behind_a_shield_is_raised_after_it_and_once() -> None:
     lock = DriveLock()
-    lock.shield(True)
+    before = lock.shield()
     assert states(lock) == (False, False, True) and lock.defer(Interruption())
     with pytest.raises(Interruption):
-        lock.shield(False)
-    lock.shield(True)
-    lock.shield(False)
+        lock.unshield(before)
+    lock.unshield(lock.shield())
+
+
+def test_a_shield_within_a_shield_does_not_end_it() -> None:
+    lock = DriveLock()
+    outer = lock.shield()
+    lock.unshield(lock.shield())
+    assert lock.defer(Interruption())
+    lock.unshield(lock.shield())
+    with pytest.raises(Interruption):
+        lock.unshield(outer)
+    assert states(lock) == (False, False, False)
+
+
+def test_a_shield_in_a_turn_leaves_the_turn_as_it_was() -> None:
+    lock = DriveLock()
+    with pytest.raises(Interruption), lock.borrowed(no_interrupt):
+        before = lock.shield()
+        assert states(lock) == (True, False, True) and lock.defer(Interruption())
+        lock.unshield(before)
+        assert states(lock) == (True, False, True)
+
+
+def test_a_shield_in_a_wait_ends_with_the_wait_as_it_was() -> None:
+    lock = DriveLock()
+    with lock.borrowed(no_interrupt):
+        lock.begin_wait()
+        before = lock.shield()
+        assert states(lock) == (True, False, True)
+        lock.unshield(before)
+        assert states(lock) == (True, False, False)
+        lock.end_wait()
+        assert states(lock) == (True, False, True)

@@ -193,6 +193,14 @@ def test_a_handler_that_raises_in_a_wait_leaves_everything_in_order(diary: Diary
     assert diary.reactor.call(diary.tell, lambda: diary.at.clear(), timeout_s=HANG_S) == Withdrawn(0)
 
 
+def test_what_a_handler_posts_in_a_wait_leaves_the_turn_after_it_uninterruptible(diary: Diary) -> None:
+    states: list[bool] = []
+    diary.at["poll"] = lambda: diary.reactor.post(diary.tell)
+    diary.at["deaths"] = lambda: states.append(diary.reactor.drive_lock.is_busy)
+    diary.reactor.call(timeout_s=HANG_S)
+    assert states == [True] and not diary.reactor.drive_lock.is_busy
+
+
 def test_a_handler_that_raises_in_the_middle_of_a_turn_ends_it(diary: Diary) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -109,12 +109,12 @@ class Driver:
         self._exchange.begin(program, call, self._reduce)
         deadline = time.perf_counter() + HANG_S
         while not self._exchange.advance():
-            assert time.perf_counter() < deadline, f"ranks {self._exchange.late()} do not come"
+            assert time.perf_counter() < deadline, f"ranks {self._exchange.progress.late()} do not come"
             self._wait()
 
     def _wait(self) -> None:
         limit = time.perf_counter() + self._rng.choice((0.0, SPIN_S, SPIN_S))
-        while self._exchange.late():
+        while self._exchange.progress.late():
             if time.perf_counter() > limit:
                 self._sleep()
                 return
@@ -122,10 +122,10 @@ class Driver:
 
     def _sleep(self) -> None:
         self.num_sleeps += 1
-        if self._exchange.doze() and not self._rings(NET_S) and not self._exchange.late():
+        if self._exchange.progress.doze() and not self._rings(NET_S) and not self._exchange.progress.late():
             # Either the doorbell is about to ring, or nobody had seen that we sleep.
             self.num_caught += not self._rings(BELL_S)
-        self._exchange.wake()
+        self._exchange.progress.wake()
 
     def _rings(self, timeout_s: float) -> bool:
         """Whether it rang, within so many seconds or since the last time."""

@@ -17,7 +17,8 @@ from p2p.memory.arena import REGIONS_OFFSET, Arena, Mapping, Memory, Region, Slo
 from p2p.memory.exchange import DigestFunction, Exchange
 from p2p.memory.host_memory import NUM_SLOTS
 from p2p.memory.operands import OwnOperands, RankInView
-from p2p.memory.shared_runner import Pieces, RunState, SharedRun, SharedRunner
+from p2p.memory.shared_run import Pieces, SharedRun
+from p2p.memory.shared_runner import RunState, SharedRunner
 
 SAME = bytes(16)
 SMALL_PIECES = Pieces(first_bytes=64 << 10, long_bytes=1 << 20)

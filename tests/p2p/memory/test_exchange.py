@@ -119,7 +119,7 @@ def test_what_is_complete_stays_so(host: Host) -> None:
     add_up("direct", ranks, inputs(2, 10))
     before = [rank.result.tobytes() for rank in ranks]
     assert all(rank.exchange.advance() for rank in ranks)
-    assert not any(rank.exchange.late() for rank in ranks)
+    assert not any(rank.exchange.progress.late() for rank in ranks)
     assert [rank.result.tobytes() for rank in ranks] == before
 
 
@@ -127,9 +127,9 @@ def test_others_can_be_heard_after_so_many_chunks(host: Host) -> None:
     ranks, values = ranks_of(host, 2), inputs(2, 4099)
     for rank, value in zip(ranks, values, strict=True):
         rank.begin(program_of("direct in many blocks", rank, 2), value)
-    assert not ranks[0].exchange.advance() and ranks[0].exchange.late() == [1]
-    assert not ranks[1].exchange.advance() and ranks[1].exchange.late() == []
-    assert not ranks[1].exchange.advance() and ranks[1].exchange.late() == [0]
+    assert not ranks[0].exchange.advance() and ranks[0].exchange.progress.late() == [1]
+    assert not ranks[1].exchange.advance() and ranks[1].exchange.progress.late() == []
+    assert not ranks[1].exchange.advance() and ranks[1].exchange.progress.late() == [0]
     finish(Random(0), *(rank.exchange.advance for rank in ranks))
     assert [rank.result.tobytes() for rank in ranks] == [by_messages("one-shot", values).tobytes()] * 2
 
@@ -194,13 +194,13 @@ def test_who_sleeps_is_rung_for_and_who_is_awake_is_not(host: Host) -> None:
     sleeping, value = early.arena.board.sleeping(0), inputs(1, 4)[0]
     early.begin(one_shot_program(0, 2), value)
     assert not early.exchange.advance()
-    assert early.exchange.late() == [1]
-    assert early.exchange.doze()
+    assert early.exchange.progress.late() == [1]
+    assert early.exchange.progress.doze()
     assert sleeping[0] == (early.in_view.view_number << 40) + 1
     late.begin(one_shot_program(1, 2), value)
     assert late.exchange.advance()
     assert (late.rung, early.rung) == ([0], [])
-    early.exchange.wake()
+    early.exchange.progress.wake()
     assert sleeping[0] == 0
     assert early.exchange.advance()
     early.begin(one_shot_program(0, 2), value)
@@ -214,7 +214,7 @@ def test_the_last_one_who_is_waited_for_rings(host: Host, order: tuple[int, int]
     ranks, value = ranks_of(host, 3), inputs(1, 4)[0]
     for rank in ranks:
         rank.begin(one_shot_program(rank.rank, 3), value)
-    assert not ranks[0].exchange.advance() and ranks[0].exchange.doze()
+    assert not ranks[0].exchange.advance() and ranks[0].exchange.progress.doze()
     for number in order:
         assert [rank.rung for rank in ranks] == [[], [], []]
         ranks[number].exchange.advance()
@@ -227,7 +227,7 @@ def test_who_waits_for_one_rank_is_rung_for_by_that_one(host: Host) -> None:
         rank.begin(direct_program(rank.rank, 3), value)
         rank.exchange.advance()  # only the last one sees that all have begun, and adds up its part
     assert not ranks[0].exchange.advance()
-    assert ranks[0].exchange.late() == [1] and ranks[0].exchange.doze()
+    assert ranks[0].exchange.progress.late() == [1] and ranks[0].exchange.progress.doze()
     assert ranks[1].exchange.advance()
     assert (ranks[1].rung, ranks[2].rung) == ([0], [])
 
@@ -238,28 +238,28 @@ def test_who_is_not_late_any_more_is_not_slept_for(host: Host) -> None:
     assert not early.exchange.advance()
     late.begin(one_shot_program(1, 2), inputs(1, 4)[0])
     late.exchange.advance()
-    assert not early.exchange.doze()
+    assert not early.exchange.progress.doze()
 
 
 def test_all_who_have_not_come_are_named(host: Host) -> None:
     ranks, value = ranks_of(host, 4), inputs(1, 4)[0]
-    assert ranks[0].exchange.late() == []
+    assert ranks[0].exchange.progress.late() == []
     for rank, others in ((0, [1, 2, 3]), (2, [3, 1]), (3, [1])):
         ranks[rank].begin(one_shot_program(rank, 4), value)
         assert not ranks[rank].exchange.advance()
-        assert ranks[rank].exchange.late() == others
-    assert ranks[0].exchange.late() == [1]
+        assert ranks[rank].exchange.progress.late() == others
+    assert ranks[0].exchange.progress.late() == [1]
 
 
 def test_who_spins_in_vain_stops_and_begins_again_after_a_short_wait(host: Host) -> None:
     exchange = ranks_of(host, 2)[0].exchange
     for _ in range(3):
-        exchange.waited(is_long=True)
-    assert exchange.spins
-    exchange.waited(is_long=True)
-    assert not exchange.spins
-    exchange.waited(is_long=False)
-    assert exchange.spins
+        exchange.progress.waited(is_long=True)
+    assert exchange.progress.spins
+    exchange.progress.waited(is_long=True)
+    assert not exchange.progress.spins
+    exchange.progress.waited(is_long=False)
+    assert exchange.progress.spins
 
 
 # Steps.
@@ -273,9 +273,9 @@ def test_a_finished_step_is_shown_to_all_and_the_next_goes_on_from_there(host: H
         for rank in ranks:
             assert rank.exchange.finished(step) == [(other, shown[other]) for other in range(rank.rank)]
             rank.exchange.announce(Finished(step, rank.in_view.tag, shown[rank.rank]))
-            assert sorted(rank.exchange.late()) == list(range(rank.rank + 1, 3))
+            assert sorted(rank.exchange.progress.late()) == list(range(rank.rank + 1, 3))
         for rank in ranks:
-            assert not rank.exchange.late()
+            assert not rank.exchange.progress.late()
             assert rank.exchange.finished(step) == [(o, shown[o]) for o in range(3) if o != rank.rank]
             assert rank.exchange.finished(step + 1) == []
 
@@ -283,7 +283,7 @@ def test_a_finished_step_is_shown_to_all_and_the_next_goes_on_from_there(host: H
 def test_who_sleeps_until_all_have_finished_is_rung_for(host: Host) -> None:
     early, late = ranks_of(host, 2)
     early.exchange.announce(Finished(0, early.in_view.tag, bytes(DIGESTS_BYTES)))
-    assert early.exchange.doze()
+    assert early.exchange.progress.doze()
     late.exchange.announce(Finished(0, late.in_view.tag, bytes(DIGESTS_BYTES)))
     assert (early.rung, late.rung) == ([], [0])
 

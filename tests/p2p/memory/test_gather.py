@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from collectives import Array, Execution, Reduction, one_shot_all_gather
 from collectives.elements import TYPES
 from p2p.memory.operands import Interrupted
-from p2p.memory.shared_runner import PIECES, Pieces, SharedRun, SharedRunner
+from p2p.memory.shared_run import PIECES, Pieces, SharedRun
+from p2p.memory.shared_runner import SharedRunner
 from tests.collectives.delivery import deliver
 from tests.p2p.memory.machine import SAME, Machine, carry_out, gather_of
 

@@ -17,7 +17,8 @@ from gossip import Member, View
 from p2p.memory.arena import Mapping, MappingRefused, available_bytes
 from p2p.memory.board import tag_of
 from p2p.memory.host_memory import HostMemory, least_bytes
-from p2p.memory.shared_runner import RunState, SharedRun
+from p2p.memory.shared_run import SharedRun
+from p2p.memory.shared_runner import RunState
 from tests.gossip.members import view_of
 from tests.p2p.memory.machine import SAME, SMALL_PIECES, all_reduce_of, finish
 from tests.p2p.memory.processes import arenas_in

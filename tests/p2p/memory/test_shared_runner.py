@@ -25,7 +25,8 @@ from p2p.errors import RemoteProtocolError
 from p2p.memory.arena import Region
 from p2p.memory.board import DIGESTS_BYTES, Lent
 from p2p.memory.operands import Differs, Interrupted
-from p2p.memory.shared_runner import PIECES, Pieces, RunState, SharedRun, SharedRunner
+from p2p.memory.shared_run import PIECES, Pieces, SharedRun
+from p2p.memory.shared_runner import RunState, SharedRunner
 from tests.collectives.delivery import deliver
 from tests.p2p.memory.machine import SAME, SMALL_PIECES, SPACE, Machine, all_reduce_of, carry_out, finish, gather_of
 

@@ -26,5 +26,7 @@ def fed(step: int, *results: bytes, fingerprints: Sequence[bytes] = ()) -> Parce
     """A step that A has committed alone, upon the one before; by default with made-up fingerprints."""
     named = tuple(fingerprints) or tuple(bytes([index] * 16) for index in range(len(results)))
     finish = Finish(step, b"r" * 16, b"p" * 16, 1)
-    record = StepRecord(digest(step - 1), digest(step), finish, view_of(A), ((-1, 0),), ("ring",) * len(results), named)
+    record = StepRecord(
+        digest(step - 1), digest(step), finish, view_of(A), ((-1, 0, 0),), ("ring",) * len(results), named
+    )
     return Parcel(step, record, results)

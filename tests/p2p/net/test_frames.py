@@ -68,11 +68,19 @@ def read(pair: Pair, header: SegmentHeader | FinishedHeader | TakenHeader, paylo
 def test_a_segment_arrives_with_its_operation_and_elements(pair: Pair, length: int) -> None:
     pair.install()
     elements = np.arange(length, dtype=np.float32).view(np.uint8)
-    pair.a.send_segment(7, PRINT, Outgoing(1, 3, 2, elements))
+    pair.a.send_segment(VIEW.number, 7, PRINT, Outgoing(1, 3, 2, elements))
     segment = pair.arrived()
     assert isinstance(segment, Segment)
     assert segment[:5] == (7, 0, 3, 2, PRINT)
     assert bytes(segment.payload) == elements.tobytes()
+
+
+def test_a_segment_of_a_view_that_is_over_is_not_sent(pair: Pair) -> None:
+    pair.install()
+    for number in (VIEW.number - 1, VIEW.number):
+        pair.a.send_segment(number, number, PRINT, Outgoing(1, 3, 2, np.zeros(1, np.uint8)))
+    segment = pair.arrived()
+    assert isinstance(segment, Segment) and segment.sequence == VIEW.number
 
 
 def finish(results: bytes = RESULTS, parameters: bytes = PARAMETERS) -> Finish:

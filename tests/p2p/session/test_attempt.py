@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from p2p.errors import ShoalError
-from p2p.memory.shared_runner import PIECES
+from p2p.memory.shared_run import PIECES
 from p2p.session.attempt import EARLY, MOST_EARLY, MOST_EARLY_BYTES, Attempt
 from tests.p2p.step.group import all_reduce
 

@@ -109,7 +109,11 @@ def test_an_operation_beyond_the_end_at_another_is_given_up_and_both_sides_are_n
     effects = step.overhear(B, Abort(0, 1, NOT_CALLED))
     reason = f"operation 1 of step 0 is {alone(2).describe()} at peer a, {NOT_CALLED} at peer b"
     ours = said(alone(2), 1)
-    assert effects == [Send(B, ours, TRIO.stamp), Send(C, ours, TRIO.stamp), GiveUp(0, reason)]
+    assert effects == [
+        Send(B, ours, TRIO.stamp),
+        Send(C, ours, TRIO.stamp),
+        GiveUp(0, Cause.MISMATCH, reason, is_told=True),
+    ]
 
 
 def test_who_has_closed_its_step_gives_it_up_for_an_operation_behind_its_end() -> None:
@@ -118,7 +122,7 @@ def test_who_has_closed_its_step_gives_it_up_for_an_operation_behind_its_end() -
     step.close(0, b"")
     effects = step.overhear(B, said(alone(2), 1))
     reason = f"operation 1 of step 0 is {NOT_CALLED} at peer a, {alone(2).describe()} at peer b"
-    assert effects[-1] == GiveUp(0, reason)
+    assert effects[-1] == GiveUp(0, Cause.MISMATCH, reason, is_told=True)
 
 
 def test_who_has_finished_its_step_leaves_it_to_the_other_to_give_it_up() -> None:
@@ -275,7 +279,7 @@ def test_a_member_that_has_to_go_alone_says_so_once_and_runs_nothing_more() -> N
     assert Leave() in step.overhear(B, said(alone(2)))
     assert step.overhear(C, said(alone(2))) == []
     step.installed(after)
-    assert step.activated(after, -1, MessageRunner(64)) == [Tell(Admitted(after, -1))] and step.runner is None
+    assert step.activated(after, -1, MessageRunner(64)) == [Tell(Admitted(after, -1))] and step.run is None
 
 
 def test_who_is_on_a_receipt_is_not_fresh_any_more() -> None:

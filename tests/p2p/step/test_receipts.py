@@ -8,7 +8,14 @@ from p2p.errors import ShoalError
 from p2p.step.receipts import Contribution, Ledger, Moment, Receipt, read_moments, read_receipts, to_line
 
 numbers = st.integers(-1, 2**63 - 1)
-contributions = st.builds(Contribution, st.text(max_size=16), numbers, numbers, numbers)
+contributions = st.builds(
+    Contribution,
+    st.text(max_size=16),
+    numbers,
+    st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple),
+    numbers,
+    numbers,
+)
 receipts = st.builds(
     Receipt,
     lineage=st.text(max_size=32),
@@ -27,7 +34,7 @@ def receipt(step: int) -> Receipt:
         lineage="ab",
         view_number=2,
         step=step,
-        contributions=(Contribution("a" * 16, 5, 10, 3), Contribution("b" * 16, 6, 13, 4)),
+        contributions=(Contribution("a" * 16, 5, ((10, 2), (20, 1)), 3, 3), Contribution("b" * 16, 6, (), 4, 9)),
         algorithms=("ring", "one-shot"),
         digest="cd",
         state_digest="",

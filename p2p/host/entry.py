@@ -1,0 +1,78 @@
+"""A peer's entry in the registry: which process it is, its addresses, and its role.
+
+The role tells what its owner's death costs. A founder that died before any view was agreed took nothing along, so a
+joiner may found in its place. A peer in an agreed view says "member"; when the last member is dead, so is the swarm's
+state, and no joiner may pretend otherwise.
+"""
+
+import json
+import re
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Final
+
+from ..version import VERSION
+
+HEX_NAME: Final = re.compile(r"[0-9a-f]{16}")
+ENTRY_MAX_BYTES: Final = 16 * 1024
+
+
+class Role(StrEnum):
+    """What this peer is to the swarm; the module's docstring says what follows from it."""
+
+    FOUNDER = "founder"
+    JOINER = "joiner"
+    MEMBER = "member"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a peer says of itself in the registry.
+
+    Attributes:
+        incarnation: nanoseconds; with `peer_id` the identity of a member.
+        process_start: clock ticks from boot to the start of `pid`; tells it from a later process with the
+            same number.
+        remote_control_address, remote_data_address: for peers of other hosts; empty: there are none.
+        network: as in `tcp.TcpOptions`.
+        host: who has the same sees the same processes under the same numbers; see `read_host`.
+        version: of the wire. Later versions may add fields here, and take none away, so that all can tell who lives.
+    """
+
+    swarm: str
+    peer_id: str
+    incarnation: int
+    role: Role
+    control_address: str
+    data_address: str
+    pid: int
+    process_start: int
+    host: str
+    remote_control_address: str = ""
+    remote_data_address: str = ""
+    network: str = "lan"
+    version: int = VERSION
+
+
+FIELD_TYPES: Final = {field.name: str if field.type is Role else field.type for field in fields(Entry)}
+
+
+def parse_entry(text: bytes) -> Entry:
+    """Read one entry, of any version. Raises ValueError for anything else, saying what is wrong."""
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if isinstance(values, dict) and values.setdefault("version", 1) != VERSION:  # version 1 did not say so
+        values = {name: value for name, value in values.items() if name in FIELD_TYPES}
+    if not isinstance(values, dict) or values.keys() != FIELD_TYPES.keys():
+        raise ValueError(f"the fields must be {', '.join(FIELD_TYPES)}")
+    for name, kind in FIELD_TYPES.items():
+        if type(values[name]) is not kind:
+            raise ValueError(f"{name} is {values[name]!r}")
+    return Entry(**{**values, "role": Role(values["role"])})
+
+
+def all_wait(entries: tuple[Entry, ...]) -> bool:
+    """Whether nobody among `entries` has founded, or is a member of, anything."""
+    return all(entry.role is Role.JOINER for entry in entries)

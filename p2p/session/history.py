@@ -1,0 +1,69 @@
+"""What the training thread knows to be committed: it changes only when a step commits, or a state is loaded."""
+
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from gossip import Member, View
+
+from ..data.share import Share
+from ..errors import ShoalError
+from ..step.notices import Commit
+from ..step.receipts import Ledger, Moment, Receipt
+
+
+class History:
+    """Of one peer, through all its incarnations.
+
+    Attributes:
+        view: of the last committed step; None until this peer has a seat or, if it observes, a state.
+        done: the last committed step; -1 before step 0.
+        receipt: of the last committed step, if this peer has seen it committed.
+        listeners: called with each new view, after the commit that shows it.
+    """
+
+    def __init__(self, share: Share, ledger: Ledger | None) -> None:
+        """Nothing is committed. `share` counts the samples; `ledger`, if there is one, is written."""
+        self.view: View | None = None
+        self.done = -1
+        self.receipt: Receipt | None = None
+        self.listeners: list[Callable[[View], None]] = []
+        self._share = share
+        self._ledger = ledger
+        self._announced: View | None = None
+
+    def add(self, commit: Commit, me: Member) -> None:
+        """A step is committed; it is recorded unless `me` was only fed."""
+        receipt = self._share.count(commit.receipt)
+        self.done, self.view, self.receipt = receipt.step, commit.view, receipt
+        if self._ledger is not None and commit.view.since(me) is not None:
+            self._ledger.record(receipt)
+
+    def known_view(self) -> View:
+        """Raises ShoalError as long as there is none."""
+        if self.view is None:
+            raise ShoalError("this peer has no seat yet: call wait_view, or construct p2p.DataParallel, first")
+        return self.view
+
+    def begin(self) -> None:
+        """The script is told of the view as it is: no listener is."""
+        self._announced = self.view
+
+    def announce(self) -> None:
+        """Tell the listeners of a view that they have not heard of. Results have been handed out before."""
+        view, before = self.view, self._announced
+        self._announced = view
+        if view is not None and before is not None and view != before:
+            for listener in self.listeners:
+                listener(view)
+
+    def note(self, moments: SimpleQueue[Moment]) -> None:
+        """Write down what a loop has noted."""
+        while not moments.empty():
+            moment = moments.get_nowait()
+            if self._ledger is not None:
+                self._ledger.note(moment)
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        if self._ledger is not None:
+            self._ledger.close()

@@ -1,0 +1,239 @@
+"""A peer's place in its swarm, as the training thread has it: asked for, taken, lost, taken again, and left."""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import Empty
+
+from gossip import Member, View
+
+from ..config import PeerConfig
+from ..data.share import Share
+from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError
+from ..net.parcels import PackedState, Replica, compare_with_nothing
+from ..net.trees import pack_tree, unpack_tree
+from ..step.notices import Admitted, Commit, Notice, StateOffer
+from ..step.operation import Operation
+from ..step.receipts import Ledger
+from ..step.waiting import explain_no_seat
+from .history import History
+from .incarnations import Incarnations
+
+logger = logging.getLogger("p2p")
+
+REMIND_S = 10.0
+"""Who waits for a seat is told this often what for."""
+
+StateDigest = Callable[[], bytes]
+"""Of the parameters that step done + 1 is computed with."""
+
+LEFT = "this peer has left its swarm: call `p2p.join` to be another one"
+INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
+
+
+class Membership:
+    """Of one peer, with the state that it brings along and may be given.
+
+    Attributes:
+        loop: of the present incarnation of this peer.
+        share: of the samples.
+        history: what is committed.
+        unusable: why this peer cannot go on; None: it can.
+    """
+
+    def __init__(self, config: PeerConfig) -> None:
+        """Enter the registry, and begin to drive the loop; ask for nothing."""
+        self._config = config
+        self._incarnations = Incarnations(config)
+        self.loop = self._incarnations.loop
+        try:
+            ledger = Ledger.open(config.receipts, self.loop.peer_id)
+        except ShoalError:
+            self.loop.reactor.start()
+            self.loop.reactor.stop()
+            raise
+        self.share = Share()
+        self.history = History(self.share, ledger)
+        self.unusable: ShoalError | None = None
+        self._replica = Replica(("", b""), self._pack, self._load, compare_with_nothing)
+        self._has_asked, self._complete = False, -2
+        self._left = self._is_closed = False
+        self.loop.reactor.start()
+
+    @property
+    def me(self) -> Member:
+        """This peer, in its present incarnation."""
+        return self.loop.core.me
+
+    @property
+    def trains_model(self) -> bool:
+        return bool(self._replica.layout[0])
+
+    def check_usable(self) -> None:
+        """Raise why this peer cannot go on, if it cannot."""
+        if self.unusable is not None:
+            raise self.unusable
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Have the loop run `command`, soon."""
+        self.loop.reactor.post(command)
+
+    # A seat.
+
+    def take_seat(self, replica: Replica | None = None, timeout_s: float | None = None) -> View:
+        """Wait until this peer has a seat and step 0 is committed; the state of `replica` may be replaced.
+
+        Who trains a model and joins a run under way only waits for the state: it gets its seat while it runs its loop.
+
+        Raises:
+            JoinRefused: the swarm trains something else.
+            JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
+        """
+        replica = replica or self._replica
+        if self._has_asked and replica is not self._replica:
+            raise ShoalError(
+                "this peer asked for its seat without this model: construct one p2p.DataParallel, before anything else"
+            )
+        history = self.history
+        if history.view is not None:
+            return history.view
+        self.check_usable()
+        self._replica, self._has_asked = replica, True
+        limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
+        deadline = self.loop.now() + limit_s
+        self._ask()
+        self.state_is_complete()
+        while history.view is None:
+            left_s = max(0.0, deadline - self.loop.now())
+            try:
+                arrival = self.loop.inbox.notices.get(timeout=min(left_s, REMIND_S))
+                self.take_in(arrival)
+            except Empty:
+                if left_s <= REMIND_S:
+                    raise JoinTimeout(self._why_no_seat(limit_s)) from None
+                logger.info("%s", self._why_no_seat(limit_s - left_s + REMIND_S))
+                continue
+            except RemovedFromView as error:
+                self.return_after(error, is_asked=True)  # nothing was missed: its script has seen no step
+                continue
+            except ShoalError as error:
+                is_refusal = isinstance(error, JoinRefused)
+                self.unusable = JoinRefused(replica.compare(error.args[0])) if is_refusal else error
+                raise self.unusable from None
+            match arrival:
+                case StateOffer():
+                    self.load(arrival, None)
+                    self.state_is_complete()
+                case Admitted(view, done) if done >= 0:
+                    history.done, history.view = done, view
+        history.begin()
+        return history.view
+
+    def _ask(self) -> None:
+        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._replica.layout))
+
+    def _why_no_seat(self, waited_s: float) -> str:
+        advice = self.loop.seeds.explain() or f"is another peer of swarm {self._config.swarm!r} stuck?"
+        return explain_no_seat(self.loop.core, waited_s, advice)
+
+    def wait_view(self, timeout_s: float | None = None) -> View:
+        """As `take_seat`, also if this peer was removed: its script can do without what it has missed."""
+        if isinstance(self.unusable, RemovedFromView):
+            self.return_after(self.unusable, is_asked=True)
+            self.history.view = None
+        return self.take_seat(timeout_s=timeout_s)
+
+    def return_after(self, removed: RemovedFromView, *, is_asked: bool = False) -> None:
+        """Come back as another incarnation, with the model as it is, and ask for a seat again.
+
+        Raises:
+            RemovedFromView: `removed`, if this peer has no model to come back with and was not asked to, returned too
+                often, or must not; or if nobody is left.
+        """
+        self.unusable = removed  # unless it is back
+        former = self.loop
+        try:
+            self._incarnations.begin_another(removed, is_wanted=is_asked or self.trains_model)
+        finally:
+            self.loop = self._incarnations.loop
+            self.history.note(former.inbox.moments)
+        self._complete, self.unusable = -2, None
+        self._ask()
+
+    def interrupt(self) -> None:
+        """The script left in the middle of a step: this peer leaves as well, and does not wait for it."""
+        self.unusable = ShoalError(INTERRUPTED)
+        self.post(self.loop.leave)
+
+    def leave(self) -> None:
+        """Tell the others, wait until they can do without this peer, and close. Idempotent."""
+        if self._left:
+            return
+        self._left, self.unusable = True, ShoalError(LEFT)
+        self.post(self.loop.leave)
+        try:
+            self.loop.reactor.ended.wait(self._config.leave_timeout_s)
+        finally:
+            self.loop.reactor.stop()
+            self.history.note(self.loop.inbox.moments)
+            self.history.close()
+            self._is_closed = True
+
+    def defer(self, interruption: BaseException) -> bool:
+        """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
+        return (self._left and not self._is_closed) or self.loop.reactor.drive_lock.defer(interruption)
+
+    # What the loop says.
+
+    def next_notice(self, timeout: float) -> Notice:
+        """Of the loop that there is then: a peer may come back meanwhile."""
+        return self.loop.inbox.notices.get(timeout=timeout)
+
+    def take_in(self, arrival: Notice) -> None:
+        """What the loop says of steps and views becomes what the script sees; an error is raised."""
+        self.history.note(self.loop.inbox.moments)
+        if isinstance(arrival, ShoalError):
+            raise arrival
+        if isinstance(arrival, Commit):
+            self.history.add(arrival, self.loop.core.me)
+
+    # The state.
+
+    def load(self, offer: StateOffer, state_digest: StateDigest | None, open_step: Sequence[Operation] = ()) -> None:
+        """Take over a member's state.
+
+        Args:
+            offer: of the state.
+            state_digest: in the middle of a step, which then counts for nothing.
+            open_step: what was submitted for it.
+        """
+        self._replica.load(offer.state)
+        for operation in open_step:
+            if operation.collective.is_counts:
+                operation.collective = self.share.collective
+        self.history.done = offer.step
+        if self.trains_model and offer.step >= 0:
+            self.history.view = offer.view
+        digest = None if state_digest is None else state_digest()
+        self.post(partial(self.loop.loaded, offer, self.share.contributors, digest))
+
+    def state_is_complete(self) -> None:
+        """The state after step `done` may be copied from now on, until the next commit."""
+        if self._complete != self.history.done:
+            self._complete = self.history.done
+            self.post(self._completion())
+
+    def standing_of_state(self) -> Callable[[], None]:
+        """A command. Who trains a model may call an operation between backward and `optimizer.step`."""
+        is_certain = not self._replica.layout[0] or self._complete == self.history.done
+        return self._completion() if is_certain else partial(self.loop.state_withheld, self.history.done)
+
+    def _pack(self) -> PackedState:
+        """The state of a peer that trains no model."""
+        return PackedState(pack_tree(self.share.pack()), ())
+
+    def _load(self, state: PackedState) -> None:
+        self.share.load(unpack_tree(state.tree))
+
+    def _completion(self) -> Callable[[], None]:
+        return partial(self.loop.state_complete, self.history.done, self._replica.pack)

@@ -1,0 +1,111 @@
+"""What peers write, on its way to the output of the run."""
+
+import errno
+import os
+import re
+import selectors
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import IO
+
+import pytest
+
+from p2p.launch.output import LINE_MAX_BYTES, LinePrefixer, Output, prefix
+
+
+def test_a_line_without_end_is_passed_on_in_pieces() -> None:
+    prefixer = LinePrefixer("> ")
+    assert prefixer.feed(b"x" * (LINE_MAX_BYTES - 1)) == b""
+    assert prefixer.feed(b"x") == b"> " + b"x" * LINE_MAX_BYTES + b"\n"
+    assert prefixer.close() == b""
+
+
+def test_a_terminal_gets_colours_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    controller, terminal = os.openpty()
+    reader, pipe = os.pipe()
+    assert re.fullmatch(r"\x1b\[\d+m\[3\] \x1b\[0m", prefix(3, terminal))
+    assert prefix(3, pipe) == "[3] "
+    for descriptor in (controller, terminal, reader, pipe):
+        os.close(descriptor)
+
+
+class Run:
+    """Pipes for one peer's outputs, and for those of the run.
+
+    Attributes:
+        broken: what was said to be, by its number.
+    """
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.selector = stack.enter_context(selectors.DefaultSelector())
+        self.broken: list[int | None] = []
+        pipes = [_pipe(stack) for _ in range(4)]
+        (self._stdout, stdout), (self._stderr, stderr), *sources = pipes
+        self.output = Output(
+            self.selector, stdout.fileno(), stderr.fileno(), lambda error: self.broken.append(error.errno)
+        )
+        self.peer: tuple[IO[bytes], ...] = tuple(writer for _, writer in sources)
+        self.streams = self.output.follow(5, (sources[0][0], sources[1][0]))
+        for reader, _ in pipes:
+            os.set_blocking(reader.fileno(), False)
+
+    def pass_on(self) -> None:
+        """What has come."""
+        for key, _ in self.selector.select(0):
+            self.output.pass_on(key.data)
+
+    def written(self) -> tuple[bytes | None, bytes | None]:
+        return self._stdout.read(), self._stderr.read()
+
+    def hang_up(self) -> None:
+        """Nobody reads the output of the run any more."""
+        self._stdout.close()
+        self._stderr.close()
+
+
+def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    reader, writer = os.pipe()
+    return stack.enter_context(os.fdopen(reader, "rb", 0)), stack.enter_context(os.fdopen(writer, "wb", 0))
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    with ExitStack() as stack:
+        yield Run(stack)
+
+
+def test_whole_lines_are_passed_on_each_to_its_own_output(run: Run) -> None:
+    run.peer[0].write(b"one\ntw")
+    run.peer[1].write(b"three\n")
+    run.pass_on()
+    assert run.written() == (b"[5] one\n", b"[5] three\n")
+    run.peer[0].write(b"o\n")
+    run.pass_on()
+    run.output.say("that is all")
+    assert run.written() == (b"[5] two\n", b"shoal: that is all\n")
+
+
+def test_the_last_words_of_a_peer_are_passed_on_with_what_it_has_not_ended(run: Run) -> None:
+    run.peer[0].write(b"one\nlast")
+    run.output.end(run.streams)
+    assert run.written() == (b"[5] one\n[5] last\n", None)
+    assert not run.selector.get_map() and not run.output.pass_on(run.streams[0])
+
+
+def test_an_output_that_a_peer_has_closed_is_followed_no_longer(run: Run) -> None:
+    run.peer[0].write(b"last")
+    run.peer[0].close()
+    run.pass_on()
+    run.pass_on()
+    assert run.written()[0] == b"[5] last\n"
+    assert [key.data for key in run.selector.get_map().values()] == [run.streams[1]]
+
+
+def test_each_line_that_cannot_be_written_is_told_of(run: Run) -> None:
+    run.hang_up()
+    run.peer[0].write(b"one\n")
+    run.pass_on()
+    run.output.say("something")
+    assert run.broken == [errno.EPIPE] * 2

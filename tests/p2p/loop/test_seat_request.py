@@ -1,0 +1,245 @@
+"""How a peer comes by its first seat: what the registry and the seeds say, in which order, and when nobody is left."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from gossip import Core, Member, Phase, Policy
+from gossip import effects as fx
+from gossip import messages as m
+from p2p.config import LoopConfig
+from p2p.errors import RegistryError
+from p2p.host.entry import Entry, Role
+from p2p.loop.neighbours import claim_of
+from p2p.loop.seat_request import RUN_IS_OVER, SeatRequest
+from p2p.loop.seeds import Seeds
+from p2p.net.frames import Frames
+from p2p.net.transport import Transport
+from tests.p2p.host.entries import enter_and_die, registry
+
+MODEL, NO_MODEL = ("hash", b"layout"), ("", b"")
+ONE, OTHER = "a" * 16, "b" * 16
+ADDRESS, ELSEWHERE = "tcp://127.0.0.1:7000", "tcp://127.0.0.1:7100"
+LOOK_S = 2.0
+
+
+class Applicant:
+    """A peer that has entered, with all that its request for a seat needs, and a clock that is moved by hand."""
+
+    def __init__(
+        self, home: Path, stack: ExitStack, peer_id: str, *, is_back: bool = False, seeds: tuple[str, ...] = ()
+    ) -> None:
+        self.now = 100.0
+        self.registry = registry(home)
+        remote = (ADDRESS, ADDRESS) if seeds else ("", "")
+        census = self.registry.enter(peer_id, 1, remote=remote, founds=not seeds)
+        stack.callback(self.registry.leave)
+        config = LoopConfig(look_s=LOOK_S, policy=Policy.MAJORITY)
+        self.core_config = config.core
+        self.core = Core(claim_of(census.own), rng=random.Random(1), config=config.core, now=self.now)
+        for entry in census.others:
+            self.core.meet(self.now, claim_of(entry))
+        transport = Transport(census.own.control_address, census.own.data_address)
+        stack.callback(transport.close)
+        self.seeds = Seeds(seeds, transport, Frames(self.core.me, transport), founds=True)
+        self.request = SeatRequest(self.registry, config, census.own.role, is_back=is_back)
+
+    def ask(self, layout: tuple[str, bytes] = MODEL, founding_size: int = 3) -> list[fx.Effect]:
+        return self.request.ask(self.now, self.core, self.seeds, layout, founding_size)
+
+    def look(self) -> list[fx.Effect]:
+        return self.request.look_again(self.now, self.core, self.seeds)
+
+    def wait(self) -> None:
+        """Longer than a seed waits for the others before it founds."""
+        end = self.now + 2 * self.core_config.founding_s
+        while self.now < end:
+            self.now += 0.1
+            self.core.tick(self.now)
+
+    def has_founded(self) -> bool:
+        return self.core.view is not None and self.core.view.members == (self.core.me,)
+
+
+Enter = Callable[..., Applicant]
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="shoal-") as folder:  # tmp_path can be too long for a socket
+        yield Path(folder) / "home"
+
+
+@pytest.fixture
+def enter(home: Path) -> Iterator[Enter]:
+    with ExitStack() as stack:
+        yield lambda peer_id, **given: Applicant(home, stack, peer_id, **given)
+
+
+def joins(effects: list[fx.Effect]) -> list[tuple[Member, m.Join]]:
+    """To whom, and what is asked."""
+    return [(each.target, each.body) for each in effects if isinstance(each, fx.Send) and isinstance(each.body, m.Join)]
+
+
+# Asking.
+
+
+def test_a_founder_founds_with_what_it_was_given(enter: Enter) -> None:
+    one = enter(ONE)
+    assert one.ask(MODEL, 3) and one.has_founded()
+    view = one.core.view
+    assert view is not None and (view.founding_size, view.policy) == (3, Policy.MAJORITY)
+
+
+def test_two_founders_begin_two_lineages(enter: Enter, tmp_path: Path) -> None:
+    with ExitStack() as stack, TemporaryDirectory(prefix="shoal-") as folder:
+        peers = enter(ONE), Applicant(Path(folder) / "home", stack, ONE)
+        for peer in peers:
+            peer.ask()
+        one, other = (peer.core.stamp.lineage for peer in peers)
+        assert len(one) == 16 and one != other
+
+
+@pytest.mark.parametrize(("layout", "follows"), [(MODEL, True), (NO_MODEL, False)])
+def test_a_joiner_asks_who_is_there_and_follows_if_it_trains_a_model(
+    enter: Enter, layout: tuple[str, bytes], follows: bool
+) -> None:
+    one, other = enter(ONE), enter(OTHER)
+    ((asked, join),) = joins(other.ask(layout))
+    assert (asked, join.state_hash, join.follows) == (one.core.me, layout[0], follows)
+    assert other.core.view is None and other.core.phase is Phase.JOINING
+
+
+def test_only_the_first_request_counts(enter: Enter) -> None:
+    one, other = enter(ONE), enter(OTHER)
+    for peer in (one, other):
+        assert peer.ask(MODEL, 3) and peer.ask(NO_MODEL, 5) == []
+    assert one.core.view is not None and one.core.view.founding_size == 3
+
+
+# Seeds.
+
+
+def test_the_first_seed_founds_if_the_registry_leaves_it_to_the_seeds(enter: Enter) -> None:
+    one = enter(ONE, seeds=(ADDRESS,))
+    assert one.request.role is Role.JOINER
+    one.ask(MODEL, 3)
+    one.wait()
+    assert one.has_founded()
+
+
+def test_another_than_the_first_seed_waits(enter: Enter) -> None:
+    one = enter(ONE, seeds=(ELSEWHERE, ADDRESS))
+    one.ask()
+    one.wait()
+    assert one.core.view is None
+
+
+def test_a_peer_that_is_back_founds_nothing_even_as_the_first_seed(enter: Enter) -> None:
+    one = enter(ONE, seeds=(ADDRESS,), is_back=True)
+    one.ask()
+    one.wait()
+    assert one.core.view is None
+
+
+def test_a_peer_that_is_back_and_finds_nobody_is_told_that_the_run_is_over(enter: Enter) -> None:
+    one = enter(ONE, is_back=True)
+    with pytest.raises(RegistryError, match="start all peers again") as raised:
+        one.ask()
+    assert str(raised.value) == RUN_IS_OVER and one.core.view is None
+
+
+# Looking again.
+
+
+def dead(home: Path, role: Role) -> Entry:
+    """A peer of `ONE`'s name that was killed after others had entered."""
+    return enter_and_die(home, ONE, 1, role=role)
+
+
+def waiting(enter: Enter, home: Path) -> Applicant:
+    """A joiner that has asked, and whose founder is dead since."""
+    founder = enter(ONE)
+    other = enter(OTHER)
+    assert other.request.role is Role.JOINER
+    other.ask()
+    founder.registry.leave()
+    dead(home, Role.FOUNDER)
+    return other
+
+
+def test_who_has_not_asked_does_not_look(enter: Enter) -> None:
+    founder, other = enter(ONE), enter(OTHER)
+    founder.registry.leave()
+    assert other.look() == [] and other.request.role is Role.JOINER
+    other.ask()
+    assert other.look() and other.has_founded()
+
+
+def test_a_joiner_founds_when_nobody_is_left_to_join(enter: Enter, home: Path) -> None:
+    other = waiting(enter, home)
+    assert other.look() and other.has_founded() and other.request.role is Role.FOUNDER
+    assert other.look() == []
+
+
+def test_a_joiner_waits_as_long_as_the_founder_lives(enter: Enter) -> None:
+    _, other = enter(ONE), enter(OTHER)
+    other.ask()
+    assert other.look() == [] and other.request.role is Role.JOINER and other.core.view is None
+
+
+def test_a_look_at_the_registry_is_rare_unless_somebody_is_gone(enter: Enter) -> None:
+    founder, other = enter(ONE), enter(OTHER)
+    other.ask()
+    other.look()
+    founder.registry.leave()
+    other.now += LOOK_S / 2
+    assert other.look() == [] and other.request.role is Role.JOINER
+    other.request.look_soon()
+    assert other.look() and other.has_founded()
+
+
+def test_a_look_is_due_again_after_a_while(enter: Enter) -> None:
+    founder, other = enter(ONE), enter(OTHER)
+    other.ask()
+    other.look()
+    founder.registry.leave()
+    other.now += LOOK_S
+    assert other.look() and other.has_founded()
+
+
+def test_a_founder_does_not_look(enter: Enter) -> None:
+    one = enter(ONE)
+    one.ask()
+    one.registry.leave()  # a look would find that it has no entry any more
+    assert one.look() == []
+
+
+def test_who_has_a_view_does_not_look(enter: Enter) -> None:
+    founder, other = enter(ONE), enter(OTHER)
+    other.ask()
+    founder.registry.leave()
+    other.core.found(other.now, bytes(16), 1, MODEL, Policy.MAJORITY)
+    assert other.look() == [] and other.request.role is Role.JOINER
+
+
+def test_a_joiner_whose_members_have_died_is_told_that_their_state_is_lost(enter: Enter, home: Path) -> None:
+    other = waiting(enter, home)
+    dead(home, Role.MEMBER)
+    with pytest.raises(RegistryError, match=f"all members of swarm 'pond' are gone.*{ONE}"):
+        other.look()
+    assert other.core.view is None and other.request.role is Role.JOINER
+
+
+def test_who_was_given_a_state_founds_nothing_and_is_told_so_once(enter: Enter, home: Path) -> None:
+    other = waiting(enter, home)
+    other.core.loaded(other.now, 7, bytes(16))
+    with pytest.raises(RegistryError) as raised:
+        other.look()
+    assert str(raised.value) == RUN_IS_OVER and other.core.view is None
+    other.now += LOOK_S
+    assert other.look() == []
