@@ -307,7 +307,7 @@ class OpenStep:
         if (found := self._mismatches.find(view, submission)) is None:
             return []
         reason, told = found
-        if self._mismatches.is_fresh(self._me):
+        if self._mismatches.is_fresh(view, self._me):
             return self._leave(OperationMismatch(reason, is_alone=True))
         if self.stage is Stage.FINISHED:
             return []  # it ends here before that operation: whoever has called it starts the step over, and says why

@@ -235,6 +235,22 @@ def _a_script_is_told_too_early() -> None:
     stage.end_well()
 
 
+@scenario("MISMATCH: whoever had trained is dead, and those who have just joined call different operations")
+def _newcomers_that_differ() -> None:
+    stage = Stage(num_peers=1)
+    stage.until_trained(3)
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Part)  # no step commits with them
+    for name in ("p2", "p3"):
+        stage.launch(name)
+    joined = stage.peer("p2"), stage.peer("p3")
+    joined[0].training.calls_wrong = "another"
+    stage.until(lambda: all(peer.active and peer.view == stage.peer("p1").view for peer in joined))
+    stage.kill("p1")
+    stage.table.on_table.clear()
+    stage.table.release()
+    stage.until(lambda: all(peer.training.num_told for peer in joined))
+
+
 @scenario("C11: a script goes on without a step that the others have begun")
 def _a_script_is_a_step_ahead() -> None:
     stage = Stage(num_peers=3)

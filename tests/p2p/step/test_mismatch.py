@@ -258,6 +258,17 @@ def test_fresh_members_do_not_answer_each_other() -> None:
     assert step.overhear(C, said(alone(2))) == []
 
 
+def test_members_that_have_all_just_joined_give_up_what_one_of_them_calls_differently() -> None:
+    """Whoever is on the last receipt has died: nobody is left that could send the others away."""
+    group = fresh_group(0, 1, 2)
+    for me, length in enumerate((10, 10, 11)):
+        group.all[me].submit(alone(length))
+        group.all[me].close()
+    group.deliver()
+    assert {*group.mismatched} == {0, 1, 2}
+    assert not any(only(Leave, each.asked) for each in group.all)
+
+
 def test_who_has_just_joined_and_ends_its_step_too_early_raises_alone() -> None:
     group = Group(2)
     one, other = group.all
