@@ -31,6 +31,7 @@ FOUND = {
     283: "as 266",
     301: "as 266",
     397: "as 217",
+    460: "all who had trained were dead, and those who had just joined called different operations for ever",
     512: "a JOIN that links had held back admitted a member again that was excluded since",
     804: "a removed peer came back, took everybody for lost, and never spoke to anybody",
     1118: "a JOIN of a former member came before the word that it took part, and admitted it again",
