@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collectives import ALGORITHMS, BFLOAT16, Reduction
-from gossip.messages import NOT_CALLED
+from gossip.progress import NOT_CALLED
 from p2p.step.collective import AllGather, AllReduce, Barrier, Collective
 from p2p.step.operation import Operation, task_of
 from p2p.step.submission import Submission
