@@ -33,7 +33,8 @@ from bench.replay_peer import (
 from bench.swarm import Swarm
 from bench.zygote import ROOT, Zygote
 from p2p.benchmark.machine import commit, machine
-from p2p.session.sampler import ElasticSampler
+from p2p.data.ranges import union
+from p2p.data.sampler import Order, Sampler
 from p2p.step.receipts import Receipt, read_receipts
 
 SCRIPT: Final = ROOT / "bench" / "replay_peer.py"
@@ -42,13 +43,13 @@ NUM_PEERS: Final = 4
 TOLERANCE: Final = 1e-3
 SECOND_VICTIM: Final = 3
 
-Losses = Mapping[tuple[int, str], tuple[float, int, int]]
-"""Per step and peer_id: mean loss over its own samples, the first of them, and their number."""
+Losses = Mapping[tuple[int, str], tuple[float, int]]
+"""Per step and peer_id: mean loss over its own samples, and their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One step, trained by the peers and replayed by one process."""
+    """One step, trained by the peers on its receipt and replayed by one process."""
 
     step: int
     num_peers: int
@@ -136,18 +137,14 @@ def read_losses(folder: Path) -> Losses:
         for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
         if line.endswith("\n")
     ]
-    return {(row["step"], row["peer_id"]): (row["loss"], row["first_sample"], row["num_samples"]) for row in rows}
+    return {(row["step"], row["peer_id"]): (row["loss"], row["num_samples"]) for row in rows}
 
 
 def indices_of(receipts: Sequence[Receipt], num_steps: int) -> list[list[int]]:
     """Per receipt, the samples that it counts, as indices into the dataset."""
     num_samples = num_steps * GLOBAL_BATCH
-    sampler = ElasticSampler(num_samples=num_samples, global_batch=GLOBAL_BATCH, epochs=1, seed=SEED)
-    counted = []
-    for receipt in receipts:
-        plan = {c.peer_id: (c.first_sample, c.num_samples) for c in receipt.contributions if c.num_samples}
-        counted.append([int(index) for peer_id in plan for index in sampler.indices(plan, peer_id)])
-    return counted
+    order = Order(Sampler(num_samples, GLOBAL_BATCH, seed=SEED))
+    return [order.indices(union(part for c in receipt.contributions for part in c.samples)) for receipt in receipts]
 
 
 def replay(counted: Sequence[Sequence[int]], num_steps: int) -> list[float]:
@@ -158,14 +155,13 @@ def replay(counted: Sequence[Sequence[int]], num_steps: int) -> list[float]:
 
 def compare(receipt: Receipt, losses: Losses, replayed_loss: float) -> Compared:
     """What the peers on `receipt` had, each weighted by its samples. Whoever does not count is left out."""
-    total, num_peers = 0.0, 0
+    total = 0.0
     for entry in receipt.contributions:
         if entry.num_samples:
-            loss, first_sample, num_samples = losses[receipt.step, entry.peer_id]
-            assert (first_sample, num_samples) == (entry.first_sample, entry.num_samples)
+            loss, num_samples = losses[receipt.step, entry.peer_id]
+            assert num_samples == entry.num_samples
             total += loss * num_samples
-            num_peers += 1
-    return Compared(receipt.step, num_peers, total / receipt.num_samples, replayed_loss)
+    return Compared(receipt.step, len(receipt.contributions), total / receipt.num_samples, replayed_loss)
 
 
 def check(compared: Sequence[Compared], counted: Sequence[Sequence[int]], num_steps: int, num_left: int) -> list[str]:

@@ -88,12 +88,12 @@ def main(num_steps: int, victims: list[Victim]) -> None:
         kill_between_buckets(model, lambda: peer.done + 1 == ends.get(BETWEEN_BUCKETS))
         folder = Path(os.environ["SHOAL_RECEIPTS"])
         with (folder / f"{peer.peer_id}.losses.jsonl").open("w", buffering=1, encoding="utf-8") as lines:
-            for batch in peer.batches(windows, global_batch=GLOBAL_BATCH, seed=SEED):
+            for batch in peer.loader(windows, global_batch=GLOBAL_BATCH, seed=SEED):
                 if peer.done + 1 == ends.get(BETWEEN_STEPS):
                     os.kill(os.getpid(), signal.SIGKILL)
-                first_sample, num_samples = peer._session.share.slice
+                _, num_samples, _ = peer._session.share.counts
                 loss = train_step(parallel, optimizer, batch)
-                line = {"step": peer.done, "loss": loss, "first_sample": first_sample, "num_samples": num_samples}
+                line = {"step": peer.done, "loss": loss, "num_samples": num_samples}
                 lines.write(json.dumps({"peer_id": peer.peer_id, **line}) + "\n")
         content = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
         (folder / f"{peer.peer_id}.end").write_text(hashlib.blake2b(content).hexdigest())

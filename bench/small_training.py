@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 import p2p
 
@@ -38,7 +39,8 @@ def main(resident_bytes: int = 0) -> None:
     with p2p.join() as peer:
         print(peer.peer_id, flush=True)
         parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=BUCKET_BYTES, state_digest="all")
-        for x, y in peer.batches((inputs, targets), global_batch=GLOBAL_BATCH, epochs=FOREVER):
+        loader = peer.loader(TensorDataset(inputs, targets), global_batch=GLOBAL_BATCH, epochs=FOREVER)
+        for x, y in (batch for _ in loader.epochs() for batch in loader):
             loss: Any = functional.mse_loss(parallel(x), y)
             optimizer.zero_grad()
             loss.backward()

@@ -81,7 +81,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with p2p.join() as peer:
         parallel = p2p.DataParallel(peer, model, optimizer, state_digest="all")
-        for batch in peer.batches(windows, global_batch=options.global_batch):
+        for batch in peer.loader(windows, global_batch=options.global_batch):
             loss = parallel(batch[:, :-1], batch[:, 1:])
             optimizer.zero_grad()
             loss.backward()

@@ -28,6 +28,7 @@ from .session.calls import Handle, Step
 from .step.receipts import Contribution, Receipt
 
 if TYPE_CHECKING:
+    from .data.loader import Loader
     from .training import DataParallel, Stateful
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Handle",
     "JoinRefused",
     "JoinTimeout",
+    "Loader",
     "Member",
     "NetworkError",
     "NonFiniteGradient",
@@ -66,6 +68,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("shoal")
+    if name == "Loader":
+        from .data.loader import Loader
+
+        return Loader
     if name in ("DataParallel", "Stateful"):
         from . import training
 

@@ -112,6 +112,9 @@ def run(
         str | None, typer.Option(help="Who goes on after deaths: live (whoever is left) or majority.")
     ] = None,
     receipts: Annotated[Path | None, typer.Option(help="Folder for one receipt per committed step.")] = None,
+    receipts_full: Annotated[
+        str | None, typer.Option(help="When they cannot be written: warn (go on without) or stop (that peer leaves).")
+    ] = None,
     seeds: Annotated[
         str, typer.Option(help="host:port,host:port of some peers, the same on all hosts.", envvar="SHOAL_SEEDS")
     ] = "",
@@ -158,6 +161,7 @@ def run(
         receipts=receipts,
         join_timeout_s=join_timeout,
         step_timeout_s=step_timeout,
+        receipts_full=receipts_full,
         tcp=TcpOptions(seeds=seeds, bind=bind, advertise=advertise, key=key, insecure=insecure, network=network),
     )
     launcher = Launcher(config, environ=os.environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())

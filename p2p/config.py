@@ -10,6 +10,9 @@ from gossip import WAN, CoreConfig, Policy
 from .host.registry import default_home
 from .net.tcp import Network, TcpConfig, TcpOptions
 
+RECEIPTS_FULL: Final = ("warn", "stop")
+"""What a peer may do that cannot write its receipts any more."""
+
 TCP_NAMES: Final = tuple(field.name for field in fields(TcpOptions))
 
 
@@ -47,6 +50,8 @@ class PeerConfig:
         policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
             are proven dead) or `majority`. The founder's value counts.
         receipts: folder for receipts and timings; None: none are written.
+        receipts_full: what a peer does that cannot write there any more: `warn` (it says so once, and goes on without)
+            or `stop` (it leaves before the next step, which raises `ShoalError`).
         join_timeout_s: for a seat, and for the first `min_peers` peers.
         step_timeout_s: for a step to commit; longer than the slowest member's backward pass.
         leave_timeout_s: for the others to agree on a view without this peer.
@@ -72,6 +77,7 @@ class PeerConfig:
     min_peers: int = 1
     policy: str = "live"
     receipts: Path | None = None
+    receipts_full: str = "warn"
     join_timeout_s: float = 600.0
     step_timeout_s: float = 600.0
     leave_timeout_s: float = 5.0
@@ -89,6 +95,8 @@ class PeerConfig:
             raise ValueError(f"min_peers must be at least 1, is {self.min_peers}")
         if self.policy.upper() not in Policy.__members__:
             raise ValueError(f"policy must be {' or '.join(Policy.__members__).lower()}, is {self.policy!r}")
+        if self.receipts_full not in RECEIPTS_FULL:
+            raise ValueError(f"receipts_full must be {' or '.join(RECEIPTS_FULL)}, is {self.receipts_full!r}")
         if self.arena_bytes < 0:
             raise ValueError(f"arena_bytes must be at least 0, is {self.arena_bytes}")
         for name in ("join_timeout_s", "step_timeout_s", "leave_timeout_s"):
@@ -145,6 +153,8 @@ class PeerConfig:
             found["place"] = _whole("SHOAL_LOCAL_INDEX", place)
         only = environ.get("SHOAL_ONLY")
         found |= {"may_found": only != "join", "only_founds": only == "new"}
+        if receipts_full := environ.get("SHOAL_RECEIPTS_FULL"):
+            found["receipts_full"] = receipts_full
         return cls(**(found | given))
 
 

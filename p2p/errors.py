@@ -23,8 +23,8 @@ from gossip.effects import Diverged, Paused, Refused, Removed
 class ShoalError(Exception):
     """What happened, with which values, and what to do, in one line. The base of all errors of shoal.
 
-    Raised itself for calls that are out of order (another step is open, this peer has left), and for receipts that
-    cannot be written.
+    Raised itself for calls that are out of order (another step is open, this peer has left) or from where none may
+    come (two threads at once, a forked child), for a loop that has failed, and for receipts that cannot be written.
 
     Attributes:
         goes_on: whether the peer that raises it may call the next operation.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Final
 
 from gossip import View
 
@@ -22,6 +22,9 @@ from .peer import Peer
 from .session.reporter import Reporter, listening_launcher
 from .session.stacks import show_on
 
+DEFAULTS: Final[dict[int, Any]] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+"""What the interpreter does with the signals at which a peer leaves."""
+
 
 def join(
     *,
@@ -30,6 +33,7 @@ def join(
     min_peers: int | None = None,
     policy: str | None = None,
     receipts: str | os.PathLike[str] | None = None,
+    receipts_full: str | None = None,
     join_timeout_s: float | None = None,
     step_timeout_s: float | None = None,
     leave_timeout_s: float | None = None,
@@ -53,7 +57,8 @@ def join(
     Changes what this process does at its end. A peer that has not left does so when the interpreter ends. If the script
     has no `sys.excepthook` of its own, it gets one that prints an error of shoal as one line, without a traceback.
     Called in the main thread, and if the script has no handlers of its own, SIGTERM and SIGINT raise `SystemExit(143)`
-    and `KeyboardInterrupt` there, so that the peer leaves, and SIGUSR1 prints where each thread is to stderr.
+    and `KeyboardInterrupt` there, so that the peer leaves, and SIGUSR1 prints where each thread is to stderr. A forked
+    child is no peer: there these signals, and the end, do what they do in a process without shoal.
 
     Args:
         swarm: those who may meet; 1 to 64 letters, digits, `.`, `_` or `-` (SHOAL_SWARM; the name of the script's file,
@@ -64,6 +69,8 @@ def join(
             are proven dead) or `majority`; the founder's value counts (SHOAL_POLICY; `live`).
         receipts: folder for a receipt per committed step, about 200 bytes and 100 per member, and for timings
             (SHOAL_RECEIPTS; none).
+        receipts_full: what to do when they cannot be written any more: `warn`, that is say so once and go on without,
+            or `stop`, that is leave, and raise `ShoalError` at the next step (SHOAL_RECEIPTS_FULL; `warn`).
         join_timeout_s: seconds to wait for a seat, and for the first `min_peers` peers (600).
         step_timeout_s: seconds to wait for a step to commit; longer than the slowest member's backward pass (600).
         leave_timeout_s: seconds to wait, when leaving, for the others to agree on a view without this peer (5).
@@ -84,7 +91,8 @@ def join(
         A peer without a seat. Use it in a `with` block, or call `Peer.leave`.
 
     Raises:
-        ValueError: a number or `policy` is out of range; or no `swarm` is given, and there is no script to name it by.
+        ValueError: a number, `policy` or `receipts_full` is out of range; or no `swarm` is given, and no script is there
+            to name it by.
         RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
         NetworkError: an address cannot be used.
         SecurityError: there is no key that keeps strangers out.
@@ -97,6 +105,7 @@ def join(
         "min_peers": min_peers,
         "policy": policy,
         "receipts": None if receipts is None else Path(receipts),
+        "receipts_full": receipts_full,
         "join_timeout_s": join_timeout_s,
         "step_timeout_s": step_timeout_s,
         "leave_timeout_s": leave_timeout_s,
@@ -122,10 +131,10 @@ def join(
         _name_other_runs(config)
     peer._session.history.seat_listeners.append(partial(_say_where, peer, config))
     Reporter(peer._session, config.swarm, launcher, say).start()
-    atexit.register(peer.leave)
+    atexit.register(peer._end)
     if threading.current_thread() is threading.main_thread():
-        _let_leave(peer, signal.SIGTERM, signal.SIG_DFL, lambda: SystemExit(128 + signal.SIGTERM))
-        _let_leave(peer, signal.SIGINT, signal.default_int_handler, KeyboardInterrupt)
+        _let_leave(peer, signal.SIGTERM, lambda: SystemExit(128 + signal.SIGTERM))
+        _let_leave(peer, signal.SIGINT, KeyboardInterrupt)
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL and sys.__stderr__ is not None:
             show_on(signal.SIGUSR1, sys.__stderr__)
     return peer
@@ -186,19 +195,32 @@ class _Handler:
     """Ends the script with an exception, when its peer can be interrupted."""
 
     def __init__(self, peer: Peer, make: Callable[[], BaseException]) -> None:
-        self._peer, self._make = peer, make
+        self._peer, self._make, self._pid = peer, make, os.getpid()
 
     def __call__(self, received: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # a handler of the script's own passes it on, in a forked child
+            signal.signal(received, DEFAULTS[received])
+            signal.raise_signal(received)
+            return
         interruption = self._make()
         if not self._peer._defer(interruption):
             raise interruption
 
 
-def _let_leave(peer: Peer, number: signal.Signals, default: object, make: Callable[[], BaseException]) -> None:
+def _let_leave(peer: Peer, number: signal.Signals, make: Callable[[], BaseException]) -> None:
     """Make a signal end the script with an exception, so that the peer leaves. A handler of the script's own stays."""
     before = signal.getsignal(number)
-    if before is default or isinstance(before, _Handler):
+    if before is DEFAULTS[number]:
+        os.register_at_fork(after_in_child=_forget_handlers)
+    if before is DEFAULTS[number] or isinstance(before, _Handler):
         signal.signal(number, _Handler(peer, make))
+
+
+def _forget_handlers() -> None:
+    """In a forked child, which is no peer: its signals do what they do in a process without shoal."""
+    for number, default in DEFAULTS.items():
+        if isinstance(signal.getsignal(number), _Handler):
+            signal.signal(number, default)
 
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -1,7 +1,8 @@
 """All tests, as `make test` runs them: `python -m tests.everything`.
 
-First what needs no other process, on all cores; then living peers, one test after the other, so that none of them waits
-for a core that another test has. Ends with one line for all, and with 1 if any part failed.
+First what needs no other process, on all cores; then living peers: tests that need no more than a core (`light`) two at
+a time, and the others one after the other, so that none of them waits for a core that another test has. Ends with one
+line for all, and with 1 if any part failed.
 """
 
 import os
@@ -19,13 +20,15 @@ MOST_WORKERS: Final = 8
 
 PURE: Final = ("gossip", "collectives", "p2p", "simulated")
 LIVE: Final = ("live",)
+AT_ONCE: Final = 2
+"""So many light tests run at the same time, however many cores there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How the tests of some folders went."""
+    """How some tests went."""
 
-    folders: tuple[str, ...]
+    name: str
     num_tests: int
     num_failed: int
     num_skipped: int
@@ -36,28 +39,34 @@ class Part:
         counts = f"{self.num_tests - self.num_failed - self.num_skipped} passed, {self.num_failed} failed"
         skipped = f", {self.num_skipped} skipped" if self.num_skipped else ""
         code = f", pytest ended with {self.exit_code}" if self.exit_code else ""
-        return f"{', '.join(self.folders)}: {counts}{skipped} in {self.time_s:.0f} s{code}"
+        return f"{self.name}: {counts}{skipped} in {self.time_s:.0f} s{code}"
 
 
-def run(folders: tuple[str, ...], *options: str) -> Part:
+def run(name: str, folders: tuple[str, ...], *options: str) -> Part:
     """Run pytest, which writes to our output."""
+    # Hundreds of programs are started, and each would compile everything again.
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     began_s = time.monotonic()
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
         paths = [f"tests/{folder}" for folder in folders]
         command = [sys.executable, "-m", "pytest", "-q", "--durations", "5", "--junitxml", report.name]
-        code = subprocess.run([*command, *options, *paths], cwd=ROOT, check=False).returncode
+        code = subprocess.run([*command, *options, *paths], cwd=ROOT, env=environ, check=False).returncode
         text = report.read()
     suites = list(ElementTree.fromstring(text).iter("testsuite")) if text else []
     tests, failures, errors, skipped = (
         sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "errors", "skipped")
     )
-    return Part(folders, tests, failures + errors, skipped, time.monotonic() - began_s, code)
+    return Part(name, tests, failures + errors, skipped, time.monotonic() - began_s, code)
 
 
 def main() -> int:
     """The exit code."""
     num_workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
-    parts = [run(PURE, "-n", str(num_workers), "--dist", "loadfile"), run(LIVE)]
+    parts = [
+        run(", ".join(PURE), PURE, "-n", str(num_workers), "--dist", "loadfile"),
+        run("live, two at a time", LIVE, "-m", "light", "-n", str(AT_ONCE), "--dist", "worksteal"),
+        run("live, one at a time", LIVE, "-m", "not light"),
+    ]
     print()
     for part in parts:
         print(part)

@@ -18,13 +18,13 @@ from random import Random
 from gossip import Claim, Member, View
 
 from .simulated.faults import Faults
-from .simulated.hosts import Hosts
+from .simulated.hosts import Hosts, Place
 from .simulated.invariants import Invariants, Violation
 from .simulated.liveness import judge, suspicions, why_lost
 from .simulated.membership import MOST_CHURN, Membership
 from .simulated.memory import Arena
 from .simulated.network import Clock, Network
-from .simulated.peer import Peer, Place
+from .simulated.peer import Peer
 from .simulated.plan import Plan
 from .simulated.report import brief, describe
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from p2p.step.receipts import UNKNOWN_SAMPLE, Moment, Receipt, to_line
+from p2p.step.receipts import Moment, Receipt, to_line
 
 DIGEST_LENGTH = 16
 """Hex digits that are shown."""
@@ -141,14 +141,16 @@ def _check_joiner(run: Run, named: list[bool]) -> Iterator[str]:
 def check_samples(run: Run) -> Iterator[str]:
     """Each position of the stream is counted exactly once."""
     parts = sorted(
-        (entry.first_sample, entry.num_samples, receipt.step)
+        (first, number, receipt.step)
         for receipt in run.committed()
         for entry in receipt.contributions
-        if entry.num_samples
+        for first, number in entry.samples
     )
-    if parts and parts[0][0] == UNKNOWN_SAMPLE:
-        yield f"step {parts[0][2]} counts samples that nobody handed out"
-        return
+    for receipt in run.committed():
+        for entry in receipt.contributions:
+            if entry.num_samples != sum(number for _, number in entry.samples):
+                yield f"step {receipt.step} counts samples that nobody handed out"
+                return
     beyond = (run.num_samples, 0, run.committed()[-1].step)
     for (first, number, step), (next_first, _, next_step) in pairwise([(0, 0, 0), *parts, beyond]):
         end = first + number

@@ -16,11 +16,12 @@ import numpy as np
 
 from gossip import Member, View
 from gossip.effects import Feed
-from gossip.messages import Finish
+from gossip.progress import Finish
 
 from ..net.frames import Taken
 from ..net.parcels import Packer, Parcel, ParcelSegment, StateRecord, StepRecord, cut
 from ..step.notices import Commit
+from ..step.receipts import counts_of
 
 WINDOW = 8
 """So many segments are under way to one peer."""
@@ -59,7 +60,11 @@ class _Stream:
 
 
 class Donor:
-    """Streams to observers and joiners, and who waits for a state."""
+    """Streams to observers and joiners.
+
+    Attributes:
+        waiting: for a state: after which step, and whether they have a seat.
+    """
 
     def __init__(
         self,
@@ -75,11 +80,11 @@ class Donor:
             segment_bytes: of a segment, at most.
             most_fed_bytes: of the steps that wait for their turn to one peer, beyond the fewest.
         """
+        self.waiting: dict[Member, tuple[int, bool]] = {}
         self._send = send
         self._segment_bytes, self._most_fed_bytes = segment_bytes, most_fed_bytes
         self._packer: tuple[int, Packer] | None = None
         self._withheld: int | None = None
-        self._waiting: dict[Member, tuple[int, bool]] = {}
         self._given: dict[Member, int] = {}
         self._streams: dict[Member, _Stream] = {}
         self._num_streams = 0
@@ -88,7 +93,7 @@ class Donor:
 
     def install(self, view: View) -> None:
         """Another view: whoever still needs a state asks again."""
-        self._waiting, self._given = {}, {}
+        self.waiting, self._given = {}, {}
 
     def seated(self, view: View) -> None:
         """Every member of `view` has what it needs."""
@@ -97,7 +102,7 @@ class Donor:
 
     def forget(self, member: Member) -> None:
         """It is gone, or needs nothing more."""
-        self._waiting.pop(member, None)
+        self.waiting.pop(member, None)
         self._streams.pop(member, None)
 
     def complete(self, step: int, packer: Packer) -> None:
@@ -116,7 +121,7 @@ class Donor:
         stream = self._streams.get(member)
         is_coming = stream is not None and any(not has_seat or p.step == step for p in stream.states())
         if not is_coming and not (has_seat and self._given.get(member) == step):
-            self._waiting[member] = step, has_seat
+            self.waiting[member] = step, has_seat
 
     def serve(self, now: float, done: int, record: StateRecord) -> Iterator[tuple[Member, str]]:
         """Send the state to whoever waits for it, if it may be copied now, with `done` the last committed step.
@@ -127,11 +132,11 @@ class Donor:
         is_complete = self._packer is not None and self._packer[0] == done
         if not is_complete and self._withheld != done:
             return
-        for member, (step, has_seat) in list(self._waiting.items()):
+        for member, (step, has_seat) in list(self.waiting.items()):
             if step != done and (has_seat or step > done):
                 continue
             if is_complete:
-                del self._waiting[member]
+                del self.waiting[member]
                 try:
                     parcel = self._copy(done, record)
                 except (TypeError, ValueError) as error:
@@ -142,7 +147,7 @@ class Donor:
                     stream.overtake()
                 self._put(now, member, parcel)
             elif has_seat:
-                del self._waiting[member]
+                del self.waiting[member]
                 yield member, "it came between a backward pass and the next, where an operation waits for all members"
 
     def _copy(self, step: int, record: StateRecord) -> Parcel:
@@ -164,7 +169,7 @@ class Donor:
             feeds[0].digest,
             finish,
             commit.view,
-            tuple((entry.first_sample, entry.num_samples) for entry in receipt.contributions),
+            counts_of(receipt),
             receipt.algorithms,
             commit.fingerprints,
         )

@@ -26,6 +26,7 @@ class LaunchConfig:
         home: the registry folder; None: `registry.default_home`.
         receipts: folder for the peers' receipts; None: they write none.
         join_timeout_s, step_timeout_s: as of `p2p.join`; None: its own.
+        receipts_full: `warn` or `stop`; None: as for `p2p.join`.
         tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
         num_restarts: a peer that fails is replaced so many times.
         log_dir: folder for one file per peer, with all that it writes; None: none.
@@ -43,6 +44,7 @@ class LaunchConfig:
     receipts: Path | None = None
     join_timeout_s: float | None = None
     step_timeout_s: float | None = None
+    receipts_full: str | None = None
     tcp: TcpOptions = field(default_factory=TcpOptions)
     num_restarts: int = 0
     log_dir: Path | None = None
@@ -68,6 +70,8 @@ class LaunchConfig:
                 raise LaunchError(f"--{name.replace('_', '-')} must be more than 0 seconds, got {limit_s:g}")
         if self.policy not in (None, "live", "majority"):
             raise LaunchError(f"--policy must be live or majority, got {self.policy!r}")
+        if self.receipts_full not in (None, "warn", "stop"):
+            raise LaunchError(f"--receipts-full must be warn or stop, got {self.receipts_full!r}")
         self.target.check()
         if self.log_dir is not None:
             try:
@@ -137,6 +141,8 @@ def peer_environment(
         added["SHOAL_JOIN_TIMEOUT"] = str(config.join_timeout_s)
     if config.step_timeout_s is not None:
         added["SHOAL_STEP_TIMEOUT"] = str(config.step_timeout_s)
+    if config.receipts_full is not None:
+        added["SHOAL_RECEIPTS_FULL"] = config.receipts_full
     # Left to itself, glibc gives the memory of each large frame back to the system, and faults it in again for the
     # next: a tenth of the time of a 16 MB all-reduce.
     memory = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}

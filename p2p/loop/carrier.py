@@ -15,6 +15,7 @@ from collectives.programs import MOST_CHUNKS
 from gossip import Claim, Core, Member, View
 from gossip import effects as fx
 from gossip import messages as m
+from gossip.progress import Finish, Progress
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
@@ -67,8 +68,8 @@ class Carrier:
 
     def shared(self) -> SharedRunner | None:
         """What runs over the memory of others."""
-        runner = self.parts.open_step.runner
-        return runner if isinstance(runner, SharedRunner) else None
+        run = self.parts.open_step.run
+        return run.runner if run is not None and isinstance(run.runner, SharedRunner) else None
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Do what is asked for, in order; what that entails, last. After an error nothing that stands behind it."""
@@ -86,19 +87,30 @@ class Carrier:
 
     def _do(self, effect: Effect) -> None:
         match effect:
-            case fx.Send():
-                self.parts.frames.send(effect)
-            case sx.SendSegment(sequence, fingerprint, outgoing):
-                self.parts.frames.send_segment(sequence, fingerprint, outgoing)
+            case sx.SendSegment():
+                self.parts.frames.send_segment(*effect)
             case sx.Tell(notice):
                 self._tell(notice)
             case sx.Finish():
                 self._finish(effect)
-            case fx.Committed():
-                self._commit(effect)
             case sx.HandOut(index, view_number):
                 if self.parts.core.handed_out(view_number):
                     self.carry_out(self.parts.open_step.hand_out(index))
+            case sx.GiveUp(step, cause, reason, is_told):
+                self.carry_out(self.parts.core.give_up(self.now(), step, cause, reason, is_told=is_told))
+            case sx.Leave():
+                self.carry_out(self.parts.core.leave(self.now()))
+            case sx.Note(event, detail):
+                self.parts.inbox.note(event, detail)
+            case _:
+                self._do_for_core(effect)
+
+    def _do_for_core(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Send():
+                self.parts.frames.send(effect)
+            case fx.Committed():
+                self._commit(effect)
             case fx.WriteRecord(record):
                 self.parts.resources.page.write(record)
             case fx.Explain(reason) | fx.Resumed(reason):
@@ -118,22 +130,12 @@ class Carrier:
                 self.carry_out(self.parts.open_step.aborted(given_up))
             case fx.Overheard(source, abort):
                 self.carry_out(self.parts.open_step.overhear(source, abort))
-            case sx.Withdraw(step, interrupts):
-                self.parts.core.submitted(step, 0, 0)
-                self.carry_out(self.parts.core.withdraw(self.now(), step, interrupts=interrupts))
-            case sx.GiveUp(step, reason):
-                self.carry_out(self.parts.core.abort(self.now(), step, reason))
-            case sx.Void(step, reason):
-                self.carry_out(self.parts.core.void(self.now(), step, reason))
-            case sx.Leave():
-                self.carry_out(self.parts.core.leave(self.now()))
-            case sx.Note(event, detail):
-                self.parts.inbox.note(event, detail)
-            case fx.Apply(step, digest):
-                self.parts.observer.apply(step, digest)
+            case fx.Apply():
                 self.carry_out(self.parts.observer.go_on(self.now()))
-            case fx.AskForState():
-                self.carry_out(self.parts.observer.ask(self.now(), effect))
+            case fx.Load(step, digest):
+                self.carry_out(self.parts.observer.load(step, digest))
+            case fx.Drop(step, digest):
+                self.parts.observer.drop(step, digest)
             case fx.Provide(member, step):
                 has_seat = self.parts.core.view is not None and self.parts.core.view.since(member) is not None
                 self.parts.donor.ask(member, step, has_seat=has_seat)
@@ -177,8 +179,8 @@ class Carrier:
         told = []
         for rank, digests in shown:
             digest, state_digest, chain = (b"" if each == NO_DIGEST else each for each in in_three(digests))
-            finish = m.Finish(step, digest, state_digest, view.number)
-            told.append((view.members[rank], m.Progress(step - 1, chain, finish)))
+            finish = Finish(step, digest, state_digest, view.number)
+            told.append((view.members[rank], Progress(step - 1, chain, finish)))
         return self.parts.core.saw(now, told)
 
     def _commit(self, effect: fx.Committed) -> None:
@@ -231,7 +233,7 @@ class Carrier:
 
     def serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
-        if self.parts.core.seated and (view := self.parts.core.view) is not None:
+        if self.parts.donor.waiting and self.parts.core.seated and (view := self.parts.core.view) is not None:
             record = StateRecord(self.parts.core.digest, view)
             for member, reason in self.parts.donor.serve(self.now(), self.parts.core.done, record):
                 self.declare_dead(member, reason)  # nobody else can send it either: go on without the joiner

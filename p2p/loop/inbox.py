@@ -20,6 +20,7 @@ class Inbox:
         moments: when things happened; for whoever writes receipts.
         failure: why this peer cannot go on.
         explained: the last reasons for what happened to members, in words.
+        crash: why the loop drives nothing any more: the same for whoever waits, or calls something later.
     """
 
     def __init__(self, *, keep_moments: bool) -> None:
@@ -27,6 +28,7 @@ class Inbox:
         self.moments: SimpleQueue[Moment] = SimpleQueue()
         self.failure: ShoalError | None = None
         self.explained: deque[str] = deque(maxlen=NUM_EXPLAINED)
+        self.crash: ShoalError | None = None
         self._keep_moments = keep_moments
 
     def tell(self, notice: Notice) -> None:
@@ -36,6 +38,24 @@ class Inbox:
                 return
             self.failure = notice
         self.notices.put(notice)
+
+    def tell_crash(self, error: BaseException) -> None:
+        """The loop has failed with `error`."""
+        self.crash = ShoalError(f"the loop of this peer failed: {error!r}; see the log, and start this peer again")
+        self.crash.__cause__ = error
+        self.failure = self.failure or self.crash
+        self.notices.put(self.crash)
+
+    def next(self, timeout: float) -> Notice:
+        """Wait for a notice.
+
+        Raises:
+            Empty: none came within `timeout`, in seconds.
+        """
+        notice = self.notices.get(timeout=timeout)
+        if notice is self.crash:
+            self.notices.put(notice)  # there may be others who wait
+        return notice
 
     def note(self, event: str, detail: str | int) -> None:
         """Remember when this happened."""

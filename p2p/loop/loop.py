@@ -17,10 +17,10 @@ from gossip import messages as m
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..config import LoopConfig
-from ..errors import RegistryError, RemoteProtocolError, ShoalError
+from ..errors import RegistryError, RemoteProtocolError
 from ..host.entry import Role
 from ..host.registry import Registry
-from ..memory.shared_runner import RunState, SharedRunner
+from ..memory.shared_runner import RunState
 from ..net.frames import Delivery, Frames, Segment, Taken
 from ..net.parcels import Packer
 from ..net.transport import Polled
@@ -93,6 +93,7 @@ class Loop:
                 segment_bytes=config.segment_bytes,
             )
         )
+        self.shared = self._carrier.shared
         self._next_link_check = self._tick_at = 0.0
         self._keeps_memory = False
 
@@ -164,7 +165,7 @@ class Loop:
         """The state that was offered is loaded. Arguments as of `OpenStep.loaded`."""
         self.open_step.loaded(offer.step, contributors, state_digest)
         self.inbox.note("loaded", offer.step)
-        self._carrier.carry_out(self._observer.loaded(self.now(), offer))
+        self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
 
     def leave(self) -> None:
         """Say so; `reactor.ended` is set when the others can do without this peer."""
@@ -188,10 +189,6 @@ class Loop:
         """Wait for the sockets."""
         return self.resources.transport.poll(timeout_s)
 
-    def shared(self) -> SharedRunner | None:
-        """What runs over the memory of others."""
-        return self._carrier.shared()
-
     def advance(self) -> RunState:
         """Go on with what runs, and see what the others have finished."""
         try:
@@ -201,7 +198,9 @@ class Loop:
             return RunState.IDLE
         if effects:
             self._carrier.carry_out(effects)
-        runner = self._carrier.shared() if self.core.has_finished else None
+        if state is RunState.WAITING:
+            return state  # nobody else has finished the step
+        runner = self.shared() if self.core.has_finished else None
         if runner is not None and (seen := runner.all_finished()) is not None:
             self._carrier.carry_out(self._carrier.see(*seen))
         return state
@@ -243,7 +242,7 @@ class Loop:
     def crash(self, error: BaseException) -> None:
         """Nothing can be driven any more."""
         logger.error("the loop of peer %s failed", self.core.me, exc_info=error)
-        self.inbox.tell(ShoalError(f"the loop of this peer failed: {error!r}; see the log"))
+        self.inbox.tell_crash(error)
 
     def close(self) -> None:
         """Let go of everything, apart from the arena of a peer that comes back."""

@@ -39,6 +39,7 @@ class DriveLock:
         self._held = threading.Lock()
         self._posted = threading.Event()
         self._drive = Drive.NOTHING
+        self._driver = 0
         self._num_calls = 0
         self._deferred: BaseException | None = None
 
@@ -81,7 +82,7 @@ class DriveLock:
     @contextmanager
     def borrowed(self, interrupt: Callable[[], None]) -> Iterator[None]:
         """For the training thread; `interrupt` makes the loop's own thread look up."""
-        self._drive = Drive.WANTED
+        self._driver, self._drive = threading.get_ident(), Drive.WANTED
         try:
             if not self._held.acquire(blocking=False):
                 interrupt()
@@ -111,7 +112,7 @@ class DriveLock:
 
     def shield(self) -> Drive:
         """For the training thread: no handler raises until `unshield`, which is given what this returns."""
-        before = self._drive
+        before, self._driver = self._drive, threading.get_ident()
         self._drive = SHIELDED.get(before, before)
         return before
 
@@ -122,10 +123,14 @@ class DriveLock:
             self._raise_deferred()
 
     def defer(self, interruption: BaseException) -> bool:
-        """For a signal's handler: whether it must not raise now, in the middle of a turn. It is raised later."""
-        if self.is_busy:
+        """For a signal's handler: whether it must not raise now, in the middle of a turn. It is raised later.
+
+        Not if another thread than the handler's is the training thread now: the interruption is not for that one.
+        """
+        is_late = self.is_busy and self._driver == threading.get_ident()
+        if is_late:
             self._deferred = interruption
-        return self.is_busy
+        return is_late
 
     def _raise_deferred(self) -> None:
         interruption, self._deferred = self._deferred, None

@@ -81,20 +81,26 @@ class Reactor:
         """Begin to drive."""
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, *, is_aside: bool = False) -> None:
         """End the thread, and close everything."""
-        self.post(self._stopping.set)
+        self.post(self._stopping.set, is_aside=is_aside)
         self._thread.join(timeout=10.0)
 
-    def post(self, command: Callable[[], None]) -> None:
-        """Have `command` run by the loop thread, soon."""
+    def post(self, command: Callable[[], None], *, is_aside: bool = False) -> None:
+        """Have `command` run by the loop thread, soon; `is_aside`: the caller is another than the training thread."""
+        if is_aside:
+            self._hand_over(command)
+            return
         before = self.drive_lock.shield()
         try:
-            self._commands.put(command)
-            self.drive_lock.post()
-            self._wake()
+            self._hand_over(command)
         finally:
             self.drive_lock.unshield(before)
+
+    def _hand_over(self, command: Callable[[], None]) -> None:
+        self._commands.put(command)
+        self.drive_lock.post()
+        self._wake()
 
     def call(self, *commands: Callable[[], None], timeout_s: float) -> Notice:
         """Run `commands` and then the loop itself in the calling thread, until it has something to say.
@@ -142,8 +148,12 @@ class Reactor:
                 self.drive_lock.stand_by()
         finally:
             with self.drive_lock.hold():
-                self._work.close()
-                self.ended.set()
+                try:
+                    self._work.close()
+                except Exception as error:
+                    self._crash(error)
+                finally:
+                    self.ended.set()
 
     def _drive(self) -> None:
         try:

@@ -13,6 +13,7 @@ Left out: page-locking for CUDA; huge pages; the memory limit of a cgroup, which
 being killed.
 """
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -21,6 +22,7 @@ import weakref
 from bisect import bisect
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -42,6 +44,8 @@ REGIONS_OFFSET: Final = DIGESTS_OFFSET + TABLE_BYTES
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MAX_KEPT_ARRAYS: Final = 1024  # making one anew costs a microsecond; the same regions are lent again and again
 _NAME: Final = "shoal-{}"
+_mapped: Final[weakref.WeakSet[mmap.mmap]] = weakref.WeakSet()
+"""What a forked child does not have."""
 
 
 class ArenaError(ShoalError):
@@ -122,7 +126,7 @@ class Arena(Memory):
                 os.ftruncate(self._fd, size)
                 os.posix_fallocate(self._fd, 0, REGIONS_OFFSET)
                 mapped = mmap.mmap(self._fd, size)
-                mapped.madvise(mmap.MADV_DONTFORK)  # or a forked child would keep it
+                _leave_out_of_forks(mapped)
                 super().__init__(mapped)
                 self.board.sign(peer_id.encode(), self.doorbell.number)
                 fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
@@ -248,7 +252,7 @@ class Mapping(Memory):
             raise MappingRefused(f"there is no {name.removeprefix('the ')}: it has none, or is not that process")
         try:
             mapped = mmap.mmap(opened, _checked_size(opened, name), access=mmap.ACCESS_READ)
-            mapped.madvise(mmap.MADV_DONTFORK)
+            _leave_out_of_forks(mapped)
         except OSError as error:
             raise MappingRefused(f"{name} cannot be mapped: {error.strerror}") from error
         finally:
@@ -279,6 +283,24 @@ def available_bytes() -> int:
 
 def _end(region: Region) -> int:
     return region.offset + region.length
+
+
+def _leave_out_of_forks(mapped: mmap.mmap) -> None:
+    """Or a forked child would keep the memory."""
+    mapped.madvise(mmap.MADV_DONTFORK)
+    _mapped.add(mapped)
+    _watch_forks()
+
+
+@cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_unmap_never)
+
+
+def _unmap_never() -> None:
+    """In a forked child something else may lie there, and would be unmapped with the last reference to these."""
+    for mapped in list(_mapped):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(mapped))
 
 
 def _no_memory(size: int, error: OSError) -> ArenaError:

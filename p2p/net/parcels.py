@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import xxhash
 
 from gossip import View
-from gossip.messages import Finish
+from gossip.progress import Finish
 
 from ..errors import RemoteProtocolError
 from .wire import Codec
@@ -44,7 +44,7 @@ class StepRecord:
         previous: digest of the chain before the step; `digest` is of the chain up to it.
         finish: of any member; they are equal.
         view: in which the step was finished.
-        counts: (first sample, number of samples) per member of `view`.
+        counts: first sample, number and weight of the samples of each member of `view` (step/receipts.py).
         algorithms: of the operations, without the counts.
         fingerprints: of the operations, in order.
     """
@@ -53,7 +53,7 @@ class StepRecord:
     digest: bytes
     finish: Finish
     view: View
-    counts: tuple[tuple[int, int], ...]
+    counts: tuple[tuple[int, int, int], ...]
     algorithms: tuple[str, ...]
     fingerprints: tuple[bytes, ...]
 

@@ -6,6 +6,7 @@ and whatever is wrong with it becomes a `RemoteProtocolError`. Leaves out: data 
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -25,7 +26,10 @@ MAX_CONTROL_BYTES: Final = 4 << 20
 MAX_STR_LEN: Final = 1024
 MAX_BYTES_LEN: Final = 1 << 20
 MAX_ARRAY_LEN: Final = 4096
-
+MAX_HOST_LEN: Final = 64
+MAX_ADDRESS_LEN: Final = 300
+MAX_VIEWS: Final = 1 << 24
+"""View numbers are smaller: a host's board keeps them in 24 bits."""
 
 # Control messages. Every annotation has two *converters*, an encoder and a decoder. Each checks a value, returns it
 # changed where that is needed, and raises ValueError, in words that do not repeat what a stranger sent.
@@ -45,13 +49,17 @@ class Codec:
     is bytes, in which the array of its fields is.
     """
 
-    def __init__(self, types: Sequence[type]) -> None:
+    def __init__(self, types: Sequence[type], *, is_bounded: bool = True) -> None:
         """The position in `types` is a type's number on the wire.
+
+        Args:
+            types: dataclasses.
+            is_bounded: False: of a name, an address and a view number only the type is checked.
 
         Raises:
             TypeError: a field has an annotation that is not listed above, or a type too many fields.
         """
-        self._encode, self._decode = _union(types, "message")
+        self._encode, self._decode = _union(types, "message", is_bounded)
         if any(len(fields(cls)) > _MOST_FIELDS for cls in types):
             raise TypeError(f"the version is found only in frames of {_MOST_FIELDS} fields at most: {types}")
 
@@ -119,39 +127,58 @@ _PLAIN: Final[dict[Any, tuple[str, bool, range]]] = {
 }
 
 
-def _compile(annotation: Any, where: str) -> tuple[_Field, _Field]:
+_PATTERNS: Final = {
+    "Member.peer_id": ("[0-9a-f]{16}", "16 hex digits"),
+    "View.founder": ("([0-9a-f]{16})?", "16 hex digits or empty"),
+}
+"""Names become paths and keys."""
+_BOUNDS: Final[dict[str, tuple[str, bool, range]]] = {
+    **dict.fromkeys(("View.number", "Stamp.number"), (f"below {MAX_VIEWS}", False, range(MAX_VIEWS))),
+    "Contact.host": (f"a str of at most {MAX_HOST_LEN}", True, range(MAX_HOST_LEN + 1)),
+    **dict.fromkeys(
+        (f"Contact.{name}" for name in ("control", "data", "remote_control", "remote_data")),
+        (f"a str of at most {MAX_ADDRESS_LEN}", True, range(MAX_ADDRESS_LEN + 1)),
+    ),
+}
+"""Fields that have less room than others of their type."""
+
+
+def _compile(annotation: Any, where: str, is_bounded: bool) -> tuple[_Field, _Field]:
     """Encoder and decoder for values of `annotation`; `where` names the field in their errors."""
+    if is_bounded and where in _PATTERNS:
+        field = _Field(None, False, range(0), _text(*_PATTERNS[where], where))
+        return field, field
     if annotation in _PLAIN:
-        rule, is_sized, fits = _PLAIN[annotation]
+        rule, is_sized, fits = _BOUNDS.get(where, _PLAIN[annotation]) if is_bounded else _PLAIN[annotation]
         field = _Field(annotation, is_sized, fits, _refuse(f"{where} is not {rule}"))
         return field, field
-    encode, decode = _compile_converters(annotation, where)
+    encode, decode = _compile_converters(annotation, where, is_bounded)
     return _Field(None, False, range(0), encode), _Field(None, False, range(0), decode)
 
 
-def _compile_converters(annotation: Any, where: str) -> tuple[_Converter, _Converter]:
+def _compile_converters(annotation: Any, where: str, is_bounded: bool) -> tuple[_Converter, _Converter]:
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation is float:
         return _finite(where), _finite(where)
     if origin is tuple and args[-1:] == (Ellipsis,):
-        encode, decode = _compile(args[0], where)
+        encode, decode = _compile(args[0], where, is_bounded)
         return _array(encode, where), _array(decode, where)
     if origin is tuple and args:
-        pairs = [_compile(arg, f"{where}[{i}]") for i, arg in enumerate(args)]
+        pairs = [_compile(arg, f"{where}[{i}]", is_bounded) for i, arg in enumerate(args)]
         return _row([encode for encode, _ in pairs], where), _row([decode for _, decode in pairs], where)
     if origin in (Union, UnionType):
         present = [arg for arg in args if arg is not NoneType]
         if len(present) == len(args):
-            return _union(present, where)
-        encode, decode = _compile(reduce(or_, present), where)
+            return _union(present, where, is_bounded)
+        encode, decode = _compile(reduce(or_, present), where, is_bounded)
         return _optional(encode), _optional(decode)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return _enum(annotation, where)
     if annotation is View:
-        views = _views()
+        views = _views(is_bounded)
         return views.encode, views.decode
     if isinstance(annotation, type) and is_dataclass(annotation):
-        return _record(annotation)
+        return _record(annotation, is_bounded)
     raise TypeError(f"{where}: {annotation!r} cannot be sent")
 
 
@@ -160,6 +187,17 @@ def _refuse(why: str) -> _Converter:
         raise ValueError(why)
 
     return refuse
+
+
+def _text(pattern: str, rule: str, where: str) -> _Converter:
+    matches = re.compile(pattern).fullmatch
+
+    def convert(value: Any) -> Any:
+        if type(value) is not str or matches(value) is None:
+            raise ValueError(f"{where} is not {rule}")
+        return value
+
+    return convert
 
 
 def _finite(where: str) -> _Converter:
@@ -230,10 +268,10 @@ def _enum(cls: type[Enum], where: str) -> tuple[_Converter, _Converter]:
     return encode, decode
 
 
-def _record(cls: type) -> tuple[_Converter, _Converter]:
+def _record(cls: type, is_bounded: bool) -> tuple[_Converter, _Converter]:
     hints = get_type_hints(cls)
     names = [field.name for field in fields(cls)]
-    pairs = [_compile(hints[name], f"{cls.__name__}.{name}") for name in names]
+    pairs = [_compile(hints[name], f"{cls.__name__}.{name}", is_bounded) for name in names]
     encoders = [(name, *encode) for name, (encode, _) in zip(names, pairs, strict=True)]
 
     def encode(message: Any) -> Any:
@@ -249,10 +287,10 @@ def _record(cls: type) -> tuple[_Converter, _Converter]:
     return encode, _row([decode for _, decode in pairs], cls.__name__, cls)
 
 
-def _union(types: Sequence[Any], where: str) -> tuple[_Converter, _Converter]:
+def _union(types: Sequence[Any], where: str, is_bounded: bool) -> tuple[_Converter, _Converter]:
     if not all(is_dataclass(cls) for cls in types):
         raise TypeError(f"{where}: only dataclasses can be told apart, not {types}")
-    pairs = [_record(cls) for cls in types]
+    pairs = [_record(cls, is_bounded) for cls in types]
     encoders = {cls: (number, encode) for number, (cls, (encode, _)) in enumerate(zip(types, pairs, strict=True))}
     decoders = [decode for _, decode in pairs]
 
@@ -278,8 +316,8 @@ MOST_VIEWS: Final = 64
 class _Views:
     """Views as bytes: each is encoded once, and its bytes are decoded, and checked, once. For any thread."""
 
-    def __init__(self) -> None:
-        self._encode, self._decode = _record(View)
+    def __init__(self, is_bounded: bool) -> None:
+        self._encode, self._decode = _record(View, is_bounded)
         self._packed: dict[int, tuple[View, bytes]] = {}
         self._views: dict[bytes, View] = {}
 
@@ -308,5 +346,5 @@ class _Views:
 
 
 @cache
-def _views() -> _Views:
-    return _Views()
+def _views(is_bounded: bool) -> _Views:
+    return _Views(is_bounded)

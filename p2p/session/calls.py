@@ -4,7 +4,8 @@ Several operations are one step: they are submitted in the order of the calls, r
 results are written into the tensors when the step commits.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from collectives import ALGORITHMS, Array, carried, check_reduction
 
+from ..data.share import count_samples
 from ..errors import ShoalError
 from ..step.collective import AllGather, AllReduce, Barrier
 from ..step.operation import Operation
@@ -20,7 +22,7 @@ from ..step.receipts import UNKNOWN_SAMPLE
 from .session import Session
 from .tensors import Buffers, as_array, as_result
 
-ASYNCHRONOUS = "asynchronous operations are open: call `wait` of one of their handles first"
+ASYNCHRONOUS = "asynchronous operations are open: call `peer.wait()`, or `wait` of one of their handles, first"
 BY_HAND = "a `with peer.step()` block is open: its operations are committed at its end, so call this after it"
 IN_BLOCK = (
     "operations in a `with peer.step()` block are asynchronous, and committed at its end: "
@@ -61,6 +63,7 @@ class ScriptStep:
 
     Attributes:
         number: of the step.
+        session: of the peer.
     """
 
     def __init__(self, session: Session, what: str) -> None:
@@ -70,31 +73,31 @@ class ScriptStep:
         session.show_state()
         self.number = session.history.done + 1
         self.is_open = True
-        self._session = session
+        self.session = session
         self._calls: list[AllReduceCall] = []
         self._is_committed = False
 
     def add(self, call: AllReduceCall) -> None:
         """Submit one more operation."""
         self._calls.append(call)
-        self._session.submit(call.operation)
+        self.session.submit(call.operation)
 
     def commit(self) -> None:
         """Wait until all members have finished the step, and write its results. The first time; then there they are."""
         if self.is_open:
             self.is_open = False
-            self._session.commit()
+            self.session.commit()
             self._is_committed = True
             for call in self._calls:
                 call.hand_out()
-            self._session.history.announce()
+            self.session.history.announce()
         elif not self._is_committed:
             raise ShoalError(f"step {self.number}, of which this operation was one, was given up: call it again")
 
     def withdraw(self, error: BaseException) -> None:
         """Take everything back: `error` ended the block."""
         self.is_open = False
-        self._session.withdraw(f"{type(error).__name__} ended a `peer.step` block of peer {self._session.loop.peer_id}")
+        self.session.withdraw(f"{type(error).__name__} ended a `peer.step` block of peer {self.session.loop.peer_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class Step:
     """The step that a `with peer.step()` block makes.
 
     Attributes:
-        number: that `Peer.done` has when it is committed.
+        number: that `Peer.last_step` has when it is committed.
     """
 
     number: int
@@ -126,7 +129,8 @@ class Handle:
                 untouched.
             ShoalError: the step was given up before.
         """
-        self._step.commit()
+        with self._step.session.callers.call("the `wait` of a handle"):
+            self._step.commit()
 
 
 class Calls:
@@ -144,6 +148,12 @@ class Calls:
         """See `Peer.all_reduce`."""
         if async_op and not commit:
             raise ValueError("async_op=True and commit=False: take one, or use `async_op` for several at a time")
+        with self._session.callers.call("peer.all_reduce"):
+            return self._all_reduce(tensor, op, algorithm, out=out, async_op=async_op, commit=commit)
+
+    def _all_reduce(
+        self, tensor: Any, op: str, algorithm: str | None, *, out: Any, async_op: bool, commit: bool
+    ) -> Handle | None:
         if self._block is not None:
             if async_op or not commit:
                 raise ShoalError(IN_BLOCK)
@@ -165,6 +175,13 @@ class Calls:
             self._session.history.announce()
         return None
 
+    def wait(self) -> None:
+        """See `Peer.wait`."""
+        with self._session.callers.call("peer.wait"):
+            self._session.membership.check_usable()
+            if self._asynchronous is not None and self._asynchronous.is_open:
+                self._asynchronous.commit()
+
     def _new(self, array: Array) -> Array:
         """Memory for a result, while others of the same size are open."""
         return self._session.empty(array.size, array.dtype)
@@ -172,17 +189,39 @@ class Calls:
     def barrier(self) -> None:
         """See `Peer.barrier`."""
         one = np.ones(1, np.int64)
-        self._session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
-        self._session.history.announce()
+        with self._session.callers.call("peer.barrier"):
+            self._session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
+            self._session.history.announce()
+
+    def gather(self, row: Array, label: str) -> Array:
+        """A step of its own. Returns the rows of all members on its receipt, in their order; `label` is the same."""
+        operation = Operation(AllGather(label=label), row, row, row.shape, "one-shot")
+        with self._session.callers.call(label):
+            self._session.run_alone(operation)
+            self._session.history.announce()
+        return operation.result.reshape(-1, row.size)
+
+    def combine(self, value: float | Mapping[str, float], samples: int) -> tuple[Any, int]:
+        """See `Peer.combine`."""
+        if samples < 0:
+            raise ValueError(f"the number of samples must be at least 0, is {samples}")
+        samples = 0 if self._session.share.only_looks_on else samples
+        named = dict(sorted(value.items())) if isinstance(value, Mapping) else {"value": value}
+        mine = [float(each) * samples if samples else 0.0 for each in named.values()]
+        rows = self.gather(np.array([samples, *mine], np.float64), f"means of {', '.join(named)}")
+        total, *sums = rows.sum(0).tolist()
+        means = {name: part / total if total else math.nan for name, part in zip(named, sums, strict=True)}
+        return (means if isinstance(value, Mapping) else means["value"]), int(total)
 
     @contextmanager
     def step(self, samples: int | None) -> Iterator[Step]:
         """See `Peer.step`."""
         if samples is not None and samples < 0:
             raise ValueError(f"the number of samples must be at least 0, is {samples}")
-        share = self._session.share
-        counts = count_samples(share.slice if samples is None else (UNKNOWN_SAMPLE, samples))
-        step = self._block = ScriptStep(self._session, BY_HAND)
+        share, callers = self._session.share, self._session.callers
+        with callers.call("peer.step"):
+            counts = share.operation() if samples is None else count_samples((UNKNOWN_SAMPLE, samples, samples))
+            step = self._block = ScriptStep(self._session, BY_HAND)
         try:
             self._session.submit(counts)
             yield Step(step.number)
@@ -191,12 +230,7 @@ class Calls:
             raise
         finally:
             self._block = None
-        step.commit()
-        if samples is None:
-            share.spend()
-
-
-def count_samples(slice: tuple[int, int]) -> Operation:
-    """Operation 0 of a step: who adds which samples, and how many."""
-    counts = np.array(slice, np.int64)
-    return Operation(AllGather(is_counts=True), counts, counts, counts.shape, "one-shot")
+        with callers.call("peer.step"):
+            step.commit()
+            if samples is None:
+                share.spend()

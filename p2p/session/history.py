@@ -5,10 +5,10 @@ from queue import SimpleQueue
 
 from gossip import Member, View
 
+from ..data.share import Share
 from ..errors import ShoalError
 from ..step.notices import Commit
 from ..step.receipts import Ledger, Moment, Receipt
-from .samples import Share
 
 
 class History:
@@ -39,9 +39,9 @@ class History:
 
     def add(self, commit: Commit, me: Member) -> None:
         """A step is committed; it is recorded unless `me` was only fed."""
-        receipt = commit.receipt
+        receipt = self._share.count(commit.receipt)
+        self._share.num_trained += any(each.collective.is_counts for each in commit.operations)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
-        self._share.count(receipt)
         if commit.view.since(me) is not None:
             self.num_steps += receipt.step > 0  # step 0 is the start, and has no operation
             self.num_samples += receipt.contributions[commit.view.members.index(me)].num_samples

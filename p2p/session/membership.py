@@ -1,21 +1,23 @@
 """A peer's place in its swarm, as the training thread has it: asked for, taken, lost, taken again, and left."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty
 
 from gossip import Member, View
 
 from ..config import PeerConfig
+from ..data.share import Share
 from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError
-from ..net.parcels import Replica, compare_with_nothing
+from ..net.parcels import PackedState, Replica, compare_with_nothing
+from ..net.trees import pack_tree, unpack_tree
 from ..step.notices import Admitted, Commit, Notice, StateOffer
+from ..step.operation import Operation
 from ..step.receipts import Ledger
 from ..step.waiting import explain_no_seat
 from .history import History
 from .incarnations import Incarnations
-from .samples import Share
 
 logger = logging.getLogger("p2p")
 
@@ -44,16 +46,18 @@ class Membership:
         self._config = config
         self._incarnations = Incarnations(config)
         self.loop = self._incarnations.loop
+        self.unusable: ShoalError | None = None
+        self._unrecorded: ShoalError | None = None
         try:
-            ledger = Ledger.open(config.receipts, self.loop.peer_id)
+            ledger = Ledger.open(config.receipts, self.loop.peer_id, self._cannot_record)
+            self.check_usable()
         except ShoalError:
             self.loop.reactor.start()
             self.loop.reactor.stop()
             raise
-        self.share = Share(self.loop.peer_id)
+        self.share = Share()
         self.history = History(self.share, ledger)
-        self.unusable: ShoalError | None = None
-        self._replica = Replica(("", b""), self.share.pack, self.share.load, compare_with_nothing)
+        self._replica = Replica(("", b""), self._pack, self._load, compare_with_nothing)
         self._has_asked, self._complete = False, -2
         self._left = self._is_closed = False
         self.loop.reactor.start()
@@ -69,12 +73,24 @@ class Membership:
 
     def check_usable(self) -> None:
         """Raise why this peer cannot go on, if it cannot."""
+        self.unusable = self.unusable or self.loop.inbox.crash
         if self.unusable is not None:
             raise self.unusable
 
     def post(self, command: Callable[[], None]) -> None:
         """Have the loop run `command`, soon."""
         self.loop.reactor.post(command)
+
+    def _cannot_record(self, why: str) -> None:
+        """The ledger says why there are no more receipts."""
+        if self._config.receipts_full == "warn":
+            logger.warning("%s; this peer goes on without receipts, since receipts_full is `warn`", why)
+            return
+        self._unrecorded = ShoalError(
+            f"{why}; this peer leaves, since receipts_full is `stop`: make room and join again"
+        )
+        self.unusable = self.unusable or self._unrecorded
+        self.post(self.loop.leave)
 
     # A seat.
 
@@ -87,6 +103,7 @@ class Membership:
             JoinRefused: the swarm trains something else.
             JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
         """
+        self.check_usable()
         replica = replica or self._replica
         if self._has_asked and replica is not self._replica:
             raise ShoalError(
@@ -95,7 +112,6 @@ class Membership:
         history = self.history
         if history.view is not None:
             return history.view
-        self.check_usable()
         self._replica, self._has_asked = replica, True
         limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
         deadline = self.loop.now() + limit_s
@@ -104,7 +120,7 @@ class Membership:
         while history.view is None:
             left_s = max(0.0, deadline - self.loop.now())
             try:
-                arrival = self.loop.inbox.notices.get(timeout=min(left_s, REMIND_S))
+                arrival = self.next_notice(min(left_s, REMIND_S))
                 self.take_in(arrival)
             except Empty:
                 if left_s <= REMIND_S:
@@ -165,18 +181,27 @@ class Membership:
         self.unusable = ShoalError(INTERRUPTED)
         self.post(self.loop.leave)
 
-    def leave(self) -> None:
-        """Tell the others, wait until they can do without this peer, and close. Idempotent."""
+    def leave(self, *, is_aside: bool = False) -> None:
+        """Tell the others, wait until they can do without this peer, and close. Idempotent.
+
+        Args:
+            is_aside: another thread waits for what it has called, and is told that this peer has left.
+        """
         if self._left:
             return
         self._left, self.unusable = True, ShoalError(LEFT)
-        self.post(self.loop.leave)
+        reactor = self.loop.reactor
+        if is_aside:
+            self.loop.inbox.tell(self.unusable)
+        reactor.post(self.loop.leave, is_aside=is_aside)
         try:
-            self.loop.reactor.ended.wait(self._config.leave_timeout_s)
+            reactor.ended.wait(self._config.leave_timeout_s)
         finally:
-            self.loop.reactor.stop()
+            reactor.stop(is_aside=is_aside)
             self.history.note(self.loop.inbox.moments)
             self.history.close()
+            if self._unrecorded is not None and self._unrecorded.__traceback__ is None:
+                logger.error("%s", self._unrecorded)  # which no call has raised
             self._is_closed = True
 
     def defer(self, interruption: BaseException) -> bool:
@@ -187,7 +212,7 @@ class Membership:
 
     def next_notice(self, timeout: float) -> Notice:
         """Of the loop that there is then: a peer may come back meanwhile."""
-        return self.loop.inbox.notices.get(timeout=timeout)
+        return self.loop.inbox.next(timeout)
 
     def take_in(self, arrival: Notice) -> None:
         """What the loop says of steps and views becomes what the script sees; an error is raised."""
@@ -199,14 +224,23 @@ class Membership:
 
     # The state.
 
-    def load(self, offer: StateOffer, state_digest: StateDigest | None) -> None:
-        """Take over a member's state. `state_digest`: in the middle of a step, which then counts for nothing."""
+    def load(self, offer: StateOffer, state_digest: StateDigest | None, open_step: Sequence[Operation] = ()) -> None:
+        """Take over a member's state.
+
+        Args:
+            offer: of the state.
+            state_digest: in the middle of a step, which then counts for nothing.
+            open_step: what was submitted for it.
+        """
         self._replica.load(offer.state)
+        for operation in open_step:
+            if operation.collective.is_counts:
+                operation.collective = self.share.collective
         self.history.done = offer.step
         if self.trains_model and offer.step >= 0:
             self.history.view = offer.view
         digest = None if state_digest is None else state_digest()
-        self.post(partial(self.loop.loaded, offer, self.share.state.contributors, digest))
+        self.post(partial(self.loop.loaded, offer, self.share.contributors, digest))
 
     def state_is_complete(self) -> None:
         """The state after step `done` may be copied from now on, until the next commit."""
@@ -218,6 +252,13 @@ class Membership:
         """A command. Who trains a model may call an operation between backward and `optimizer.step`."""
         is_certain = not self._replica.layout[0] or self._complete == self.history.done
         return self._completion() if is_certain else partial(self.loop.state_withheld, self.history.done)
+
+    def _pack(self) -> PackedState:
+        """The state of a peer that trains no model."""
+        return PackedState(pack_tree(self.share.pack()), ())
+
+    def _load(self, state: PackedState) -> None:
+        self.share.load(unpack_tree(state.tree))
 
     def _completion(self) -> Callable[[], None]:
         return partial(self.loop.state_complete, self.history.done, self._replica.pack)

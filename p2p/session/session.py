@@ -1,9 +1,9 @@
 """The training thread's side of a peer: the steps that it opens, and waits for, as a member of its swarm.
 
-Made and used by one thread.
+Used by one thread at a time (callers.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from queue import Empty
 from typing import Any, TypeVar
@@ -21,8 +21,8 @@ from ..step.notices import Commit, Notice, StateOffer, Uncommitted, Withdrawn
 from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .attempt import EARLY, Attempt
+from .callers import BACKWARD_CALL, Callers
 from .membership import Membership, StateDigest
-from .sampler import ElasticSampler, length
 
 Awaited = TypeVar("Awaited", Commit, Uncommitted, Withdrawn)
 
@@ -37,6 +37,7 @@ class Session:
         membership: in the swarm.
         history: what is committed.
         share: of the samples.
+        callers: which thread may call what now.
     """
 
     def __init__(self, config: PeerConfig) -> None:
@@ -46,6 +47,7 @@ class Session:
         self.share = self.membership.share
         self._step_timeout_s = config.step_timeout_s
         self._attempt = Attempt()
+        self.callers = Callers(self._attempt)
         self._skipped = ""
 
     @property
@@ -71,19 +73,27 @@ class Session:
 
     def take_seat(self, replica: Replica | None = None) -> View:
         """As `Membership.take_seat`."""
-        return self.membership.take_seat(replica)
+        with self.callers.call("p2p.DataParallel"):
+            return self.membership.take_seat(replica)
+
+    def wait_view(self, timeout_s: float | None = None) -> View:
+        """As `Membership.wait_view`."""
+        with self.callers.call("peer.wait_view"):
+            return self.membership.wait_view(timeout_s)
 
     def state_is_complete(self) -> None:
         """As `Membership.state_is_complete`."""
-        self.membership.state_is_complete()
+        with self.callers.call("a forward pass"):
+            self.membership.state_is_complete()
 
     def announce(self) -> None:
         """As `History.announce`."""
         self.history.announce()
 
     def leave(self) -> None:
-        """As `Membership.leave`."""
-        self.membership.leave()
+        """As `Membership.leave`, from any thread: what another one has called ends with an error."""
+        self.callers.check_process("peer.leave")
+        self.membership.leave(is_aside=self.callers.other is not None)
 
     # Steps.
 
@@ -93,17 +103,20 @@ class Session:
         Raises:
             ShoalError: one is open already, or this peer cannot go on.
         """
-        self.membership.check_usable()
-        self._attempt.begin(what)
-        if self._skipped:
-            self.membership.post(partial(self.membership.loop.void, self.history.done + 1, self._skipped))
-            self._skipped = ""
+        with self.callers.call(BACKWARD_CALL):
+            self.membership.check_usable()
+            self._attempt.begin(what)
+            self.callers.open_step()
+            if self._skipped:
+                self.membership.post(partial(self.membership.loop.void, self.history.done + 1, self._skipped))
+                self._skipped = ""
 
     def submit(self, operation: Operation) -> None:
         """Add an operation to the step that is open; the loop's thread runs it."""
-        self.membership.check_usable()
-        self._attempt.add(operation)
-        self.membership.post(self._submission(operation))
+        with self.callers.call(BACKWARD_CALL):
+            self.membership.check_usable()
+            self._attempt.add(operation)
+            self.membership.post(self._submission(operation))
 
     def commit(self, state_digest: StateDigest | None = None) -> None:
         """Nothing more belongs to the open step: wait until all have finished it.
@@ -114,9 +127,10 @@ class Session:
             state_digest: of the parameters for step done + 1; asked again if a member's state was loaded meanwhile.
                 None: it is no step of the model that this peer trains, so it cannot be taken over from others.
         """
-        self.membership.check_usable()
-        self.membership.post(self._closing(b"" if state_digest is None else state_digest()))
-        self._await(Commit, self.membership.next_notice, state_digest)
+        with self.callers.call(BACKWARD_CALL):
+            self.membership.check_usable()
+            self.membership.post(self._closing(b"" if state_digest is None else state_digest()))
+            self._await(Commit, self.membership.next_notice, state_digest)
 
     def withdraw(self, skipped: str = "") -> None:
         """Take back what was submitted for the open step, if one is. The others wait for what is submitted next.
@@ -125,6 +139,11 @@ class Session:
             skipped: why that will not be the same step, but the next of the script. It is then void for the others,
                 too, when the script goes on; if it leaves instead, they do it over without this peer.
         """
+        with self.callers.call("a forward pass"):
+            self.callers.check_pass("a forward pass")
+            self._withdraw(skipped)
+
+    def _withdraw(self, skipped: str) -> None:
         if self._attempt.what:
             is_told = any(operation.is_uncommitted for operation in self._attempt.operations)
             self.membership.check_usable()
@@ -177,19 +196,14 @@ class Session:
 
         return take
 
-    def batches(self, dataset: Any, max_local_batch: int | None, **order: int) -> Iterator[Any]:
-        """See `Peer.batches`. `order`: of the samples, as `ElasticSampler` takes it."""
-        self.membership.wait_view()
-        sampler = ElasticSampler(num_samples=length(dataset), **order)
-        return self.share.batches(dataset, sampler, self._begin_batch, max_local_batch)
-
-    def _begin_batch(self) -> int:
+    def begin_batch(self) -> int:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
-        if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
-            self.withdraw()
-            self.share.void()
-        self.membership.state_is_complete()
-        return self.history.done
+        with self.callers.call("a batch of a loader"):
+            if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
+                self.withdraw()
+                self.share.void()
+            self.membership.state_is_complete()
+            return self.history.done
 
     def _submission(self, operation: Operation) -> Callable[[], None]:
         return partial(self.membership.loop.submit, self.history.done + 1, self._attempt.number, operation)
@@ -222,7 +236,7 @@ class Session:
                         raise RemovedFromView(
                             f"operation {step} was committed without this peer, its result is unknown"
                         )
-                    self.membership.load(arrival, state_digest)
+                    self.membership.load(arrival, state_digest, submitted)
                     step = self.history.done + 1
         except ShoalError as error:
             self.membership.unusable = None if error.goes_on else error

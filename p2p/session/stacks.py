@@ -10,6 +10,7 @@ import faulthandler
 import os
 import signal
 import threading
+from types import FrameType
 from typing import TextIO
 
 
@@ -29,11 +30,16 @@ def show_on(number: signal.Signals, file: TextIO) -> bool:
         return False
 
     def be_silent() -> None:
+        if signal.getsignal(number) is heard_of:
+            signal.signal(number, signal.SIG_DFL)
         if (fd := signal.set_wakeup_fd(-1)) != heard:
             signal.set_wakeup_fd(fd)
 
+    def heard_of(_: int, __: FrameType | None) -> None:
+        """Or the interpreter's handler would not be called."""
+
     os.register_at_fork(after_in_child=be_silent)  # it has the pipe and not the thread, and would ask its parent
-    signal.signal(number, lambda _, __: None)  # or the interpreter's handler would not be called
+    signal.signal(number, heard_of)
     threading.Thread(target=_show, args=(number, said, file), name="shoal-stacks", daemon=True).start()
     return True
 

@@ -63,13 +63,21 @@ class AllGather:
     """Every rank gets the inputs of all, one behind the other; they are of one length.
 
     Attributes:
-        is_counts: (first sample, number of samples) of each rank: the first operation where means are weighted.
+        is_counts: `Counts` of each rank (receipts.py): the first operation where means are weighted.
+        label: what it is for, in words, which all ranks must have in common.
     """
 
     is_counts: bool = False
-    name: ClassVar[str] = "all_gather"
+    label: str = ""
     gathers: ClassVar[bool] = True
     is_weighted: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """In the fingerprint."""
+        if not self.is_counts:
+            return self.label or "all_gather"
+        return f"a training step on {self.label}" if self.label else "a training step"
 
     def choose(self, algorithm: str | None, num_bytes: int, world_size: int) -> str:
         """There is one way."""

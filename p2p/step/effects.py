@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 from collectives import Outgoing
 from gossip.effects import Send
+from gossip.given_up import Cause
 
 from .notices import Notice
 
 
 class SendSegment(NamedTuple):
-    """Send a segment of an operation, in the installed view."""
+    """Send a segment of an operation."""
 
+    view_number: int
     sequence: int
     fingerprint: bytes
     outgoing: Outgoing
@@ -40,27 +42,13 @@ class HandOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
-    """This peer has taken back what it had submitted: start over. `interrupts`: some may use results of it."""
-
-    step: int
-    interrupts: bool
-
-
-@dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Members call different operations: give the step up on all."""
+    """This peer will not finish the step as it was begun: `Core.give_up`."""
 
     step: int
+    cause: Cause
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Void:
-    """The script goes on without the step: give it up on all others."""
-
-    step: int
-    reason: str
+    is_told: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +71,4 @@ class Note:
     detail: int
 
 
-StepEffect = SendSegment | Finish | HandOut | Withdraw | GiveUp | Void | Leave | Tell | Note | Send
+StepEffect = SendSegment | Finish | HandOut | GiveUp | Leave | Tell | Note | Send

@@ -12,26 +12,25 @@ has submitted for one that is over, and is still on its way, is dropped.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from typing import Final
 
 import numpy as np
 
 from gossip import Member, View
-from gossip.effects import Send
-from gossip.messages import NOTHING_DONE, Abort, Cause, GivenUp
-from gossip.messages import Finish as Finished
+from gossip.given_up import Cause, GivenUp
+from gossip.progress import NOTHING_DONE, Abort
+from gossip.progress import Finish as Finished
 
 from ..errors import OperationInterrupted, OperationMismatch, RemoteProtocolError, ShoalError
 from ..memory.operands import Differs, Interrupted
 from ..memory.shared_runner import RunState
 from ..net.frames import Segment
 from ..net.parcels import StepRecord
-from .effects import Finish, GiveUp, Leave, StepEffect, Tell, Void, Withdraw
+from .effects import GiveUp, Leave, StepEffect, Tell
 from .mismatch import Mismatches
 from .notices import Admitted, Commit, Uncommitted, Withdrawn
-from .operation import Operation, overwrite
-from .receipts import write_receipt
+from .operation import Operation
+from .receipts import Receipt, write_receipt
 from .run import Run
 from .runner import Runner
 from .submission import Submission
@@ -42,8 +41,6 @@ OBSERVES: Final = (
     "so it leaves, and they go on; start it again"
 )
 
-PEER_ID: Final = attrgetter("peer_id")
-
 
 class OpenStep:
     """The steps of one peer, one after the other.
@@ -52,6 +49,7 @@ class OpenStep:
         stage: of the open one.
         done: the last one that is committed here, or was loaded.
         submission: what the script has submitted for the open one.
+        run: of its operations, if a view is active, and this peer has not given the step up in it.
         num_refused: segments that came early, and fitted nothing when their turn came.
     """
 
@@ -60,23 +58,17 @@ class OpenStep:
         self.stage = Stage.EMPTY
         self.done = NOTHING_DONE
         self.submission: Submission | None = None
+        self.run: Run | None = None
         self.num_refused = 0
         self._me = me
         self._segment_bytes = segment_bytes
         self._view: View | None = None
-        self._run: Run | None = None
-        self._barred_in = 0
+        self._is_barred = False
         self._has_ended = False
         self._over = -1
-        self._owed: ShoalError | None = None
+        self._owed: list[StepEffect] = []
         self._pending: defaultdict[int, list[Segment]] = defaultdict(list)
         self._mismatches = Mismatches(me)
-        self._reported: tuple[int, int, int] | None = None
-
-    @property
-    def runner(self) -> Runner | None:
-        """Who carries operations out, if a view is active, and this peer has not given its step up."""
-        return None if self._run is None else self._run.runner
 
     def _move(self, event: Event) -> None:
         assert (self.stage, event) in TRANSITIONS, f"{event.name} in {self.stage.name}, step {self.done + 1}"
@@ -94,8 +86,7 @@ class OpenStep:
         if self.submission is None:
             self.submission = Submission(step, attempt)
         self.submission.add(operation, self._segment_bytes)
-        effects = self._go_on()
-        return [*effects, *self._compare()] if self._mismatches.heard else effects
+        return self._go_on()
 
     def close(self, attempt: int, state_digest: bytes) -> list[StepEffect]:
         """Nothing more is submitted for the open step, which was computed with parameters of this digest."""
@@ -104,28 +95,23 @@ class OpenStep:
         self._move(Event.CLOSE)
         assert self.submission is not None
         self.submission.state_digest = state_digest
-        effects = self._compare() if self._mismatches.heard else []
-        return effects or self._go_on()
+        return self._go_on()
 
     def withdraw(self, step: int, attempt: int) -> list[StepEffect]:
-        """Take back what was submitted. The others start the step over, if they were sent anything of it.
-
-        Nothing more of this peer runs before they do, also if this happens in the barrier of a view.
-        """
+        """Take back what was submitted. The others start the step over, if they were sent anything of it."""
         if attempt <= self._over:
             return []
         if self.stage is Stage.VOID:  # the script hears of that instead: now, or when the next view is installed
             return self._tell(attempt) if self.submission is None else []
         self._move(Event.WITHDRAW)
-        operations = [] if self.submission is None else self.submission.operations
-        has_run = self._run is not None and self._run.num_started > 0
-        interrupts = any(operation.is_uncommitted for operation in operations)
-        self.submission, self._over = None, attempt
+        submission, self.submission, self._over = self.submission, None, attempt
+        has_run = self.run is not None and self.run.num_started > 0
+        is_in_use = submission is not None and submission.is_wanted_early
         told: list[StepEffect] = [Tell(Withdrawn(step))]
-        if not (has_run or interrupts):
+        if not (has_run or is_in_use):
             return told
-        self._bar()
-        return [*told, Withdraw(step, interrupts)]
+        cause = Cause.VOIDED if is_in_use else Cause.WITHDRAWN
+        return [*told, self._bar(step, cause, f"{self._me} took back what it had submitted", is_told=False)]
 
     def void(self, step: int, reason: str) -> list[StepEffect]:
         """The script has withdrawn from `step` and goes on without it, so nobody else may go on with it."""
@@ -134,15 +120,14 @@ class OpenStep:
             return []
         if self._view is None:
             return self._leave(ShoalError(OBSERVES))
-        self._bar()
-        return [Void(step, reason)]
+        return [self._bar(step, Cause.VOIDED, reason, is_told=True)]
 
-    def _bar(self) -> None:
-        """Nothing more of this step runs in the installed view."""
-        self._run = None
-        self._barred_in = 0 if self._view is None else self._view.number
+    def _bar(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> GiveUp:
+        """Nothing more of this peer runs before the step starts over, also if the barrier of the view is still open."""
+        self.run, self._is_barred = None, True
+        return GiveUp(step, cause, reason, is_told)
 
-    # Segments, and what else arrives.
+    # What runs, and what arrives.
 
     def receive(self, segment: Segment) -> list[StepEffect]:
         """A segment of the installed view.
@@ -150,7 +135,7 @@ class OpenStep:
         Raises:
             RemoteProtocolError: it fits nothing; nothing changed.
         """
-        run = self._run
+        run = self.run
         if run is None or segment.sequence >= run.first_sequence + run.num_started:
             self._pending[segment.sequence].append(segment)
             return []
@@ -167,15 +152,16 @@ class OpenStep:
         told = self._mismatches.hear(self._view, self.submission, step, source, abort)
         return [*told, *self._compare()]
 
-    def _feed(self, run: Run, index: int, segment: Segment) -> Sequence[StepEffect]:
+    def _feed(self, run: Run, index: int, segment: Segment) -> list[StepEffect]:
+        """A segment of an operation that has started."""
         assert self.submission is not None
         if segment.fingerprint != self.submission.fingerprints[index]:
             return self._object(run, index, segment.source)
-        run.feed(index, segment)
-        self._reported = None
-        return ()
-
-    # What runs.
+        try:
+            run.runner.receive(index, segment)
+        except ValueError as error:
+            raise RemoteProtocolError(f"segment of operation {segment.sequence}: {error}") from None
+        return []
 
     def advance(self) -> tuple[RunState, list[StepEffect]]:
         """Go on with what runs, for a moment.
@@ -183,7 +169,7 @@ class OpenStep:
         Raises:
             RemoteProtocolError: a member lends what it does not have; nothing more runs in this view.
         """
-        run = self._run
+        run = self.run
         if run is None:
             return RunState.IDLE, []
         try:
@@ -192,40 +178,34 @@ class OpenStep:
             return RunState.IDLE, []  # the next view is on its way
         except Differs as error:
             return RunState.IDLE, self._object(run, run.num_complete, error.rank)
-        if state is not RunState.BUSY and not run.runner.outgoing:
-            return state, []
-        self._reported = None
-        return state, self._go_on()
+        return state, self._go_on() if state is RunState.BUSY or run.runner.outgoing else []
 
     def _go_on(self) -> list[StepEffect]:
-        """Send what is to be sent, start what may start, and say what is complete."""
-        run, submission = self._run, self.submission
-        effects: list[StepEffect] = []
-        if run is None or submission is None:
+        """Send what is to be sent, start what may start, and say what is complete; unless the step is given up."""
+        effects = self._compare() if self._mismatches.heard else []
+        run, submission = self.run, self.submission
+        if effects or run is None or submission is None:
             return effects
+        run.has_got_on = True
         while True:
             if run.runner.outgoing:
                 effects += run.take_outgoing(submission)
-            if run.complete(submission):
+            if run.num_complete < run.num_started and run.complete(submission):
                 continue
-            if not run.start(submission):
+            index = run.num_started
+            if index == len(submission.operations) or not run.start(submission):
                 break
-            effects += self._feed_pending(run)
+            for segment in self._pending.pop(run.first_sequence + index, ()):
+                try:
+                    effects += self._feed(run, index, segment)
+                except RemoteProtocolError:
+                    self.num_refused += 1
         if submission.is_wanted_early:
             effects += run.offer(submission)
         if self.stage is Stage.CLOSED and run.num_complete == len(submission.operations):
-            effects.append(self._finish(run, submission))
-        return effects
-
-    def _feed_pending(self, run: Run) -> list[StepEffect]:
-        """What came before the last operation that was started."""
-        index = run.num_started - 1
-        effects: list[StepEffect] = []
-        for segment in self._pending.pop(run.first_sequence + index, ()):
-            try:
-                effects += self._feed(run, index, segment)
-            except RemoteProtocolError:
-                self.num_refused += 1
+            assert submission.step == self.done + 1, f"step {submission.step} after {self.done}"
+            self._move(Event.COMPLETE)
+            effects.append(run.finish(submission))
         return effects
 
     def hand_out(self, index: int) -> list[StepEffect]:
@@ -237,21 +217,13 @@ class OpenStep:
         operation = submission.operations[index]
         return [Tell(Uncommitted(operation, operation.result))]
 
-    def _finish(self, run: Run, submission: Submission) -> Finish:
-        self._move(Event.COMPLETE)
-        assert submission.state_digest is not None and submission.step == self.done + 1, f"step {submission.step}"
-        submission.counts = run.counts
-        number = len(submission.operations)
-        return Finish(submission.step, run.digest(), submission.state_digest, number, run.view.number)
-
     # Views and commits.
 
     def installed(self, view: View) -> list[StepEffect]:
         """A view replaces the one before: nothing of that one completes any more, and its segments are dropped."""
-        self._view, self._run = view, None
+        self._view, self.run, self._is_barred = view, None, self._has_ended
         self._pending = defaultdict(list)
         self._mismatches.begin()
-        self._reported = None
         if self.stage is Stage.VOID and self.submission is not None:
             return self._tell(self.submission.attempt)
         return []
@@ -261,28 +233,26 @@ class OpenStep:
         self.done = done
         self._mismatches.begin()
         told: list[StepEffect] = [Tell(Admitted(view, done))]
-        if self._has_ended or view.number <= self._barred_in:
+        if self._is_barred:
             return told
         if self.stage is Stage.FINISHED:
             self._move(Event.REDO)
-        self._run = Run(runner, view, view.members.index(self._me))
+        self.run = Run(runner, view, view.members.index(self._me))
         return [*told, *self._go_on()]
 
     def committed(self, finish: Finished, view: View) -> Commit:
         """All have finished the step, in `view`: what the training thread is to hear."""
-        self._move(Event.COMMIT)
-        submission = self._end(finish.step, view)
+        submission = self.submission or Submission(finish.step, self._over)
         receipt = write_receipt(finish, view, submission.counts, submission.algorithms)
-        return Commit(receipt, view, submission.operations, tuple(submission.fingerprints))
+        return self._commit(submission, view, receipt)
 
-    def _end(self, step: int, view: View) -> Submission:
-        """The step is committed, with these members on its receipt."""
-        submission, self.submission = self.submission or Submission(step, self._over), None
-        self.done, self._over = step, submission.attempt
-        if self._run is not None:  # in a barrier the count of the view has not begun
-            self._run.next_step(len(submission.operations))
-        self._mismatches.commit(map(PEER_ID, view.members))
-        return submission
+    def _commit(self, submission: Submission, view: View, receipt: Receipt) -> Commit:
+        self._move(Event.COMMIT)
+        self.submission, self.done, self._over = None, receipt.step, submission.attempt
+        if self.run is not None:  # in a barrier the count of the view has not begun
+            self.run.next_step(len(submission.operations))
+        self._mismatches.commit([each.peer_id for each in receipt.contributions])
+        return Commit(receipt, view, submission.operations, tuple(submission.fingerprints))
 
     def loaded(self, step: int, contributors: Iterable[str], state_digest: bytes | None) -> None:
         """The state after `step` is loaded, whose receipt names `contributors`.
@@ -292,7 +262,7 @@ class OpenStep:
         self.done = step
         self._mismatches.commit(contributors)
         if state_digest is not None:
-            assert self.submission is not None and self._run is None
+            assert self.submission is not None and self.run is None
             self.submission.renumber(step + 1, state_digest, self._segment_bytes)
 
     def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit | None:
@@ -301,22 +271,17 @@ class OpenStep:
         Raises:
             OperationMismatch: other operations were submitted here.
         """
-        finish, view, submission = record.finish, record.view, self.submission
-        is_submitted = submission is not None and submission.step == finish.step and self.stage is Stage.CLOSED
-        if record.fingerprints and not is_submitted:
+        step = record.finish.step
+        submission = self.submission or Submission(step, self._over)
+        if record.fingerprints and (submission.step, self.stage) != (step, Stage.CLOSED):
             return None
-        operations = [] if submission is None else submission.operations
         try:
-            if submission is not None and tuple(submission.fingerprints) != record.fingerprints:
-                ours = ", ".join(operation.describe() for operation in operations)
-                raise ValueError(f"step {finish.step} is {ours} here, and another one at the members")
-            overwrite(operations, results)
+            submission.take_over(record.fingerprints, results)
             counts = np.array(record.counts, np.int64)
         except (ValueError, OverflowError) as error:
             raise OperationMismatch(str(error), is_alone=True) from None
-        self._move(Event.COMMIT)
-        self._end(finish.step, view)
-        return Commit(write_receipt(finish, view, counts, record.algorithms), view, operations, record.fingerprints)
+        receipt = write_receipt(record.finish, record.view, counts, record.algorithms)
+        return self._commit(submission, record.view, receipt)
 
     # Steps that are given up.
 
@@ -324,11 +289,9 @@ class OpenStep:
         """The barrier of the installed view says that the step came to nothing."""
         if self.stage is Stage.VOID:
             return []
-        if given_up.cause is Cause.MISMATCH:
-            error: ShoalError = OperationMismatch(given_up.reason)
-        else:
-            error = OperationInterrupted(given_up.step, given_up.view_number, given_up.reason)
-        self._give_up(error)
+        step, number, reason = given_up.step, given_up.view_number, given_up.reason
+        is_wrong = given_up.cause is Cause.MISMATCH
+        self._give_up(OperationMismatch(reason) if is_wrong else OperationInterrupted(step, number, reason))
         return [] if self.submission is None else self._tell(self.submission.attempt)
 
     def _object(self, run: Run, index: int, rank: int) -> list[StepEffect]:
@@ -341,29 +304,26 @@ class OpenStep:
         submission, view = self.submission, self._view
         if self._has_ended or self.stage is Stage.VOID or submission is None or view is None:
             return []
-        if (found := self._mismatches.find(submission)) is None:
+        if (found := self._mismatches.find(view, submission)) is None:
             return []
-        ours, reason = found
-        if self._mismatches.is_fresh(self._me):
+        reason, told = found
+        if self._mismatches.is_fresh(view, self._me):
             return self._leave(OperationMismatch(reason, is_alone=True))
         if self.stage is Stage.FINISHED:
             return []  # it ends here before that operation: whoever has called it starts the step over, and says why
         self._give_up(OperationMismatch(reason))
-        self._bar()
-        told = [Send(member, ours, view.stamp) for member in view.members if member != self._me]
-        return [*told, GiveUp(submission.step, reason)]
+        return [*told, self._bar(submission.step, Cause.MISMATCH, reason, is_told=True)]
 
     def _give_up(self, error: ShoalError) -> None:
         self._move(Event.GIVE_UP)
-        self._owed = error
+        self._owed = [Tell(error)]
 
     def _tell(self, attempt: int) -> list[StepEffect]:
         """The script hears that its step was given up; what it has submitted for it in this attempt is void."""
-        error, self._owed = self._owed, None
         self._move(Event.TELL)
         self.submission, self._over = None, attempt
-        assert error is not None
-        return [Tell(error)]
+        told, self._owed = self._owed, []
+        return told
 
     def _leave(self, error: ShoalError) -> list[StepEffect]:
         """The script is wrong, or has lost a step: it hears so, and the others go on without this peer."""
@@ -372,20 +332,18 @@ class OpenStep:
 
     def stop(self) -> None:
         """Nothing more runs, in no view."""
-        self._run, self._has_ended = None, True
+        self.run, self._is_barred, self._has_ended = None, True, True
 
     # For people, and for the core.
 
     def progress(self) -> tuple[int, int, int] | None:
         """Step, operations submitted and complete in the active view; None: nothing has got on since the last time."""
-        if self._run is None or self.submission is None or self.stage is Stage.FINISHED:
+        run, submission = self.run, self.submission
+        if run is None or submission is None or self.stage is Stage.FINISHED or not run.has_got_on:
             return None
-        standing = self.done + 1, len(self.submission.operations), self._run.num_complete
-        if standing == self._reported:
-            return None
-        self._reported = standing
-        return standing
+        run.has_got_on = False
+        return self.done + 1, len(submission.operations), run.num_complete
 
     def explain_missing(self, members: Sequence[object]) -> str:
         """The first segment that is waited for, in words; `members` in rank order."""
-        return "" if self._run is None else self._run.explain_missing(members)
+        return "" if self.run is None else self.run.explain_missing(members)

@@ -1,6 +1,5 @@
 """One collective as a script calls it, and what it becomes in a view."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -12,6 +11,7 @@ from collectives import Array, Reduction, Schedule, type_name
 from collectives.program import Program
 
 from .collective import Collective
+from .receipts import WEIGHT
 
 ROUND_ONCE: Final = ("one-shot", "direct")
 """Algorithms that add up all inputs of an element in one go."""
@@ -50,11 +50,27 @@ class Operation:
         """What all ranks must have in common, in 16 bytes."""
         return xxhash.xxh3_128_digest(f"{self.describe()}, {segment_bytes}, {index} of {step}".encode())
 
+    def overwrite(self, result: bytes | memoryview) -> None:
+        """Put the bytes that others have in the place of the result here.
+
+        Raises:
+            ValueError: they are too many, or too few.
+        """
+        theirs = np.frombuffer(result, np.uint8)
+        if self.collective.gathers:
+            self.result = theirs.copy().view(self.input.dtype)
+        elif theirs.size != self.result.nbytes:
+            raise ValueError(f"a result of {self.describe()} has {theirs.size} bytes")
+        else:
+            self.result.view(np.uint8)[...] = theirs
+
 
 @lru_cache(maxsize=1024)
 def _describe(
     collective: Collective, dtype: np.dtype[Any], shape: tuple[int, ...], algorithm: str | None, is_uncommitted: bool
 ) -> str:
+    if collective.is_counts:
+        return collective.name
     early = ", uncommitted" if is_uncommitted else ""
     return f"{collective.name} of {type_name(dtype)} {list(shape)} by {algorithm or 'size'}{early}"
 
@@ -110,29 +126,13 @@ def task_of(
 
 
 def _weight(operation: Operation, rank: int, counts: Array | None) -> float | None:
-    """What this rank's input is multiplied by before anything is added: its share of the samples.
+    """What this rank's input is multiplied by before anything is added: its share of the weights.
 
     None: by nothing. So it is where all have the same share, and the sum is divided once; not where sums are rounded on
     their way, which might overflow.
     """
     assert counts is not None
-    numbers = counts[:, 1].tolist()
-    if numbers[0] > 0 and numbers.count(numbers[0]) == len(numbers) and operation.ran in ROUND_ONCE:
+    weights = counts[:, WEIGHT].tolist()
+    if weights[0] > 0 and weights.count(weights[0]) == len(weights) and operation.ran in ROUND_ONCE:
         return None
-    return float(numbers[rank] / max(sum(numbers), 1))
-
-
-def overwrite(operations: Sequence[Operation], results: Sequence[bytes | memoryview]) -> None:
-    """Put the bytes that others have in the place of the results here.
-
-    Raises:
-        ValueError: a result of another size.
-    """
-    for operation, result in zip(operations, results, strict=True):
-        theirs = np.frombuffer(result, np.uint8)
-        if operation.collective.gathers:
-            operation.result = theirs.copy().view(operation.input.dtype)
-        elif theirs.size != operation.result.nbytes:
-            raise ValueError(f"a result of {operation.describe()} has {theirs.size} bytes")
-        else:
-            operation.result.view(np.uint8)[...] = theirs
+    return float(weights[rank] / max(sum(weights), 1))

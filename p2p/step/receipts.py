@@ -4,20 +4,35 @@ A receipt holds the agreed part only: the same bytes at every member. What diffe
 committed, when it learned of a death) goes into a second file beside it.
 """
 
+import errno
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy.typing as npt
 
 from gossip import View
-from gossip.messages import Finish
+from gossip.progress import Finish
 
 from ..errors import ShoalError
 
-UNKNOWN_SAMPLE = -1
-"""First sample of a member whose samples were not handed out by `peer.batches`."""
+Counts = tuple[int, int, int]
+"""What a member says of its samples in a step: place of the first in the global batch, number, and weight in means."""
+
+WEIGHT: Final = 2
+"""Column of the weight, in an array of `Counts`."""
+
+UNKNOWN_SAMPLE: Final = -1
+"""Place of the first sample of a member whose samples were not handed out by a loader."""
+
+NO_SAMPLES: Final[Counts] = (UNKNOWN_SAMPLE, 0, 0)
+"""Of a member that adds nothing."""
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the kernel says of a disk on which there is no room, for anybody or for this user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +42,17 @@ class Contribution:
     Attributes:
         peer_id: of the member.
         incarnation: of the member; another one after each return.
-        first_sample: position of its first sample in the stream of `peer.batches`, which counts on from epoch to epoch;
-            -1: unknown, since the script has a loader of its own, or the member added nothing.
+        samples: (first, number) of ranges of the stream of a `Loader`, which counts on from epoch to epoch; empty if
+            the script has a loader of its own, or the member added nothing.
         num_samples: how many it added; 0 where a step has no samples.
+        weight: of what it added, in means; the number of samples, unless the script says otherwise.
     """
 
     peer_id: str
     incarnation: int
-    first_sample: int
+    samples: tuple[tuple[int, int], ...]
     num_samples: int
+    weight: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +67,7 @@ class Receipt:
         algorithms: of the step's operations in order, without the counts.
         digest: xxh3-128 over the digests of all chunks of all results, hex.
         state_digest: xxh3-128 of the parameters that the step was computed with, hex; empty where there are none.
+        loader: number of the loader whose samples these are, in the order in which the script has made them; -1: none.
     """
 
     lineage: str
@@ -59,6 +77,12 @@ class Receipt:
     algorithms: tuple[str, ...]
     digest: str
     state_digest: str
+    loader: int = -1
+
+    @property
+    def weight(self) -> int:
+        """Of all samples, in means."""
+        return sum(contribution.weight for contribution in self.contributions)
 
     @property
     def num_samples(self) -> int:
@@ -75,30 +99,45 @@ class Moment:
 
 
 class Ledger:
-    """Appends receipts and moments to `<folder>/<peer_id>.receipts.jsonl` and `.timings.jsonl`."""
+    """Appends receipts and moments to `<folder>/<peer_id>.receipts.jsonl` and `.timings.jsonl`, as long as it can."""
 
-    def __init__(self, folder: Path, peer_id: str) -> None:
+    def __init__(self, folder: Path, peer_id: str, failed: Callable[[str], None]) -> None:
+        """`failed` is told once why a line cannot be written; from then on none is, in either file."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._receipts = (folder / f"{peer_id}.receipts.jsonl").open("a", buffering=1, encoding="utf-8")
-        self._timings = (folder / f"{peer_id}.timings.jsonl").open("a", buffering=1, encoding="utf-8")
+        self._folder, self._failed = folder, failed
+        self._receipts = (folder / f"{peer_id}.receipts.jsonl").open("ab", buffering=0)
+        self._timings = (folder / f"{peer_id}.timings.jsonl").open("ab", buffering=0)
 
     @staticmethod
-    def open(folder: Path | None, peer_id: str) -> "Ledger | None":
-        """The files of a peer in `folder`, if there is one.
+    def open(folder: Path | None, peer_id: str, failed: Callable[[str], None]) -> "Ledger | None":
+        """The files of a peer in `folder`, if there is one. None also where `failed` was told that the disk is full.
 
         Raises:
             ShoalError: they cannot be written.
         """
         try:
-            return None if folder is None else Ledger(folder, peer_id)
+            return None if folder is None else Ledger(folder, peer_id, failed)
         except OSError as error:
-            raise ShoalError(f"receipts cannot be written to {folder}: {error}") from error
+            why = f"receipts cannot be written to {folder}: {error}"
+            if error.errno not in FULL:
+                raise ShoalError(why) from error
+            failed(why)
+            return None
 
     def record(self, receipt: Receipt) -> None:
-        self._receipts.write(to_line(receipt))
+        self._append(self._receipts, receipt)
 
     def note(self, moment: Moment) -> None:
-        self._timings.write(to_line(moment))
+        self._append(self._timings, moment)
+
+    def _append(self, file: FileIO, record: Receipt | Moment) -> None:
+        line = b"" if file.closed else to_line(record).encode()
+        try:
+            while line:  # the last of a disk that is nearly full may take a part of it
+                line = line[file.write(line) :]
+        except OSError as error:
+            self.close()
+            self._failed(f"receipts cannot be written to {self._folder}: {error}")
 
     def close(self) -> None:
         self._receipts.close()
@@ -111,13 +150,14 @@ def write_receipt(finish: Finish, view: View, counts: npt.NDArray[Any] | None, a
     Args:
         finish: of any of them; they are equal.
         view: in which the step was finished.
-        counts: (first sample, number of samples) per rank; None where nobody counted.
+        counts: `Counts` per rank; None where nobody counted. The samples on the receipt are places in the global batch.
         algorithms: of the operations, without the counts.
     """
-    rows = [(UNKNOWN_SAMPLE, 0)] * len(view.members) if counts is None else counts.tolist()
+    rows = [NO_SAMPLES] * len(view.members) if counts is None else counts.tolist()
     contributions = []
-    for member, (first, number) in zip(view.members, rows, strict=True):
-        contributions.append(Contribution(member.peer_id, member.incarnation, first, number))
+    for member, (first, number, weight) in zip(view.members, rows, strict=True):
+        samples = ((first, number),) if first != UNKNOWN_SAMPLE else ()
+        contributions.append(Contribution(member.peer_id, member.incarnation, samples, number, weight))
     return Receipt(
         lineage=view.lineage.hex(),
         view_number=view.number,
@@ -126,6 +166,14 @@ def write_receipt(finish: Finish, view: View, counts: npt.NDArray[Any] | None, a
         algorithms=algorithms,
         digest=finish.digest.hex(),
         state_digest=finish.state_digest.hex(),
+    )
+
+
+def counts_of(receipt: Receipt) -> tuple[Counts, ...]:
+    """What `write_receipt` has made it of, per member."""
+    return tuple(
+        (each.samples[0][0] if each.samples else UNKNOWN_SAMPLE, each.num_samples, each.weight)
+        for each in receipt.contributions
     )
 
 
@@ -146,7 +194,10 @@ def read_moments(path: Path) -> list[Moment]:
 
 def parse_receipt(fields: dict[str, Any]) -> Receipt:
     """A receipt from the object on its line."""
-    contributions = tuple(Contribution(**entry) for entry in fields.pop("contributions"))
+    contributions = tuple(
+        Contribution(**{**entry, "samples": tuple((first, number) for first, number in entry["samples"])})
+        for entry in fields.pop("contributions")
+    )
     algorithms = tuple(fields.pop("algorithms"))
     return Receipt(contributions=contributions, algorithms=algorithms, **fields)
 

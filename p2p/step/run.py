@@ -8,9 +8,7 @@ import xxhash
 from collectives import Array, Awaited
 from gossip import View
 
-from ..errors import RemoteProtocolError
-from ..net.frames import Segment
-from .effects import HandOut, SendSegment
+from .effects import Finish, HandOut, SendSegment
 from .operation import task_of
 from .runner import Runner
 from .submission import Submission
@@ -22,7 +20,8 @@ class Run:
     Attributes:
         first_sequence: of the open step, in this view.
         num_started, num_complete: of its operations.
-        counts: what each rank has counted in it, int64 [ranks, 2], once that is known.
+        counts: `Counts` of each rank in it, int64 [ranks, 3], once that is known.
+        has_got_on: since somebody last asked.
     """
 
     def __init__(self, runner: Runner, view: View, rank: int) -> None:
@@ -32,6 +31,7 @@ class Run:
         self.first_sequence = 0
         self.num_started = self.num_complete = 0
         self.counts: Array | None = None
+        self.has_got_on = False
         self._rank = rank
         self._num_offered = 0
 
@@ -43,10 +43,8 @@ class Run:
         self.counts = None
 
     def start(self, submission: Submission) -> bool:
-        """Start the next operation, if there is one, and what it needs is known."""
+        """Start the next operation, if what it needs is known."""
         index = self.num_started
-        if index == len(submission.operations):
-            return False
         operation = submission.operations[index]
         if operation.collective.is_weighted and self.counts is None:
             return False
@@ -56,32 +54,20 @@ class Run:
         return True
 
     def complete(self, submission: Submission) -> bool:
-        """Count the next operation as complete, if it is."""
-        index = self.num_complete
-        if index == self.num_started or not self.runner.is_complete(index):
+        """Count the first operation that runs as complete, if it is."""
+        if not self.runner.is_complete(self.num_complete):
             return False
-        operation = submission.operations[index]
+        operation = submission.operations[self.num_complete]
         if operation.collective.is_counts:
             self.counts = operation.result.reshape(len(self.view.members), -1)
         self.num_complete += 1
         return True
 
-    def feed(self, index: int, segment: Segment) -> None:
-        """A segment of operation `index`, which has started.
-
-        Raises:
-            RemoteProtocolError: it fits nothing.
-        """
-        try:
-            self.runner.receive(index, segment)
-        except ValueError as error:
-            raise RemoteProtocolError(f"segment of operation {segment.sequence}: {error}") from None
-
     def take_outgoing(self, submission: Submission) -> list[SendSegment]:
         """What is to be sent now."""
         sent, self.runner.outgoing = self.runner.outgoing, []
-        first, fingerprints = self.first_sequence, submission.fingerprints
-        return [SendSegment(first + index, fingerprints[index], segment) for index, segment in sent]
+        number, first, fingerprints = self.view.number, self.first_sequence, submission.fingerprints
+        return [SendSegment(number, first + index, fingerprints[index], segment) for index, segment in sent]
 
     def offer(self, submission: Submission) -> list[HandOut]:
         """What is complete, and wanted before the commit; in this view each once."""
@@ -89,9 +75,12 @@ class Run:
         wanted = (index for index in range(first, self.num_complete) if submission.operations[index].is_uncommitted)
         return [HandOut(index, self.view.number) for index in wanted]
 
-    def digest(self) -> bytes:
-        """Of the results of all operations, by which members compare them: 16 bytes."""
-        return xxhash.xxh3_128_digest(b"".join(map(self.runner.digest, range(self.num_complete))))
+    def finish(self, submission: Submission) -> Finish:
+        """All operations are complete: what members compare, a digest of all results in 16 bytes."""
+        assert submission.state_digest is not None
+        submission.counts, number = self.counts, self.num_complete
+        digest = xxhash.xxh3_128_digest(b"".join(map(self.runner.digest, range(number))))
+        return Finish(submission.step, digest, submission.state_digest, number, self.view.number)
 
     def explain_missing(self, members: Sequence[object]) -> str:
         """The first segment that is waited for, in words; `members` in rank order. Any thread may ask."""

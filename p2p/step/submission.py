@@ -1,12 +1,13 @@
 """What a script has submitted for the open step, in one attempt at it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collectives import Array
-from gossip.messages import NOT_CALLED
+from gossip.progress import NOT_CALLED
 
 from .operation import Operation
-from .receipts import UNKNOWN_SAMPLE
+from .receipts import NO_SAMPLES
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +20,7 @@ class Submission:
         operations: with their inputs untouched until the step commits.
         fingerprints: of them.
         state_digest: of the parameters that the step is computed with; None until the last operation was submitted.
-        counts: (first sample, number of samples) per rank, of the view in which the step was finished last.
+        counts: `Counts` per rank, of the view in which the step was finished last.
         num_handed_out: of the operations, from the first on, those whose results the script has before the commit.
         is_wanted_early: there is such an operation.
     """
@@ -45,7 +46,19 @@ class Submission:
         for operation in operations:
             self.add(operation, segment_bytes)
             if operation.collective.is_counts:
-                operation.input[...] = UNKNOWN_SAMPLE, 0
+                operation.input[...] = NO_SAMPLES
+
+    def take_over(self, fingerprints: tuple[bytes, ...], results: Sequence[bytes | memoryview]) -> None:
+        """The members have committed the step with these results: put them in the place of those here.
+
+        Raises:
+            ValueError: it is another step at the members, or a result has another size.
+        """
+        if tuple(self.fingerprints) != fingerprints:
+            ours = ", ".join(operation.describe() for operation in self.operations)
+            raise ValueError(f"step {self.step} is {ours} here, and another one at the members")
+        for operation, result in zip(self.operations, results, strict=True):
+            operation.overwrite(result)
 
     def called(self, index: int) -> str | None:
         """Operation `index` in words; None: not called yet."""

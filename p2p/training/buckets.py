@@ -1,8 +1,10 @@
 """Gradients in buckets: a few operations of about equal size, each of one type, instead of one per parameter."""
 
 import math
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from collectives import Array
 from ..session.tensors import as_array, empty_tensor
 from ..step.collective import AllReduce
 from ..step.operation import Operation
+from .layouts import dense_strides, laid_out
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Of parameters whose gradients can be averaged."""
@@ -24,43 +27,56 @@ Empty = Callable[[int, np.dtype[Any]], Array]
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """Tensors of one type that are averaged over the samples in one operation.
+    """Gradients of parameters of one type, which are averaged over the samples in one operation.
+
+    Behind their values the operation has a mark for each parameter: 1 where this peer has a gradient. A mean
+    that is not 0 says that somebody who counts has one.
+
+    The result lies in one place from step to step; in another one if the script has kept some of the last one.
 
     Attributes:
-        tensors: parameters, or the buffers of layers.
-        flat: this peer's values, in the order of `tensors`; the operation's input.
-        inputs: parts of `flat` in the shapes of `tensors`.
-        results: parts of the operation's result, alike.
+        parameters: in the order of their values.
+        flat: this peer's values, and its marks; the operation's input.
+        inputs: parts of `flat` in the shapes and strides of `parameters`.
+        marks: the end of `flat`.
         operation: a weighted mean.
+        make_memory: for another result.
         missing: indices of parameters that this backward pass has not reached.
         empty: indices of parameters without a gradient in this step.
         is_suspect: some of `flat` is not finite, or so large that a sum of it is not.
     """
 
-    tensors: Sequence[Tensor]
+    parameters: Sequence[Tensor]
     flat: Tensor
     inputs: Sequence[Tensor]
-    results: Sequence[Tensor]
+    marks: Tensor
     operation: Operation
+    make_memory: Callable[[], Tensor]
     missing: set[int] = field(default_factory=set)
     empty: set[int] = field(default_factory=set)
     is_suspect: bool = False
+    _unmarked: set[int] | None = None
+    _handed_out: Sequence[Tensor | None] = ()
+    _result: Tensor | None = None
+    _lent: weakref.ref[Any] | None = None
     _version: int = 0
 
     def begin_pass(self) -> None:
         """A backward pass may fill this bucket."""
-        self.missing = set(range(len(self.tensors)))
+        self.missing = set(range(len(self.parameters)))
 
     def begin_step(self) -> None:
         """Nothing is in it."""
         self.begin_pass()
-        self.empty = set(range(len(self.tensors)))
+        self.empty = set(range(len(self.parameters)))
         self.is_suspect = False
 
-    def add(self, index: int, gradient: Tensor, fraction: float) -> None:
-        """The pass has reached a parameter: add `fraction` of its gradient."""
+    def add(self, index: int, gradient: Tensor, fraction: float, keep: float = 1.0) -> None:
+        """The pass has reached a parameter: add `fraction` of its gradient to `keep` of what there is."""
         values = self.inputs[index]
         if index not in self.empty:
+            if keep != 1.0:
+                values.mul_(keep)
             values.add_(gradient, alpha=fraction)
         elif fraction == 1.0:
             values.copy_(gradient)
@@ -68,6 +84,12 @@ class Bucket:
             torch.mul(gradient, fraction, out=values)
         self.empty.discard(index)
         self.missing.discard(index)
+
+    def end_pass(self, keep: float) -> None:
+        """Nothing more comes in this pass: keep that much of what it has not reached."""
+        if keep != 1.0:
+            for index in self.missing - self.empty:
+                self.inputs[index].mul_(keep)
 
     def check(self, index: int) -> None:
         """Look for what is not finite where something was just added: it is in the cache still."""
@@ -80,34 +102,67 @@ class Bucket:
         """The last pass of the step is over: what it and those before it did not reach adds nothing."""
         for index in self.empty:
             self.inputs[index].zero_()
-        self.empty.clear()
         self.missing.clear()
 
-    def hand_out(self) -> None:
-        """The results are the script's, from now on."""
-        self._version = self.results[0]._version
+    def mark(self) -> None:
+        """It is full: say where this peer has gradients. Nearly always that is where it had some in the step before."""
+        if self._unmarked != self.empty:
+            self.marks.fill_(1)
+            self.marks[list(self.empty)] = 0
+            self._unmarked = set(self.empty)
 
-    def num_writes(self) -> int:
-        """How often the script, or autograd for it, has written results in place since they were handed out."""
-        return self.results[0]._version - self._version
+    def hand_out(self) -> Sequence[Tensor | None]:
+        """For the script: parts of the result, in the order of `parameters`; None where nobody who counts had any.
+
+        As long as the script holds one, or whatever shares its memory, the result is not written again.
+        """
+        lent = self.operation.result.view(f"i{self.flat.itemsize}")
+        self._lent = weakref.ref(lent)
+        self._result = torch.from_numpy(lent).view(self.flat.dtype)  # holds `lent`, and so does each view of it
+        self._version = self._result._version
+        num_values = len(self.flat) - len(self.marks)
+        pairs = zip(views(self._result[:num_values], self.parameters), self._result[num_values:].tolist(), strict=True)
+        self._handed_out = [part if mark else None for part, mark in pairs]
+        return self._handed_out
+
+    def take_back(self) -> None:
+        """The result is about to be written. What the script has kept of the last one stays as it is."""
+        self._handed_out, self._result = (), None
+        if self._lent is not None and self._lent() is not None:
+            self.operation.result = as_array(self.make_memory())
+        self._lent = None
+
+    def was_added_to(self, index: int) -> bool:
+        """Whether autograd, and nobody else, has added to what was handed out for a parameter, and is its `grad`."""
+        if self._result is None or self._result._version != self._version + 1:
+            return False
+        return self.is_handed_out(index)
+
+    def is_handed_out(self, index: int) -> bool:
+        """Whether the `grad` of a parameter is what was handed out, perhaps changed in its place."""
+        return bool(self._handed_out) and self.parameters[index].grad is self._handed_out[index] is not None
 
     def is_finite(self) -> bool:
         """Whether all of `flat` is, which was looked at wherever something was added."""
         return not self.is_suspect or bool(self.flat.isfinite().all())
 
     def first_not_finite(self) -> Tensor:
-        """The first of `tensors` for which this peer has NaN or infinity; there is one."""
-        pairs = zip(self.tensors, self.inputs, strict=True)
-        return next(tensor for tensor, values in pairs if not values.isfinite().all())
+        """The first of `parameters` for which this peer has NaN or infinity; there is one."""
+        pairs = zip(self.parameters, self.inputs, strict=True)
+        return next(parameter for parameter, values in pairs if not values.isfinite().all())
 
 
-def make_bucket(tensors: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty) -> Bucket:
-    """A bucket for `tensors`, which are of one type; its input and its result lie in memory that `empty` makes."""
-    shape, dtype = (sum(tensor.numel() for tensor in tensors),), tensors[0].dtype
-    flat, result = (empty_tensor(shape, dtype, empty) for _ in range(2))
-    input = as_array(flat)
-    operation = Operation(AllReduce("mean", is_weighted=True), input, as_array(result), input.shape, algorithm)
-    bucket = Bucket(tensors, flat, views(flat, tensors), views(result, tensors), operation)
+def make_bucket(parameters: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty) -> Bucket:
+    """A bucket for `parameters`, which are of one type; its input and its result lie in memory that `empty` makes."""
+    num_values = sum(parameter.numel() for parameter in parameters)
+    shape, dtype = (num_values + len(parameters),), parameters[0].dtype
+    make_memory = partial(empty_tensor, shape, dtype, empty)
+    flat = make_memory()
+    operation = Operation(
+        AllReduce("mean", is_weighted=True), as_array(flat), as_array(make_memory()), shape, algorithm
+    )
+    inputs, marks = views(flat[:num_values], parameters), flat[num_values:]
+    bucket = Bucket(parameters, flat, inputs, marks, operation, make_memory)
     bucket.begin_step()
     return bucket
 
@@ -115,7 +170,7 @@ def make_bucket(tensors: Sequence[Tensor], algorithm: str | None, empty: Empty =
 def make_buckets(
     parameters: Iterable[nn.Parameter], bucket_bytes: int, algorithm: str | None, empty: Empty = np.empty
 ) -> list[Bucket]:
-    """Buckets of `bucket_bytes`, more only where one parameter is larger.
+    """Buckets of `bucket_bytes`, more only where one parameter is larger; their marks are not counted.
 
     Args:
         parameters: in about the order in which backward reaches them.
@@ -139,6 +194,6 @@ def make_buckets(
 
 
 def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Parts of `flat` in the shapes of `tensors`."""
+    """Parts of `flat` in the shapes of `tensors`, whose elements lie in memory as theirs do."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+    return [laid_out(part, tensor.shape, dense_strides(tensor)) for part, tensor in zip(parts, tensors, strict=True)]

@@ -4,8 +4,8 @@ State(D) is everything that the next step depends on: parameters, buffers, optim
 the script adds (`extra`), after `optimizer.step` of step D. Knows torch; `import p2p` does not import this.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +14,7 @@ import xxhash
 from ..errors import RemoteProtocolError
 from ..net.parcels import PackedState
 from ..net.trees import Slot, pack_tree, unpack_tree
-from ..session.sampler import SamplerState
+from .layouts import dense_strides, in_memory_order, is_dense, is_overlapping, laid_out
 
 
 class Stateful(Protocol):
@@ -30,10 +30,25 @@ class Stateful(Protocol):
 
 
 def describe(tensors: Mapping[str, torch.Tensor]) -> tuple[str, bytes]:
-    """Hash and description of a layout: name, shape and dtype of every tensor, in order."""
-    rows = [[name, list(tensor.shape), _dtype_name(tensor)] for name, tensor in tensors.items()]
-    description = pack_tree(rows)
+    """Hash and description of a layout: name, shape, dtype and order in memory of every tensor, in order.
+
+    Raises:
+        ValueError: elements of a tensor share memory, so that no state could be loaded into it.
+    """
+    for name, tensor in tensors.items():
+        if is_overlapping(tensor):
+            where = f"{list(tensor.shape)} with strides {list(tensor.stride())}"
+            raise ValueError(f"elements of {name} share memory ({where}): give each its own, with `.clone()`")
+    description = pack_tree(_rows(tensors))
     return xxhash.xxh3_128_hexdigest(description), description
+
+
+def _rows(tensors: Mapping[str, torch.Tensor]) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for name, tensor in tensors.items():
+        strides = None if tensor.is_contiguous() else dense_strides(tensor)  # dimensions of one element do not matter
+        rows.append([name, list(tensor.shape), _dtype_name(tensor), strides])
+    return rows
 
 
 def compare(ours: bytes, theirs: bytes) -> str:
@@ -49,19 +64,19 @@ def compare(ours: bytes, theirs: bytes) -> str:
     return "this model is not the swarm's, though every tensor is"
 
 
-def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], sampler: SamplerState) -> PackedState:
-    """Everything as a tree with slots; the tensors' memory is lent, not copied, where it is contiguous."""
+def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object) -> PackedState:
+    """Everything as a tree with slots; the tensors' memory is lent, not copied, where it has no gaps."""
     slots: list[torch.Tensor] = []
     tree = {
         "tensors": _lower(dict(tensors), slots),
         "parts": [_lower(part.state_dict(), slots) for part in parts],
-        "sampler": astuple(sampler),
-        "slots": [[list(tensor.shape), _dtype_name(tensor)] for tensor in slots],
+        "samples": samples,
+        "slots": [[list(tensor.shape), _dtype_name(tensor), dense_strides(tensor)] for tensor in slots],
     }
     return PackedState(pack_tree(tree), [raw_bytes(tensor) for tensor in slots])
 
 
-def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful]) -> SamplerState:
+def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful]) -> Any:
     """Take over a state that `pack` made of the same layout.
 
     Raises:
@@ -72,8 +87,9 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
         slots = [_tensor(raw, *row) for raw, row in zip(state.tensors, tree["slots"], strict=True)]
         values: dict[str, torch.Tensor] = _raise_slots(tree["tensors"], slots)
         states = [_raise_slots(part, slots) for part in tree["parts"]]
-        position, returned, contributors = tree["sampler"]
-        if describe(values) != describe(tensors) or len(states) != len(parts):
+        samples = tree["samples"]
+        theirs, ours = ([row[:3] for row in _rows(each)] for each in (values, tensors))
+        if theirs != ours or len(states) != len(parts):
             raise ValueError("other tensors, or other parts, than here")
         for part, part_state in zip(parts, states, strict=True):
             part.load_state_dict(part_state)
@@ -82,7 +98,7 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
     with torch.no_grad():
         for name, tensor in tensors.items():
             tensor.copy_(values[name])
-    return SamplerState(position, returned, contributors)
+    return samples
 
 
 def _lower(node: Any, slots: list[torch.Tensor]) -> Any:
@@ -108,18 +124,19 @@ def _raise_slots(node: Any, slots: Sequence[torch.Tensor]) -> Any:
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """The elements in order; the tensor's own memory, where it is contiguous."""
-    flat = tensor.contiguous().reshape(-1)
+    """The elements as they lie in memory; the tensor's own memory, where it has no gaps."""
+    flat = in_memory_order(tensor)
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
-def _tensor(raw: bytes | memoryview, shape: list[int], dtype_name: str) -> torch.Tensor:
+def _tensor(raw: bytes | memoryview, shape: list[int], dtype_name: str, strides: list[int] | None) -> torch.Tensor:
     dtype = getattr(torch, dtype_name)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{dtype_name} is no dtype")
-    if not len(raw):
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+    flat = torch.frombuffer(bytearray(raw), dtype=dtype) if len(raw) else torch.empty(0, dtype=dtype)
+    if flat.numel() != math.prod(shape) or (strides is not None and not is_dense(shape, strides)):
+        raise ValueError(f"{flat.numel()} elements for {shape} with strides {strides}")
+    return laid_out(flat, shape, strides)
 
 
 def _dtype_name(tensor: torch.Tensor) -> str:
@@ -127,5 +144,5 @@ def _dtype_name(tensor: torch.Tensor) -> str:
 
 
 def _in_words(row: list[Any]) -> str:
-    name, shape, dtype = row
-    return f"{name} {dtype}{shape}"
+    name, shape, dtype, strides = row
+    return f"{name} {dtype}{shape}" + (f" with strides {strides}" if strides is not None else "")

@@ -4,7 +4,8 @@ Floating-point ones (`running_mean`, `running_var`) are averaged over the sample
 (`num_batches_tracked`) are the greatest of all. Leaves out: other buffers; each replica computes its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,17 @@ from torch.nn.modules.batchnorm import _NormBase
 from ..session.tensors import as_array
 from ..step.collective import AllReduce
 from ..step.operation import Operation
-from .buckets import Bucket, make_bucket, views
+from .buckets import views
+
+
+@dataclass(frozen=True, slots=True)
+class _Statistics:
+    """Buffers of one type, and one operation on all of them: parts of its input and of its result."""
+
+    buffers: Sequence[Tensor]
+    inputs: Sequence[Tensor]
+    results: Sequence[Tensor]
+    operation: Operation
 
 
 class RunningStatistics:
@@ -26,32 +37,29 @@ class RunningStatistics:
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for buffer in self._layer_of:
             by_type.setdefault(buffer.dtype, []).append(buffer)
-        self._buckets = [
-            make_bucket(buffers, algorithm) if dtype.is_floating_point else _make_greatest(buffers, algorithm)
-            for dtype, buffers in by_type.items()
-        ]
+        self._of_types = [_join(buffers, algorithm) for buffers in by_type.values()]
 
     def operations(self) -> Iterator[Operation]:
         """What to submit once the forward passes of a step are over."""
-        for bucket in self._buckets:
-            for buffer, values in zip(bucket.tensors, bucket.inputs, strict=True):
+        for each in self._of_types:
+            for buffer, values in zip(each.buffers, each.inputs, strict=True):
                 values.copy_(buffer)
-            yield bucket.operation
+            yield each.operation
 
-    def hand_out(self, num_samples: int) -> None:
-        """A step of `num_samples` is committed. Who is in eval mode keeps what it has, bit by bit.
+    def hand_out(self, *, has_mean: bool) -> None:
+        """A step is committed; `has_mean`: somebody counts. Who is in eval mode keeps what it has, bit by bit.
 
         Where nobody counts there is no mean, and each replica keeps its own until the next step.
         """
-        for bucket in self._buckets:
-            if num_samples or not bucket.flat.is_floating_point():
-                for buffer, result in zip(bucket.tensors, bucket.results, strict=True):
+        for each in self._of_types:
+            if has_mean or not each.buffers[0].is_floating_point():
+                for buffer, result in zip(each.buffers, each.results, strict=True):
                     if self._layer_of[buffer].training:
                         buffer.copy_(result)
 
 
-def _make_greatest(buffers: list[Tensor], algorithm: str | None) -> Bucket:
-    """A bucket of whole numbers."""
+def _join(buffers: list[Tensor], algorithm: str | None) -> _Statistics:
+    collective = AllReduce("mean", is_weighted=True) if buffers[0].is_floating_point() else AllReduce("max")
     flat, result = (torch.zeros(sum(buffer.numel() for buffer in buffers), dtype=buffers[0].dtype) for _ in range(2))
-    operation = Operation(AllReduce("max"), as_array(flat), as_array(result), tuple(flat.shape), algorithm)
-    return Bucket(buffers, flat, views(flat, buffers), views(result, buffers), operation)
+    operation = Operation(collective, as_array(flat), as_array(result), tuple(flat.shape), algorithm)
+    return _Statistics(buffers, views(flat, buffers), views(result, buffers), operation)

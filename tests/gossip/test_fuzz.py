@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 
 from gossip import NO_VIEW, Core, Envelope, Member, Phase, Policy, Stamp, State, View
 from gossip.effects import Effect, Send, WriteRecord
+from gossip.given_up import Cause
 from gossip.messages import (
-    Abort,
     Accept,
     Accepted,
     AcceptorRecord,
     Ballot,
-    Beat,
     Body,
     Decide,
     Gossip,
@@ -36,16 +35,14 @@ from gossip.messages import (
     Ping,
     PingRequest,
     Prepare,
-    Progress,
     Promise,
-    Ready,
     Refuse,
     Report,
     ReportKind,
-    StateQuery,
     Sync,
     ViewQuery,
 )
+from gossip.progress import Abort, Beat, Progress, Ready, StateQuery
 from gossip.view import NO_NUMERICS
 from p2p.errors import RemoteProtocolError
 from p2p.net.wire import Codec
@@ -55,7 +52,8 @@ from .cores import LAYOUT, NOTHING, core, founder, joiner, say, seated, view_wit
 from .members import LINEAGE, A, B, C, claim
 
 LAW = settings(suppress_health_check=list(HealthCheck))
-CODEC, WIRE = Codec([Envelope, AcceptorRecord]), Codec([Envelope])
+CODEC, WIRE = Codec([Envelope, AcceptorRecord], is_bounded=False), Codec([Envelope], is_bounded=False)
+"""The cores stand more than the wire lets through."""
 
 STRANGER = Member("stranger", 1)
 DELAYS_S = (0.0, 0.01, 0.25, 0.5, 1.0, 3.0, 30.0, 1e4, 1e9, -0.1, -2.0, -1e4, -1e9)
@@ -122,9 +120,7 @@ commands = st.one_of(
     st.tuples(st.just("heard"), member),
     st.tuples(st.just("meet"), claims),
     st.tuples(st.just("submitted"), numbers, numbers, numbers),
-    st.tuples(st.just("withdraw"), numbers, st.booleans()),
-    st.tuples(st.just("abort"), numbers, of(str)),
-    st.tuples(st.just("void"), numbers, of(str)),
+    st.tuples(st.just("give_up"), numbers, of(Cause), of(str), st.booleans()),
     st.tuples(st.just("handed_out"), st.integers(0, 5)),
     st.tuples(st.just("fed"), numbers, octets, octets),
     st.tuples(st.just("finished"), octets, octets),
@@ -162,8 +158,8 @@ def command(peer: Core, now: float, name: str, *arguments: Any) -> list[Effect]:
         case "handed_out":
             peer.handed_out(*arguments)
             return []
-        case "withdraw":
-            return peer.withdraw(now, arguments[0], interrupts=arguments[1])
+        case "give_up":
+            return peer.give_up(now, *arguments[:-1], is_told=arguments[-1])
     effects: list[Effect] = getattr(peer, name)(now, *arguments)
     return effects
 

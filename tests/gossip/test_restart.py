@@ -4,19 +4,9 @@ import pytest
 
 from gossip import NO_VIEW, Core, Stamp
 from gossip.effects import Aborted, Activated, Effect, Explain
-from gossip.messages import (
-    Beat,
-    Body,
-    Cause,
-    Decide,
-    Finish,
-    GivenUp,
-    Leave,
-    Progress,
-    Ready,
-    Report,
-    ReportKind,
-)
+from gossip.given_up import Cause, GivenUp
+from gossip.messages import Body, Decide, Leave, Report, ReportKind
+from gossip.progress import Beat, Finish, Progress, Ready
 
 from .cores import (
     NOTHING,
@@ -39,13 +29,17 @@ MISMATCH = GivenUp(0, 2, Cause.MISMATCH, "shapes differ", 2)
 TAKEN_BACK = "a took back what it had submitted"
 
 
+def withdraw(peer: Core, cause: Cause = Cause.WITHDRAWN, step: int = 0) -> list[Effect]:
+    return peer.give_up(0.0, step, cause, TAKEN_BACK, is_told=False)
+
+
 def saying(given_up: GivenUp, finish: Finish | None = None) -> Ready:
     return Ready(True, -1, genesis(), finish, given_up)
 
 
 def test_an_abort_restarts_the_same_members_in_a_new_view() -> None:
     peer = seated(B)
-    effects = peer.abort(0.0, 0, "shapes differ")
+    effects = peer.give_up(0.0, 0, Cause.MISMATCH, "shapes differ", is_told=True)
     assert bodies(Report, effects) == [(B, Report(ReportKind.ABORTED, A, 0, given_up=MISMATCH))]
     assert effects[-1] == Explain("2 of 2 members of view 2 are here; step 0 is aborted by a")
     assert bodies(Ready, decide(peer, B, 0.0)) == [(B, saying(MISMATCH))]
@@ -56,7 +50,7 @@ def test_an_abort_restarts_the_same_members_in_a_new_view() -> None:
 
 def test_who_goes_on_without_a_step_has_the_others_told() -> None:
     peer = seated(B)
-    effects = peer.void(0.0, 0, "its script raised")
+    effects = peer.give_up(0.0, 0, Cause.VOIDED, "its script raised", is_told=True)
     voided = GivenUp(0, 2, Cause.VOIDED, "its script raised", 2)
     assert bodies(Report, effects) == [(B, Report(ReportKind.ABORTED, A, 0, given_up=voided))]
     assert bodies(Ready, decide(peer, B, 0.0)) == [(B, saying(voided))]
@@ -102,18 +96,18 @@ def test_r16_what_was_reported_in_an_older_view_is_not_heard() -> None:
     assert bodies(Ready, say(peer, B, Decide(after(view_of(peer), A, B)))) == [(B, NOTHING)]
 
 
-def test_r16_who_leaves_says_what_it_has_finished_and_that_it_is_given_up() -> None:
+def test_r16_who_has_finished_a_step_and_leaves_says_that_it_is_given_up() -> None:
     peer = seated(B, C)
     peer.finished(0.0, 0, b"bits", b"")
     say(peer, C, REPORT)
-    leave = Leave(finish=Finish(0, b"bits", b"", 2), given_up=MISMATCH)
+    leave = Leave(given_up=MISMATCH)
     assert bodies(Leave, peer.leave(0.0)) == [(B, leave), (C, leave)]
     assert bodies(Leave, peer.tick(0.25)) == [(B, leave), (C, leave)]
 
 
 def test_a_withdrawal_makes_a_view_of_the_same_members_and_the_step_is_redone() -> None:
     peer = seated(B, C)
-    effects = peer.withdraw(0.0, 0)
+    effects = withdraw(peer)
     withdrawn = GivenUp(0, 2, Cause.WITHDRAWN, TAKEN_BACK, 2)
     report = Report(ReportKind.WITHDRAWN, A, 0, given_up=withdrawn)
     assert bodies(Report, effects) == [(member, report) for member in (B, C)]
@@ -127,7 +121,7 @@ def test_a_withdrawal_makes_a_view_of_the_same_members_and_the_step_is_redone() 
 
 def test_r15_who_withdraws_results_that_may_be_in_use_interrupts_the_step_for_all() -> None:
     peer = seated(B, C)
-    effects = peer.withdraw(0.0, 0, interrupts=True)
+    effects = withdraw(peer, Cause.VOIDED)
     voided = GivenUp(0, 2, Cause.VOIDED, TAKEN_BACK, 2)
     report = Report(ReportKind.WITHDRAWN, A, 0, given_up=voided)
     assert bodies(Report, effects) == [(member, report) for member in (B, C)]
@@ -173,7 +167,7 @@ def test_who_has_no_seat_yet_starts_over_with_the_others_and_gives_nothing_up() 
     say(peer, A, Decide(view_with(A, B)))
     assert say(peer, A, NOTHING) != []
     assert peer.done == -1 and not peer.seated
-    effects = peer.withdraw(0.0, 0, interrupts=True)
+    effects = withdraw(peer, Cause.VOIDED)
     assert bodies(Report, effects) == [(A, Report(ReportKind.WITHDRAWN, B, 0))]
 
 
@@ -185,10 +179,10 @@ def test_another_members_withdrawal_does_the_same() -> None:
 
 def test_only_the_open_step_can_be_withdrawn() -> None:
     peer = seated(B)
-    assert peer.withdraw(0.0, 1) == []
+    assert withdraw(peer, step=1) == []
     peer.finished(0.0, 0, b"bits", b"")
-    assert peer.withdraw(0.0, 0) == []
-    assert joiner().withdraw(0.0, 0) == []
+    assert withdraw(peer) == []
+    assert withdraw(joiner()) == []
 
 
 def submit(peer: Core, num_operations: int, start: float, stop: float) -> list[Effect]:
@@ -220,7 +214,7 @@ def test_who_has_given_the_step_up_goes_on_saying_so_though_operations_of_it_do_
     peer = seated(B, C, stall_s=2.0)
     peer.submitted(0, 3, 2)
     report = Report(ReportKind.ABORTED, A, 0, given_up=MISMATCH)
-    peer.abort(0.0, 0, "shapes differ")
+    peer.give_up(0.0, 0, Cause.MISMATCH, "shapes differ", is_told=True)
     said = {told for _, told in bodies(Report, submit(peer, 3, 0.0, 4.0)) if told.subject == A}
     assert said == {report}
 

@@ -11,6 +11,7 @@ from gossip import Core, CoreConfig, Member, Policy, State, View
 from gossip.acceptor import NO_BALLOT
 from gossip.commit import StepMachine
 from gossip.effects import Effect, Explain, Installed, Paused, Removed, Resumed, Send
+from gossip.given_up import Cause
 from gossip.messages import (
     Accept,
     AcceptorRecord,
@@ -23,10 +24,10 @@ from gossip.messages import (
     Leave,
     Ping,
     Prepare,
-    Ready,
     Report,
     ReportKind,
 )
+from gossip.progress import Ready
 from gossip.reports import ReportsConfig
 from gossip.succession import MOST_DEAD, Succession
 from gossip.swim import Swim
@@ -246,7 +247,7 @@ def test_who_leaves_itself_proposes_the_view_without_it_in_its_turn() -> None:
 
 def test_survivors_that_start_over_take_turns_as_after_a_death() -> None:
     peer = trio(B)
-    peer.withdraw(0.0, 0)
+    peer.give_up(0.0, 0, Cause.WITHDRAWN, "it starts over", is_told=False)
     assert due(peer) == pytest.approx(0.02)
 
 

@@ -62,8 +62,8 @@ def main() -> None:
         assert [vector.tolist() for vector in vectors] == [[1, 1, 1], [2, 2]]
         with step_of(peer, 3 + peer.rank) as step:
             number: int = step.number
-        assert number == peer.done and counted(peer.receipt)[peer.peer_id] == 3 + peer.rank
+        assert number == peer.last_step and counted(peer.receipt)[peer.peer_id] == 3 + peer.rank
         error = try_to_sum(peer, np.ones(1 + peer.rank, np.float32))
         assert isinstance(error, p2p.OperationMismatch) and error.goes_on
         peer.barrier()
-        print("end", peer.done)
+        print("end", peer.last_step)

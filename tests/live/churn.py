@@ -19,7 +19,8 @@ from typing import Final
 
 from bench.swarm import RunningPeer, Swarm
 from bench.zygote import Zygote
-from p2p.session.sampler import SamplerState, fold
+from p2p.data.ranges import union
+from p2p.data.sampler import SamplerState, fold
 from p2p.step.receipts import Receipt, parse_receipt, read_moments
 
 SCRIPT: Final = Path(__file__).with_name("churn_peer.py")
@@ -218,9 +219,10 @@ def check_samples(receipts: Sequence[Receipt]) -> None:
     state = SamplerState()
     used: set[int] = set()
     for receipt in receipts:
-        state = fold(state, receipt)
-        for entry in receipt.contributions:
-            part = range(entry.first_sample, entry.first_sample + entry.num_samples)
+        counted = union(part for entry in receipt.contributions for part in entry.samples)
+        state = fold(state, counted)
+        for first, number in counted:
+            part = range(first, first + number)
             assert used.isdisjoint(part), f"step {receipt.step} counts samples of {part} again"
             used.update(part)
     missing = {position for first, number in state.returned for position in range(first, first + number)}

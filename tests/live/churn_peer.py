@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 import p2p
 
@@ -24,8 +25,8 @@ def main() -> None:
     with p2p.join() as peer:
         print(peer.peer_id, flush=True)
         parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=1024, state_digest="all")
-        batches = peer.batches((inputs, targets), global_batch=GLOBAL_BATCH, epochs=FOREVER, seed=SEED)
-        for x, y in batches:
+        loader = peer.loader(TensorDataset(inputs, targets), global_batch=GLOBAL_BATCH, epochs=FOREVER, seed=SEED)
+        for x, y in (batch for _ in loader.epochs() for batch in loader):
             loss: Any = functional.mse_loss(parallel(x), y)
             optimizer.zero_grad()
             loss.backward()

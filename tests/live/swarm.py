@@ -33,15 +33,15 @@ with p2p.join() as peer:
     word, num_dropped = "", 0
     wish = np.zeros(2, np.int64)
     while not wish[0] and word != "leave":
-        if peer.done % 2:  # the same choice on every peer, joiners too
+        if peer.last_step % 2:  # the same choice on every peer, joiners too
             wish = np.array([word == "stop", 1], np.int64)
             peer.all_reduce(wish)
             assert wish[1] == peer.world_size
         else:
-            large = np.full(300_000, peer.done, np.float32)
+            large = np.full(300_000, peer.last_step, np.float32)
             peer.all_reduce(large, algorithm="ring")
-            assert (large == peer.world_size * (peer.done - 1)).all(), (peer.done, large)
-        print("step", peer.done, peer.rank, peer.world_size)
+            assert (large == peer.world_size * (peer.last_step - 1)).all(), (peer.last_step, large)
+        print("step", peer.last_step, peer.rank, peer.world_size)
         if peer.status()["dropped_frames"].get("invalid", 0) != num_dropped:
             num_dropped = peer.status()["dropped_frames"]["invalid"]
             print("dropped", num_dropped)

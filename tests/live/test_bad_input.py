@@ -11,6 +11,8 @@ import zmq
 
 from gossip import Claim, Contact, Envelope, Member, State, View
 from gossip import messages as m
+from gossip.given_up import Cause, GivenUp
+from gossip.progress import Abort, Beat, Finish, Progress, Ready, StateQuery
 from gossip.view import NO_VIEW, Change, propose_view
 from p2p.host.processes import read_host
 from p2p.net.headers import FinishedHeader, ParcelHeader, SegmentHeader, TakenHeader
@@ -36,7 +38,7 @@ with p2p.join() as peer:
         good = np.ones(7, np.float32)
         peer.all_reduce(good)
         assert (good == 3).all()
-    print("steps", peer.done)
+    print("steps", peer.last_step)
 """
 
 
@@ -67,7 +69,7 @@ with p2p.join() as peer:
             if peer.rank:
                 peer.all_reduce(np.ones(2))
     finally:
-        print("steps", peer.done)
+        print("steps", peer.last_step)
 """
 
 
@@ -101,7 +103,7 @@ with p2p.join() as peer:
             print("interrupted", error)
         else:
             assert (total == 3 * turn).all(), (total, turn)
-    print("lost", lost, "steps", peer.done)
+    print("lost", lost, "steps", peer.last_step)
 """
 
 
@@ -210,8 +212,8 @@ def test_what_is_well_formed_but_of_no_member_and_no_view_changes_nothing(swarm:
     peers = swarm.start_all(2, STREAM)
     intruder = Intruder(swarm, peers[1])
     peers[1].expect_step(5)
-    finish = m.Finish(10**6, b"d" * 16, b"", 2)
-    ready = m.Ready(True, 10**6, b"d" * 16, finish, m.GivenUp(10**6 + 1, 2, m.Cause.MISMATCH, "because", 2))
+    finish = Finish(10**6, b"d" * 16, b"", 2)
+    ready = Ready(True, 10**6, b"d" * 16, finish, GivenUp(10**6 + 1, 2, Cause.MISMATCH, "because", 2))
     bodies: list[m.Body] = [
         m.Ping(7, ()),
         m.Ack(7, ()),
@@ -221,11 +223,11 @@ def test_what_is_well_formed_but_of_no_member_and_no_view_changes_nothing(swarm:
         m.ViewQuery(),
         m.Prepare(m.Ballot(9, 1)),
         m.Nack(m.Ballot(2**40, 1)),
-        m.Progress(10**6, b"d" * 16, finish),
+        Progress(10**6, b"d" * 16, finish),
         ready,
-        m.Beat(ready, m.Progress(10**6, b"d" * 16, finish)),
-        m.StateQuery(3),
-        m.Abort(6, 0, "barrier"),
+        Beat(ready, Progress(10**6, b"d" * 16, finish)),
+        StateQuery(3),
+        Abort(6, 0, "barrier"),
     ]
     intruder.send("control", [[ENVELOPES.encode(Envelope(STRANGER, NO_VIEW, body))] for body in bodies])
     for header in HEADERS:
@@ -259,6 +261,19 @@ def test_news_of_a_peer_that_cannot_be_harms_nobody(swarm: Swarm, contact: Conta
     intruder.send("control", [[ENVELOPES.encode(Envelope(STRANGER, NO_VIEW, news))], [b"the last"]])
     peer.expect("dropped")
     stop([peer])
+
+
+@pytest.mark.parametrize("peer_id", ["f" * 1000, "../../etc/passwd", ""], ids=["long", "path", "empty"])
+def test_a_peer_whose_name_is_none_is_not_looked_for(swarm: Swarm, peer_id: str) -> None:
+    peer = swarm.start(STREAM)
+    peer.expect_step(3)
+    claim = Claim(STRANGER, State.ALIVE, Contact("ipc:///nowhere/x", "ipc:///nowhere/y", 1, 1, read_host()))
+    news = ENVELOPES.encode(Envelope(Member("e" * 16, 1), NO_VIEW, m.Ping(7, (claim,))))
+    named = news.replace(msgpack.packb(STRANGER.peer_id), msgpack.packb(peer_id))
+    Intruder(swarm, peer).send("control", [[named]])
+    peer.expect("dropped 1")
+    stop([peer])
+    assert [line for line in peer.stderr if "Member.peer_id is not 16 hex digits" in line] == peer.stderr
 
 
 SHOW_VIEW = """
@@ -301,9 +316,9 @@ import numpy as np
 import p2p
 
 with p2p.join() as peer:
-    while peer.done < 30:
+    while peer.last_step < 30:
         peer.all_reduce(np.ones(100_000, np.float32))
-        if peer.done == 5 and os.environ["SHOAL_LAUNCH_INDEX"] in {guilty}:
+        if peer.last_step == 5 and os.environ["SHOAL_LAUNCH_INDEX"] in {guilty}:
             raise ValueError("what now")
     print("end", peer.world_size)
 """
@@ -387,13 +402,13 @@ with p2p.join() as peer:
     print("here", peer.peer_id)
     peer.all_reduce(ones)
     handle = peer.all_reduce(ones, async_op=True)
-calls = peer.barrier, lambda: peer.all_reduce(ones), peer.step().__enter__, handle.wait
+calls = peer.barrier, lambda: peer.all_reduce(ones), peer.step().__enter__, handle.wait, peer.wait, peer.wait_view
 for call in calls:
     try:
         call()
     except p2p.ShoalError as error:
         print(type(error).__name__, error)
-print("end", peer.done, peer.world_size, ones.tolist())
+print("end", peer.last_step, peer.world_size, ones.tolist())
 """
 
 
@@ -401,4 +416,4 @@ def test_who_calls_an_operation_after_leaving_hears_that_it_has_left(swarm: Swar
     peer = swarm.start(CALL_AFTERWARDS)
     assert peer.end() == 0, peer.report()
     told = "ShoalError this peer has left its swarm: call `p2p.join` to be another one"
-    assert peer.stdout[1:] == [told] * 4 + ["end 1 1 [1.0, 1.0, 1.0]"]
+    assert peer.stdout[1:] == [told] * 6 + ["end 1 1 [1.0, 1.0, 1.0]"]

@@ -15,6 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.light
+
 RESULT_FIELDS = {
     "algorithm",
     "ran",

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from examples.demo.verdict import Figures, Run, Verdict, judge, measure
-from p2p.session.sampler import ElasticSampler, Plan, SamplerState, fold
-from p2p.step.receipts import UNKNOWN_SAMPLE, Contribution, Moment, Receipt
+from p2p.data.ranges import count, union
+from p2p.data.sampler import Plan, Sampler, SamplerState, fold
+from p2p.step.receipts import Contribution, Moment, Receipt
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,18 +23,22 @@ KILLED_AFTER, ENTERED_AT = 2, 4
 
 
 def contributions(members: str, plan: Plan) -> tuple[Contribution, ...]:
-    empty = (UNKNOWN_SAMPLE, 0)
-    return tuple(Contribution(member, ord(member), *plan.get(member, empty)) for member in members)
+    parts = {member: plan.positions(plan.slices[member]) if member in plan.slices else () for member in members}
+    return tuple(Contribution(member, ord(member), part, count(part), count(part)) for member, part in parts.items())
+
+
+def counting(contribution: Contribution, *samples: tuple[int, int]) -> list[Contribution]:
+    return [replace(contribution, samples=samples, num_samples=count(samples))]
 
 
 def all_receipts() -> list[Receipt]:
     """Of a run as it should be: four peers, without `c` from step 3 on, and with `e` from step 4 on."""
-    sampler = ElasticSampler(num_samples=NUM_SAMPLES, global_batch=8, epochs=1, seed=0)
-    state, receipts = SamplerState(), list[Receipt]()
-    while not sampler.is_exhausted(state):
+    sampler = Sampler(NUM_SAMPLES, 8)
+    state, before, receipts = SamplerState(), "", list[Receipt]()
+    while sampler.epoch(state) < sampler.epochs:
         step = len(receipts)
         members = "abcd" if step <= KILLED_AFTER else "abd" if step < ENTERED_AT else "abde"
-        plan = sampler.plan(state)
+        plan, before = sampler.plan(state, before), members
         receipt = Receipt(
             lineage="f00d",
             view_number=len(set(members)),
@@ -44,7 +49,7 @@ def all_receipts() -> list[Receipt]:
             state_digest=f"5{step:031x}" if step else "",
         )
         receipts.append(receipt)
-        state = fold(state, receipt)
+        state = fold(state, union(part for each in receipt.contributions for part in each.samples)) if step else state
     return receipts
 
 
@@ -146,8 +151,7 @@ def test_a_joiner_without_samples_is_found() -> None:
     run = good_run()
     for step in range(ENTERED_AT, 8):
         without = [
-            replace(entry, num_samples=0 if entry.peer_id == JOINER else entry.num_samples)
-            for entry in run.receipts["a"][step].contributions
+            counting(entry)[0] if entry.peer_id == JOINER else entry for entry in run.receipts["a"][step].contributions
         ]
         files = {
             name: [replace(r, contributions=tuple(without)) if r.step == step else r for r in own]
@@ -160,12 +164,12 @@ def test_a_joiner_without_samples_is_found() -> None:
 @pytest.mark.parametrize(
     ("run", "failure"),
     [
-        (recounted(2, "b", lambda c: [replace(c, num_samples=1)]), "samples 11 to 11 are counted in no step"),
-        (recounted(2, "b", lambda c: [replace(c, first_sample=0)]), "sample 0 is counted in step 1 and in step 2"),
-        (recounted(1, "a", lambda c: [replace(c, num_samples=3)]), "sample 2 is counted in step 1 and in step 1"),
-        (recounted(1, "a", lambda c: [replace(c, first_sample=-1)]), "step 1 counts samples that nobody handed out"),
+        (recounted(2, "b", lambda c: counting(c, (c.samples[0][0], 1))), "samples 11 to 11 are counted in no step"),
+        (recounted(2, "b", lambda c: counting(c, (0, 2))), "sample 0 is counted in step 1 and in step 2"),
+        (recounted(1, "a", lambda c: counting(c, (0, 3))), "sample 2 is counted in step 1 and in step 1"),
+        (recounted(1, "a", lambda c: [replace(c, samples=())]), "step 1 counts samples that nobody handed out"),
         (replace(good_run(), num_samples=50), "samples 48 to 49 are counted in no step"),
-        (replace(good_run(), num_samples=47), "step 7 counts samples 47 to 47, and there are 47"),
+        (replace(good_run(), num_samples=47), "step 7 counts samples 46 to 47, and there are 47"),
     ],
 )
 def test_samples_that_are_lost_or_counted_twice_are_found(run: Run, failure: str) -> None:

@@ -94,6 +94,7 @@ def test_one_after_the_other_down_to_the_last(hosts: list[Swarm], tmp_path: Path
     assert runs[1].end() == 1, runs[1].report()
 
 
+@pytest.mark.light
 def test_when_the_launcher_dies_too_nothing_is_proven(hosts: list[Swarm], tmp_path: Path) -> None:
     runs = launch(hosts, 1, tmp_path / "stop")
     kill([launcher_of(runs[0])])

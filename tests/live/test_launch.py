@@ -13,6 +13,8 @@ import pytest
 from p2p.host.naming import Program
 from tests.live.launches import Shoal, outcome
 
+pytestmark = pytest.mark.light
+
 WAIT_TO_LEAVE = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda number, frame: (print("leaving"), sys.exit(0)))
@@ -81,7 +83,8 @@ def test_bytes_that_are_no_text_are_replaced(shoal: Shoal, script: Callable[[str
 
 PRINT_ENVIRONMENT = """
 import os
-names = ["SHOAL_HOME", "SHOAL_SWARM", "SHOAL_MIN_PEERS", "SHOAL_RECEIPTS", "SHOAL_LAUNCH_INDEX"]
+names = ["SHOAL_HOME", "SHOAL_SWARM", "SHOAL_MIN_PEERS", "SHOAL_RECEIPTS", "SHOAL_RECEIPTS_FULL"]
+names.append("SHOAL_LAUNCH_INDEX")
 print(*[os.environ.get(name, "-") for name in names], int(os.environ["OMP_NUM_THREADS"]) >= 1)
 """
 
@@ -92,10 +95,10 @@ def test_peers_are_told_what_they_are_part_of(
     path = script(PRINT_ENVIRONMENT)
     _, stdout, _ = outcome(shoal("-n", "2", path))
     name = Program.of_script(Path(path), ()).swarm(one_host=True)
-    assert stdout == [f"[{i}] {home} {name} 2 - {i} True" for i in (0, 1)]
-    options = ["--swarm", "pond", "--home", "h", "--min-peers", "3", "--receipts", "r"]
+    assert stdout == [f"[{i}] {home} {name} 2 - - {i} True" for i in (0, 1)]
+    options = ["--swarm", "pond", "--home", "h", "--min-peers", "3", "--receipts", "r", "--receipts-full", "stop"]
     _, stdout, _ = outcome(shoal("-n", "1", *options, path))
-    assert stdout == [f"[0] {tmp_path}/h pond 3 {tmp_path}/r 0 True"]
+    assert stdout == [f"[0] {tmp_path}/h pond 3 {tmp_path}/r stop 0 True"]
 
 
 def test_options_after_the_script_belong_to_the_script(shoal: Shoal, script: Callable[[str], str]) -> None:
@@ -143,7 +146,10 @@ if os.environ["SHOAL_LAUNCH_INDEX"] == "1":
         (["-n", "0", "script.py"], "shoal: -n is the number of peers and must be at least 1, got 0"),
         (["--min-peers", "0", "script.py"], "shoal: --min-peers must be at least 1, got 0"),
         (["--swarm", "a/b", "script.py"], "shoal: a swarm's name has .*, got 'a/b'"),
-        (["--home", "shared", "script.py"], "shoal: the registry folder .* has mode 0777.* chmod 700 .*"),
+        (
+            ["--home", "shared", "--swarm", "p", "script.py"],
+            "shoal: the registry folder .* has mode 0777.* chmod 700 .*",
+        ),
         (["--home", "x" * 100, "script.py"], "shoal: the socket path .* has .* bytes.* SHOAL_HOME .*"),
     ],
     ids=[

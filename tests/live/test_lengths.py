@@ -12,7 +12,7 @@ import p2p
 with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
     print("here", peer.peer_id)
     peer.wait_view()
-    before = peer.done
+    before = peer.last_step
     for turn in range(6):
         is_odd, others = (2, 1) if turn % 2 else (1, 2)
         number = is_odd if peer.rank == turn // 2 else others
@@ -26,10 +26,11 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
         assert all((one == 1).all() for one in ones)
         peer.all_reduce(ones[0])
         assert (ones[0] == 3).all()
-    print("steps", peer.done - before)
+    print("steps", peer.last_step - before)
 """
 
 
+@pytest.mark.light
 @pytest.mark.parametrize("algorithm", ["one-shot", "ring"])
 @pytest.mark.parametrize("arena_bytes", [1 << 30, 0], ids=["memory", "sockets"])
 def test_an_operation_that_only_some_call_raises_on_every_peer(swarm: Swarm, arena_bytes: int, algorithm: str) -> None:

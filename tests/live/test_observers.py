@@ -61,28 +61,29 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
     say("here", peer.peer_id)
     peer.on_view_change(lambda view: say("view of", len(view.members)))
     parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule], bucket_bytes=3000, state_digest="all")
-    say("from", peer.done, peer.rank, peer.world_size)
+    say("from", peer.last_step, peer.rank, peer.world_size)
     wish, word = np.zeros(1, np.int64), ""
     every = 7 if "often" in sys.argv else 100
-    for x in peer.batches(data, global_batch=12, epochs=10**6, seed=3):
+    loader = peer.loader(data, global_batch=12, epochs=10**6, seed=3)
+    for x in (x for _ in loader.epochs() for x in loader):
         loss = functional.mse_loss(parallel(x), x)
         optimizer.zero_grad()
         loss.backward()
-        if peer.done % every == every - 1:
-            if peer.done == 13 and "often" in sys.argv:
+        if peer.last_step % every == every - 1:
+            if peer.last_step == 13 and "often" in sys.argv:
                 say("waits")
                 sys.stdin.readline()
             wish[0] = word == "stop"
             peer.all_reduce(wish)
         optimizer.step()
         schedule.step()
-        say("step", peer.done, peer.rank, peer.world_size)
-        if peer.done == 10 and "waits" in sys.argv:
+        say("step", peer.last_step, peer.rank, peer.world_size)
+        if peer.last_step == 10 and "waits" in sys.argv:
             say("waits")
             sys.stdin.readline()
-        if peer.done == 10 and "stops" in sys.argv:
+        if peer.last_step == 10 and "stops" in sys.argv:
             os.kill(os.getpid(), signal.SIGSTOP)
-        if peer.done == 15 and "damaged" in sys.argv:
+        if peer.last_step == 15 and "damaged" in sys.argv:
             with torch.no_grad():
                 model[0].weight[0, 0] += 1
         if wish[0]:
@@ -137,7 +138,7 @@ def check_receipts(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
             assert known.setdefault(receipt.step, receipt) == receipt
     steps = sorted(known)
     assert steps == list(range(len(steps)))
-    parts = [(e.first_sample, e.num_samples) for s in steps for e in known[s].contributions if e.first_sample >= 0]
+    parts = [part for s in steps for e in known[s].contributions for part in e.samples]
     counted = sorted(p for first, number in parts for p in range(first, first + number))
     assert len(set(counted)) == len(counted) and counted[-1] - len(counted) < 12 * 4, "but for what the last step lost"
     return [known[step] for step in steps]

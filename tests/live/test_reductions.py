@@ -56,7 +56,7 @@ with p2p.join(arena_bytes=ARENA_BYTES) as peer:
         assert op in ("sum", "mean") or all(torch.equal(results[0], each) for each in results)
         assert copy[:9].isnan().all() and not copy[9:].isnan().any()
         print("bits", op, results[0].sum().item(), results[2].sum().item(), results[3].sum().item())
-    print("done", peer.done)
+    print("done", peer.last_step)
 """
 
 
@@ -98,7 +98,7 @@ with p2p.join() as peer:
         good = np.ones(7, np.int32)
         peer.all_reduce(good)
         assert (good == 3).all()
-    print("steps", peer.done)
+    print("steps", peer.last_step)
 """
 
 

@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 from p2p.step.receipts import read_receipts
 from tests.live.swarm import Swarm, name
 
@@ -23,7 +25,7 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
         try:
             peer.all_reduce(wish)
         except p2p.RemovedFromView as error:
-            print("removed", peer.done)
+            print("removed", peer.last_step)
             for call in (peer.barrier, peer.step().__enter__):
                 try:
                     call()
@@ -38,16 +40,17 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
                 print("stays away")
                 break
             assert view is peer.view and peer.rank < peer.world_size, "it has a seat in its new incarnation"
-            print("back", peer.done, peer.rank, peer.world_size)
+            print("back", peer.last_step, peer.rank, peer.world_size)
             continue
         is_over = wish[0] > 0
         assert wish[1] == peer.world_size
-        print("step", peer.done, peer.rank, peer.world_size)
+        print("step", peer.last_step, peer.rank, peer.world_size)
         print("members", peer.world_size)
         word = word or command()
 """
 
 
+@pytest.mark.light
 def test_a_removed_peer_is_back_when_its_script_asks_for_it(swarm: Swarm) -> None:
     stopped, *others = swarm.start_all(3, STREAM)
     stopped.expect_step(5)
@@ -74,6 +77,7 @@ def test_a_removed_peer_is_back_when_its_script_asks_for_it(swarm: Swarm) -> Non
     assert 0 < len(counted) < len(complete) and its_own[-1] == complete[-1]
 
 
+@pytest.mark.light
 def test_a_removed_peer_that_may_not_come_back_is_told_again(swarm: Swarm) -> None:
     stopped, *others = (swarm.start(STREAM, "stays", min_peers=3) for _ in range(3))
     stopped.expect_step(5)

@@ -29,7 +29,7 @@ def train(until):
             happen(peer)
             with peer.step(samples=4):
                 peer.all_reduce(np.ones(1000, np.float32))
-            is_over = peer.done >= until and peer.world_size >= {size}
+            is_over = peer.last_step >= until and peer.world_size >= {size}
 
 def happen(peer):
     {happening}
@@ -80,7 +80,7 @@ def test_a_completed_run_ends_with_0_and_a_table(shoal: Shoal, script: Script) -
 def test_one_of_three_dies_and_the_others_complete(
     how: str, said: str, expected: int, shoal: Shoal, script: Script
 ) -> None:
-    code, _, stderr = outcome(shoal("-n", "3", script(training(f"if place == '1' and peer.done == 20: {how}"))))
+    code, _, stderr = outcome(shoal("-n", "3", script(training(f"if place == '1' and peer.last_step == 20: {how}"))))
     assert code == expected, stderr
     pattern = (
         rf"shoal: peer 1 \(pid \d+\) {said} at step \d+; (2|1|none) left(, [12] completed)?"  # the others are quick
@@ -91,7 +91,7 @@ def test_one_of_three_dies_and_the_others_complete(
 
 def test_a_peer_that_is_killed_is_replaced_and_the_run_ends_with_0(shoal: Shoal, script: Script) -> None:
     """The run waits for the second one in this place, which finds the first one's mark."""
-    happening = "if is_first and peer.done == 20: mark.touch(); os.kill(os.getpid(), signal.SIGKILL)"
+    happening = "if is_first and peer.last_step == 20: mark.touch(); os.kill(os.getpid(), signal.SIGKILL)"
     before = "from pathlib import Path; mark = Path('mark'); is_first = place == '1' and not mark.exists()"
     code, _, stderr = outcome(shoal("-n", "2", "--restarts", "1", script(training(happening, before, size=2))))
     assert code == 0, stderr
@@ -102,7 +102,7 @@ def test_a_peer_that_is_killed_is_replaced_and_the_run_ends_with_0(shoal: Shoal,
 
 def test_a_peer_that_dies_at_the_same_step_again_and_again_is_given_up(shoal: Shoal, script: Script) -> None:
     code, _, stderr = outcome(
-        shoal("-n", "1", "--restarts", "9", script(training("if peer.done == 7: raise ValueError")))
+        shoal("-n", "1", "--restarts", "9", script(training("if peer.last_step == 7: raise ValueError")))
     )
     assert code == 1
     assert any("not started again, since that was its death number 3 at step 7" in line for line in stderr), stderr

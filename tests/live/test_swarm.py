@@ -87,7 +87,7 @@ with p2p.join() as peer:
         else:
             raise AssertionError(text)
     peer.barrier()
-    print("done", peer.done)
+    print("done", peer.last_step)
 """
 
 
@@ -101,6 +101,7 @@ def test_every_algorithm_and_type_gives_all_peers_the_same_right_sum(swarm: Swar
     assert {ran for receipt in receipts for ran in receipt.algorithms} == {*ALGORITHMS}
 
 
+@pytest.mark.light
 def test_importing_p2p_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", "import sys, p2p; assert 'torch' not in sys.modules"], check=True)
 
@@ -214,8 +215,8 @@ with p2p.join() as peer:
     print("here", peer.peer_id, os.getpid())
     while True:
         peer.all_reduce(np.ones(100_000, np.float32))
-        if peer.done == 20:
-            print("step", peer.done)
+        if peer.last_step == 20:
+            print("step", peer.last_step)
 """
 
 
@@ -252,6 +253,7 @@ def test_who_is_left_goes_on_with_the_records_of_the_dead(swarm: Swarm) -> None:
     assert members_over_time(receipts)[-1] == [name(last)]
 
 
+@pytest.mark.light
 def test_a_stopped_peer_holds_nobody_up_and_learns_that_it_was_removed(swarm: Swarm) -> None:
     stopped, *peers = swarm.start_all(3, STREAM)
     stopped.expect_step(5)
@@ -267,6 +269,7 @@ def test_a_stopped_peer_holds_nobody_up_and_learns_that_it_was_removed(swarm: Sw
     assert complete.startswith(swarm.receipt_files()[name(stopped)])
 
 
+@pytest.mark.light
 def test_a_minority_is_told_and_does_not_hang(swarm: Swarm) -> None:
     swarm.policy = "majority"
     first, second = swarm.start_all(2, STREAM)
@@ -297,6 +300,7 @@ with p2p.join() as peer:
 """
 
 
+@pytest.mark.light
 def test_who_waits_for_too_few_peers_hears_who_is_here_and_may_go_on_waiting(swarm: Swarm) -> None:
     alone = swarm.start(WAIT_BRIEFLY, min_peers=2)
     told = alone.expect("timeout")
@@ -317,8 +321,8 @@ with p2p.join() as peer:
 
     def changed(view):
         assert threading.current_thread() is threading.main_thread()
-        assert view is peer.view and peer.receipt.step == peer.done
-        print("change", inside, len(view.members), peer.done)
+        assert view is peer.view and peer.receipt.step == peer.last_step
+        print("change", inside, len(view.members), peer.last_step)
 
     peer.on_view_change(changed)
     inside = False
@@ -326,7 +330,7 @@ with p2p.join() as peer:
         inside = True
         peer.all_reduce(np.ones(10, np.float32))
         inside = False
-    print("world", peer.world_size, peer.done)
+    print("world", peer.world_size, peer.last_step)
     peer.barrier()
 """
 

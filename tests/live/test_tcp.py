@@ -124,6 +124,7 @@ with p2p.join() as peer:
 """
 
 
+@pytest.mark.light
 def test_a_port_in_use_is_one_line(new_host: NewHost, key: Path) -> None:
     host = new_host()
     port = free_ports()
@@ -135,6 +136,7 @@ def test_a_port_in_use_is_one_line(new_host: NewHost, key: Path) -> None:
     assert re.fullmatch(rf"shoal: cannot listen on 127.0.0.1:{port}: Address already in use; .*", line)
 
 
+@pytest.mark.light
 def test_tcp_without_a_key_is_one_line(new_host: NewHost) -> None:
     host = new_host()
     host.environ = {"SHOAL_BIND": "127.0.0.1:0"}
@@ -144,6 +146,7 @@ def test_tcp_without_a_key_is_one_line(new_host: NewHost) -> None:
     assert re.fullmatch(r"shoal: TCP needs a key: .*shoal key new.*--insecure.*", line)
 
 
+@pytest.mark.light
 def test_a_silent_seed_is_named(new_host: NewHost, key: Path) -> None:
     host = new_host()
     port = free_ports()

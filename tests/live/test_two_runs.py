@@ -37,7 +37,7 @@ def told(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
 
 
 def test_another_learning_rate_is_another_swarm_and_its_founder_names_the_first(shoal: Shoal, script: Script) -> None:
-    path = script(STAY.replace("while True", 'while sys.argv[-1] == "0.1" or peer.done < 3'))
+    path = script(STAY.replace("while True", 'while sys.argv[-1] == "0.1" or peer.last_step < 3'))
     one = shoal("-n", "2", path, "--lr", "0.1")
     name = first_line(one).split()[1]
     assert re.fullmatch("script-[0-9a-f]{8}", name)
@@ -71,7 +71,7 @@ def test_what_is_no_script_has_no_default_name(shoal: Shoal, program: list[str])
 
 
 def test_who_only_joins_ends_with_0_when_the_run_is_over(shoal: Shoal, script: Script) -> None:
-    path = script(STAY.replace("while True", "while peer.done < 2"))
+    path = script(STAY.replace("while True", "while peer.last_step < 2"))
     name = first_line(shoal("-n", "1", path)).split()[1]
     assert outcome(shoal("-n", "1", path))[0] == 0
     code, stdout, stderr = outcome(shoal("--join", "-n", "1", path))

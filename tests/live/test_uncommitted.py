@@ -19,7 +19,7 @@ with p2p.join(arena_bytes=ARENA_BYTES) as peer:
     rank, n = peer.rank, peer.world_size
     of_ranks = n * (n - 1) // 2
     for algorithm in (None, "one-shot", "direct", "ring", "tree"):
-        before = peer.done
+        before = peer.last_step
         for size in (0, 1, n - 1, 1000, 300_000):
             ramp = np.arange(size, dtype=np.float32) % 1000
             tensor = ramp + rank
@@ -35,11 +35,11 @@ with p2p.join(arena_bytes=ARENA_BYTES) as peer:
             peer.all_reduce(around[:, 0], algorithm=algorithm, op="min", commit=False)
             assert (around[:, 0] == 0).all() and (around[:, 1] == 1).all(), (algorithm, size)
             around[:] = -1
-        assert peer.done == before
+        assert peer.last_step == before
         total = np.ones(3, np.int64)
         peer.all_reduce(total, algorithm=algorithm)
-        assert (total == n).all() and peer.done == before + 1
-    before = peer.done
+        assert (total == n).all() and peer.last_step == before + 1
+    before = peer.last_step
     one = np.ones(1)
     peer.all_reduce(one, commit=False)
     with peer.step(samples=3 + rank):
@@ -53,7 +53,7 @@ with p2p.join(arena_bytes=ARENA_BYTES) as peer:
     assert one == n**2 and [entry.num_samples for entry in peer.receipt.contributions] == [3 + r for r in range(n)]
     peer.all_reduce(one, commit=False)
     peer.all_reduce(one, async_op=True).wait()
-    assert one == n**4 and peer.done == before + 2
+    assert one == n**4 and peer.last_step == before + 2
     try:
         peer.all_reduce(one, commit=False, async_op=True)
     except ValueError as error:
@@ -62,7 +62,7 @@ with p2p.join(arena_bytes=ARENA_BYTES) as peer:
         raise AssertionError
     peer.all_reduce(one, op="max", commit=False)
     peer.barrier()
-    print("done", peer.done - before)
+    print("done", peer.last_step - before)
 """
 
 
@@ -81,13 +81,13 @@ import p2p
 with p2p.join() as peer:
     print("here", peer.peer_id)
     peer.wait_view()
-    before = peer.done
+    before = peer.last_step
     for turn in range(260):
         one = np.ones(1)
         peer.all_reduce(one, commit=False)
-        assert one == 2 and peer.done == before + (turn >= 256)
+        assert one == 2 and peer.last_step == before + (turn >= 256)
     peer.barrier()
-    print("done", peer.done - before)
+    print("done", peer.last_step - before)
 """
 
 
@@ -125,7 +125,7 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
     print("here", peer.peer_id)
     peer.wait_view()
     peer.barrier()
-    before, rank = peer.done, peer.rank
+    before, rank = peer.last_step, peer.rank
     print("rank", rank)
     sums = [add(commit=False) for _ in range(2)]
     print("sums", *sums)
@@ -134,10 +134,10 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
     try:
         go_on(sys.argv[2])
     except p2p.OperationInterrupted as error:
-        print("interrupted", peer.done - before, error)
+        print("interrupted", peer.last_step - before, error)
     sums = [add(commit=False) for _ in range(3)]
     peer.barrier()
-    print("sums", *sums, "step", peer.done - before)
+    print("sums", *sums, "step", peer.last_step - before)
 """
 
 
@@ -189,7 +189,7 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
             continue
         assert {*sums, int(wish[1])} == {peer.world_size}, (sums, wish, peer.world_size)
         is_over = wish[0] > 0
-        print("step", peer.done, peer.rank, peer.world_size)
+        print("step", peer.last_step, peer.rank, peer.world_size)
         print("members", peer.world_size)
         word = word or command()
 """
@@ -233,7 +233,7 @@ def add(**how):
 with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
     print("here", peer.peer_id)
     peer.wait_view()
-    before = peer.done
+    before = peer.last_step
     add(commit=False)
     print("added", peer.rank)
     if peer.rank == 1:
@@ -253,7 +253,7 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
         print("interrupted")
     add(commit=False)
     add()
-    print("steps", peer.done - before)
+    print("steps", peer.last_step - before)
 """
 
 
@@ -304,7 +304,7 @@ import p2p
 with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
     print("here", peer.peer_id)
     peer.wait_view()
-    before = peer.done
+    before = peer.last_step
     for turn in range(9):
         is_odd = peer.rank == turn // 3
         one = np.ones(3)
@@ -322,7 +322,7 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
             print("mismatch", error)
     peer.all_reduce(one, commit=False)
     peer.barrier()
-    print("steps", peer.done - before)
+    print("steps", peer.last_step - before)
 """
 
 

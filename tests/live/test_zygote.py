@@ -14,6 +14,8 @@ import pytest
 from bench.zygote import WITHOUT_TORCH, Child, Zygote
 from p2p.host.processes import process_start
 
+pytestmark = pytest.mark.light
+
 HANG_S = 20.0
 
 DESCRIBE = """

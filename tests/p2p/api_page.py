@@ -25,7 +25,7 @@ error that shoal raises on purpose is a `ShoalError`."""
 
 SECTIONS: Final = {
     "Taking part": ("join", "Peer", "Step", "Handle"),
-    "Training": ("DataParallel", "Stateful"),
+    "Training": ("DataParallel", "Loader", "Stateful"),
     "What a peer sees": ("View", "Member", "Receipt", "Contribution"),
     "Settings": ("PeerConfig", "TcpOptions"),
 }
@@ -49,8 +49,9 @@ def is_error(value: object) -> bool:
 
 
 def members(cls: type) -> dict[str, Any]:
-    """Its own public properties and methods; of a dataclass the properties only, since its methods are for us."""
-    found = {name: value for name, value in vars(cls).items() if not name.startswith("_")}
+    """Public properties and methods, of its bases here, too; of a dataclass the properties: its methods are ours."""
+    ours = [each for each in cls.__mro__ if each.__module__.startswith("p2p.")]
+    found = {name: value for each in ours for name, value in vars(each).items() if not name.startswith("_")}
     with_methods = not dataclasses.is_dataclass(cls)
     return {name: value for name, value in found.items() if is_property(value) or (with_methods and callable(value))}
 
@@ -137,7 +138,7 @@ def say_default(default: object, factory: Any) -> str:
 
 def parameters(value: Any) -> list[str]:
     """As they stand between parentheses, `*` included."""
-    hints = get_type_hints(vars(value)["__init__"] if isinstance(value, type) else value)
+    hints = get_type_hints(vars(value)["__init__"] if isinstance(value, type) else value, localns=exported())
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
     factories = {field.name: field.default_factory for field in fields if callable(field.default_factory)}
     texts: list[str] = []
@@ -157,7 +158,7 @@ def parameters(value: Any) -> list[str]:
 
 def returned(function: Any) -> str:
     """What a call gives; of a generator that is a context manager, this."""
-    text = say(get_type_hints(function)["return"])
+    text = say(get_type_hints(function, localns=exported())["return"])
     return re.sub("^Iterator", "AbstractContextManager", text) if hasattr(function, "__wrapped__") else text
 
 

@@ -65,7 +65,7 @@ def test_every_argument_is_explained_in_order_and_no_other(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - PROPERTIES))
 def test_what_a_call_gives_is_explained(name: str) -> None:
-    gives = get_type_hints(FUNCTIONS[name])["return"]
+    gives = get_type_hints(FUNCTIONS[name], localns=exported())["return"]
     assert gives is NoneType or {"Returns", "Yields"} & set(sections(FUNCTIONS[name]))
 
 
@@ -123,6 +123,6 @@ def test_every_type_in_a_signature_can_be_written_down_by_its_name(name: str) ->
     value = FUNCTIONS.get(name) or OURS[name]
     known = {*exported().values(), *(getattr(gossip, each) for each in gossip.__all__)}
     known.add(LoopConfig)  # for tests and experiments, as PeerConfig says
-    for annotation in get_type_hints(value).values():
+    for annotation in get_type_hints(value, localns=exported()).values():
         for cls in classes_in(annotation):
             assert cls in known or cls.__module__.split(".")[0] in {*sys.stdlib_module_names, "torch"}, (name, cls)

@@ -6,11 +6,14 @@ acceptor record, read after it. A host that is `destroyed` takes records and wor
 evidence: whoever talks to a dead process of a living kernel is refused.
 """
 
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
 from gossip import Member
 from gossip.messages import AcceptorRecord
+
+from .memory import Arena
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
@@ -19,6 +22,22 @@ if TYPE_CHECKING:
 
 RETRY_S = 0.5
 REFUSED_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What stays the same for a process when it comes back as another member.
+
+    Attributes:
+        offset_s: of its clock; `rate`: of the same.
+        former: incarnations of this process that were removed.
+    """
+
+    host: int
+    arena: Arena
+    offset_s: float = 0.0
+    rate: float = 1.0
+    former: tuple[Member, ...] = ()
 
 
 class Hosts:

@@ -2,13 +2,14 @@
 
 import argparse
 import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 
 from tests.simulation import Failure, run
 
 from .mutant import Mutant, without
 from .mutants import MUTANTS
+from .pool import pool
 from .scenarios import SCENARIOS
 
 NUM_TRIES = 40
@@ -103,7 +104,7 @@ def main() -> int:
     names = [name for name in MUTANTS if arguments.only in name]
     names.sort(key=lambda name: MUTANTS[name].seed or 0, reverse=True)  # what takes long begins first
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns) as progress, ProcessPoolExecutor(arguments.jobs) as executor:
+    with Progress(*columns) as progress, pool(arguments.jobs) as executor:
         hunts = [executor.submit(search, name, arguments.seeds, arguments.from_zero) for name in names]
         for done in progress.track(as_completed(hunts), total=len(hunts), description="mutants"):
             catch = done.result()

@@ -3,21 +3,26 @@
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
 from gossip import Claim, Contact, Core, Envelope, Member, Phase, State, View
 from gossip import effects as fx
-from gossip.messages import AcceptorRecord, GivenUp, StateQuery
+from gossip.given_up import Cause, GivenUp
+from gossip.messages import AcceptorRecord
 from p2p.errors import OperationMismatch, ShoalError
 from p2p.net.frames import Segment
 from p2p.step import effects as sx
+from p2p.step.notices import Notice
 from p2p.step.transitions import Stage
 
+from .catchup import CatchUp
+from .hosts import Place
 from .invariants import Violation
-from .memory import NO_TAG, Arena, tag_of
-from .training import Fed, Part, Snapshot, TokenRunner, Training
+from .memory import NO_TAG, tag_of
+from .token_runner import Part, TokenRunner
+from .training import Training
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
@@ -26,24 +31,6 @@ Effect = fx.Effect | sx.StepEffect
 
 LAYOUT = ("layout", b"two tensors")
 LOOK_AGAIN_S = 2.0
-MOST_FED = 4
-FED_LOST = 0.03
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What stays the same for a process when it comes back as another member.
-
-    Attributes:
-        offset_s: of its clock; `rate`: of the same.
-        former: incarnations of this process that were removed.
-    """
-
-    host: int
-    arena: Arena
-    offset_s: float = 0.0
-    rate: float = 1.0
-    former: tuple[Member, ...] = ()
 
 
 class Peer:
@@ -62,20 +49,17 @@ class Peer:
         self.ended_at: float | None = None
         self.unproven = self.came_back = False
         self.paused_until = 0.0
-        self.doomed = False
+        self.leaving = self.active = self.doomed = False
         self.fuse: int | None = None
-        self.leaving = False
-        self.active = False
         self.waits = ""
         self.view: View | None = None
         self.watched: set[Member] = set()
         self._world = world
-        self._asked: dict[tuple[Member, int], bool] = {}
-        self._num_fed: dict[Member, int] = {}
         self._wake = math.inf
         self._local = -math.inf
         self._rng = Random(f"{world.seed}/{member.peer_id}/{member.incarnation}")
-        self.training = Training(self, world, self._rng, place.arena)
+        self.training = Training(self, world, self._rng)
+        self.catch_up = CatchUp(self, world, self._rng)
         self._effects: deque[Effect] = deque()
         self._gave_up: tuple[View, int, int] | None = None
         self._heard_at = 0.0
@@ -87,7 +71,7 @@ class Peer:
 
     @property
     def done(self) -> int:
-        return self.training.done
+        return self.training.open_step.done
 
     def now(self) -> float:
         """Its own clock, which never goes back."""
@@ -112,8 +96,8 @@ class Peer:
         self.ask_for_seat()
 
     def ask_for_seat(self) -> None:
-        follows = self._rng.random() < self._world.plan.follows
-        self.perform(self.core.ask_for_seat(self.now(), LAYOUT, follows=follows))
+        self.catch_up.follows = self._rng.random() < self._world.plan.follows
+        self.perform(self.core.ask_for_seat(self.now(), LAYOUT, follows=self.catch_up.follows))
         self._world.clock.after(LOOK_AGAIN_S, self, "look again", self._look_again)
 
     def _look_again(self) -> None:
@@ -132,11 +116,6 @@ class Peer:
             source = self.view.members.index(part.sender)
             segment = Segment(part.sequence, source, 0, 0, part.fingerprint, part)  # type: ignore[arg-type]
             self.perform(self.training.open_step.receive(segment))
-
-    def advance(self) -> None:
-        """Lent memory was read."""
-        _, effects = self.training.open_step.advance()
-        self.perform(effects)
 
     def wake(self, planned: float) -> None:
         if planned == self._wake:  # or an earlier one was planned later
@@ -208,29 +187,19 @@ class Peer:
             case fx.Explain() | sx.Note():
                 return
             case sx.Tell(notice):
-                if isinstance(notice, OperationMismatch) and self._gave_up is not None:
-                    self._world.invariants.raised(self.member, *self._gave_up, self._world.clock.now)
-                    self._gave_up = None
-                if isinstance(notice, ShoalError):
-                    self._world.invariants.told(self.member, self.training.open_step.done + 1)
-                now = self._world.clock.now
-                self._heard_at = max(now + self._rng.choice((0.0, 0.0, 0.0, 0.02)), self._heard_at)  # one after another
-                self._world.clock.at(self._heard_at, self, "hears", self.training.hear, notice)
+                self._tell(notice)
             case sx.Finish():
                 self._finish(effect)
             case sx.HandOut(index, view_number):
                 if self.core.handed_out(view_number):
                     self.training.hand_out(index)
                     self.perform(self.training.open_step.hand_out(index))
-            case sx.Withdraw(step, interrupts):
-                self.perform(self.core.withdraw(self.now(), step, interrupts=interrupts))
-            case sx.GiveUp(step, reason):
-                assert self.core.view is not None
-                self._gave_up = self.core.view, step, self.core.view.number
-                self._world.invariants.seen["steps given up"] += 1
-                self.perform(self.core.abort(self.now(), step, reason))
-            case sx.Void(step, reason):
-                self.perform(self.core.void(self.now(), step, reason))
+            case sx.GiveUp(step, cause, reason, is_told):
+                if cause is Cause.MISMATCH:
+                    assert self.core.view is not None
+                    self._gave_up = self.core.view, step, self.core.view.number
+                    self._world.invariants.seen["steps given up"] += 1
+                self.perform(self.core.give_up(self.now(), step, cause, reason, is_told=is_told))
             case sx.Leave():
                 self.leave()
             case _:
@@ -238,8 +207,7 @@ class Peer:
         self._world.note(self, effect)
 
     def _perform_for_core(self, effect: fx.Effect) -> None:
-        world = self._world
-        seen = world.invariants.seen
+        world, seen = self._world, self._world.invariants.seen
         match effect:
             case fx.WriteRecord(record):
                 world.hosts.write(self.member, record)
@@ -255,12 +223,13 @@ class Peer:
             case fx.Overheard(source, abort):
                 self.perform(self.training.open_step.overhear(source, abort))
             case fx.Provide(member, step):
-                self._asked[member, step] = False
-                self._serve()
-            case fx.AskForState(donor, step):
-                self.perform([fx.Send(donor, StateQuery(step), self.core.stamp)])
+                self.catch_up.ask(member, step)
             case fx.Apply(step, digest):
-                self.training.apply(step, digest)
+                self.catch_up.apply(step, digest)
+            case fx.Load(step, digest):
+                self.catch_up.load(step, digest)
+            case fx.Drop(step, digest):
+                self.catch_up.drop(step, digest)
             case fx.Discovered(claim):
                 world.membership.discovered(self, effect)
                 self._watch(claim.member)
@@ -286,24 +255,20 @@ class Peer:
         world.faults.on(effect, self)
 
     def _send(self, effect: fx.Send) -> None:
-        world = self._world
-        body, stamp = effect.body, effect.stamp
+        world, stamp, other = self._world, effect.stamp, self._world.peers[effect.target]
         assert stamp is not None
-        world.membership.sends(self.member, stamp, body)
-        other = world.peers[effect.target]
-        world.network.send(self, other, other.receive, Envelope(self.member, stamp, body))
+        world.membership.sends(self.member, stamp, effect.body)
+        world.network.send(self, other, other.receive, Envelope(self.member, stamp, effect.body))
 
     def _send_segment(self, effect: sx.SendSegment) -> None:
         """By reference to whoever can map our memory."""
-        part, world = effect.outgoing.payload, self._world
-        assert isinstance(part, Part) and self.view is not None
-        if part.stamp != self.view.stamp:
-            return
-        other = world.peers[self.view.members[effect.outgoing.peer]]
-        is_lent = world.plan.lends and other.host == self.host
-        tokens = None if is_lent else part.tokens
-        part = replace(part, tokens=tokens, sequence=effect.sequence, fingerprint=effect.fingerprint)
-        world.network.send_data(self, other, other.take_in, part)
+        part, view, world = effect.outgoing.payload, self.view, self._world
+        assert isinstance(part, Part) and view is not None
+        if effect.view_number == view.number:
+            other = world.peers[view.members[effect.outgoing.peer]]
+            tokens = None if world.plan.lends and other.host == self.host else part.tokens
+            part = replace(part, tokens=tokens, sequence=effect.sequence, fingerprint=effect.fingerprint)
+            world.network.send_data(self, other, other.take_in, part)
 
     def _watch(self, member: Member) -> None:
         self.watched.add(member)
@@ -321,12 +286,23 @@ class Peer:
 
     # Views and steps.
 
+    def _tell(self, notice: Notice) -> None:
+        """The training thread hears of one thing after another."""
+        now, checks = self._world.clock.now, self._world.invariants
+        if isinstance(notice, OperationMismatch) and self._gave_up is not None:
+            checks.raised(self.member, *self._gave_up, now)
+            self._gave_up = None
+        if isinstance(notice, ShoalError):
+            checks.told(self.member, self.training.open_step.done + 1)
+        self._heard_at = max(now + self._rng.choice((0.0, 0.0, 0.0, 0.02)), self._heard_at)
+        self._world.clock.at(self._heard_at, self, "hears", self.training.hear, notice)
+
     def _install(self, view: View) -> None:
         world = self._world
         self.arena.tag = tag_of(view)
         world.membership.installed(self.member, self.view, view)
         self.view, self.active, self.waits = view, False, ""
-        self._asked = {}
+        self.catch_up.install()
         self.perform(self.training.open_step.installed(view))
         for member in view.members:
             if member not in self.watched and member != self.member:
@@ -339,7 +315,7 @@ class Peer:
         self._world.activated(self, view)
         self.active = True
         self._world.invariants.seen["dropped and redone"] += self.training.open_step.stage is Stage.FINISHED
-        runner = TokenRunner(self.training, view, view.members.index(self.member))
+        runner = TokenRunner(self, self._world, self._rng, view)
         self.perform(self.training.open_step.activated(view, done, runner))
 
     def _finish(self, effect: sx.Finish) -> None:
@@ -357,11 +333,11 @@ class Peer:
 
     def _abort(self, given_up: GivenUp) -> None:
         """All are told that the step came to nothing."""
-        seen, view = self._world.invariants.seen, self.view
+        checks, view = self._world.invariants, self.view
         assert view is not None
-        seen["aborted"] += 1
-        seen["interrupted"] += bool(self.training.handed_out)
-        self._world.invariants.raised(self.member, view, given_up.step, given_up.void_until, self._world.clock.now)
+        checks.seen["aborted"] += 1
+        checks.seen["interrupted"] += bool(self.training.handed_out)
+        checks.raised(self.member, view, given_up.step, given_up.void_until, self._world.clock.now)
         self.perform(self.training.open_step.aborted(given_up))
 
     def _commit(self, effect: fx.Committed) -> None:
@@ -372,40 +348,6 @@ class Peer:
         checks.seen["commits at a barrier"] += not self.active
         self.training.commit(finish, effect.view)
         self.perform([sx.Tell(self.training.open_step.committed(finish, effect.view))])
-        self._serve()
+        self.catch_up.serve()
         for feed in effect.feeds:
-            self._feed(feed)
-
-    def _serve(self) -> None:
-        """Give the state to who has asked, once it is that of the step, or of a later one for observers."""
-        for (member, step), served in self._asked.items():
-            has_seat = self.view is not None and self.view.since(member) is not None
-            if not served and (step == self.done or (step < self.done and not has_seat)):
-                self._asked[member, step] = True
-                snapshot = Snapshot(
-                    self.core.stamp, self.done, self.core.digest, self.training.state, self.training.members
-                )
-                self._world.clock.after(self._rng.uniform(0.0, 0.2), self, "copied", self._give, member, snapshot)
-
-    def _give(self, member: Member, snapshot: Snapshot) -> None:
-        other = self._world.peers[member]
-        self._world.network.send_data(self, other, other.load, snapshot)
-
-    def load(self, snapshot: Snapshot) -> None:
-        if self.view is None or snapshot.stamp == self.view.stamp:
-            self.training.load(snapshot)
-
-    def _feed(self, feed: fx.Feed) -> None:
-        """The queue to each observer is short: what does not fit is dropped, and asked for again."""
-        if self._num_fed.get(feed.member, 0) >= MOST_FED or self._rng.random() < FED_LOST:
-            self._world.invariants.seen["feeds dropped"] += 1
-            return
-        self._num_fed[feed.member] = self._num_fed.get(feed.member, 0) + 1
-        training = self.training
-        fed = Fed(feed.step, feed.previous, feed.digest, training.results[feed.step], training.members)
-        self._world.clock.after(self._rng.uniform(0.0, 0.1), self, "fed", self._feed_on, feed.member, fed)
-
-    def _feed_on(self, member: Member, fed: Fed) -> None:
-        self._num_fed[member] -= 1
-        other = self._world.peers[member]
-        self._world.network.send_data(self, other, other.training.take_fed, fed)
+            self.catch_up.feed(feed)

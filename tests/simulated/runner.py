@@ -4,11 +4,11 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation import Failure, Outcome, run
 
 from .mutants import MUTANTS
+from .pool import pool
 
 
 def main() -> int:
@@ -44,7 +44,7 @@ def run_all(seeds: range, num_jobs: int, mutant: str | None = None) -> Iterator[
         _mutate(mutant)
         yield from map(attempt, seeds)
         return
-    with ProcessPoolExecutor(num_jobs, initializer=_mutate, initargs=(mutant,)) as executor:
+    with pool(num_jobs, _mutate, mutant) as executor:
         try:
             yield from executor.map(attempt, seeds, chunksize=4)
         finally:

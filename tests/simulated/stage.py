@@ -7,12 +7,13 @@ from gossip import Envelope, Member, View
 from gossip.messages import Body
 from tests.simulation import Failure, Simulation
 
+from .catchup import Fed, Snapshot
 from .liveness import judge
 from .network import Cut, Network, Process
 from .peer import Peer
 from .plan import Plan, Scripted
 from .report import describe
-from .training import Fed, Part, Snapshot
+from .token_runner import Part
 
 Action = Callable[..., None]
 Frame = Body | Part | Snapshot | Fed

@@ -1,7 +1,5 @@
 """A missing rule is noticed, by the seed or the scenario on record for it. `make mutants` tries every one."""
 
-import os
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 
 import pytest
@@ -11,6 +9,7 @@ from tests.simulation import Failure, run
 from .hunt import Catch, known
 from .mutant import without
 from .mutants import MUTANTS
+from .pool import pool
 
 CHOSEN = (
     "R2: commit at one's own finish",
@@ -32,7 +31,7 @@ can fail; whoever changes a rule, or the simulation, asks it about every one."""
 @cache
 def catches() -> dict[str, Catch]:
     """What has caught each, found on all cores."""
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as executor:
+    with pool() as executor:
         return dict(zip(CHOSEN, executor.map(known, CHOSEN), strict=True))
 
 

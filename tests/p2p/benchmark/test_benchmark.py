@@ -149,7 +149,9 @@ def test_sums_of_what_the_workers_add_are_exact_in_float32(num_peers: int, count
 
 
 def receipt(step: int, *peer_ids: str, digest: str = "d", share: int = 1) -> Receipt:
-    contributions = tuple(Contribution(peer_id, 1, i * share, share) for i, peer_id in enumerate(peer_ids))
+    contributions = tuple(
+        Contribution(peer_id, 1, ((i * share, share),), share, share) for i, peer_id in enumerate(peer_ids)
+    )
     return Receipt(
         lineage="l",
         view_number=1,
@@ -223,10 +225,14 @@ def test_other_bits_are_noticed() -> None:
 def test_losses_are_weighted_by_samples_and_who_does_not_count_is_left_out() -> None:
     agreed = replace(
         receipt(3),
-        contributions=(Contribution("a", 1, 0, 3), Contribution("b", 1, 3, 1), Contribution("c", 1, -1, 0)),
+        contributions=(
+            Contribution("a", 1, ((0, 3),), 3, 3),
+            Contribution("b", 1, ((3, 1),), 1, 1),
+            Contribution("c", 1, (), 0, 0),
+        ),
     )
-    losses = {(3, "a"): (1.0, 0, 3), (3, "b"): (5.0, 3, 1), (3, "c"): (99.0, -1, 0)}
-    assert compare(agreed, losses, replayed_loss=2.0) == Compared(3, 2, 2.0, 2.0)
+    losses = {(3, "a"): (1.0, 3), (3, "b"): (5.0, 1), (3, "c"): (99.0, 0)}
+    assert compare(agreed, losses, replayed_loss=2.0) == Compared(3, 3, 2.0, 2.0)
 
 
 def test_each_sample_is_replayed_once_and_a_difference_is_a_problem() -> None:
@@ -235,8 +241,8 @@ def test_each_sample_is_replayed_once_and_a_difference_is_a_problem() -> None:
         replace(
             receipt(step),
             contributions=(
-                Contribution("a", 1, first, share),
-                Contribution("b", 1, first + share, share),
+                Contribution("a", 1, ((first, share),), share, share),
+                Contribution("b", 1, ((first + share, share),), share, share),
             ),
         )
         for step, first in enumerate(range(0, 5 * GLOBAL_BATCH, GLOBAL_BATCH))

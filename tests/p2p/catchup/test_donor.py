@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gossip import Member
 from gossip.effects import Feed
-from gossip.messages import Finish
+from gossip.progress import Finish
 from p2p.catchup.donor import FEWEST_FED, MOST_FED, PATIENCE_S, WINDOW, Donor
 from p2p.net.frames import Taken
 from p2p.net.parcels import Assembly, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord
@@ -61,7 +61,7 @@ def packed(text: bytes, *tensors: bytes) -> PackedState:
 
 def commit(step: int, *results: np.ndarray) -> tuple[Finish, Commit]:
     finish = Finish(step, b"r" * 16, b"", 1)
-    receipt = write_receipt(finish, view_of(A), np.array([[5, 6]]), ("ring",))
+    receipt = write_receipt(finish, view_of(A), np.array([[5, 6, 6]]), ("ring",))
     operations = [Operation(AllReduce(), result, result, result.shape) for result in results]
     return finish, Commit(receipt, view_of(A), operations, tuple(bytes([i] * 16) for i in range(len(results))))
 
@@ -198,7 +198,7 @@ def test_a_step_is_fed_with_the_results_as_they_were() -> None:
     for _, parcel in donor.came:
         assert [*parcel.parts] == [np.arange(5, dtype=np.float32).tobytes(), b""]
         assert parcel.record == StepRecord(
-            digest(3), digest(4), finish, view_of(A), ((5, 6),), ("ring",), (bytes(16), bytes([1] * 16))
+            digest(3), digest(4), finish, view_of(A), ((5, 6, 6),), ("ring",), (bytes(16), bytes([1] * 16))
         )
 
 

@@ -112,9 +112,9 @@ def test_a_record_without_a_vote_is_read_as_it_was(page: RecordPage, reader: Rec
 def test_two_views_of_the_most_members_at_the_longest_addresses_fit(page: RecordPage, reader: RecordReader) -> None:
     socket, host = "ipc:///" + "x" * 106, "tcp://" + "x" * 253 + ":65535"
     contact = Contact(socket, socket, 2**22, 2**40, "f" * 16, host, host)
-    seats = tuple(Seat(Member(f"{i:016x}", 2**62), 2**32, contact) for i in range(MOST_MEMBERS))
-    view = View(b"l" * 16, 2**32, 100, seats, b"p" * 16, founder="f" * 16)
-    crowded = AcceptorRecord(view, Ballot(2**32, 99), Vote(Ballot(2**32, 98), replace(view, number=2**32 + 1)))
+    seats = tuple(Seat(Member(f"{i:016x}", 2**62), 2**24 - 2, contact) for i in range(MOST_MEMBERS))
+    view = View(b"l" * 16, 2**24 - 2, 100, seats, b"p" * 16, founder="f" * 16)
+    crowded = AcceptorRecord(view, Ballot(2**32, 99), Vote(Ballot(2**32, 98), replace(view, number=2**24 - 1)))
     page.write(crowded)
     assert reader.read() == crowded
 

@@ -28,6 +28,15 @@ def test_of_what_ends_a_peer_only_the_first_is_told() -> None:
     assert heard(inbox) == [first, Withdrawn(4)] and inbox.failure is first
 
 
+def test_a_crash_is_told_as_often_as_somebody_waits_also_behind_what_ended_the_peer() -> None:
+    inbox, first, error = Inbox(keep_moments=False), RemovedFromView("the others go on"), ValueError("of the loop")
+    inbox.tell(first)
+    inbox.tell_crash(error)
+    assert inbox.next(0.0) is first is inbox.failure
+    assert inbox.crash is not None and inbox.crash.__cause__ is error
+    assert [inbox.next(0.0) for _ in range(3)] == [inbox.crash] * 3
+
+
 def test_moments_are_kept_for_whoever_writes_them_down() -> None:
     for is_kept in (False, True):
         inbox = Inbox(keep_moments=is_kept)

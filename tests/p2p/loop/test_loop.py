@@ -10,7 +10,9 @@ import pytest
 from collectives.programs import MOST_CHUNKS
 from gossip import Member, Policy, Seat, View
 from gossip import effects as fx
-from gossip.messages import NOT_CALLED, AcceptorRecord, Ballot, Cause, GivenUp, Progress
+from gossip.given_up import Cause, GivenUp
+from gossip.messages import AcceptorRecord, Ballot
+from gossip.progress import NOT_CALLED, Progress
 from p2p.errors import OperationInterrupted, OperationMismatch, ReplicasDiverged
 from p2p.step import effects as sx
 from p2p.step.notices import Commit, Uncommitted, Withdrawn
@@ -238,4 +240,4 @@ def test_more_members_than_have_room_for_digests_share_no_memory(lone: Peer) -> 
     strangers = tuple(Seat(Member(f"{n:016x}", 1), 2, before.seats[0].contact) for n in range(MOST_CHUNKS))
     view = View(before.lineage, 2, 1, (*before.seats, *strangers), before.hash, Policy.LIVE, before.founder)
     lone.loop._carrier.carry_out([fx.Installed(view), fx.Activated(view, 0, maps_all=True)])
-    assert lone.loop.open_step.runner is not None and lone.loop.shared() is None
+    assert lone.loop.open_step.run is not None and lone.loop.shared() is None

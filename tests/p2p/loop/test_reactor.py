@@ -158,6 +158,16 @@ def test_an_error_ends_it_at_once_and_everything_is_closed(diary: Diary, where: 
     assert diary.lines[-2:] == [where, "close"]
 
 
+def test_a_reactor_whose_work_cannot_be_closed_has_ended_too_and_says_why(diary: Diary) -> None:
+    def fail() -> None:
+        raise ValueError("of the end")
+
+    diary.at["close"] = fail
+    diary.reactor.start()
+    diary.reactor.stop()
+    assert diary.reactor.ended.is_set() and [str(error) for error in diary.crashed] == ["of the end"]
+
+
 def test_no_command_runs_behind_one_that_fails(diary: Diary) -> None:
     def fail() -> None:
         raise ValueError("of a command")

@@ -14,12 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectives import Array
 from p2p.memory.arena import (
     REGIONS_OFFSET,
     Arena,
     ArenaError,
     Mapping,
     MappingRefused,
+    Memory,
     Region,
     Slots,
     align,
@@ -31,6 +33,7 @@ from tests.p2p.memory.processes import arenas_in, introduce, read, started
 
 SIZE = 64 << 10
 ME = "00112233445566aa"
+FIRST = Region(REGIONS_OFFSET, 8)
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -61,6 +64,11 @@ def memory(name: str, size: int = SIZE, seals: int = SEALS) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def address_of(array: Array) -> int:
+    address: int = array.ctypes.data
+    return address
 
 
 def given_out(arena: Arena, length: int) -> Region:
@@ -223,6 +231,28 @@ def test_a_forked_child_has_no_arena_to_write_to(arena: Arena) -> None:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert is_mapped()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_what_a_forked_child_has_where_the_arena_was_is_its_own() -> None:
+    """A child that collects a peer of its parent, say a worker that loads data, unmaps nothing of its own."""
+    memories: list[Memory] = [Arena(16 * SIZE, ME), mapping_of_me()]
+    places = {range(start := address_of(memory.array(FIRST, np.uint8)), start + 14 * SIZE) for memory in memories}
+    child = os.fork()
+    if child == 0:
+        own: list[mmap.mmap] = []
+        while places and len(own) < 1 << 14:
+            own.append(mmap.mmap(-1, SIZE))
+            places -= {place for place in places if address_of(np.frombuffer(own[-1], np.uint8)) in place}
+        while memories:
+            memories.pop().close()
+        for each in own:
+            each[0] = 1
+        os._exit(len(places))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    for memory in memories:
+        memory.close()
 
 
 def test_an_array_is_known_as_a_region_if_it_lies_in_the_arena(arena: Arena) -> None:

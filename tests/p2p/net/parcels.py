@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gossip import Member, Policy, Seat, View
-from gossip.messages import Finish
+from gossip.progress import Finish
 from p2p.net.parcels import Parcel, StateRecord, StepRecord
 
 A, B, C = (Member(16 * name, 1) for name in "abc")
@@ -26,5 +26,7 @@ def fed(step: int, *results: bytes, fingerprints: Sequence[bytes] = ()) -> Parce
     """A step that A has committed alone, upon the one before; by default with made-up fingerprints."""
     named = tuple(fingerprints) or tuple(bytes([index] * 16) for index in range(len(results)))
     finish = Finish(step, b"r" * 16, b"p" * 16, 1)
-    record = StepRecord(digest(step - 1), digest(step), finish, view_of(A), ((-1, 0),), ("ring",) * len(results), named)
+    record = StepRecord(
+        digest(step - 1), digest(step), finish, view_of(A), ((-1, 0, 0),), ("ring",) * len(results), named
+    )
     return Parcel(step, record, results)

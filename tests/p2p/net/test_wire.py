@@ -4,7 +4,7 @@ import gc
 import math
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip import Envelope, Member, Policy, Seat, View
-from gossip.messages import AcceptorRecord, Ballot, Decide, Promise, Report, ViewQuery, Vote
+from gossip import Claim, Contact, Envelope, Member, Policy, Seat, State, View
+from gossip.messages import AcceptorRecord, Ballot, Decide, Ping, Promise, Report, ViewQuery, Vote
 from gossip.messages import ReportKind as ReportKind
+from gossip.view import NO_VIEW, Stamp
 from p2p.errors import RemoteProtocolError
 from p2p.net.wire import (
     MAX_ARRAY_LEN,
@@ -227,12 +228,12 @@ def test_the_version_of_every_frame_is_its_second_byte() -> None:
 
 # Views.
 
-A = Member("a", 1)
+A, B = Member("a" * 16, 1), Member("b" * 16, 2)
 ENVELOPES = Codec([Envelope])
 
 
 def view_of(number: int, *, lineage: bytes = b"l" * 16) -> View:
-    return View(lineage, number, 2, (Seat(A, 1), Seat(Member("b", 2), number)), b"p" * 16, Policy.LIVE, "a")
+    return View(lineage, number, 2, (Seat(A, 1), Seat(B, number)), b"p" * 16, Policy.LIVE, A.peer_id)
 
 
 def sent(view: View) -> Envelope:
@@ -278,18 +279,20 @@ def packed_view(**changes: Any) -> bytes:
         packed_view() + b"\x00",
         packed_view(number=0),
         packed_view(number="2"),
+        packed_view(number=2**24),
         packed_view(seats=()),
         packed_view(seats=packed_view()),
         packed_view(lineage="l" * 16),
         packed_view(policy=9),
         packed_view(founder="f" * (MAX_STR_LEN + 1)),
+        packed_view(founder="../../etc/passwd"),
         [1, 2],
         None,
     ],
 )
 def test_bytes_that_are_no_view_are_refused_every_time(packed: Any) -> None:
     number = msgpack.unpackb(ENVELOPES.encode(Envelope(A, view_of(1).stamp, Decide(view_of(2)))))[4][0]
-    frame = msgpack.packb([VERSION, 0, ["a", 1], [b"l", 1, b"h"], [number, packed]])
+    frame = msgpack.packb([VERSION, 0, [A.peer_id, 1], [b"l", 1, b"h"], [number, packed]])
     for _ in range(2):
         with pytest.raises(RemoteProtocolError, match="control frame"):
             ENVELOPES.decode(frame)
@@ -302,6 +305,35 @@ def test_a_damaged_view_is_a_view_or_refused(changes: list[tuple[int, int]]) -> 
     with suppress(RemoteProtocolError):
         envelope = ENVELOPES.decode(frame)
         assert ENVELOPES.decode(ENVELOPES.encode(envelope)) == envelope
+
+
+@pytest.mark.parametrize("peer_id", ["", "\0", "a" * 15, "A" * 16, "a" * 17, "a" * 1000, "../../etc/passwd", b"a" * 16])
+def test_a_member_whose_name_could_be_a_path_is_refused(peer_id: Any) -> None:
+    frame = msgpack.packb([VERSION, 0, [peer_id, 1], [b"l", 1, b"h"], [0, 7, []]])
+    with pytest.raises(RemoteProtocolError, match=r"Member\.peer_id is not 16 hex digits"):
+        ENVELOPES.decode(frame)
+
+
+def test_the_number_of_a_view_has_room_on_the_board_of_a_host() -> None:
+    for number in (0, 2**24 - 1):
+        ENVELOPES.decode(ENVELOPES.encode(Envelope(A, Stamp(b"l", number, b"h"), ViewQuery())))
+    frame = msgpack.packb([VERSION, 0, [A.peer_id, 1], [b"l", 2**24, b"h"], [0, 7, []]])
+    with pytest.raises(RemoteProtocolError, match=r"Stamp\.number is not below 16777216"):
+        ENVELOPES.decode(frame)
+
+
+@pytest.mark.parametrize("name", ["control", "data", "host", "remote_control", "remote_data"])
+def test_where_a_peer_is_reached_is_said_in_few_words(name: str) -> None:
+    def frame(text: str) -> bytes:
+        marked: dict[str, Any] = {name: "x" * 64}
+        contact = replace(Contact("ipc:///c", "ipc:///d", 1, 1), **marked)
+        news = ENVELOPES.encode(Envelope(A, NO_VIEW, Ping(7, (Claim(B, State.ALIVE, contact),))))
+        return news.replace(msgpack.packb("x" * 64), msgpack.packb(text))
+
+    most = 64 if name == "host" else 300
+    ENVELOPES.decode(frame("x" * most))
+    with pytest.raises(RemoteProtocolError, match=rf"Contact\.{name} is not a str of at most {most}"):
+        ENVELOPES.decode(frame("x" * (most + 1)))
 
 
 def test_a_view_that_no_peer_would_accept_is_not_sent_either_time() -> None:

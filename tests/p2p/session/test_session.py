@@ -12,8 +12,10 @@ import pytest
 
 from gossip import effects as fx
 from p2p.config import PeerConfig
+from p2p.errors import ShoalError
 from p2p.net.parcels import PackedState, Replica, compare_with_nothing
 from p2p.session.session import Session
+from p2p.step.notices import Notice
 from tests.p2p.step.group import all_reduce
 
 MODEL = Replica(("hash", b"layout"), lambda: PackedState(b"", []), lambda state: None, compare_with_nothing)
@@ -70,3 +72,38 @@ def test_who_was_removed_with_a_block_that_raised_has_nothing_to_give_up_when_it
     one.leave()
     for thread in threads:
         thread.join()
+
+
+# A loop that failed.
+
+
+def fail() -> None:
+    raise ZeroDivisionError("of the loop")
+
+
+def test_a_loop_that_failed_is_seen_by_every_later_call_and_says_why(sessions: list[Session]) -> None:
+    one, *_ = sessions
+    one.loop.reactor.post(fail)
+    assert one.loop.reactor.ended.wait(20.0)
+    for call in (lambda: one.open_step("a step"), one.take_seat, lambda: one.run_alone(all_reduce(np.ones(3)))) * 2:
+        with pytest.raises(
+            ShoalError, match=r"the loop of this peer failed: ZeroDivisionError\('of the loop'\)"
+        ) as told:
+            call()
+        assert isinstance(told.value.__cause__, ZeroDivisionError)
+
+
+def test_a_loop_that_fails_ends_every_wait(sessions: list[Session]) -> None:
+    one, *_ = sessions
+    heard: list[Notice] = []
+
+    def wait() -> None:
+        while not isinstance(notice := one.membership.next_notice(20.0), ShoalError):
+            pass  # of the start
+        heard.append(notice)
+
+    waiters = [in_thread(wait) for _ in range(3)]
+    one.loop.reactor.post(fail)
+    for waiter in waiters:
+        waiter.join()
+    assert heard == [one.loop.inbox.crash] * 3

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from collectives import BFLOAT16
 from gossip import Member, View
 from gossip.effects import Send
-from gossip.messages import Abort
-from gossip.messages import Finish as Finished
+from gossip.progress import Abort
+from gossip.progress import Finish as Finished
 from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.net.frames import Segment
 from p2p.step.collective import AllGather, AllReduce, Barrier
@@ -126,7 +126,8 @@ class Group:
         return self.all[MEMBERS.index(member)]
 
     def send(self, sender: Peer, effect: SendSegment) -> None:
-        sequence, fingerprint, (rank, transfer, segment, payload) = effect
+        number, sequence, fingerprint, (rank, transfer, segment, payload) = effect
+        assert number == self.view.number
         source = self.view.members.index(sender.member)
         self.num_sent += 1
         sent = Segment(sequence, source, transfer, segment, fingerprint, payload.tobytes())
@@ -242,7 +243,7 @@ def gather(values: Array) -> Operation:
 
 
 def counts(number: int, first: int = 0) -> Operation:
-    values = np.array([first, number], np.int64)
+    values = np.array([first, number, number], np.int64)
     return Operation(AllGather(is_counts=True), values, values, values.shape, "one-shot")
 
 

@@ -6,10 +6,11 @@ import numpy as np
 
 from collectives import Outgoing
 from gossip import View
-from gossip.messages import Finish as Finished
+from gossip.given_up import Cause
+from gossip.progress import Finish as Finished
 from p2p.net.frames import Segment
 from p2p.net.parcels import StepRecord
-from p2p.step.effects import Finish, SendSegment, StepEffect, Tell
+from p2p.step.effects import Finish, GiveUp, SendSegment, StepEffect, Tell
 from p2p.step.notices import Admitted
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
@@ -53,10 +54,19 @@ def in_pair() -> OpenStep:
     return step
 
 
-def sent(operation: Operation, index: int = 0, sequence: int | None = None, step: int = 0) -> SendSegment:
+def sent(
+    operation: Operation, index: int = 0, sequence: int | None = None, step: int = 0, view: View = PAIR
+) -> SendSegment:
     """To B, of an operation of one element."""
     fingerprint = operation.fingerprint(SEGMENT_BYTES, index, step)
-    return SendSegment(index if sequence is None else sequence, fingerprint, Outgoing(1, 0, 0, operation.input))
+    number = index if sequence is None else sequence
+    return SendSegment(view.number, number, fingerprint, Outgoing(1, 0, 0, operation.input))
+
+
+def taken_back(*, is_in_use: bool) -> GiveUp:
+    """What A asks for when it has withdrawn from step 0."""
+    cause = Cause.VOIDED if is_in_use else Cause.WITHDRAWN
+    return GiveUp(0, cause, "a took back what it had submitted", is_told=False)
 
 
 def from_b(operation: Operation, index: int = 0, sequence: int | None = None, step: int = 0) -> Segment:
@@ -84,7 +94,7 @@ def receipt_of(view: View, finish: Finish, algorithms: Sequence[str]) -> Receipt
         lineage=LINEAGE.hex(),
         view_number=view.number,
         step=finish.step,
-        contributions=tuple(Contribution(member.peer_id, 1, -1, 0) for member in view.members),
+        contributions=tuple(Contribution(member.peer_id, 1, (), 0, 0) for member in view.members),
         algorithms=tuple(algorithms),
         digest=finish.digest.hex(),
         state_digest=finish.state_digest.hex(),
@@ -93,6 +103,6 @@ def receipt_of(view: View, finish: Finish, algorithms: Sequence[str]) -> Receipt
 
 def fed(view: View, *operations: Operation, step: int = 0) -> StepRecord:
     fingerprints = tuple(operation.fingerprint(SEGMENT_BYTES, i, step) for i, operation in enumerate(operations))
-    numbers = tuple((5 + 2 * rank, 6 + 2 * rank) for rank in range(len(view.members)))
+    numbers = tuple((5 + 2 * rank, 6 + 2 * rank, rank) for rank in range(len(view.members)))
     finish = Finished(step, b"r" * 16, STATE, view.number)
     return StepRecord(b"before", b"after", finish, view, numbers, ("ring",) * len(operations), fingerprints)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gossip import Member
 from gossip.effects import Send
-from gossip.messages import NOT_CALLED, Abort, Cause, GivenUp
+from gossip.given_up import Cause, GivenUp
+from gossip.progress import NOT_CALLED, Abort
 from p2p.errors import OperationMismatch
 from p2p.net.frames import Segment
 from p2p.step.effects import Finish, GiveUp, Leave, Tell
@@ -108,7 +109,11 @@ def test_an_operation_beyond_the_end_at_another_is_given_up_and_both_sides_are_n
     effects = step.overhear(B, Abort(0, 1, NOT_CALLED))
     reason = f"operation 1 of step 0 is {alone(2).describe()} at peer a, {NOT_CALLED} at peer b"
     ours = said(alone(2), 1)
-    assert effects == [Send(B, ours, TRIO.stamp), Send(C, ours, TRIO.stamp), GiveUp(0, reason)]
+    assert effects == [
+        Send(B, ours, TRIO.stamp),
+        Send(C, ours, TRIO.stamp),
+        GiveUp(0, Cause.MISMATCH, reason, is_told=True),
+    ]
 
 
 def test_who_has_closed_its_step_gives_it_up_for_an_operation_behind_its_end() -> None:
@@ -117,7 +122,7 @@ def test_who_has_closed_its_step_gives_it_up_for_an_operation_behind_its_end() -
     step.close(0, b"")
     effects = step.overhear(B, said(alone(2), 1))
     reason = f"operation 1 of step 0 is {NOT_CALLED} at peer a, {alone(2).describe()} at peer b"
-    assert effects[-1] == GiveUp(0, reason)
+    assert effects[-1] == GiveUp(0, Cause.MISMATCH, reason, is_told=True)
 
 
 def test_who_has_finished_its_step_leaves_it_to_the_other_to_give_it_up() -> None:
@@ -253,6 +258,17 @@ def test_fresh_members_do_not_answer_each_other() -> None:
     assert step.overhear(C, said(alone(2))) == []
 
 
+def test_members_that_have_all_just_joined_give_up_what_one_of_them_calls_differently() -> None:
+    """Whoever is on the last receipt has died: nobody is left that could send the others away."""
+    group = fresh_group(0, 1, 2)
+    for me, length in enumerate((10, 10, 11)):
+        group.all[me].submit(alone(length))
+        group.all[me].close()
+    group.deliver()
+    assert {*group.mismatched} == {0, 1, 2}
+    assert not any(only(Leave, each.asked) for each in group.all)
+
+
 def test_who_has_just_joined_and_ends_its_step_too_early_raises_alone() -> None:
     group = Group(2)
     one, other = group.all
@@ -274,7 +290,7 @@ def test_a_member_that_has_to_go_alone_says_so_once_and_runs_nothing_more() -> N
     assert Leave() in step.overhear(B, said(alone(2)))
     assert step.overhear(C, said(alone(2))) == []
     step.installed(after)
-    assert step.activated(after, -1, MessageRunner(64)) == [Tell(Admitted(after, -1))] and step.runner is None
+    assert step.activated(after, -1, MessageRunner(64)) == [Tell(Admitted(after, -1))] and step.run is None
 
 
 def test_who_is_on_a_receipt_is_not_fresh_any_more() -> None:

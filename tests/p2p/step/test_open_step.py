@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from gossip.effects import Send
-from gossip.messages import Abort, Cause, GivenUp
+from gossip.given_up import Cause, GivenUp
+from gossip.progress import Abort
 from p2p.errors import OperationInterrupted, OperationMismatch, ShoalError
-from p2p.step.effects import Finish, GiveUp, HandOut, StepEffect, Tell, Void, Withdraw
+from p2p.step.effects import Finish, GiveUp, HandOut, StepEffect, Tell
 from p2p.step.notices import Admitted, Commit, Uncommitted, Withdrawn
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
@@ -28,6 +29,7 @@ from tests.p2p.step.lone import (
     one,
     receipt_of,
     sent,
+    taken_back,
 )
 
 INTERRUPTED = GivenUp(0, 2, Cause.IN_USE, "members have come")
@@ -85,7 +87,7 @@ def test_a_finished_step_runs_again_if_the_barrier_has_dropped_it() -> None:
     step.submit(0, 0, operation)
     step.receive(from_b(operation))
     step.close(0, STATE)
-    assert enter(step, NEXT) == [sent(operation)]
+    assert enter(step, NEXT) == [sent(operation, view=NEXT)]
     assert step.stage is Stage.CLOSED
     assert step.receive(from_b(operation)) == [finish_of(NEXT, 2.0)]
 
@@ -127,14 +129,14 @@ def test_what_has_not_run_is_taken_back_without_a_word_to_the_others() -> None:
 def test_what_has_run_is_taken_back_by_another_view() -> None:
     step = in_pair()
     step.submit(0, 0, one())
-    assert step.withdraw(0, 0) == [Tell(Withdrawn(0)), Withdraw(0, interrupts=False)]
+    assert step.withdraw(0, 0) == [Tell(Withdrawn(0)), taken_back(is_in_use=False)]
     assert (step.stage, step.submission) == (Stage.EMPTY, None)
 
 
 def test_what_is_wanted_before_the_commit_is_taken_back_at_all() -> None:
     step = in_pair()
     step.submit(0, 0, one(early=True))
-    assert step.withdraw(0, 0) == [Tell(Withdrawn(0)), Withdraw(0, interrupts=True)]
+    assert step.withdraw(0, 0) == [Tell(Withdrawn(0)), taken_back(is_in_use=True)]
 
 
 def mismatch(ours: Operation, theirs: str) -> str:
@@ -146,8 +148,11 @@ def test_an_open_step_is_given_up_when_another_call_is_heard_of_and_the_script_h
     step.submit(0, 0, operation)
     reason = mismatch(operation, "another")
     ours = Abort(0, 0, operation.describe())
-    assert step.overhear(B, Abort(0, 0, "another")) == [Send(B, ours, PAIR.stamp), GiveUp(0, reason)]
-    assert step.stage is Stage.VOID and step.submission is not None and step.runner is None
+    assert step.overhear(B, Abort(0, 0, "another")) == [
+        Send(B, ours, PAIR.stamp),
+        GiveUp(0, Cause.MISMATCH, reason, is_told=True),
+    ]
+    assert step.stage is Stage.VOID and step.submission is not None and step.run is None
     assert step.submit(0, 0, one()) == step.close(0, STATE) == step.withdraw(0, 0) == []
     assert reason in raised(step, step.installed(NEXT), OperationMismatch)
 
@@ -157,7 +162,7 @@ def test_a_closed_step_is_given_up_alike() -> None:
     step.submit(0, 0, operation)
     step.close(0, STATE)
     ours = Abort(0, 0, operation.describe())
-    expected = [Send(B, ours, PAIR.stamp), GiveUp(0, mismatch(operation, "another"))]
+    expected = [Send(B, ours, PAIR.stamp), GiveUp(0, Cause.MISMATCH, mismatch(operation, "another"), is_told=True)]
     assert step.overhear(B, Abort(0, 0, "another")) == expected
     assert step.stage is Stage.VOID
 
@@ -195,7 +200,7 @@ def test_what_the_barrier_gives_up_before_it_is_called_raises_when_it_is() -> No
     raised(step, step.submit(0, 3, one()), OperationInterrupted)
     assert step.submit(0, 3, one()) == step.close(3, STATE) == []
     again = one()
-    assert step.submit(0, 4, again) == [sent(again)]
+    assert step.submit(0, 4, again) == [sent(again, view=view_of(4, A, B))]
 
 
 def test_who_withdraws_before_calling_anything_of_a_step_that_is_given_up_hears_of_that() -> None:
@@ -219,8 +224,8 @@ def test_who_goes_on_without_the_step_gives_it_up_for_the_others() -> None:
     step = in_pair()
     step.submit(0, 0, one())
     step.withdraw(0, 0)
-    assert step.void(0, "its script goes on") == [Void(0, "its script goes on")]
-    assert step.stage is Stage.EMPTY and step.runner is None
+    assert step.void(0, "its script goes on") == [GiveUp(0, Cause.VOIDED, "its script goes on", is_told=True)]
+    assert step.stage is Stage.EMPTY and step.run is None
 
 
 def test_who_goes_on_without_a_step_that_the_others_have_given_up_has_nothing_to_add() -> None:
@@ -233,7 +238,7 @@ def test_who_goes_on_without_a_step_that_the_others_have_given_up_has_nothing_to
     assert step.stage is Stage.EMPTY
     activate(step, NEXT)
     again = one()
-    assert step.submit(0, 1, again) == [sent(again)]
+    assert step.submit(0, 1, again) == [sent(again, view=NEXT)]
 
 
 # Attempts.
@@ -249,7 +254,7 @@ def test_what_was_on_its_way_for_an_attempt_that_is_over_is_dropped() -> None:
         assert step.submit(0, attempt, one()) == step.close(attempt, STATE) == step.withdraw(0, attempt) == []
         assert (step.stage, step.submission) == (Stage.EMPTY, None)
     again = one()
-    assert step.submit(0, 6, again) == [sent(again)]
+    assert step.submit(0, 6, again) == [sent(again, view=NEXT)]
 
 
 def test_what_was_on_its_way_when_it_was_withdrawn_or_committed_is_dropped() -> None:
@@ -290,7 +295,7 @@ def test_what_is_complete_and_wanted_is_offered_once_in_a_view_and_told_once() -
     first = operation.result
     assert step.hand_out(0) == [Tell(Uncommitted(operation, first))]
     assert step.hand_out(0) == []
-    assert enter(step, NEXT) == [sent(operation), sent(later, 1)]
+    assert enter(step, NEXT) == [sent(operation, view=NEXT), sent(later, 1, view=NEXT)]
     assert step.receive(from_b(operation)) == []
     assert operation.result is not first and operation.result.tolist() == first.tolist() == [2.0]
 
@@ -299,7 +304,7 @@ def test_what_was_offered_in_a_view_that_is_over_is_offered_again() -> None:
     step, operation = in_pair(), one(early=True)
     step.submit(0, 0, operation)
     assert step.receive(from_b(operation)) == [HandOut(0, PAIR.number)]
-    assert enter(step, NEXT) == [sent(operation)]
+    assert enter(step, NEXT) == [sent(operation, view=NEXT)]
     assert step.receive(from_b(operation)) == [HandOut(0, NEXT.number)]
 
 
@@ -321,7 +326,7 @@ def test_nothing_runs_in_a_view_from_which_this_peer_has_withdrawn_but_in_the_ne
     again = one()
     assert step.submit(0, 1, again) == step.close(1, STATE) == []
     assert step.receive(from_b(again)) == [] and step.advance()[1] == []
-    assert enter(step, NEXT) == [sent(again)]
+    assert enter(step, NEXT) == [sent(again, view=NEXT)]
 
 
 def test_who_withdraws_in_a_barrier_what_may_be_in_use_is_barred_from_that_view() -> None:
@@ -329,15 +334,15 @@ def test_who_withdraws_in_a_barrier_what_may_be_in_use_is_barred_from_that_view(
     step = in_pair()
     step.submit(0, 0, one(early=True))
     step.installed(NEXT)
-    assert step.withdraw(0, 0) == [Tell(Withdrawn(0)), Withdraw(0, interrupts=True)]
+    assert step.withdraw(0, 0) == [Tell(Withdrawn(0)), taken_back(is_in_use=True)]
     again = one()
     step.submit(0, 1, again)
-    assert activate(step, NEXT) == [Tell(Admitted(NEXT, -1))] and step.runner is None
-    assert enter(step, view_of(4, A, B)) == [sent(again)]
+    assert activate(step, NEXT) == [Tell(Admitted(NEXT, -1))] and step.run is None
+    assert enter(step, view_of(4, A, B)) == [sent(again, view=view_of(4, A, B))]
 
 
 def test_a_machine_that_stops_runs_nothing_more() -> None:
     step, operation = in_pair(), one()
     step.submit(0, 0, operation)
     step.stop()
-    assert step.runner is None and step.receive(from_b(operation)) == [] and step.advance()[1] == []
+    assert step.run is None and step.receive(from_b(operation)) == [] and step.advance()[1] == []

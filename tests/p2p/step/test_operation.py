@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from collectives import ALGORITHMS, BFLOAT16, Reduction
-from gossip.messages import NOT_CALLED
+from gossip.progress import NOT_CALLED
 from p2p.step.collective import AllGather, AllReduce, Barrier, Collective
-from p2p.step.operation import Operation, overwrite, task_of
+from p2p.step.operation import Operation, task_of
 from p2p.step.submission import Submission
 from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, other_calls, weighted
 
@@ -21,7 +21,9 @@ from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, othe
         (AllReduce("mean", is_weighted=True), "all_reduce weighted mean"),
         (Barrier(), "barrier"),
         (AllGather(), "all_gather"),
-        (AllGather(is_counts=True), "all_gather"),
+        (AllGather(is_counts=True), "a training step"),
+        (AllGather(is_counts=True, label="60 samples"), "a training step on 60 samples"),
+        (AllGather(label="means of loss"), "means of loss of float32 [4] by one-shot"),
     ],
 )
 def test_a_collective_has_a_name(collective: Collective, name: str) -> None:
@@ -55,7 +57,7 @@ def test_what_is_called_is_said_in_words() -> None:
     operation = Operation(AllReduce("max"), values, values.copy(), (2, 3))
     assert operation.describe() == "all_reduce max of bfloat16 [2, 3] by size"
     assert weighted(np.zeros(2)).describe() == "all_reduce weighted mean of float64 [2] by size"
-    assert counts(1).describe() == "all_gather of int64 [2] by one-shot"
+    assert counts(1).describe() == "a training step"
     early = all_reduce(values, early=True)
     assert early.describe() == f"{all_reduce(values).describe()}, uncommitted"
 
@@ -87,7 +89,7 @@ def test_a_result_that_others_may_have_in_use_is_written_anew_in_each_view_and_n
 def test_an_input_is_multiplied_by_its_share_unless_all_have_the_same_and_are_added_in_one_go(
     algorithm: str, numbers: list[int], weight: float | None
 ) -> None:
-    table = np.array([[-1, number] for number in numbers], np.int64)
+    table = np.array([[-1, 1, number] for number in numbers], np.int64)
     task = task_of(weighted(np.ones(4), algorithm), bytes(16), 0, len(numbers), table, 0)
     expected = numbers[0] / sum(numbers) if weight is None and algorithm not in ("one-shot", "direct") else weight
     assert task.weight == expected
@@ -97,14 +99,15 @@ def test_an_input_is_multiplied_by_its_share_unless_all_have_the_same_and_are_ad
 def test_results_of_others_take_the_place_of_those_here() -> None:
     operations = [all_reduce(np.zeros(2)), all_reduce(np.zeros(0)), counts(3)]
     gathered = np.arange(6, dtype=np.int64)
-    overwrite(operations, [np.ones(2).tobytes(), b"", gathered.tobytes()])
+    for operation, result in zip(operations, (np.ones(2), np.zeros(0), gathered), strict=True):
+        operation.overwrite(result.tobytes())
     assert operations[0].result.tolist() == [1, 1]
     assert operations[2].result.tolist() == gathered.tolist()
 
 
 def test_a_result_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a result of all_reduce sum of float64 .4. by size has 31 bytes"):
-        overwrite([all_reduce(np.zeros(4))], [bytes(31)])
+        all_reduce(np.zeros(4)).overwrite(bytes(31))
 
 
 # What a script has submitted.
@@ -126,7 +129,7 @@ def test_a_step_that_is_renumbered_is_another_one_which_counts_no_samples() -> N
     before = list(submission.fingerprints)
     submission.renumber(9, b"digest", SEGMENT_BYTES)
     assert (submission.step, submission.state_digest, submission.operations) == (9, b"digest", [gathered, called])
-    assert gathered.input.tolist() == [-1, 0] and called.input.tolist() == [0, 1, 2]
+    assert gathered.input.tolist() == [-1, 0, 0] and called.input.tolist() == [0, 1, 2]
     assert submission.fingerprints == [
         each.fingerprint(SEGMENT_BYTES, i, 9) for i, each in enumerate((gathered, called))
     ]

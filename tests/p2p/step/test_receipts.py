@@ -8,7 +8,14 @@ from p2p.errors import ShoalError
 from p2p.step.receipts import Contribution, Ledger, Moment, Receipt, read_moments, read_receipts, to_line
 
 numbers = st.integers(-1, 2**63 - 1)
-contributions = st.builds(Contribution, st.text(max_size=16), numbers, numbers, numbers)
+contributions = st.builds(
+    Contribution,
+    st.text(max_size=16),
+    numbers,
+    st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple),
+    numbers,
+    numbers,
+)
 receipts = st.builds(
     Receipt,
     lineage=st.text(max_size=32),
@@ -27,11 +34,15 @@ def receipt(step: int) -> Receipt:
         lineage="ab",
         view_number=2,
         step=step,
-        contributions=(Contribution("a" * 16, 5, 10, 3), Contribution("b" * 16, 6, 13, 4)),
+        contributions=(Contribution("a" * 16, 5, ((10, 2), (20, 1)), 3, 3), Contribution("b" * 16, 6, (), 4, 9)),
         algorithms=("ring", "one-shot"),
         digest="cd",
         state_digest="",
     )
+
+
+def test_a_receipt_counts_the_samples_and_the_weight_of_all_members() -> None:
+    assert (receipt(3).num_samples, receipt(3).weight) == (7, 12)
 
 
 @given(st.lists(receipts, max_size=5), st.lists(moments, max_size=5))
@@ -39,7 +50,7 @@ def test_what_is_recorded_is_read_again(
     tmp_path_factory: pytest.TempPathFactory, some: list[Receipt], others: list[Moment]
 ) -> None:
     folder = tmp_path_factory.mktemp("ledger") / "made" / "here"
-    ledger = Ledger(folder, "me")
+    ledger = Ledger(folder, "me", pytest.fail)
     for each in some:
         ledger.record(each)
     for moment in others:
@@ -50,7 +61,7 @@ def test_what_is_recorded_is_read_again(
 
 
 def test_a_record_is_on_disk_as_soon_as_it_is_made(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, "me")
+    ledger = Ledger(tmp_path, "me", pytest.fail)
     ledger.record(receipt(0))
     ledger.note(Moment(0.5, "committed", 0))
     assert read_receipts(tmp_path / "me.receipts.jsonl") == [receipt(0)]
@@ -58,9 +69,22 @@ def test_a_record_is_on_disk_as_soon_as_it_is_made(tmp_path: Path) -> None:
     ledger.close()
 
 
+@pytest.mark.parametrize("name", ["receipts", "timings"])
+def test_a_ledger_without_room_says_so_once_and_writes_no_more(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"me.{name}.jsonl").symlink_to("/dev/full")
+    told: list[str] = []
+    ledger = Ledger(tmp_path, "me", told.append)
+    for step in range(3):
+        ledger.record(receipt(step))
+        ledger.note(Moment(0.5, "committed", step))
+    ledger.close()
+    assert told == [f"receipts cannot be written to {tmp_path}: [Errno 28] No space left on device"]
+    assert len(read_receipts(tmp_path / "me.receipts.jsonl") if name == "timings" else []) == (name == "timings")
+
+
 def test_a_second_ledger_of_a_peer_adds_to_the_first(tmp_path: Path) -> None:
     for step in (0, 1):
-        ledger = Ledger(tmp_path, "me")
+        ledger = Ledger(tmp_path, "me", pytest.fail)
         ledger.record(receipt(step))
         ledger.close()
     assert read_receipts(tmp_path / "me.receipts.jsonl") == [receipt(0), receipt(1)]
@@ -86,13 +110,13 @@ def test_the_samples_of_a_receipt_are_those_of_all_members() -> None:
 
 
 def test_nothing_is_written_where_no_folder_is_named() -> None:
-    assert Ledger.open(None, "me") is None
+    assert Ledger.open(None, "me", pytest.fail) is None
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path, "me")
+    ledger = Ledger.open(tmp_path, "me", pytest.fail)
     assert ledger is not None
     ledger.close()
     (tmp_path / "file").touch()
     with pytest.raises(ShoalError, match=r"receipts cannot be written to .*file: .*File exists"):
-        Ledger.open(tmp_path / "file", "me")
+        Ledger.open(tmp_path / "file", "me", pytest.fail)

@@ -204,8 +204,8 @@ def test_weighted_sums_are_the_mean_over_all_samples(numbers: list[int], seed: i
     group.deliver()
     expected = sum(g.astype(np.float64) * n for g, n in zip(gradients, numbers, strict=True)) / sum(numbers)
     for commit in group.commit():
-        contributions = [(entry.first_sample, entry.num_samples) for entry in commit.receipt.contributions]
-        assert contributions == [(10 * me, number) for me, number in enumerate(numbers)]
+        contributions = [entry.samples for entry in commit.receipt.contributions]
+        assert contributions == [((10 * me, number),) for me, number in enumerate(numbers)]
         assert len(commit.receipt.algorithms) == 1
     assert all(np.allclose(operation.result, expected, rtol=1e-5, atol=1e-4) for operation in operations)
     assert len({operation.result.tobytes() for operation in operations}) == 1
@@ -325,7 +325,7 @@ def test_a_chunk_is_digested_while_the_others_are_on_their_way() -> None:
 @pytest.mark.parametrize("operation", [all_reduce(np.zeros(3)), weighted(np.zeros(3), "ring")], ids=Operation.describe)
 def test_what_is_added_is_what_lies_ready_for_it(operation: Operation) -> None:
     """Which may be a copy of what the script has called it with."""
-    task = task_of(operation, bytes(16), 0, 1, np.array([[0, 5]]), 0)
+    task = task_of(operation, bytes(16), 0, 1, np.array([[0, 5, 5]]), 0)
     runner = MessageRunner(64)
     runner.start(0, replace(task, input=np.ones(3)))
     assert operation.result.tolist() == [1, 1, 1]

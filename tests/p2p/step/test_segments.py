@@ -34,7 +34,7 @@ def test_a_segment_waits_for_its_operation_and_for_its_view() -> None:
     step.installed(NEXT)
     assert step.receive(from_b(operations[1], 1)) == step.receive(from_b(operations[0])) == []
     step.submit(0, 0, operations[0])
-    assert activate(step, NEXT) == [Tell(Admitted(NEXT, -1)), sent(operations[0])]
+    assert activate(step, NEXT) == [Tell(Admitted(NEXT, -1)), sent(operations[0], view=NEXT)]
     assert operations[0].result.tolist() == [2.0]
     step.submit(0, 0, operations[1])
     assert step.close(0, STATE) == [finish_of(NEXT, 2.0, 4.0)]
@@ -63,7 +63,7 @@ def test_numbers_begin_anew_with_a_view_also_if_a_step_commits_at_its_barrier() 
     step.committed(committed_in(PAIR, finish), PAIR)
     second = one()
     step.submit(1, 1, second)
-    assert activate(step, NEXT, done=0) == [Tell(Admitted(NEXT, 0)), sent(second, step=1)]
+    assert activate(step, NEXT, done=0) == [Tell(Admitted(NEXT, 0)), sent(second, step=1, view=NEXT)]
 
 
 def test_what_was_left_of_a_former_step_is_dropped() -> None:

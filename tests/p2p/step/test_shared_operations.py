@@ -158,8 +158,8 @@ def test_weighted_sums_have_the_bits_of_the_message_path(
         operations = submit_weighted(group, numbers, gradients)
         group.deliver()
         for commit in group.commit():
-            contributions = [(entry.first_sample, entry.num_samples) for entry in commit.receipt.contributions]
-            assert contributions == [(10 * me, number) for me, number in enumerate(numbers)]
+            contributions = [entry.samples for entry in commit.receipt.contributions]
+            assert contributions == [((10 * me, number),) for me, number in enumerate(numbers)]
         results.append([operation.result.tobytes() for operation in operations])
     assert results[0] == results[1] and len(set(results[0])) == 1
 

@@ -54,7 +54,7 @@ def test_a_fed_step_with_numbers_that_nobody_counts_ends_this_peer_alone() -> No
     step.submit(0, 0, operation)
     step.close(0, STATE)
     record = fed(view_of(2, B), operation)
-    wrong = StepRecord(b"", b"", record.finish, record.view, ((2**70, 1),), record.algorithms, record.fingerprints)
+    wrong = StepRecord(b"", b"", record.finish, record.view, ((2**70, 1, 1),), record.algorithms, record.fingerprints)
     with pytest.raises(OperationMismatch):
         step.take_over(wrong, [bytes(8)])
 
@@ -67,9 +67,9 @@ def test_a_state_that_is_loaded_in_the_middle_of_a_step_makes_it_the_next_one_wh
     step.loaded(8, "b", b"others")
     assert step.submission is not None
     assert (step.done, step.submission.step, step.submission.state_digest) == (8, 9, b"others")
-    assert gathered.input.tolist() == [-1, 0]
+    assert gathered.input.tolist() == [-1, 0, 0]
     record = fed(view_of(2, B), gathered, operation, step=9)
-    assert step.take_over(record, [bytes(16), np.array([7.0]).tobytes()]) is not None
+    assert step.take_over(record, [bytes(24), np.array([7.0]).tobytes()]) is not None
     assert step.done == 9
 
 
@@ -88,7 +88,10 @@ def test_an_observer_commits_a_closed_step_with_the_results_of_the_members() -> 
     assert step.close(0, STATE) == []
     commit = step.take_over(record, [np.array([7.0]).tobytes()])
     assert commit is not None and commit.operations == [operation] and operation.result.tolist() == [7.0]
-    assert commit.receipt.contributions == (Contribution("b", 1, 5, 6), Contribution("c", 1, 7, 8))
+    assert commit.receipt.contributions == (
+        Contribution("b", 1, ((5, 6),), 6, 0),
+        Contribution("c", 1, ((7, 8),), 8, 1),
+    )
     assert (commit.receipt.algorithms, commit.view) == (("ring",), record.view)
     assert (step.stage, step.submission, step.done) == (Stage.EMPTY, None, 0)
 

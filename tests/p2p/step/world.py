@@ -15,7 +15,8 @@ import numpy as np
 from gossip import Member, Phase, View
 from gossip import effects as fx
 from gossip.commit import StepMachine
-from gossip.messages import Abort, Beat, Body, Cause, Finish, Progress, Ready
+from gossip.messages import Body
+from gossip.progress import Abort, Beat, Finish, Progress, Ready
 from p2p.errors import ShoalError
 from p2p.net.frames import Segment
 from p2p.net.parcels import StepRecord
@@ -23,6 +24,7 @@ from p2p.step import effects as sx
 from p2p.step.notices import Admitted, Commit, Notice, Uncommitted, Withdrawn
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
+from p2p.step.receipts import counts_of
 from p2p.step.runner import MessageRunner
 from p2p.step.transitions import Event, Stage
 from tests.gossip.cores import after, first_view, genesis
@@ -156,8 +158,8 @@ class Host:
     def _do(self, effect: Effect) -> None:
         machine, step = self.machine, self.open_step
         match effect:
-            case sx.SendSegment(sequence, fingerprint, (rank, transfer, segment, payload)):
-                assert self.view is not None
+            case sx.SendSegment(number, sequence, fingerprint, (rank, transfer, segment, payload)):
+                assert self.view is not None and number == self.view.number
                 source = self.view.members.index(self.me)
                 sent = Segment(sequence, source, transfer, segment, fingerprint, payload.tobytes())
                 self._world.send(self, self.view.members[rank], sent)
@@ -172,12 +174,10 @@ class Host:
             case sx.HandOut(index):
                 machine.handed_out()
                 self.carry_out(step.hand_out(index))
-            case sx.Withdraw(number, interrupts):
-                self._give_up(number, Cause.VOIDED if interrupts else Cause.WITHDRAWN, is_told=False)
-            case sx.GiveUp(number):
-                self._give_up(number, Cause.MISMATCH, is_told=True)
-            case sx.Void(number):
-                self._give_up(number, Cause.VOIDED, is_told=True)
+            case sx.GiveUp(number, cause, reason, is_told):
+                if machine.seated:
+                    machine.give_up(number, cause, reason, is_told=is_told)
+                self._world.restarts = True
             case sx.Leave():
                 self._world.end(self)
             case fx.Installed(view):
@@ -195,8 +195,6 @@ class Host:
                 self.carry_out(step.aborted(given_up))
             case fx.Overheard(source, abort):
                 self.carry_out(step.overhear(source, abort))
-            case fx.AskForState():
-                pass  # what it is fed is on its way
             case _:
                 raise AssertionError(f"{effect} at {self.me}")
 
@@ -211,11 +209,6 @@ class Host:
                 assert operation in notice.operations and (operation.result == result).all(), "used, and not committed"
         if not isinstance(notice, Admitted):
             self._used = []
-
-    def _give_up(self, step: int, cause: Cause, *, is_told: bool) -> None:
-        if self.machine.seated:
-            self.machine.give_up(step, cause, "given up", is_told=is_told)
-        self._world.restarts = True
 
     def beat(self) -> None:
         """Say again how far it is."""
@@ -262,7 +255,7 @@ class World:
         self._in_flight: list[tuple[Host, View, Member, Segment | Body]] = []
         self.hosts = [Host(self, member) for member in MEMBERS[: NUM_FOUNDERS + 1]]
         founder, *_, self._observer = self.hosts
-        self._observer.is_alive = self._observer.machine.follows = self.is_observed
+        self._observer.is_alive = self.is_observed
         founder.carry_out(founder.machine.found(first_view()))
         self._view = after(first_view(), *MEMBERS[:NUM_FOUNDERS])
 
@@ -279,8 +272,7 @@ class World:
         observer, receipt = self._observer, commit.receipt
         if any(record.finish.step == finish.step for record, _ in observer.fed) or observer.machine.done >= finish.step:
             return
-        numbers = tuple((each.first_sample, each.num_samples) for each in receipt.contributions)
-        told = finish, commit.view, numbers, receipt.algorithms, commit.fingerprints
+        told = finish, commit.view, counts_of(receipt), receipt.algorithms, commit.fingerprints
         results = [operation.result.tobytes() for operation in commit.operations]
         observer.fed.append((StepRecord(machine.previous, machine.digest, *told), results))
 

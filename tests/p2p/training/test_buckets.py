@@ -1,13 +1,19 @@
 import math
+from collections.abc import Callable
+from itertools import count
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from collectives import BFLOAT16
-from p2p.training.buckets import DTYPES, make_buckets
+from p2p.training.buckets import DTYPES, Bucket, make_buckets
+
+COUNT = count(1)
 
 shapes = st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(0, 40)), min_size=1, max_size=12)
 
@@ -23,13 +29,14 @@ def test_each_parameter_is_in_one_bucket_of_its_type_and_buckets_are_full_in_ord
     parameters = parameters_of(*shapes)
     buckets = make_buckets(parameters, bucket_bytes, None)
     place = {id(parameter): index for index, parameter in enumerate(parameters)}
-    places = [[place[id(tensor)] for tensor in bucket.tensors] for bucket in buckets]
+    places = [[place[id(parameter)] for parameter in bucket.parameters] for bucket in buckets]
     assert sorted(index for row in places for index in row) == list(range(len(parameters)))
     assert all(row == sorted(row) for row in places)
     assert [row[-1] for row in places] == sorted(row[-1] for row in places)
     for bucket in buckets:
-        assert {tensor.dtype for tensor in bucket.tensors} == {bucket.flat.dtype}
-        assert bucket.flat.nbytes <= bucket_bytes or len(bucket.tensors) == 1
+        assert {parameter.dtype for parameter in bucket.parameters} == {bucket.flat.dtype}
+        assert len(bucket.marks) == len(bucket.parameters)
+        assert bucket.flat.nbytes - bucket.marks.nbytes <= bucket_bytes or len(bucket.parameters) == 1
         assert bucket.operation.input.nbytes == bucket.flat.nbytes
 
 
@@ -40,11 +47,57 @@ def test_gradients_of_several_passes_are_added_by_their_fraction() -> None:
     bucket.begin_pass()
     bucket.add(0, torch.tensor([4.0, 8.0]), 0.25)
     bucket.zero_empty()
-    assert bucket.flat.tolist() == [1.75, 3.5, 0.0] and not bucket.missing
+    assert bucket.flat.tolist()[:3] == [1.75, 3.5, 0.0] and not bucket.missing
     bucket.begin_step()
     bucket.add(0, torch.tensor([5.0, 6.0]), 1.0)
     bucket.add(1, torch.tensor([7.0]), 1.0)
-    assert bucket.flat.tolist() == [5.0, 6.0, 7.0]
+    assert bucket.flat.tolist()[:3] == [5.0, 6.0, 7.0]
+
+
+def test_what_there_is_may_be_kept_in_part() -> None:
+    (bucket,) = make_buckets(parameters_of((torch.float32, 1), (torch.float32, 1), (torch.float32, 1)), 100, None)
+    bucket.add(0, torch.tensor([8.0]), 1.0, 0.0)
+    bucket.add(1, torch.tensor([4.0]), 1.0, 0.0)
+    bucket.end_pass(0.0)
+    bucket.begin_pass()
+    bucket.add(0, torch.tensor([2.0]), 0.75, 0.25)
+    bucket.end_pass(0.25)
+    bucket.zero_empty()
+    assert bucket.flat.tolist()[:3] == [3.5, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_parameter_that_nobody_has_reached_has_no_gradient(dtype: torch.dtype) -> None:
+    (bucket,) = make_buckets(parameters_of((dtype, 2), (dtype, 3), (dtype, 1)), 100, None)
+    for reached in ({0}, {0, 1, 2}, {0, 1, 2}, {1}, set(), {0, 2}):
+        bucket.begin_step()
+        for index in reached:
+            bucket.add(index, torch.ones_like(bucket.inputs[index]), 1.0)
+        bucket.zero_empty()
+        bucket.mark()
+        assert bucket.marks.tolist() == [index in reached for index in range(3)]
+        bucket.operation.result[...] = bucket.operation.input  # as one peer alone does it
+        gradients = bucket.hand_out()
+        assert {index for index in range(3) if gradients[index] is not None} == reached
+        assert all(each is None or (each == 1).all() for each in gradients)
+
+
+def test_gradients_lie_in_memory_as_their_parameters_do() -> None:
+    parameters = [
+        nn.Parameter(torch.zeros(4, 3, 2, 2).to(memory_format=torch.channels_last)),
+        nn.Parameter(torch.zeros(3, 5).t()),
+        nn.Parameter(torch.zeros(4, 6)[:, ::2]),
+    ]
+    (bucket,) = make_buckets(parameters, 1000, None)
+    for index, parameter in enumerate(parameters):
+        bucket.add(index, torch.full_like(parameter, index + 1.0), 1.0)
+    bucket.mark()
+    bucket.operation.result[...] = bucket.operation.input
+    for parameter, values, gradient in zip(parameters, bucket.inputs, bucket.hand_out(), strict=True):
+        assert gradient is not None and torch.equal(gradient, values)
+        for each in (values, gradient):
+            assert each.stride() == parameter.stride() if parameter.shape[1] != 3 else True
+    assert bucket.flat.tolist()[:75] == [1.0] * 48 + [2.0] * 15 + [3.0] * 12
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -63,7 +116,7 @@ def test_what_is_not_finite_is_found_and_large_numbers_are_not(dtype: torch.dtyp
         bucket.begin_step()
         fill([0.0] * 3, [-value, value, 0.0])
         assert not bucket.is_finite()
-        assert bucket.first_not_finite() is bucket.tensors[1]
+        assert bucket.first_not_finite() is bucket.parameters[1]
     bucket.begin_step()
     fill([0.0] * 3, [0.0] * 3)
     assert bucket.is_finite()
@@ -81,17 +134,78 @@ def test_what_one_of_several_passes_adds_is_found_if_it_is_not_finite() -> None:
         bucket.check(0)
         bucket.zero_empty()
         assert not bucket.is_finite()  # by the pass before, or since the sum is more than float16 holds
-        assert bucket.first_not_finite() is bucket.tensors[0]
+        assert bucket.first_not_finite() is bucket.parameters[0]
 
 
-def test_writes_by_the_script_are_counted_from_the_commit_on() -> None:
+def committed(bucket: Bucket) -> list[Tensor]:
+    """What a step without anybody else hands out, as `grad`."""
+    bucket.take_back()
+    bucket.begin_step()
+    for index, values in enumerate(bucket.inputs):
+        bucket.add(index, torch.full_like(values, next(COUNT)), 1.0)
+    bucket.mark()
+    bucket.operation.result[...] = bucket.operation.input
+    for parameter, gradient in zip(bucket.parameters, bucket.hand_out(), strict=True):
+        parameter.grad = gradient
+    return [parameter.grad for parameter in bucket.parameters if parameter.grad is not None]
+
+
+def drop(bucket: Bucket) -> None:
+    for parameter in bucket.parameters:
+        parameter.grad = None
+
+
+def test_what_autograd_adds_is_told_from_what_the_script_writes() -> None:
     (bucket,) = make_buckets(parameters_of((torch.bfloat16, 2), (torch.bfloat16, 1)), 100, None)
     assert bucket.operation.input.dtype == BFLOAT16
-    bucket.hand_out()
-    assert bucket.num_writes() == 0
-    bucket.results[1].add_(1)
-    assert bucket.num_writes() == 1
-    bucket.results[0].zero_()
-    assert bucket.num_writes() == 2
-    bucket.hand_out()
-    assert bucket.num_writes() == 0
+    assert not bucket.was_added_to(0)
+    gradients = committed(bucket)
+    assert not bucket.was_added_to(0)
+    gradients[1].add_(1)
+    assert bucket.was_added_to(0) and bucket.was_added_to(1)
+    bucket.parameters[0].grad = None
+    assert not bucket.was_added_to(0) and bucket.was_added_to(1)
+    gradients[0].zero_()
+    assert not bucket.was_added_to(1)
+    committed(bucket)
+    assert not bucket.was_added_to(1)
+
+
+KEEP: dict[str, Callable[[Tensor], Any]] = {
+    "grad": lambda gradient: gradient,
+    "detached": lambda gradient: gradient.detach(),
+    "part": lambda gradient: gradient.view(-1)[1:],
+    "array": lambda gradient: gradient.numpy(),
+    "storage": lambda gradient: gradient.untyped_storage(),
+    "graph": lambda gradient: (gradient * torch.ones(3, requires_grad=True)).sum(),
+}
+
+
+@pytest.mark.parametrize("keep", KEEP.values(), ids=list(KEEP))
+def test_a_gradient_that_the_script_has_kept_stays_what_it_was(keep: Callable[[Tensor], Any]) -> None:
+    (bucket,) = make_buckets(parameters_of((torch.float32, 3), (torch.float32, 2)), 100, None)
+    for _ in range(3):
+        gradient = committed(bucket)[0]
+        place, value, kept = gradient.data_ptr(), gradient[0].item(), keep(gradient)
+        del gradient
+        drop(bucket)
+        after = committed(bucket)[0]
+        assert after.data_ptr() != place and (after == value + 2).all()
+        if isinstance(kept, Tensor | np.ndarray) and kept.ndim:
+            assert (kept == value).all()
+        del kept, after
+        drop(bucket)
+
+
+def test_memory_is_taken_once_where_nothing_is_kept() -> None:
+    (bucket,) = make_buckets(parameters_of((torch.float32, 3), (torch.float32, 2)), 100, None)
+    places = set()
+    for turn in range(4):
+        gradients = committed(bucket)
+        places.add(gradients[0].data_ptr())
+        torch.nn.utils.clip_grad_norm_(bucket.parameters, 1.0)
+        if turn % 2:
+            gradients[0].zero_()
+        del gradients
+        drop(bucket)
+    assert len(places) == 1

@@ -11,10 +11,10 @@ from torch import nn
 from p2p.errors import RemoteProtocolError
 from p2p.net.parcels import PackedState
 from p2p.net.trees import pack_tree, unpack_tree
-from p2p.session.sampler import SamplerState
 from p2p.training.replica_state import Stateful, compare, describe, pack, unpack_into
 
-SAMPLER = SamplerState(position=20, returned=((3, 4), (9, 1)), contributors=("a", "b"))
+SAMPLES = ["a", [20, [[3, 4]]]]
+"""Whatever a `Share` packs."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -55,10 +55,10 @@ class Replica:
 
     def packed(self) -> PackedState:
         """As it comes from the wire."""
-        state = pack(self.tensors, self.parts, SAMPLER)
+        state = pack(self.tensors, self.parts, SAMPLES)
         return PackedState(state.tree, [bytes(raw) for raw in state.tensors])
 
-    def receive(self, state: PackedState) -> SamplerState:
+    def receive(self, state: PackedState) -> Any:
         return unpack_into(state, self.tensors, self.parts)
 
 
@@ -76,7 +76,7 @@ def test_a_replica_that_received_a_state_trains_on_with_the_same_bits(
 ) -> None:
     donor, joiner = Replica(1, make), Replica(2, make)
     donor.train(num_steps)
-    assert joiner.receive(donor.packed()) == SAMPLER
+    assert joiner.receive(donor.packed()) == SAMPLES
     joiner.inputs = donor.inputs
     for _ in range(3):
         assert joiner.packed() == donor.packed()
@@ -95,7 +95,7 @@ def test_a_joiner_that_has_trained_before_forgets_it() -> None:
 def test_what_was_received_shares_no_memory_with_what_came() -> None:
     donor, joiner = (Replica(seed, OPTIMIZERS["momentum"]) for seed in (1, 2))
     donor.train(1)
-    state = pack(donor.tensors, donor.parts, SAMPLER)
+    state = pack(donor.tensors, donor.parts, SAMPLES)
     joiner.receive(state)
     before = joiner.packed()
     donor.train(1)
@@ -119,8 +119,32 @@ def test_tensors_of_any_type_shape_and_strides_arrive_with_their_bits(
         return {f"{index}": tensor for index, tensor in enumerate(turned)}
 
     ours, theirs = tensors(0), tensors(1)
-    unpack_into(pack(theirs, (), SAMPLER), ours, ())
+    unpack_into(pack(theirs, (), SAMPLES), ours, ())
     assert all(ours[name].dtype == theirs[name].dtype and torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_moments_lie_in_memory_as_they_did() -> None:
+    def make() -> tuple[nn.Conv2d, torch.optim.Optimizer]:
+        model = nn.Conv2d(3, 4, 3)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model, torch.optim.AdamW(model.parameters(), fused=True)
+
+    (donor, theirs), (joiner, ours) = make(), make()
+    donor(torch.ones(1, 3, 4, 4)).mean().backward()
+    theirs.step()
+    state = pack(dict(donor.state_dict()), (theirs,), SAMPLES)
+    assert bytes(state.tensors[0]) == donor.weight.detach().permute(0, 2, 3, 1).numpy().tobytes()
+    unpack_into(state, dict(joiner.state_dict()), (ours,))
+    assert torch.equal(joiner.weight, donor.weight) and joiner.weight.stride() == donor.weight.stride()
+    for name, moment in theirs.state[donor.weight].items():
+        assert torch.equal(ours.state[joiner.weight][name], moment)
+        assert ours.state[joiner.weight][name].stride() == moment.stride()
+
+
+def test_a_state_that_comes_while_a_buffer_lies_otherwise_is_taken_over() -> None:
+    ours, theirs = torch.zeros(2, 3), torch.arange(6.0).view(3, 2).t()
+    unpack_into(pack({"table": theirs}, (), SAMPLES), {"table": ours}, ())
+    assert torch.equal(ours, theirs) and ours.is_contiguous()
 
 
 class Holder:
@@ -143,7 +167,7 @@ def test_plain_values_keep_their_types() -> None:
         "c": OrderedDict(d=(torch.ones(2),)),
     }
     holder = Holder({})
-    unpack_into(pack({}, [Holder(plain)], SAMPLER), {}, [holder])
+    unpack_into(pack({}, [Holder(plain)], SAMPLES), {}, [holder])
     received = holder.state
     (tensor,) = received.pop("c")["d"]
     assert torch.equal(tensor, torch.ones(2))
@@ -165,7 +189,7 @@ def test_a_value_of_another_type_is_refused_by_name_and_place(value: Any, path: 
     state = {"deep": [0, {"here": value}]} if path else {"deep": [0, {value: 1}]}
     place = r"parts\[1\]\.deep\[1\]" + (r"\.here" if path else "")
     with pytest.raises(TypeError, match=f"{place}: {path or 'float'}"):
-        pack({}, [Holder({}), Holder(state)], SAMPLER)
+        pack({}, [Holder({}), Holder(state)], SAMPLES)
 
 
 # What does not fit.
@@ -177,6 +201,11 @@ def other_shape(model: nn.Sequential) -> None:
 
 def other_type(model: nn.Sequential) -> None:
     model[2].double()
+
+
+def other_strides(model: nn.Sequential) -> None:
+    weight = model.get_parameter("0.weight").detach()
+    model[0].weight = nn.Parameter(weight.t().contiguous().t())
 
 
 def one_more(model: nn.Sequential) -> None:
@@ -202,7 +231,7 @@ def test_the_state_of_another_number_of_parts_is_refused_and_changes_nothing() -
     donor, joiner = (Replica(seed, OPTIMIZERS["adamw"]) for seed in (1, 2))
     before = joiner.packed()
     with pytest.raises(RemoteProtocolError, match="does not fit this replica"):
-        joiner.receive(pack(donor.tensors, donor.parts[:1], SAMPLER))
+        joiner.receive(pack(donor.tensors, donor.parts[:1], SAMPLES))
     assert joiner.packed() == before
 
 
@@ -225,11 +254,16 @@ DAMAGES: Mapping[str, Damage] = {
     "too few slots": lambda tree: tree["slots"].pop(),
     "another shape": lambda tree: tree["slots"][0].__setitem__(0, [7, 7]),
     "no shape": lambda tree: tree["slots"][0].__setitem__(0, "wide"),
+    "no elements": lambda tree: tree["slots"][0].__setitem__(0, [0, 3]),
+    "strides beyond": lambda tree: tree["slots"][0].__setitem__(2, [300, 1]),
+    "strides that overlap": lambda tree: tree["slots"][0].__setitem__(2, [0, 0]),
+    "too few strides": lambda tree: tree["slots"][0].__setitem__(2, [1]),
+    "no strides": lambda tree: tree["slots"][0].__setitem__(2, "wide"),
     "no dtype": lambda tree: tree["slots"][0].__setitem__(1, "nn"),
     "unknown dtype": lambda tree: tree["slots"][0].__setitem__(1, "float7"),
     "a number for a tensor": lambda tree: tree["tensors"].__setitem__("0.weight", 5),
     "numbers for tensors": lambda tree: tree.__setitem__("tensors", [1, 2]),
-    "no sampler": lambda tree: tree.__setitem__("sampler", (1,)),
+    "no samples": lambda tree: tree.__delitem__("samples"),
 }
 
 
@@ -268,6 +302,10 @@ def test_equal_layouts_have_equal_hashes_and_others_do_not() -> None:
     [
         (other_shape, r"tensor 0 is 0\.weight float32\[5, 3\] here, 0\.weight float32\[5, 4\] in the swarm"),
         (other_type, r"tensor 7 is 2\.weight float32\[2, 5\] here, 2\.weight float64\[2, 5\] in the swarm"),
+        (
+            other_strides,
+            r"tensor 0 is 0\.weight float32\[5, 3\] here, 0\.weight float32\[5, 3\] with strides \[1, 5\] in the swarm",
+        ),
         (one_more, r"tensor 9 is missing here, 3\.weight float32\[2, 2\] in the swarm"),
         (one_less, r"tensor 7 is 2\.weight float32\[2, 5\] here, missing in the swarm"),
     ],

@@ -1,0 +1,75 @@
+"""A dataset in words that are the same on every peer which has the same one."""
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+import xxhash
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
+
+NUM_ROWS: Final = 16
+"""So many samples of an array are looked at, from the first to the last."""
+
+
+def check(dataset: Any) -> int:
+    """The number of samples.
+
+    Raises:
+        TypeError: it cannot be read sample by sample, or is two things at once.
+        ValueError: it is empty.
+    """
+    name = type(dataset).__name__
+    if isinstance(dataset, DataLoader):
+        raise TypeError(
+            "a loader takes a dataset, not a DataLoader: pass its dataset, and its num_workers, collate_fn and so on "
+            "by name; global_batch takes the place of batch_size"
+        )
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise TypeError(
+            f"{name} has no samples that can be asked for by number, so they cannot be handed to other peers when one "
+            "dies: give it `__len__` and `__getitem__` (a map-style dataset), or train with a DataLoader of your own"
+        )
+    if isinstance(dataset, tuple) and any(isinstance(part, torch.Tensor | np.ndarray) for part in dataset):
+        raise TypeError(
+            f"a tuple of {len(dataset)} arrays is a dataset of {len(dataset)} samples: "
+            "pass torch.utils.data.TensorDataset(*arrays) for one whose samples have a part of each"
+        )
+    if not len(dataset):
+        raise ValueError(f"{name} has no samples")
+    return len(dataset)
+
+
+def describe(dataset: Any) -> str:
+    """Kind, and 32 bits of what it holds, as far as that can be told without loading samples."""
+    digest = xxhash.xxh3_64()
+    _add(dataset, digest)
+    return f"{type(dataset).__name__} {digest.hexdigest()[:8]}"
+
+
+def _add(dataset: Any, digest: xxhash.xxh3_64) -> None:
+    digest.update(f"{type(dataset).__qualname__} {len(dataset)};".encode())
+    if isinstance(dataset, TensorDataset):
+        for tensor in dataset.tensors:
+            _add(tensor, digest)
+    elif isinstance(dataset, ConcatDataset):
+        for part in dataset.datasets:
+            _add(part, digest)
+    elif isinstance(dataset, Subset):
+        _add(dataset.dataset, digest)
+        digest.update(np.asarray(dataset.indices, np.int64).tobytes())
+    elif isinstance(dataset, torch.Tensor):
+        digest.update(f"{dataset.dtype} {tuple(dataset.shape)};".encode())
+        for row in dataset[_rows(len(dataset))].detach().cpu():
+            digest.update(row.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    elif isinstance(dataset, np.ndarray) and not dataset.dtype.hasobject:
+        digest.update(f"{dataset.dtype} {dataset.shape};".encode())
+        digest.update(np.ascontiguousarray(dataset[_rows(len(dataset))]).tobytes())
+    elif isinstance(dataset, list | tuple):
+        chosen = [dataset[row] for row in _rows(len(dataset))]
+        digest.update("".join(repr(each) for each in chosen if isinstance(each, int | float | str | bytes)).encode())
+    elif isinstance(known := getattr(dataset, "_fingerprint", None), str):  # Hugging Face's datasets
+        digest.update(known.encode())
+
+
+def _rows(length: int) -> list[int]:
+    return sorted({i * (length - 1) // (NUM_ROWS - 1) for i in range(NUM_ROWS)})

@@ -1,0 +1,274 @@
+"""`Peer.loader`: a script's epochs, each of them a loop over this peer's part of each global batch."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from collectives import Array
+
+from ..errors import ShoalError
+from .description import check, describe
+from .prefetch import Indices, Prefetch
+from .ranges import count, cut, difference, union
+from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice, fold
+from .share import Share
+
+logger = logging.getLogger("p2p")
+
+OURS: Final = {
+    "batch_size": "global_batch says how many samples a step has over all peers; max_local_batch, how many at a time",
+    "sampler": "each peer's samples follow from the receipts",
+    "batch_sampler": "each peer's samples follow from the receipts",
+    "in_order": "batches come in the order of the steps",
+}
+"""Arguments of torch's DataLoader that say what a batch is."""
+
+NOT_COUNTED: Final = (
+    "no step was committed between two batches: call backward once per batch; "
+    "to accumulate gradients, pass `max_local_batch` to the loader"
+)
+OTHER_BATCH: Final = (
+    "a step was committed, and did not count this loader's batch: a step counts the samples of one loader, the last "
+    "one that was asked for a batch; give a second stream of samples a DataLoader of its own"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cutter:
+    """Cuts one peer's part of a global batch into what the script is given, one after the other."""
+
+    sampler: Sampler
+    order: Order
+    max_local_batch: int | None
+
+    def cut(self, plan: Plan, peer_id: str) -> list[Indices]:
+        """Samples, in micro-batches of about equal size.
+
+        Who adds nothing is given as many as any layer needs that wants a batch; so is who has a single sample.
+        """
+        part = plan.slices.get(peer_id) or Slice(0, MIN_LOCAL_BATCH)
+        indices = self.order.indices(plan.positions(part))
+        if len(indices) < MIN_LOCAL_BATCH:
+            indices *= MIN_LOCAL_BATCH
+        size = self.max_local_batch if self.max_local_batch and peer_id in plan.slices else len(indices)
+        num_parts = -(-len(indices) // size)
+        bounds = [len(indices) * i // num_parts for i in range(num_parts + 1)]
+        return [indices[start:stop] for start, stop in pairwise(bounds)]
+
+    def ahead(self, state: SamplerState, members: Sequence[str], peer_id: str) -> Iterator[Indices]:
+        """What the peer is given after the step that comes after `state`, if all of that one counts, and so on."""
+        plan = self.sampler.plan(state, members)
+        while plan.batch:
+            state = self.sampler.settle(fold(state, plan.batch))
+            plan = self.sampler.plan(state, members)
+            if plan.batch:
+                yield from self.cut(plan, peer_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a loader needs of the peer that it belongs to.
+
+    Attributes:
+        peer_id: of this peer.
+        share: of this peer.
+        enter: waits for a seat.
+        begin: the script asks for its next batch; returns the last committed step.
+        gather: an operation of its own; returns the rows of the members on the last receipt, in their order.
+    """
+
+    peer_id: str
+    share: Share
+    enter: Callable[[], object]
+    begin: Callable[[], int]
+    gather: Callable[[Array, str], Array]
+
+
+class Loader:
+    """This peer's part of each global batch, epoch by epoch. Made by `Peer.loader`.
+
+    Iterating it is one epoch, or what is left of the epoch that the swarm is in:
+
+        for epoch in loader.epochs():
+            for batch in loader:
+                ...
+
+    A loop that is left by `break` ends its epoch at this peer, so leave it on every peer after the same step.
+
+    Attributes:
+        dataset: as it was given.
+    """
+
+    def __init__(
+        self, script: Script, dataset: Any, *, max_local_batch: int | None, options: dict[str, Any], **settings: Any
+    ) -> None:
+        # See `Peer.loader`; `settings` are of the `Sampler`, without the number of samples.
+        for name, why in OURS.items():
+            if name in options:
+                raise TypeError(f"{name} is not for a loader of a swarm: {why}")
+        for name in ("global_batch", "epochs"):
+            if settings[name] < 1:
+                raise ValueError(f"{name} must be at least 1, is {settings[name]}")
+        if max_local_batch is not None and max_local_batch < 1:
+            raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
+        self.dataset = dataset
+        self._sampler = Sampler(check(dataset), **settings)
+        if self._sampler.drop_last and self._sampler.num_samples < self._sampler.global_batch:
+            raise ValueError(
+                f"an epoch has {self._sampler.num_samples} samples and no whole batch of "
+                f"{self._sampler.global_batch}, so drop_last leaves none: take a smaller global_batch"
+            )
+        self._cutter = Cutter(self._sampler, Order(self._sampler), max_local_batch)
+        self._script, self._share = script, script.share
+        words = ", ".join(f"{name}={value}" for name, value in settings.items())
+        self._what = f"{self._sampler.num_samples} samples ({describe(dataset)})"
+        self._track = self._share.make(self._sampler, f"{self._what}, {words}")
+        self._max_local_batch = max_local_batch
+        self._prefetch = Prefetch(dataset, options)
+        self._turn = object()
+        self._entered = -1
+        self._has_advised = False
+
+    def __len__(self) -> int:
+        """Steps of an epoch in which nobody dies."""
+        whole, rest = divmod(self._sampler.num_samples, self._sampler.global_batch)
+        joins = rest < min(MIN_LOCAL_BATCH, self._sampler.global_batch)
+        return max(whole + (not joins and not self._sampler.drop_last), 1)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the swarm is in, from 0; `epochs`, when all are over."""
+        return self._sampler.epoch(self._sampler.settle(self._track.state))
+
+    def epochs(self) -> Iterator[int]:
+        """The epochs that are left, the one under way first: right for founders, joiners and after a checkpoint.
+
+        An epoch that was left early comes again, with what is left of it, unless nothing of it was trained on.
+
+        Yields:
+            The number of the epoch, from 0.
+
+        Raises:
+            As iterating it.
+        """
+        self._script.enter()
+        self._has_advised = True
+        while (epoch := self.epoch) < self._sampler.epochs:
+            before = self._track.state
+            yield epoch
+            if self._track.state == before:
+                self._track.state = self._sampler.skip_to(before, epoch + 1)
+
+    def end_epoch(self) -> None:
+        """Leave out what is left of the epoch that was iterated last: on every peer, after the same step."""
+        self._track.state = self._sampler.skip_to(self._track.state, self._entered + 1)
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch, or what is left of it.
+
+        Raises:
+            JoinRefused, JoinTimeout, RegistryError, RemovedFromView, QuorumLost: as `Peer.wait_view`, called first.
+            OperationMismatch, ReplicasDiverged, StepTimeout: a backward pass has raised, and the step that it had begun
+                cannot be taken back.
+            ShoalError: a batch was asked for before the step of the last one was committed, or a micro-batch had no
+                backward pass.
+            Whatever the dataset raises.
+        """
+        self._turn = turn = object()
+        share, track = self._share, self._track
+        self._script.enter()
+        done = self._script.begin()
+        self._advise()
+        self._entered, num_loads = self.epoch, share.num_loads
+        track.is_spent = True
+        try:
+            while (epoch := self.epoch) < self._sampler.epochs:
+                if epoch != self._entered and num_loads == share.num_loads:
+                    return  # what the script does between two epochs belongs to the state
+                self._entered, num_loads = epoch, share.num_loads
+                before, done = done, self._script.begin()
+                if not (track.is_spent or share.is_void):
+                    raise ShoalError(NOT_COUNTED if done == before else OTHER_BATCH)
+                plan = share.plan(track)
+                part = None if share.is_void else plan.slices.get(self._script.peer_id)
+                share.hand_out(track, part)
+                yield from self._micro_batches(self._cutter.cut(plan, self._script.peer_id if part else ""))
+            self._prefetch.close()
+        finally:
+            if self._turn is turn:  # and nobody has begun anew
+                share.take_back(track)
+
+    def evaluate(self) -> Iterator[Any]:
+        """This peer's part of the whole dataset, in its order: each sample at one of the members.
+
+        It is split over the members on the last receipt. When all are through, an operation tells who has evaluated
+        what; what members have left behind who are gone is split again, until nothing is left. Costs no step of
+        training, and uses nothing up. An observer is given two samples; what it makes of them does not count.
+
+            for batch in valid.evaluate():
+                ...
+            loss, number = peer.combine(loss, samples=number)
+
+        Yields:
+            Batches of at most `max_local_batch` samples, or this peer's part of `global_batch`.
+
+        Raises:
+            OperationMismatch: another member evaluates something else, or nothing; raised on every member.
+            JoinRefused, JoinTimeout, RegistryError, QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout,
+                ShoalError: as `Peer.barrier`.
+            Whatever the dataset raises.
+        """
+        self._script.enter()
+        share, peer_id = self._share, self._script.peer_id
+        left = union([(0, self._sampler.num_samples)])
+        while left:
+            members = share.contributors
+            rank = members.index(peer_id) if peer_id in members else -1
+            share.only_looks_on = rank < 0
+            start = count(left) * rank // len(members) if rank >= 0 else 0
+            stop = count(left) * (rank + 1) // len(members) if rank >= 0 else MIN_LOCAL_BATCH
+            mine = [p for first, number in cut(left, start, stop - start) for p in range(first, first + number)]
+            size = self._max_local_batch or -(-self._sampler.global_batch // len(members))
+            for at in range(0, len(mine), size):
+                yield self._prefetch.get([mine[at : at + size] for at in range(at, len(mine), size)], iter(()))
+            rows = self._script.gather(np.array([start, stop - start], np.int64), f"an evaluation of {self._what}")
+            told = zip(share.contributors, rows.tolist(), strict=True)
+            done = union(part for who, row in told if who in members for part in cut(left, *row))
+            left = difference(left, done)
+
+    def _micro_batches(self, parts: list[Indices]) -> Iterator[Any]:
+        share, total = self._share, sum(map(len, parts))
+        ahead = self._cutter.ahead(self._track.state, share.contributors, self._script.peer_id)
+        for number, indices in enumerate(parts, start=1):
+            batch = self._prefetch.get(parts[number - 1 :], ahead)
+            share.begin_micro_batch(len(indices) / total, is_last=number == len(parts))
+            yield batch
+            if not (share.is_last or share.is_used or share.is_void):
+                raise ShoalError("a micro-batch had no backward pass: call backward once per batch")
+
+    def _advise(self) -> None:
+        """Say once that a loop is not what it looks like."""
+        epoch, track = self.epoch, self._track
+        began = epoch * self._sampler.num_samples
+        is_over = epoch == self._sampler.epochs
+        if self._has_advised or (not is_over and track.state.position <= began and epoch == self._entered + 1):
+            return
+        self._has_advised = True
+        if is_over:
+            logger.warning("all %d epochs of this loader are over, so this loop is empty: say epochs= for more", epoch)
+        elif self._entered < 0:
+            logger.warning(
+                "this loop begins in epoch %d, where the swarm is, and ends when the swarm is through; "
+                "to have the numbers right, write: for epoch in loader.epochs(): for batch in loader",
+                epoch,
+            )
+        else:
+            logger.warning(
+                "the loop over epoch %d was left early, so this one goes on with the rest of it; "
+                "to leave the rest out, call loader.end_epoch() on every peer",
+                epoch,
+            )

@@ -1,0 +1,90 @@
+"""Batches of a dataset, loaded ahead by torch's own DataLoader.
+
+Which samples a peer is to train on is known only when the step before commits, and workers begin before that. So what
+they load is a *forecast*: the slices that this peer would be given if the members stayed as they are. A batch is used
+only if it is of the very samples that are asked for; whatever is wrong is thrown away, and forecast anew.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+Indices = list[int]
+
+
+class Forecast:
+    """The sampler of the DataLoader: batches that will probably be asked for. Goes on after its end, if there is more.
+
+    Attributes:
+        in_hand: what was taken from it and has not come back as a batch: number of the forecast, samples.
+        number: of the forecast, of which all before were wrong.
+    """
+
+    def __init__(self) -> None:
+        self.in_hand: deque[tuple[int, Indices]] = deque()
+        self.number = 0
+        self._source: Iterator[Indices] = iter(())
+
+    def is_right(self, indices: Indices) -> bool:
+        """Whether the next batch will be of these samples."""
+        return bool(self.in_hand) and self.in_hand[0] == (self.number, indices)
+
+    def begin_anew(self, source: Iterator[Indices]) -> None:
+        """Whatever is in hand is wrong."""
+        self.number += 1
+        self._source = source
+
+    def __iter__(self) -> Iterator[Indices]:
+        return self
+
+    def __next__(self) -> Indices:
+        indices = next(self._source)
+        self.in_hand.append((self.number, indices))
+        return indices
+
+
+class Prefetch:
+    """One peer's batches.
+
+    A wrong forecast costs what the workers have in hand, which is waited for, in its order. Nothing here refers to who
+    uses it, so that the workers end as soon as nobody does.
+    """
+
+    def __init__(self, dataset: Any, options: dict[str, Any]) -> None:
+        """Nothing is loaded, and no worker started, before the first batch is asked for.
+
+        Args:
+            dataset: of map style.
+            options: of torch's DataLoader, without those that say what a batch is.
+        """
+        self._forecast = Forecast()
+        self._loader = DataLoader(dataset, batch_sampler=self._forecast, **options)
+        self._iterator: Iterator[Any] | None = None
+
+    def get(self, parts: Sequence[Indices], ahead: Iterator[Indices]) -> Any:
+        """The batch of the first of `parts`; the others are asked for next, and then probably those of `ahead`."""
+        forecast = self._forecast
+        if not forecast.is_right(parts[0]):
+            forecast.begin_anew(chain(parts, ahead))
+        while True:
+            if self._iterator is None:
+                self._iterator = iter(self._loader)
+            try:
+                batch = next(self._iterator)
+            except StopIteration:  # it had loaded all that there seemed to be
+                self._iterator = None
+                continue
+            except Exception:
+                if forecast.in_hand.popleft()[0] == forecast.number:
+                    raise
+                continue
+            if forecast.in_hand.popleft()[0] == forecast.number:
+                return batch
+
+    def close(self) -> None:
+        """End the workers. The next batch starts others."""
+        self._iterator = None
+        self._forecast.in_hand.clear()

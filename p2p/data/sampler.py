@@ -1,0 +1,144 @@
+"""The elastic sampler: which samples each peer adds to a step, folded over receipts.
+
+Samples form one stream: position p is sample p mod N of a permutation of its own for each epoch p div N. Each step's
+global batch is planned from what the receipts before it say, so every member plans the same; what was planned and is
+on no receipt is planned again, first of all. So each position is counted exactly once, and no batch is larger than
+`global_batch`, but the last of an epoch by less than `MIN_LOCAL_BATCH`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .ranges import Ranges, count, cut, difference, union
+
+MIN_LOCAL_BATCH = 2
+"""A slice has so many samples or none: BatchNorm, for one, cannot train with a single one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerState:
+    """What is used up after a step.
+
+    Attributes:
+        position: the first position that was never counted, nor was any after it.
+        returned: positions before it that were planned and not counted.
+        num_steps: that have counted samples, or would have.
+    """
+
+    position: int = 0
+    returned: Ranges = ()
+    num_steps: int = 0
+
+
+class Slice(NamedTuple):
+    """What one member adds to a step: so many samples from the `start`-th of the global batch on."""
+
+    start: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A step's global batch, and the slices that it is cut into."""
+
+    batch: Ranges
+    slices: dict[str, Slice]
+
+    def positions(self, part: Slice) -> Ranges:
+        """In the stream."""
+        return cut(self.batch, part.start, part.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Plans steps: a pure function of what is used up, and of the members on the last receipt. Equal on all peers.
+
+    Attributes:
+        num_samples: of the dataset.
+        global_batch: samples per step, over all members.
+        epochs: passes over the dataset.
+        seed: of the order of samples.
+        shuffle: each epoch has an order of its own; else all have that of the dataset.
+        drop_last: the last samples of an epoch, which would not fill a global batch, are left out. What the dead leave
+            behind of the others is not.
+    """
+
+    num_samples: int
+    global_batch: int
+    epochs: int = 1
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = False
+
+    def epoch(self, state: SamplerState) -> int:
+        """The one under way, or the one that begins; `epochs`, when all are over."""
+        return min((*(first for first, _ in state.returned), state.position)) // self.num_samples
+
+    def skip_to(self, state: SamplerState, epoch: int) -> SamplerState:
+        """As if nothing before `epoch` were left."""
+        start = max(state.position, epoch * self.num_samples)
+        before = union([(0, epoch * self.num_samples)])
+        return SamplerState(start, difference(state.returned, before), state.num_steps)
+
+    def settle(self, state: SamplerState) -> SamplerState:
+        """Without what is left of an epoch and dropped."""
+        epoch = self.epoch(state)
+        return state if epoch == self.epochs or self._left(state, epoch) else self.skip_to(state, epoch + 1)
+
+    def plan(self, state: SamplerState, members: Sequence[str]) -> Plan:
+        """Cut the next global batch into slices, in the order of `members`; who is left out takes turns.
+
+        It has samples of one epoch; is empty when all epochs are over.
+        """
+        epoch = self.epoch(state)
+        left = self._left(state, epoch) if epoch < self.epochs else ()
+        size = min(self.global_batch, count(left))
+        if count(left) - size < min(MIN_LOCAL_BATCH, self.global_batch):
+            size = count(left)  # the rest would be a batch too small for anybody
+        batch = cut(left, 0, size)
+        num_slices = min(len(members), max(size // MIN_LOCAL_BATCH, 1)) if size else 0
+        first = state.num_steps * num_slices % max(len(members), 1) if num_slices < len(members) else 0
+        chosen = [members[(first + i) % len(members)] for i in range(num_slices)]
+        bounds = [size * i // num_slices for i in range(num_slices + 1)] if num_slices else []
+        slices = {name: Slice(bounds[i], bounds[i + 1] - bounds[i]) for i, name in enumerate(chosen)}
+        return Plan(batch, slices)
+
+    def _left(self, state: SamplerState, epoch: int) -> Ranges:
+        """What is not counted of `epoch`, which is the one under way: what came back, then fresh samples."""
+        end = (epoch + 1) * self.num_samples - (self.num_samples % self.global_batch if self.drop_last else 0)
+        fresh = max(0, end - state.position)
+        return union([*(each for each in state.returned if each[0] < end), (state.position, fresh)])
+
+
+def fold(state: SamplerState, counted: Ranges) -> SamplerState:
+    """The state after a step that has counted these positions; what it has passed over comes back."""
+    position = max([state.position, *(first + number for first, number in counted)])
+    pool = union([*state.returned, (state.position, position - state.position)])
+    return SamplerState(position, difference(pool, counted), state.num_steps + 1)
+
+
+class Order:
+    """The samples at positions of a stream. Keeps the permutations of two epochs, 8 bytes per sample each."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._permutations: dict[int, npt.NDArray[np.int64]] = {}
+
+    def indices(self, positions: Ranges) -> list[int]:
+        """Indices into the dataset."""
+        size = self._sampler.num_samples
+        every = [p for first, number in positions for p in range(first, first + number)]
+        if not self._sampler.shuffle:
+            return [p % size for p in every]
+        return [int(self._permutation(p // size)[p % size]) for p in every]
+
+    def _permutation(self, epoch: int) -> npt.NDArray[np.int64]:
+        if epoch not in self._permutations:
+            self._permutations = {e: p for e, p in self._permutations.items() if abs(e - epoch) == 1}
+            generator = np.random.default_rng([self._sampler.seed, epoch])
+            self._permutations[epoch] = generator.permutation(self._sampler.num_samples)
+        return self._permutations[epoch]

@@ -1,0 +1,269 @@
+"""What this peer adds to the open step, and what of each loader's samples is used up: folded over receipts."""
+
+from dataclasses import astuple, dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from ..errors import JoinRefused, RemoteProtocolError, ShoalError
+from ..step.collective import AllGather
+from ..step.operation import Operation
+from ..step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
+from .ranges import union
+from .sampler import Plan, Sampler, SamplerState, Slice, fold
+
+SPENT: Final = (
+    "this batch is counted already: call backward once per batch, all but the last of several passes under `no_sync`"
+)
+
+
+ONLY_COUNTS: Final = AllGather(is_counts=True)
+
+
+@dataclass(slots=True, eq=False)
+class Track:
+    """How far one loader is; the same at all peers after the same step.
+
+    Attributes:
+        description: what all peers must have in common, in words.
+        sampler: None until this peer's script has made the loader.
+        state: after the last committed step.
+        is_spent: the last batch that was handed out of it is on a receipt.
+    """
+
+    description: str
+    sampler: Sampler | None
+    state: SamplerState
+    is_spent: bool = True
+
+
+class Share:
+    """Of one peer, in the open step: samples of a loader of ours, or as many as the script says.
+
+    A slice of a loader weighs its samples, or what the script says, in one backward pass or in several micro-batches.
+
+    Attributes:
+        contributors: peer_ids of the members on the last receipt, in rank order.
+        fraction: of this peer's weight in the micro-batches so far, or of all of them, which the current one has.
+        keep: what the micro-batches before it are multiplied by.
+        is_last: no further micro-batch of the step follows.
+        is_void: this peer adds nothing to the open step.
+        is_used: the current micro-batch had a backward pass.
+        num_loads: how often a member's state took the place of all this.
+        num_trained: committed steps that were training.
+        only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
+    """
+
+    def __init__(self) -> None:
+        self.contributors: tuple[str, ...] = ()
+        self.fraction = self.keep = 1.0
+        self.is_last = True
+        self.is_void = self.is_used = self.only_looks_on = False
+        self.num_loads = self.num_trained = 0
+        self._tracks: list[Track] = []
+        self._num_made = 0
+        self._current: Track | None = None
+        self._slice: Slice | None = None
+        self._is_left = False
+        self._number = 1
+        self._accumulated = self._joined = 0
+        self._is_weighed = self._is_skipped = False
+
+    # Loaders.
+
+    def make(self, sampler: Sampler, description: str) -> Track:
+        """The next loader of the script, which may be under way in the swarm.
+
+        Raises:
+            ShoalError: there is one that hands out the same samples in the same order.
+            JoinRefused: at the swarm's members this loader is another one.
+        """
+        made = self._tracks[: self._num_made]
+        if any(track.description == description for track in made):
+            raise ShoalError(
+                f"a loader of these arguments is there already ({description}), and this one would begin anew with "
+                "the same samples in the same order: make it once, before the loop over epochs, and say epochs=; "
+                "or give this one another seed"
+            )
+        if self._num_made == len(self._tracks):
+            self._tracks.append(Track(description, None, SamplerState()))
+        track = self._tracks[self._num_made]
+        _compare(self._num_made, description, track.description)
+        track.sampler = sampler
+        self._num_made += 1
+        return track
+
+    def plan(self, track: Track) -> Plan:
+        """The next step's, if it is one of this loader."""
+        assert track.sampler is not None
+        track.state = track.sampler.settle(track.state)
+        return track.sampler.plan(track.state, self.contributors)
+
+    def hand_out(self, track: Track, part: Slice | None) -> None:
+        """The script is given a batch of this loader, which adds `part` to the open step."""
+        self._current, self._slice, track.is_spent = track, part, False
+        self._is_left = self._is_weighed = self.only_looks_on = False
+        self._accumulated = self._joined = 0
+
+    def begin_micro_batch(self, fraction: float, *, is_last: bool) -> None:
+        """The script is given so much of its slice."""
+        self.fraction, self.keep, self.is_last, self.is_used = fraction, 1.0, is_last, False
+
+    def take_back(self, track: Track) -> None:
+        """The script asks for no more batches of this loader, and may still train on the last one."""
+        if self._current is track:
+            self.fraction, self.keep, self.is_last, self._is_left = 1.0, 1.0, True, True
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._is_left and self._current is not None and self._current.is_spent:
+            self._current = self._slice = None  # what comes now is the script's own
+
+    # What is added to the open step.
+
+    @property
+    def counts(self) -> Counts:
+        """Of this peer.
+
+        Raises:
+            ShoalError: the batch is on a receipt already.
+        """
+        if self.is_void:
+            return NO_SAMPLES
+        if self._current is None:
+            number = 0 if self._is_skipped else self._accumulated + self._number
+            return UNKNOWN_SAMPLE, number, number
+        if self._current.is_spent:
+            raise ShoalError(SPENT)
+        if self._slice is None:
+            return NO_SAMPLES
+        if self._is_skipped:
+            return *self._slice, 0
+        return *self._slice, self._accumulated + self._number if self._is_weighed else self._slice.number
+
+    @property
+    def weight(self) -> int:
+        """What this peer's gradients count in the mean, beside those of others."""
+        return self.counts[WEIGHT]
+
+    @property
+    def collective(self) -> AllGather:
+        """Of the counts: what all peers must have in common of the open step's samples."""
+        if (track := self._current) is None:
+            return ONLY_COUNTS
+        again = f", again {track.state.returned}" if track.state.returned else ""
+        return AllGather(is_counts=True, label=f"{track.description}, from {track.state.position} on{again}")
+
+    def operation(self) -> Operation:
+        """Operation 0 of a step: who adds which samples, and how many.
+
+        Raises:
+            ShoalError: the batch is on a receipt already.
+        """
+        return count_samples(self.counts, self.collective)
+
+    def set_number(self, number: int) -> None:
+        """Add `number` samples of the script's own in each further pass; a batch of a loader weighs so much.
+
+        Raises:
+            ShoalError: a pass of the batch has come before, with another weight.
+        """
+        if number < 0:
+            raise ValueError(f"the number of samples must be at least 0, is {number}")
+        if self._current is not None and self._accumulated and not self._is_weighed:
+            raise ShoalError("num_samples was called after a backward pass of this batch: call it before the first one")
+        self._number, self._is_weighed = number, True
+
+    def accumulate(self, *, is_joined: bool = False) -> None:
+        """A backward pass adds to the step, and does not end it; `is_joined`: to the micro-batches, not to `grad`."""
+        self._accumulated += self._number
+        self.is_used = True
+        if is_joined:
+            self._join(self._accumulated)
+
+    def end(self) -> None:
+        """A backward pass ends the step."""
+        self._join(self._accumulated + self._number)
+
+    def _join(self, total: int) -> None:
+        """What has come since the micro-batch before joins it: a mean of the two, by the script's weights."""
+        if self._is_weighed and self._current is not None and total:
+            self.fraction, self.keep = 1 - self._joined / total, self._joined / total
+            self._joined = total
+
+    def skip(self) -> None:
+        """This peer adds nothing to the open step, whose samples are used up all the same."""
+        self._is_skipped = True
+
+    def void(self) -> None:
+        """This peer adds nothing to the open step: a pass of it was interrupted, or its gradients are of no use."""
+        self.is_void = True
+
+    def spend(self) -> None:
+        """The step that this peer has added to is committed."""
+        self._accumulated = self._joined = 0
+        self.is_void = self._is_skipped = False
+        if self._current is not None:
+            self._current.is_spent = True
+            self._forget()
+
+    # Committed steps.
+
+    def count(self, receipt: Receipt) -> Receipt:
+        """A step is committed. Returns its receipt, on which samples have positions in the stream of their loader."""
+        track = self._current
+        plan = None if track is None else self.plan(track)
+        self.contributors = tuple([each.peer_id for each in receipt.contributions])
+        if track is None or plan is None or not any(each.samples for each in receipt.contributions):
+            return receipt
+        contributions = []
+        for each in receipt.contributions:
+            ((start, number),) = each.samples or ((0, 0),)
+            contributions.append(replace(each, samples=plan.positions(Slice(start, number))))
+        track.state = fold(track.state, union(part for each in contributions for part in each.samples))
+        return replace(receipt, contributions=tuple(contributions), loader=self._tracks.index(track))
+
+    # What a joiner is given.
+
+    def pack(self) -> list[Any]:
+        """Plain values."""
+        rows = [[each.description, *astuple(each.state)] for each in self._tracks]
+        return [list(self.contributors), self.num_trained, rows]
+
+    def load(self, packed: Any) -> None:
+        """Take over what `pack` made.
+
+        Raises:
+            JoinRefused: a loader of this peer's script is another one at the members.
+            RemoteProtocolError: it is not of that form.
+        """
+        try:
+            contributors, num_trained, rows = packed
+            states = [
+                (str(description), SamplerState(int(position), union(returned), int(num_steps)))
+                for description, position, returned, num_steps in rows
+            ]
+            self.contributors, self.num_trained = tuple(map(str, contributors)), int(num_trained)
+        except (TypeError, ValueError) as error:
+            raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
+        for index, (description, state) in enumerate(states):
+            if index == len(self._tracks):
+                self._tracks.append(Track(description, None, state))
+            if index < self._num_made:
+                _compare(index, self._tracks[index].description, description)
+            self._tracks[index].description, self._tracks[index].state = description, state
+        self.num_loads += 1
+
+
+def count_samples(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operation:
+    """Operation 0 of a step, for this peer's `counts`."""
+    row = np.array(counts, np.int64)
+    return Operation(collective, row, row, row.shape, "one-shot")
+
+
+def _compare(index: int, here: str, there: str) -> None:
+    if here != there:
+        raise JoinRefused(
+            f"loader {index} of this script is not the swarm's: {here} here, {there} there; "
+            "start it with the same data and settings, or in a swarm of its own (--swarm)"
+        )

@@ -1,0 +1,156 @@
+"""Who calls a peer: one thread at a time, in the process that has joined.
+
+A script may use its peer in one thread after the other. A call while another thread is in one, or has a step open,
+would become part of what that thread does, so it raises, and names both. What autograd calls in the course of a
+backward pass belongs to that pass, in whichever thread. A forked child has neither the loop's thread nor the arena: all
+calls raise there.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import ShoalError
+from .attempt import EARLY, Attempt
+
+BACKWARD_CALL = "loss.backward"
+
+
+class Caller:
+    """A thread, and what it has called: a block in which it is in that call."""
+
+    __slots__ = ("_callers", "call", "thread")
+
+    def __init__(self, callers: "Callers", call: str) -> None:
+        self._callers, self.call, self.thread = callers, call, threading.current_thread()
+
+    def __enter__(self) -> None:
+        self._callers.enter(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._callers.leave(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A backward pass of autograd.
+
+    Attributes:
+        begun_by: a thread in which it runs; there may be others.
+        number: that `current` returns in all its threads, and in no other.
+        end: what autograd holds as long as it goes on.
+    """
+
+    begun_by: Caller
+    number: int
+    current: Callable[[], int]
+    end: Callable[[], object]
+
+    @property
+    def is_over(self) -> bool:
+        return self.end() is None
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calling thread works on it."""
+        return self.begun_by.thread is threading.current_thread() or self.current() == self.number
+
+
+class Callers:
+    """Of one peer."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        """`attempt`: says whether a step is open."""
+        self._attempt = attempt
+        self._pid = os.getpid()
+        self._in_call: dict[str, Caller] = {}
+        self._opener: Caller | None = None
+        self._pass: Pass | None = None
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether this process is a forked child of the one that has joined."""
+        return os.getpid() != self._pid
+
+    @property
+    def other(self) -> Caller | None:
+        """Who is in a call, if it is another thread."""
+        caller = self._in_call.get("now")
+        return None if caller is None or caller.thread is threading.current_thread() else caller
+
+    def check_process(self, call: str) -> None:
+        """Raise ShoalError in a forked child."""
+        if self.is_fork:
+            raise ShoalError(
+                f"{call} was called in process {os.getpid()}, a forked child of process {self._pid}, which is the "
+                "peer: call it there, or `p2p.join` here to be a peer of its own"
+            )
+
+    def call(self, call: str) -> Caller:
+        """A block in which the calling thread is in `call`, unless it is in another one already.
+
+        Raises:
+            ShoalError: at its begin, in a forked child, or if another thread is in a call or has a step open.
+        """
+        return Caller(self, call)
+
+    def enter(self, me: Caller) -> None:
+        """The block begins."""
+        if os.getpid() != self._pid:
+            self.check_process(me.call)
+        before = self._in_call.setdefault("now", me)  # at one go
+        if before.thread is not me.thread:
+            raise _both(me, before, "is in it")
+        if before is me and self._opener is not None:  # and not a call that is made of others
+            try:
+                self._check_step(self._opener, me)
+            except ShoalError:
+                self.leave(me)
+                raise
+
+    def leave(self, me: Caller) -> None:
+        """The block is over."""
+        if self._in_call.get("now") is me:
+            del self._in_call["now"]
+
+    def _check_step(self, opener: Caller, me: Caller) -> None:
+        under_way = self._pass
+        if opener.thread is me.thread or not opener.thread.is_alive():
+            return
+        if self._attempt.what in ("", EARLY):
+            return
+        if opener.call == BACKWARD_CALL and under_way is not None and (under_way.is_over or under_way.is_mine):
+            return
+        raise _both(me, opener, "has a step open with it")
+
+    def open_step(self) -> None:
+        """Who is in a call has opened a step."""
+        self._opener = self._in_call.get("now")
+        if self._pass is not None and self._pass.is_over:
+            self._pass = None
+
+    def follow_pass(self, end: Callable[[], None], current: Callable[[], int]) -> Callable[[], None]:
+        """A backward pass begins, in the calling thread. Returns `end`, for autograd to hold, and call, at its end.
+
+        Args:
+            end: nobody else may hold it.
+            current: returns the number of the pass that the calling thread works on.
+        """
+        self._pass = Pass(Caller(self, BACKWARD_CALL), current(), current, weakref.ref(end))
+        return end
+
+    def check_pass(self, call: str = BACKWARD_CALL) -> None:
+        """Raise ShoalError if a backward pass is under way, and `call` does not come from it."""
+        self.check_process(call)
+        under_way = self._pass
+        if under_way is not None and not under_way.is_mine and not under_way.is_over:
+            raise _both(Caller(self, call), under_way.begun_by, "is in it")
+
+
+def _both(me: Caller, other: Caller, why: str) -> ShoalError:
+    return ShoalError(
+        f"{me.call} was called in thread {me.thread.name!r}, and {other.call} in thread {other.thread.name!r}, "
+        f"which {why}: a peer is for one thread after the other; call it in one, or under a lock"
+    )

@@ -1,0 +1,345 @@
+"""What becomes of gradients: more of what the peers of tests/live/test_data_parallel.py do, and compare."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import p2p
+from p2p import Peer
+from tests.live.training_cases import (
+    CASES,
+    assert_gradients,
+    assert_same_everywhere,
+    case,
+    gradients,
+    linear,
+    main,
+    raises,
+    wrap,
+)
+
+__all__ = ["CASES", "main"]
+
+
+class Mixture(nn.Module):
+    """A trunk, and heads of which each sample uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(4, 6)
+        self.heads = nn.ModuleList([nn.Linear(6, 2) for _ in range(4)])
+
+    def forward(self, x: Tensor, heads: list[int]) -> Tensor:
+        hidden = torch.tanh(self.trunk(x))
+        return torch.stack([self.heads[head](row) for row, head in zip(hidden, heads, strict=True)])
+
+
+# Per step the heads that the samples of both peers use: one, the other, alternating; the last one is never used.
+USES = [([0, 0], [1, 1]), ([0, 1], [1, 0]), ([2, 2], [2, 2]), ([0, 0], [0, 0]), ([1, 1], [2, 2]), ([1, 2], [0, 0])] * 2
+
+
+def optimizers_that_move_without_a_gradient() -> dict[str, Callable[..., torch.optim.Optimizer]]:
+    return {
+        "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.3),
+        "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+        "fused": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.3, fused=True),
+    }
+
+
+@case
+def what_nobody_used_and_what_is_frozen_stays_as_it_is(peer: Peer) -> None:
+    models = nn.ModuleDict({name: Mixture() for name in optimizers_that_move_without_a_gradient()})
+    alone = copy.deepcopy(models)
+    ours, theirs = (
+        [make(each[name].parameters()) for name, make in optimizers_that_move_without_a_gradient().items()]
+        for each in (models, alone)
+    )
+    wrap(peer, models, ours[0], extra=ours[1:], bucket_bytes=100)
+    for step, heads in enumerate(USES):
+        x = torch.randn(2, 2, 4)
+        for each, optimizers in ((models, ours), (alone, theirs)):
+            if step == 7:
+                for mixture in each.values():
+                    mixture.trunk.requires_grad_(False)
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            parts = [peer.rank] if each is models else [0, 1]
+            losses = [m(x[part], heads[part]).square().mean() for m in each.values() for part in parts]
+            (torch.stack(losses).sum() / len(parts)).backward()  # type: ignore[no-untyped-call]
+            for optimizer in optimizers:
+                optimizer.step()
+        for (name, mine), other in zip(models.named_parameters(), alone.parameters(), strict=True):
+            assert (mine.grad is None) == (other.grad is None), (step, name, mine.grad, other.grad)
+            assert torch.allclose(mine, other, rtol=1e-5, atol=1e-6), (step, name, mine - other)
+    for pair in zip(ours, theirs, strict=True):
+        steps = [[state.get("step", 0) for state in each.state.values()] for each in pair]
+        assert steps[0] == steps[1], "no optimizer has counted a step without a gradient"
+    assert_same_everywhere(peer, torch.cat([p.flatten() for p in models.parameters()]))
+
+
+@case
+def what_only_who_does_not_count_has_used_is_left_alone(peer: Peer) -> None:
+    model = Mixture()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parallel = wrap(peer, model, optimizer)
+    parallel.num_samples(1 - peer.rank)
+    parallel(torch.randn(2, 4), [peer.rank] * 2).sum().backward()
+    assert [head.weight.grad is None for head in model.heads] == [False, True, True, True]
+    optimizer.step()
+    optimizer.zero_grad()
+    with parallel.no_sync():
+        parallel.num_samples(1)
+        parallel(torch.randn(2, 4), [2, 2]).sum().backward()
+    parallel(torch.randn(2, 4), [peer.rank] * 2).sum().backward()
+    assert [head.weight.grad is None for head in model.heads] == [False, False, False, True]
+
+
+@case
+def a_gradient_that_is_kept_stays_what_it_was(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    kept: list[tuple[Any, Any]] = []
+    places = []
+    for turn, x in enumerate(torch.randn(6, 2, 4)):
+        optimizer.zero_grad()
+        parallel(x).square().mean().backward()
+        assert all((gradient == copied).all() for gradient, copied in kept)
+        weight, bias = model.get_parameter("0.weight").grad, model.get_parameter("2.bias").grad
+        assert weight is not None and bias is not None
+        if turn < 4:
+            part = weight[0] if turn % 2 else weight
+            kept += [(part, part.clone()), (bias.numpy(), bias.numpy().copy())]
+            del part
+        places.append(weight.data_ptr())
+        del weight, bias
+        optimizer.step()
+    assert places[-1] == places[-2] and len(set(places)) == 5, "memory is taken where some is kept, and only there"
+
+
+@case
+def gradients_that_came_from_no_commit_update_nothing(peer: Peer) -> None:
+    model, optimizer = linear()
+    other = torch.optim.SGD([model.get_parameter("2.bias")], lr=0.1)
+    parallel = wrap(peer, model, optimizer, extra=[other])
+    x = torch.randn(2, 4)
+
+    def compute_alone() -> None:
+        loss = parallel(x * (peer.rank + 1)).square().mean()
+        for parameter, gradient in zip(model.parameters(), gradients(model, loss), strict=True):
+            parameter.grad = gradient
+
+    for _ in range(2):  # before any commit, and after one
+        before = copy.deepcopy(model.state_dict())
+        compute_alone()
+        words = "gradient of 0.weight that came from no committed step"
+        raises(p2p.ShoalError, words, optimizer.step)
+        raises(p2p.ShoalError, words, lambda: optimizer.step(compute_alone))  # type: ignore[arg-type]
+        raises(p2p.ShoalError, "gradient of 2.bias", other.step)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        optimizer.zero_grad()
+        optimizer.step()
+        parallel(x).square().mean().backward()
+        for parameter in model.parameters():  # its own ways with what is committed
+            parameter.grad = None if parameter.grad is None else parameter.grad * 2
+        optimizer.step()
+        other.step()
+        optimizer.zero_grad()
+    with parallel.no_sync():
+        parallel(x).square().mean().backward()
+    raises(p2p.ShoalError, "between the passes", other.step)
+
+
+@case
+def gradients_of_this_peer_alone_may_be_allowed(peer: Peer) -> None:
+    model, optimizer = linear()
+    wrap(peer, model, optimizer, allow_local=True)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = model.get_parameter("0.bias").clone()
+    optimizer.step()
+    assert torch.allclose(model.get_parameter("0.bias"), before - 0.1)
+
+
+@case
+def gradients_that_the_script_computes_are_averaged(peer: Peer) -> None:
+    model, optimizer = linear()
+    alone = copy.deepcopy(model)
+    optimizer_alone = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    parallel = wrap(peer, model, optimizer)
+    parallel.num_samples(3 if peer.rank == 0 else 1)
+    parameters = dict(model.named_parameters())
+
+    def of_functional(x: Tensor) -> dict[str, Tensor]:
+        def loss(values: dict[str, Tensor]) -> Tensor:
+            outputs: Tensor = torch.func.functional_call(model, values, (x,))
+            return outputs.square().mean()
+
+        detached = {name: parameter.detach() for name, parameter in parameters.items()}
+        found: dict[str, Tensor] = torch.func.grad(loss)(detached)
+        return found
+
+    for turn, x in enumerate(torch.randn(6, 4, 4)):
+        mine = x[:3] if peer.rank == 0 else x[3:]
+        if turn % 2:
+            means = parallel.reduce_gradients(of_functional(mine))
+            assert list(means) == list(parameters)
+        else:
+            loss = parallel(mine).square().mean()
+            means = parallel.reduce_gradients(torch.autograd.grad(loss, list(parameters.values())))
+            means = dict(zip(parameters, means, strict=True))
+        assert parallel.has_committed and peer.done == turn + 1
+        assert all(means[name] is parameter.grad for name, parameter in parameters.items())
+        if turn > 3:  # otherwise they are forgotten by themselves
+            optimizer.zero_grad()
+            for name, parameter in parameters.items():
+                parameter.grad = means[name]
+        optimizer.step()
+        optimizer_alone.zero_grad()
+        alone(x).square().mean().backward()
+        optimizer_alone.step()
+        for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    some = [None, None, None, torch.ones(3)]
+    assert [each is None for each in parallel.reduce_gradients(some)] == [True, True, True, False]
+    optimizer.step()
+    with parallel.no_sync():
+        assert parallel.reduce_gradients(some) == (None,) * 4 and peer.done == 7
+    (*_, last) = parallel.reduce_gradients([None, None, None, torch.ones(3)])
+    assert torch.equal(last, torch.full((3,), 2.0)) and peer.done == 8
+    assert torch.equal(some[3], torch.ones(3)), "what the script has given is its own"  # type: ignore[arg-type]
+
+
+@case
+def gradients_that_fit_no_parameter_are_named(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    for given, words in (
+        ([None] * 3, "3 gradients were given for 4 parameters: pass one, or None"),
+        ({"1.weight": torch.ones(3)}, "a gradient was given for 1.weight, which is no parameter"),
+        ({"2.bias": torch.ones(4)}, "the gradient of 2.bias is torch.float32 [4], and the parameter torch.float32 [3]"),
+        ({"2.bias": torch.ones(3).double()}, "the gradient of 2.bias is torch.float64 [3]"),
+    ):
+        raises(ValueError, words, partial(parallel.reduce_gradients, given))
+    assert peer.done == 0
+    parallel.reduce_gradients({"2.bias": torch.ones(3)})
+    assert peer.done == 1
+
+
+@case
+def gradients_may_be_zeroed_at_any_time(peer: Peer) -> None:
+    model, optimizer = linear()
+    alone = copy.deepcopy(model)
+    optimizer_alone = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    parallel = wrap(peer, model, optimizer)
+    places = ("before forward", "before backward", "after the update", "nowhere")
+    for turn in range(16):
+        place, is_to_none = places[turn // 4], turn % 2 == 0
+        x = torch.randn(2, 3, 4)
+        for used, updates, mine in ((parallel, optimizer, x[peer.rank]), (alone, optimizer_alone, x.flatten(0, 1))):
+            zero = {place: partial(updates.zero_grad, set_to_none=is_to_none)}
+            if turn % 4 == 0:  # a place begins
+                updates.zero_grad()
+            zero.get("before forward", int)()
+            loss = used(mine).square().mean()
+            zero.get("before backward", int)()
+            loss.backward()
+            nn.utils.clip_grad_norm_(used.parameters(), 5.0)
+            updates.step()
+            zero.get("after the update", int)()
+        for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5), (turn, ours - theirs)
+
+
+def train_on_tokens(peer: Peer, max_local_batch: int | None) -> None:
+    """A loss that is a mean over tokens, of which samples have different numbers: as one process with whole batches."""
+    data, lengths = torch.randn(24, 5, 4), torch.randint(0, 6, (24,))
+    lengths[3] = 0
+    model, optimizer = linear()
+    alone = copy.deepcopy(model)
+    optimizer_alone = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    parallel = wrap(peer, model, optimizer)
+
+    def summed(used: Any, x: Tensor, num_tokens: Tensor) -> Any:
+        is_token = torch.arange(5) < num_tokens[:, None]
+        return (used(x).square().mean(-1) * is_token).sum()
+
+    places = torch.arange(24)
+    seen: list[int] = []
+    for x, num_tokens, mine in peer.loader(
+        TensorDataset(data, lengths, places), global_batch=8, max_local_batch=max_local_batch
+    ):
+        number = int(num_tokens.sum())
+        parallel.num_samples(number)
+        optimizer.zero_grad()
+        (summed(parallel, x, num_tokens) / max(number, 1)).backward()
+        optimizer.step()
+        seen += mine.tolist()
+        if parallel.has_committed:
+            used = torch.zeros(24, dtype=torch.int64)
+            used[seen] = 1
+            peer.all_reduce(used)
+            chosen = used.nonzero()[:, 0]
+            assert used.max() == 1 and len(chosen) == 8
+            optimizer_alone.zero_grad()
+            (summed(alone, data[chosen], lengths[chosen]) / lengths[chosen].sum()).backward()
+            optimizer_alone.step()
+            assert peer.receipt is not None
+            seen = []
+    for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6), ours - theirs
+
+
+@case
+def a_slice_weighs_its_tokens_and_ends(peer: Peer) -> None:
+    train_on_tokens(peer, None)
+
+
+@case
+def micro_batches_weigh_their_tokens(peer: Peer) -> None:
+    train_on_tokens(peer, 2)
+
+
+@case
+def who_skips_a_step_stays_with_the_others(peer: Peer) -> None:
+    data = torch.randn(40, 4)
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    rows = []
+    for x in peer.loader(data, global_batch=4):
+        loss = parallel(x).square().mean()
+        is_bad = peer.done in ((2, 5, 6) if peer.rank else (5, 8))
+        optimizer.zero_grad()
+        expected = gradients(model, loss)
+        parallel.skip_step() if is_bad else loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        if peer.done == (9 if peer.rank == 1 else 7):  # the other one has skipped
+            norm = torch.stack([each.norm() for each in expected]).norm()
+            assert_gradients(model, [each * min(1.0, 0.5 / (norm.item() + 1e-6)) for each in expected])
+        if peer.done == 6:
+            assert all(parameter.grad is None for parameter in model.parameters()), "nobody has added anything"
+        optimizer.step()
+        assert peer.receipt is not None
+        rows.append([(entry.num_samples, entry.weight) for entry in peer.receipt.contributions])
+    assert len(rows) == 10, "no sample comes again"
+    skipped = [[number for number, (_, weight) in enumerate(row) if not weight] for row in rows]
+    assert skipped == [[], [], [1], [], [], [0, 1], [1], [], [0], []], rows
+    assert all(number == 2 for row in rows for number, _ in row)
+    assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+    parallel.num_samples(1)
+    with parallel.no_sync():
+        raises(p2p.ShoalError, "outside `no_sync`", parallel.skip_step)
+    for turn in range(2):
+        optimizer.zero_grad()
+        if peer.rank == 0 and turn == 1:
+            words = "gradients that `skip_step` brought were not used"
+            raises(p2p.ShoalError, words, parallel(data[:2]).square().mean().backward)
+            break
+        parallel(data[:2]).square().mean().backward() if peer.rank else parallel.skip_step()
+        if peer.rank:
+            optimizer.step()
+            break

@@ -1,0 +1,131 @@
+"""Ordinary scripts with a Dataset, workers and epochs: what they train on, and what happens to who differs."""
+
+import signal
+from collections import Counter
+from collections.abc import Sequence
+
+from p2p.data.ranges import union
+from p2p.data.sampler import Order, Sampler
+from p2p.step.receipts import Receipt, read_receipts
+from tests.live.swarm import Process, Swarm, name
+
+NUM_SAMPLES, GLOBAL_BATCH = 90, 8
+
+TRAIN = """
+import sys
+import torch
+import p2p
+from torch import nn
+from torch.utils.data import Dataset
+
+class Lines(Dataset):
+    def __init__(self, size):
+        self.size = size
+    def __len__(self):
+        return self.size
+    def __getitem__(self, i):
+        return {"x": torch.full((3,), float(i)), "index": i}
+
+given = dict(word.split("=") for word in sys.argv[1:])
+def number(key, default):
+    return int(given.get(key, default))
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    parallel = p2p.DataParallel(peer, model, optimizer)
+    loader = peer.loader(Lines(number("size", 90)), global_batch=number("batch", 8), epochs=number("epochs", 3),
+                         seed=number("seed", 0), num_workers=number("workers", 1))
+    valid = peer.loader(Lines(30), global_batch=12)
+    for epoch in loader.epochs() if "joins" in given else range(number("epochs", 3)):
+        if "joins" not in given:
+            assert loader.epoch == epoch
+        steps = 0
+        for batch in loader:
+            assert (batch["x"][:, 0].long() == batch["index"]).all()
+            optimizer.zero_grad()
+            parallel(batch["x"]).mean().backward()
+            optimizer.step()
+            steps += 1
+            print("step", peer.done, peer.world_size)
+            if peer.done == number("wait", -1):
+                sys.stdin.readline()
+        print("epoch", epoch, steps)
+        found, number_of = 0.0, 0
+        for batch in valid.evaluate():
+            found, number_of = found + batch["index"].sum().item(), number_of + len(batch["index"])
+        assert peer.combine({"mean": found / number_of}, samples=number_of) == ({"mean": 14.5}, 30)
+        if epoch > 0 and peer.world_size == number("until", -1):  # the same on all, as they committed it
+            break
+    else:
+        assert list(loader) == [] or "joins" in given
+    print("end")
+"""
+
+
+def check(swarm: Swarm, peers: Sequence[Process]) -> list[Receipt]:
+    """Everybody who has a receipt has the same; each sample counts once in each epoch."""
+    known: dict[int, Receipt] = {}
+    for peer in peers:
+        for receipt in read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl"):
+            assert known.setdefault(receipt.step, receipt) == receipt
+    receipts = [known[step] for step in sorted(known)]
+    assert [receipt.step for receipt in receipts] == list(range(len(receipts)))
+    order = Order(Sampler(NUM_SAMPLES, GLOBAL_BATCH, epochs=len(receipts)))
+    counted = [union(part for each in receipt.contributions for part in each.samples) for receipt in receipts[1:]]
+    num_epochs = max(first for ranges in counted for first, _ in ranges) // NUM_SAMPLES + 1
+    used = Counter((ranges[0][0] // NUM_SAMPLES, i) for ranges in counted for i in order.indices(ranges) if ranges)
+    assert used == dict.fromkeys(((epoch, i) for epoch in range(num_epochs) for i in range(NUM_SAMPLES)), 1)
+    assert {receipt.loader for receipt in receipts if receipt.num_samples} == {0}
+    return receipts
+
+
+def test_the_ordinary_loop_over_epochs_trains_all_of_them(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, TRAIN)
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    for peer in peers:
+        assert [line for line in peer.stdout if line.startswith("epoch")] == [f"epoch {epoch} 12" for epoch in range(3)]
+        assert "epochs of this loader are over" in "\n".join(peer.stderr)
+        assert "step 36 2" in peer.stdout, "evaluations are no steps of training"
+    assert len(check(swarm, peers)) == 1 + 3 * (12 + 2)
+
+
+def test_each_sample_counts_once_an_epoch_through_a_kill_and_a_join(swarm: Swarm) -> None:
+    words = "epochs=100000", "until=3"
+    first = swarm.start(TRAIN, "wait=20", *words, min_peers=3)
+    peers = [first, *(swarm.start(TRAIN, *words, min_peers=3) for _ in range(2))]
+    peers[2].expect_line(r"step 5 3")
+    peers[2].kill()
+    first.expect_line(r"step \d+ 2")
+    joiner = swarm.start(TRAIN, "joins=1", *words)
+    joiner.expect("here")
+    first.expect_line(r"step 20 \d")
+    first.tell("go on")
+    assert [peer.end() for peer in (*peers[:2], joiner)] == [0, 0, 0], joiner.report()
+    receipts = check(swarm, [*peers, joiner])
+    assert {len(receipt.contributions) for receipt in receipts} == {2, 3}
+    assert name(joiner) in {each.peer_id for receipt in receipts for each in receipt.contributions if each.num_samples}
+
+
+def test_founders_whose_data_differ_are_told_both_values_before_anything_is_summed(swarm: Swarm) -> None:
+    peers = [swarm.start(TRAIN, word, min_peers=2) for word in ("batch=8", "batch=4")]
+    for peer in peers:
+        assert peer.end() == 1
+        error = "\n".join(peer.stderr)
+        assert "a training step on 90 samples" in error and "global_batch=8" in error and "global_batch=4" in error
+    assert not any("step" in line for peer in peers for line in peer.stdout)
+
+
+def test_a_joiner_whose_data_differ_is_refused_alone_with_both_values(swarm: Swarm) -> None:
+    member = swarm.start(TRAIN, "epochs=100000")
+    member.expect("step 5")
+    joiner = swarm.start(TRAIN, "epochs=100000", "size=60", "joins=1")
+    assert joiner.end() == 1
+    error = "\n".join(joiner.stderr)
+    assert "shoal: loader 0 of this script is not the swarm's: 60 samples" in error and "90 samples" in error
+    member.expect_line(r"step \d+ 1", after=member.stdout[-1])
+    member.send_signal(signal.SIGTERM)
+    assert member.end() == 128 + signal.SIGTERM

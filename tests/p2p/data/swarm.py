@@ -1,0 +1,115 @@
+"""Scripts with loaders, in lockstep, without a peer: what one of them commits, all do."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from collectives import Array
+from p2p.data.loader import Loader, Script
+from p2p.data.share import Share
+from p2p.step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, Contribution, Receipt
+
+HANG_S: Final = 20.0
+
+
+def receipt(step: int, parts: Sequence[tuple[str, tuple[int, int, int]]]) -> Receipt:
+    """Of members by name, with what they say of their samples; as `write_receipt` makes it."""
+    contributions = [
+        Contribution(name, 1, ((start, number),) if start != UNKNOWN_SAMPLE else (), number, weight)
+        for name, (start, number, weight) in parts
+    ]
+    return Receipt(
+        lineage="",
+        view_number=1,
+        step=step,
+        contributions=tuple(contributions),
+        algorithms=("",),
+        digest="",
+        state_digest="",
+    )
+
+
+class Lockstep:
+    """Members by name, each with the same loaders.
+
+    Attributes:
+        shares: of the members, by name.
+        meeting: where they gather.
+        done: the last committed step.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.done = -1
+        self.meeting = Meeting(self)
+        self.shares = {name: Share() for name in names}
+        self.commit()
+
+    def loader(self, name: str, dataset: Any, **settings: Any) -> Loader:
+        """That of one member's script."""
+        script = Script(name, self.shares[name], lambda: None, lambda: self.done, partial(self.meeting.gather, name))
+        given = {"epochs": 1, "seed": 0, "shuffle": True, "drop_last": False} | settings
+        options = given.pop("options", {})
+        return Loader(script, dataset, max_local_batch=given.pop("max_local_batch", None), options=options, **given)
+
+    def loaders(self, dataset: Any, **settings: Any) -> dict[str, Loader]:
+        return {name: self.loader(name, dataset, **settings) for name in self.shares}
+
+    def commit(self, dying: str = "") -> Receipt:
+        """One step of all members but those who die in it."""
+        self.done += 1
+        rows = [(name, share.counts if self.done else NO_SAMPLES) for name, share in self.shares.items()]
+        told = receipt(self.done, [row for row in rows if row[0] not in dying])
+        self.shares = {name: share for name, share in self.shares.items() if name not in dying}
+        counted = [share.count(told) for share in self.shares.values()]
+        assert all(each == counted[0] for each in counted)
+        for share in self.shares.values():
+            share.spend()
+        return counted[0]
+
+    def train(self, loaders: Mapping[str, Loader], dying: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
+        """One epoch of all members, some of whom die: in each step, what was counted of whose batch."""
+        running = {name: iter(loaders[name]) for name in self.shares}
+        steps: list[dict[str, Any]] = []
+        while True:
+            batches: dict[str, Any] = {name: next(running[name], None) for name in self.shares}
+            if all(batch is None for batch in batches.values()):
+                return steps
+            assert all(batch is not None for batch in batches.values()), "all end after the same step"
+            made = self.commit((dying or {}).get(self.done + 1, ""))
+            numbers = {each.peer_id: each.num_samples for each in made.contributions}
+            steps.append({name: batches[name][:number] for name, number in numbers.items()})
+
+
+class Meeting:
+    """Members in threads of their own, who wait for each other in `gather`."""
+
+    def __init__(self, swarm: Lockstep) -> None:
+        self._swarm = swarm
+        self._rows: dict[str, Array] = {}
+        self._results: list[Array] = []
+        self._changed = threading.Condition()
+
+    def gather(self, name: str, row: Array, label: str) -> Array:
+        """The rows of all who are left, in their order."""
+        with self._changed:
+            self._rows[name] = row
+            turn = len(self._results)
+            self._meet()
+            assert self._changed.wait_for(lambda: len(self._results) > turn, timeout=HANG_S)
+            return self._results[turn]
+
+    def die(self, name: str) -> None:
+        with self._changed:
+            del self._swarm.shares[name]
+            self._meet()
+
+    def _meet(self) -> None:
+        names = list(self._swarm.shares)
+        if names and set(names) <= set(self._rows):
+            self._results.append(np.stack([self._rows[name] for name in names]))
+            self._rows = {}
+            self._swarm.commit()
+            self._changed.notify_all()

@@ -1,0 +1,343 @@
+import os
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
+
+from p2p.data.loader import Loader
+from p2p.errors import ShoalError
+from tests.p2p.data.swarm import Lockstep
+
+Sample = dict[str, int]
+
+
+class Squares(Dataset[Sample]):
+    """Samples that are dicts, one by one."""
+
+    def __init__(self, size: int = 20) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Sample:
+        return {"index": index, "square": index**2, "pid": os.getpid()}
+
+
+class InOneGo(Squares):
+    """Samples that are fetched batch by batch."""
+
+    def __getitems__(self, indices: list[int]) -> list[Sample]:
+        return [{**self[index], "of": len(indices)} for index in indices]
+
+
+LISTS: dict[str, Any] = {"collate_fn": list}
+"""Batches are lists of samples."""
+
+
+def indices(steps: list[dict[str, list[Sample]]]) -> list[int]:
+    return [sample["index"] for step in steps for batch in step.values() for sample in batch]
+
+
+DATASETS: dict[str, Any] = {
+    "range": range(20),
+    "list": list(range(20)),
+    "array": np.arange(20),
+    "tensor": torch.arange(20),
+    "subset": Subset(range(40), range(20)),  # type: ignore[arg-type]
+    "split": random_split(range(20), [20])[0],  # type: ignore[arg-type]
+    "tensors": TensorDataset(torch.arange(20)),
+}
+
+
+@pytest.mark.parametrize("kind", DATASETS)
+def test_an_epoch_has_each_sample_once_whatever_the_dataset(kind: str) -> None:
+    swarm = Lockstep("a", "b")
+    loaders = swarm.loaders(DATASETS[kind], global_batch=6, epochs=2, options=LISTS)
+    for epoch in range(2):
+        assert (loaders["a"].epoch, len(loaders["a"])) == (epoch, 4)
+        steps = swarm.train(loaders)
+        samples = [sample for step in steps for batch in step.values() for sample in batch]
+        assert sorted(int(np.asarray(each).item()) for each in np.ravel(samples)) == list(range(20))
+        assert [sum(map(len, step.values())) for step in steps] == [6, 6, 6, 2]
+    assert swarm.train(loaders) == [] and loaders["a"].epoch == 2
+
+
+@pytest.mark.parametrize("kind", [Squares, InOneGo])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_each_sample_counts_once_an_epoch_although_members_die(num_workers: int, kind: type[Squares]) -> None:
+    swarm = Lockstep("a", "b", "c")
+    options = {"num_workers": num_workers, "collate_fn": list}
+    loaders = swarm.loaders(kind(), global_batch=6, epochs=3, options=options)
+    for _ in range(3):
+        steps = swarm.train(loaders, {2: "b", 6: "c"})
+        assert Counter(indices(steps)) == dict.fromkeys(range(20), 1)
+        for sample in (sample for step in steps for batch in step.values() for sample in batch):
+            assert sample["square"] == sample["index"] ** 2
+            assert (sample["pid"] == os.getpid()) == (num_workers == 0)
+    assert list(swarm.shares) == ["a"] and loaders["a"].epoch == 3
+
+
+def test_workers_stay_from_epoch_to_epoch_and_load_ahead() -> None:
+    swarm = Lockstep("a")
+    loaders = swarm.loaders(Squares(), global_batch=5, epochs=3, options={"num_workers": 2, "collate_fn": list})
+    steps = [step for _ in range(3) for step in swarm.train(loaders)]
+    assert len({sample["pid"] for step in steps for sample in step["a"]}) == 2
+
+
+def test_workers_begin_again_when_the_last_step_of_all_leaves_something() -> None:
+    swarm = Lockstep("a", "b")
+    loaders = swarm.loaders(Squares(8), global_batch=8, options={"num_workers": 1, "collate_fn": list})
+    assert sorted(indices(swarm.train(loaders, {1: "b"}))) == list(range(8))
+
+
+def test_a_larger_part_comes_in_micro_batches_of_about_equal_size() -> None:
+    swarm = Lockstep("a", "b")
+    loader = swarm.loader("a", range(24), global_batch=12, max_local_batch=4, shuffle=False, options=LISTS)
+    swarm.loader("b", range(24), global_batch=12, shuffle=False)
+    share, seen = swarm.shares["a"], []
+    for batch in loader:
+        seen.append((batch, share.fraction, share.is_last))
+        share.is_used = True
+        if share.is_last:
+            break
+    assert seen == [([0, 1, 2], 0.5, False), ([3, 4, 5], 0.5, True)]
+    assert (share.is_last, share.fraction) == (True, 1.0), "the loop is over"
+
+
+def test_a_single_sample_is_given_twice_and_counts_once() -> None:
+    swarm = Lockstep("a")
+    loader = swarm.loader("a", range(1), global_batch=1, options=LISTS)
+    batches = iter(loader)
+    assert next(batches) == [0, 0] and swarm.shares["a"].counts == (0, 1, 1)
+
+
+def test_who_is_not_on_the_last_receipt_is_given_samples_that_do_not_count() -> None:
+    swarm = Lockstep("a", "b")
+    swarm.shares["joiner"] = joiner = type(swarm.shares["a"])()
+    joiner.load(swarm.shares["a"].pack())
+    batches = iter(swarm.loader("joiner", range(24), global_batch=12, shuffle=False, options=LISTS))
+    assert next(batches) == [0, 1] and joiner.counts == (-1, 0, 0)
+
+
+def test_a_joiner_enters_the_epoch_of_the_swarm_and_is_told_how_to_write_its_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    swarm = Lockstep("a")
+    loaders = swarm.loaders(range(20), global_batch=10, epochs=3)
+    swarm.train(loaders)
+    swarm.shares["joiner"] = type(swarm.shares["a"])()
+    swarm.shares["joiner"].load(swarm.shares["a"].pack())
+    loaders["joiner"] = joined = swarm.loader("joiner", range(20), global_batch=10, epochs=3)
+    assert joined.epoch == 1 and caplog.text == ""
+    swarm.train(loaders)
+    assert "begins in epoch 1, where the swarm is" in caplog.text and "loader.epochs()" in caplog.text
+    caplog.clear()
+    assert len(swarm.train(loaders)) == 2 and swarm.train(loaders) == []
+    assert caplog.text.count("all 3 epochs of this loader are over, so this loop is empty") == 1, "the founder's"
+
+
+def test_the_epochs_that_are_left_are_the_swarms() -> None:
+    swarm = Lockstep("a")
+    loader = swarm.loader("a", range(20), global_batch=10, epochs=3)
+    seen = []
+    for epoch in loader.epochs():
+        for _ in loader:
+            seen.append(epoch)
+            swarm.commit()
+    assert seen == [0, 0, 1, 1, 2, 2] and list(loader.epochs()) == []
+
+
+def test_a_state_of_another_epoch_ends_no_loop() -> None:
+    swarm, ahead = Lockstep("a"), Lockstep("a")
+    loader, theirs = (each.loader("a", range(20), global_batch=10, epochs=3) for each in (swarm, ahead))
+    ahead.train({"a": theirs})
+    batches = iter(loader)
+    next(batches)
+    swarm.shares["a"].void()
+    swarm.shares["a"].load(ahead.shares["a"].pack())
+    swarm.commit()
+    assert next(batches) is not None and loader.epoch == 1
+
+
+def test_an_epoch_that_is_left_early_goes_on_in_the_next_loop_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    swarm = Lockstep("a")
+    loader = swarm.loader("a", range(20), global_batch=5, epochs=2, options=LISTS)
+    used = []
+    for batch in loader:
+        used += batch
+        swarm.commit()
+        break
+    assert caplog.text == ""
+    for batch in loader:
+        used += batch
+        swarm.commit()
+    assert sorted(used) == list(range(20)) and loader.epoch == 1
+    assert "the loop over epoch 0 was left early" in caplog.text and "end_epoch" in caplog.text
+
+
+def test_an_epoch_can_be_ended_early_once() -> None:
+    swarm = Lockstep("a")
+    loader = swarm.loader("a", range(20), global_batch=5, epochs=3)
+    for _ in loader:
+        swarm.commit()
+        break
+    loader.end_epoch()
+    loader.end_epoch()
+    assert loader.epoch == 1
+    for epoch in loader.epochs():
+        next(iter(loader))
+        assert epoch < 3, "a loop over epochs in which nothing is trained on ends"
+
+
+def test_batches_that_no_step_counts_are_refused() -> None:
+    swarm = Lockstep("a")
+    first, second = (swarm.loader("a", range(20), global_batch=5, seed=seed) for seed in (0, 1))
+    batches = iter(first)
+    next(batches)
+    with pytest.raises(ShoalError, match="no step was committed between two batches"):
+        next(batches)
+    batches = iter(first)
+    others = iter(second)
+    next(batches), next(others)
+    swarm.commit()
+    with pytest.raises(ShoalError, match="a step counts the samples of one loader"):
+        next(batches)
+    batches = iter(swarm.loader("a", range(20), global_batch=8, max_local_batch=2))
+    next(batches)
+    with pytest.raises(ShoalError, match="a micro-batch had no backward pass"):
+        next(batches)
+
+
+def test_two_loaders_do_not_share_a_position() -> None:
+    swarm = Lockstep("a")
+    train = swarm.loader("a", range(20), global_batch=5)
+    valid = swarm.loader("a", range(8), global_batch=4)
+    assert len(swarm.train({"a": train})) == 4 and len(swarm.train({"a": valid})) == 2
+    assert (train.epoch, valid.epoch) == (1, 1)
+
+
+class Broken(Squares):
+    """One sample cannot be read."""
+
+    def __getitem__(self, index: int) -> Sample:
+        if index == 13:
+            raise OSError("disk of sample 13")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_the_dataset_raises_comes_out_of_the_loop_and_a_wrong_forecast_raises_nothing(num_workers: int) -> None:
+    swarm = Lockstep("a", "b")
+    options = {"num_workers": num_workers, "collate_fn": list}
+    loaders = swarm.loaders(Broken(), global_batch=8, shuffle=False, options=options)
+    batches = {name: iter(loader) for name, loader in loaders.items()}
+    for batch in batches.values():
+        next(batch)
+    swarm.commit()
+    assert [sample["index"] for sample in next(batches["a"])] == [8, 9, 10, 11]
+    with pytest.raises(OSError, match="disk of sample 13") as caught:
+        next(batches["b"])
+    caught.value.with_traceback(None)  # it holds the workers, which a collector would wait for
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 1
+
+
+@pytest.mark.parametrize(
+    ("dataset", "settings", "error", "why"),
+    [
+        (Endless(), {}, TypeError, "map-style"),
+        (iter([1]), {}, TypeError, "map-style"),
+        (DataLoader(Squares()), {}, TypeError, "pass its dataset"),
+        ((torch.zeros(8), torch.zeros(8)), {}, TypeError, r"TensorDataset\(\*arrays\)"),
+        ([], {}, ValueError, "list has no samples"),
+        (range(8), {"global_batch": 0}, ValueError, "global_batch must be at least 1, is 0"),
+        (range(8), {"epochs": 0}, ValueError, "epochs must be at least 1, is 0"),
+        (range(8), {"max_local_batch": 0}, ValueError, "max_local_batch must be at least 1, is 0"),
+        (range(8), {"drop_last": True, "global_batch": 9}, ValueError, "8 samples and no whole batch of 9"),
+        (range(8), {"options": {"batch_size": 4}}, TypeError, "global_batch says how many"),
+        (range(8), {"options": {"sampler": range(8)}}, TypeError, "follow from the receipts"),
+        (range(8), {"options": {"workers": 4}}, TypeError, "workers"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(dataset: Any, settings: dict[str, Any], error: type, why: str) -> None:
+    with pytest.raises(error, match=why):
+        Lockstep("a").loader("a", dataset, **{"global_batch": 4, **settings})
+
+
+def test_settings_and_data_that_differ_are_told_apart_before_anything_is_summed() -> None:
+    data = torch.arange(20.0)
+    settings: dict[str, Any] = {"global_batch": 4}
+    others = [
+        (data, {"global_batch": 5}),
+        (data, {"global_batch": 4, "epochs": 2}),
+        (data, {"global_batch": 4, "seed": 1}),
+        (data, {"global_batch": 4, "shuffle": False}),
+        (data, {"global_batch": 4, "drop_last": True}),
+        (data[:19], settings),
+        (data + 1, settings),
+        (data.double(), settings),
+        (TensorDataset(data), settings),
+        (data.tolist(), settings),
+        (Subset(data, range(20)), settings),  # type: ignore[arg-type]
+        (Subset(data, range(19, -1, -1)), settings),  # type: ignore[arg-type]
+        (Squares(20), settings),
+    ]
+    described = []
+    for dataset, each in [(data, settings), *others]:
+        swarm = Lockstep("a")
+        batches = iter(swarm.loader("a", dataset, **each))
+        next(batches)
+        described.append(swarm.shares["a"].operation().describe())
+    assert len(set(described)) == len(described), described
+    assert described[0].startswith("a training step on 20 samples (Tensor ")
+    assert "global_batch=4" in described[0] and "epochs=1, seed=0, shuffle=True, drop_last=False" in described[0]
+
+
+# Evaluation.
+
+
+def evaluate(swarm: Lockstep, name: str, loader: Loader, dies_after: int | None) -> list[int]:
+    """What one member evaluates, until it dies after so many batches."""
+    used: list[int] = []
+    for number, batch in enumerate(loader.evaluate()):
+        if number == dies_after:
+            swarm.meeting.die(name)
+            return used
+        used += batch
+    return used
+
+
+@pytest.mark.parametrize("dies_after", [None, 0, 1])
+def test_an_evaluation_has_each_sample_at_one_of_the_members_who_are_left(dies_after: int | None) -> None:
+    swarm = Lockstep("a", "b", "c")
+    loaders = swarm.loaders(range(31), global_batch=9, options=LISTS)
+    with ThreadPoolExecutor(3) as pool:
+        parts = [
+            pool.submit(evaluate, swarm, name, loader, dies_after if name == "b" else None)
+            for name, loader in loaders.items()
+        ]
+        a, b, c = (part.result() for part in parts)
+    assert len(b) == {None: 10, 0: 0, 1: 3}[dies_after]
+    assert sorted(a + c if dies_after is not None else a + b + c) == list(range(31))
+    assert all(loader.epoch == 0 for loader in loaders.values()), "nothing is used up"
+
+
+def test_an_observer_evaluates_two_samples_that_do_not_count() -> None:
+    swarm = Lockstep("a")
+    joiner = swarm.loader("a", range(8), global_batch=8, options=LISTS)
+    swarm.shares["a"].contributors = ("somebody",)
+    batches = joiner.evaluate()
+    assert next(batches) == [0, 1] and swarm.shares["a"].only_looks_on
+    batches.close()
+    for _ in joiner:
+        assert not swarm.shares["a"].only_looks_on
+        break

@@ -1,0 +1,186 @@
+import pytest
+
+from p2p.data.sampler import Sampler, SamplerState, Slice
+from p2p.data.share import Share, Track
+from p2p.errors import JoinRefused, RemoteProtocolError, ShoalError
+from p2p.step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE
+from tests.p2p.data.swarm import receipt
+
+SAMPLER = Sampler(12, 6)
+
+
+def founded(*names: str) -> Share:
+    share = Share()
+    share.count(receipt(0, [(name, NO_SAMPLES) for name in names]))
+    return share
+
+
+def test_a_script_of_its_own_adds_its_number_in_each_pass() -> None:
+    share = Share()
+    assert share.counts == (UNKNOWN_SAMPLE, 1, 1)
+    share.set_number(3)
+    share.accumulate()
+    share.set_number(4)
+    share.accumulate()
+    assert share.counts == (UNKNOWN_SAMPLE, 11, 11)
+    share.spend()
+    assert share.counts == (UNKNOWN_SAMPLE, 4, 4)
+    with pytest.raises(ValueError, match="at least 0, is -1"):
+        share.set_number(-1)
+
+
+def test_what_is_void_counts_for_nothing_until_the_step_is_committed() -> None:
+    share = Share()
+    share.set_number(3)
+    share.void()
+    assert share.counts == NO_SAMPLES
+    share.spend()
+    assert share.counts == (UNKNOWN_SAMPLE, 3, 3)
+
+
+def test_a_batch_of_a_loader_is_counted_once_and_may_have_another_weight() -> None:
+    share = founded("a", "b")
+    track = share.make(SAMPLER, "twelve")
+    share.hand_out(track, Slice(3, 3))
+    assert share.counts == (3, 3, 3)
+    share.set_number(50)
+    assert share.counts == (3, 3, 50)
+    share.spend()
+    with pytest.raises(ShoalError, match=r"counted already.*no_sync"):
+        _ = share.counts
+    share.take_back(track)
+    assert share.counts == (UNKNOWN_SAMPLE, 50, 50)
+
+
+def test_a_receipt_names_positions_of_the_stream_and_what_is_not_on_it_comes_back() -> None:
+    share = founded("a", "b", "c")
+    track = share.make(SAMPLER, "twelve")
+    share.hand_out(track, Slice(0, 2))
+    counted = share.count(receipt(1, [("a", (0, 2, 2)), ("c", (4, 2, 2))]))
+    assert [each.samples for each in counted.contributions] == [((0, 2),), ((4, 2),)] and counted.loader == 0
+    assert track.state == SamplerState(6, ((2, 2),), 1) and share.contributors == ("a", "c")
+    counted = share.count(receipt(2, [("a", (0, 3, 3)), ("c", (3, 3, 3))]))
+    assert [each.samples for each in counted.contributions] == [((2, 2), (6, 1)), ((7, 3),)]
+
+
+def test_a_step_without_samples_uses_nothing_up() -> None:
+    share = founded("a", "b")
+    track = share.make(SAMPLER, "twelve")
+    share.hand_out(track, Slice(0, 3))
+    told = receipt(1, [("a", (UNKNOWN_SAMPLE, 1, 1)), ("d", (UNKNOWN_SAMPLE, 1, 1))])
+    assert share.count(told) == told and track.state == SamplerState() and share.contributors == ("a", "d")
+
+
+def test_a_second_loader_of_the_same_arguments_does_not_begin_anew_without_a_word() -> None:
+    share = founded("a")
+    share.make(SAMPLER, "twelve")
+    with pytest.raises(ShoalError, match=r"arguments is there already \(twelve\).*before the loop over epochs"):
+        share.make(SAMPLER, "twelve")
+    share.make(Sampler(12, 6, seed=1), "twelve, seed=1")
+
+
+def test_a_joiner_goes_on_where_the_swarm_is_with_each_loader() -> None:
+    share, joiner = founded("a"), Share()
+    track, _ = share.make(SAMPLER, "first"), share.make(SAMPLER, "second")
+    share.hand_out(track, Slice(0, 6))
+    share.count(receipt(1, [("a", (2, 2, 2))]))
+    made = joiner.make(SAMPLER, "first")
+    joiner.load(share.pack())
+    assert made.state == SamplerState(4, ((0, 2),), 1)
+    assert joiner.make(SAMPLER, "second").state == SamplerState() and joiner.contributors == ("a",)
+    assert joiner.num_loads == 1 and joiner.pack() == share.pack()
+
+
+def test_a_joiner_with_other_data_is_refused_with_both_values() -> None:
+    share = founded("a")
+    share.make(SAMPLER, "twelve samples")
+    before, after = Share(), Share()
+    before.make(SAMPLER, "nine samples")
+    with pytest.raises(JoinRefused, match="nine samples here, twelve samples there"):
+        before.load(share.pack())
+    after.load(share.pack())
+    with pytest.raises(JoinRefused, match="nine samples here, twelve samples there"):
+        after.make(SAMPLER, "nine samples")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [None, [], [["a"]], [["a"], 0, [["x", "y", [], 0]]], [["a"], 0, [["x", 0, [1], 0]]], [1, 0, []], [[], "y", []]],
+)
+def test_what_is_no_state_is_refused(wrong: object) -> None:
+    with pytest.raises(RemoteProtocolError, match="which samples are used up"):
+        Share().load(wrong)
+
+
+# Weights that the script says.
+
+
+def batch(share: Share, track: Track, start: int, number: int) -> None:
+    share.hand_out(track, Slice(start, number))
+    share.begin_micro_batch(1.0, is_last=True)
+
+
+def test_a_slice_weighs_what_the_script_says_and_its_samples_are_counted_as_before() -> None:
+    share = founded("a", "b")
+    track = share.make(SAMPLER, "twelve")
+    batch(share, track, 0, 3)
+    assert share.counts == (0, 3, 3)
+    share.set_number(100)
+    assert share.counts == (0, 3, 100)
+    share.accumulate()  # under no_sync
+    share.set_number(20)
+    share.end()
+    assert share.counts == (0, 3, 120) and share.weight == 120 and (share.fraction, share.is_last) == (1.0, True)
+    share.spend()
+    batch(share, track, 6, 3)
+    assert share.counts == (6, 3, 3), "the next one weighs its samples again"
+    share.accumulate()
+    with pytest.raises(ShoalError, match="call it before the first one"):
+        share.set_number(7)
+
+
+def test_micro_batches_are_averaged_by_the_weights_that_the_script_says() -> None:
+    share = founded("a")
+    share.hand_out(share.make(SAMPLER, "twelve"), Slice(0, 6))
+    mean, weights = 0.0, [10, 0, 30]
+    for turn, (value, weight) in enumerate(zip((1.0, 5.0, 2.0), weights, strict=True)):
+        share.begin_micro_batch(1 / 3, is_last=turn == 2)
+        share.set_number(weight)
+        if share.is_last:
+            share.end()
+        else:
+            share.accumulate(is_joined=True)
+        mean = mean * share.keep + value * share.fraction
+    assert mean == pytest.approx((1.0 * 10 + 2.0 * 30) / 40) and share.counts == (0, 6, 40)
+
+
+def test_who_has_no_slice_weighs_nothing_whatever_the_script_says() -> None:
+    share = founded("a")
+    share.hand_out(share.make(SAMPLER, "twelve"), None)
+    share.set_number(50)
+    assert share.counts == NO_SAMPLES
+
+
+def test_samples_that_are_skipped_are_used_up() -> None:
+    share = founded("a")
+    track = share.make(SAMPLER, "twelve")
+    batch(share, track, 0, 6)
+    share.skip()
+    assert share.counts == (0, 6, 0)
+    share.count(receipt(1, [("a", share.counts)]))
+    share.spend()
+    batch(share, track, 0, 6)
+    assert share.counts == (0, 6, 6) and track.state.position == 6
+
+
+def test_a_batch_whose_loop_was_left_may_still_be_trained_on_once() -> None:
+    share = founded("a")
+    track = share.make(SAMPLER, "twelve")
+    batch(share, track, 0, 6)
+    share.take_back(track)
+    assert share.counts == (0, 6, 6)
+    share.spend()
+    share.set_number(4)
+    assert share.counts == (UNKNOWN_SAMPLE, 4, 4), "what comes now is the script's own"
+    share.skip()
+    assert share.counts == NO_SAMPLES

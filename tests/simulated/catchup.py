@@ -1,0 +1,143 @@
+"""What a simulated peer gives to those who have no seat yet, and takes in while it has none itself."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from gossip import Member, Stamp
+from gossip.effects import Feed
+
+if TYPE_CHECKING:
+    from tests.simulation import Simulation
+
+    from .peer import Peer
+
+MOST_FED = 4
+FED_LOST = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A data frame: the state after `step`; `digest` is of the chain up to it, `members` are on its receipt."""
+
+    donor: Member
+    stamp: Stamp
+    step: int
+    digest: bytes
+    state: bytes
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """A data frame: a committed step, for an observer."""
+
+    step: int
+    previous: bytes
+    digest: bytes
+    result: bytes
+    members: tuple[str, ...]
+
+
+class CatchUp:
+    """Donor and observer of one peer. `follows`: it runs its loop while it has no seat."""
+
+    def __init__(self, peer: "Peer", world: "Simulation", rng: Random) -> None:
+        self.follows = False
+        self._peer = peer
+        self._world = world
+        self._rng = rng
+        self._asked: dict[tuple[Member, int], bool] = {}
+        self._num_fed: dict[Member, int] = {}
+        self._fed: dict[tuple[int, bytes], Fed] = {}
+        self._states: dict[tuple[int, bytes], Snapshot] = {}
+
+    # What others are given.
+
+    def install(self) -> None:
+        """Another view: whoever still needs a state asks again."""
+        self._asked = {}
+
+    def ask(self, member: Member, step: int) -> None:
+        self._asked[member, step] = False
+        self.serve()
+
+    def serve(self) -> None:
+        """Give the state to who has asked, once it is that of the step, or of a later one for observers."""
+        peer, training = self._peer, self._peer.training
+        for (member, step), served in self._asked.items():
+            has_seat = peer.view is not None and peer.view.since(member) is not None
+            if not served and (step == peer.done or (step < peer.done and not has_seat)):
+                self._asked[member, step] = True
+                stamp, digest = peer.core.stamp, peer.core.digest
+                snapshot = Snapshot(peer.member, stamp, peer.done, digest, training.state, training.members)
+                self._world.clock.after(self._rng.uniform(0.0, 0.2), peer, "copied", self._give, member, snapshot)
+
+    def _give(self, member: Member, snapshot: Snapshot) -> None:
+        other = self._world.peers[member]
+        self._world.network.send_data(self._peer, other, other.catch_up.take_state, snapshot)
+
+    def feed(self, feed: Feed) -> None:
+        """The queue to each observer is short: what does not fit is dropped, and asked for again."""
+        if self._num_fed.get(feed.member, 0) >= MOST_FED or self._rng.random() < FED_LOST:
+            self._world.invariants.seen["feeds dropped"] += 1
+            return
+        self._num_fed[feed.member] = self._num_fed.get(feed.member, 0) + 1
+        training = self._peer.training
+        fed = Fed(feed.step, feed.previous, feed.digest, training.results[feed.step], training.members)
+        self._world.clock.after(self._rng.uniform(0.0, 0.1), self._peer, "fed", self._feed_on, feed.member, fed)
+
+    def _feed_on(self, member: Member, fed: Fed) -> None:
+        self._num_fed[member] -= 1
+        other = self._world.peers[member]
+        self._world.network.send_data(self._peer, other, other.catch_up.take_fed, fed)
+
+    # What this one is given.
+
+    def take_fed(self, fed: Fed) -> None:
+        if fed.step > self._peer.done:
+            self._fed[fed.step, fed.digest] = fed  # two swarms may feed it
+            self._peer.perform(self._peer.core.fed(fed.step, fed.previous, fed.digest))
+
+    def apply(self, step: int, digest: bytes) -> None:
+        """An observer runs its loop with what it was fed."""
+        delay_s = 0.3 * self._world.compute_s(self._rng)
+        self._world.clock.after(delay_s, self._peer, "applied", self._applied, step, digest)
+
+    def _applied(self, step: int, digest: bytes) -> None:
+        if self._peer.core.due == (step, digest):
+            fed = self._fed[step, digest]
+            self._peer.training.advance(step, fed.result)
+            self._loaded(step, digest, fed.members, "steps applied")
+
+    def take_state(self, snapshot: Snapshot) -> None:
+        """All of it comes at once."""
+        core, step, digest = self._peer.core, snapshot.step, snapshot.digest
+        if not core.seated and core.state_comes(self._peer.now(), snapshot.donor):
+            self._states[step, digest] = snapshot
+            self._peer.perform(core.state_came(step, digest, snapshot.stamp.lineage))
+
+    def load(self, step: int, digest: bytes) -> None:
+        """The script loads it when it next waits: at once, unless it runs its loop meanwhile."""
+        snapshot = self._states.pop((step, digest))
+        if self.follows:
+            delay_s = 0.3 * self._world.compute_s(self._rng)
+            self._world.clock.after(delay_s, self._peer, "loads", self._load, snapshot)
+        else:
+            self._load(snapshot)
+
+    def drop(self, step: int, digest: bytes) -> None:
+        del self._states[step, digest]
+
+    def _load(self, snapshot: Snapshot) -> None:
+        self._peer.training.state = snapshot.state
+        self._loaded(snapshot.step, snapshot.digest, snapshot.members, "states loaded")
+
+    def _loaded(self, step: int, digest: bytes, members: tuple[str, ...], what: str) -> None:
+        peer, checks = self._peer, self._world.invariants
+        self._fed = {key: fed for key, fed in self._fed.items() if key[0] > step}
+        peer.training.members = members
+        peer.training.open_step.loaded(step, members, None)
+        checks.loaded(peer.member, step)
+        checks.seen[what] += 1
+        peer.perform(peer.core.loaded(peer.now(), step, digest))
