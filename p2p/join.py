@@ -91,8 +91,8 @@ def join(
         A peer without a seat. Use it in a `with` block, or call `Peer.leave`.
 
     Raises:
-        ValueError: a number, `policy` or `receipts_full` is out of range; or no `swarm` is given, and no script is there
-            to name it by.
+        ValueError: a number, `policy` or `receipts_full` is out of range; or no `swarm` is given, and there is no
+            script to name it by.
         RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
         NetworkError: an address cannot be used.
         SecurityError: there is no key that keeps strangers out.

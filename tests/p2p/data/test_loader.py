@@ -337,7 +337,6 @@ def test_an_observer_evaluates_two_samples_that_do_not_count() -> None:
     swarm.shares["a"].contributors = ("somebody",)
     batches = joiner.evaluate()
     assert next(batches) == [0, 1] and swarm.shares["a"].only_looks_on
-    batches.close()
     for _ in joiner:
         assert not swarm.shares["a"].only_looks_on
         break
