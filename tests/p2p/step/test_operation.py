@@ -23,7 +23,7 @@ from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, othe
         (AllGather(), "all_gather"),
         (AllGather(is_counts=True), "a training step"),
         (AllGather(is_counts=True, label="60 samples"), "a training step on 60 samples"),
-        (AllGather(label="means of loss"), "means of loss of float32 [4] by one-shot"),
+        (AllGather(label="means of loss"), "means of loss"),
     ],
 )
 def test_a_collective_has_a_name(collective: Collective, name: str) -> None:
