@@ -89,7 +89,7 @@ class Share:
             self._tracks.append(Track(description, None, SamplerState()))
         track = self._tracks[self._num_made]
         _compare(self._num_made, description, track.description)
-        track.sampler = sampler
+        track.sampler, track.state = sampler, sampler.settle(track.state)
         self._num_made += 1
         return track
 
@@ -249,9 +249,11 @@ class Share:
         for index, (description, state) in enumerate(states):
             if index == len(self._tracks):
                 self._tracks.append(Track(description, None, state))
-            if index < self._num_made:
-                _compare(index, self._tracks[index].description, description)
-            self._tracks[index].description, self._tracks[index].state = description, state
+            track = self._tracks[index]
+            if track.sampler is not None:
+                _compare(index, track.description, description)
+                state = track.sampler.settle(state)  # a call of the members says where they are after that
+            track.description, track.state = description, state
         self.num_loads += 1
 
 
