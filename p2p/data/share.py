@@ -29,12 +29,14 @@ class Track:
         sampler: None until this peer's script has made the loader.
         state: after the last committed step.
         is_spent: the last batch that was handed out of it is on a receipt.
+        is_left: the script asks for no more batches of it.
     """
 
     description: str
     sampler: Sampler | None
     state: SamplerState
     is_spent: bool = True
+    is_left: bool = False
 
 
 class Share:
@@ -64,7 +66,6 @@ class Share:
         self._num_made = 0
         self._current: Track | None = None
         self._slice: Slice | None = None
-        self._is_left = False
         self._number = 1
         self._accumulated = self._joined = 0
         self._is_weighed = self._is_skipped = False
@@ -102,7 +103,7 @@ class Share:
     def hand_out(self, track: Track, part: Slice | None) -> None:
         """The script is given a batch of this loader, which adds `part` to the open step."""
         self._current, self._slice, track.is_spent = track, part, False
-        self._is_left = self._is_weighed = self.only_looks_on = False
+        track.is_left = self._is_weighed = self.only_looks_on = False
         self._accumulated = self._joined = 0
 
     def begin_micro_batch(self, fraction: float, *, is_last: bool) -> None:
@@ -112,11 +113,11 @@ class Share:
     def take_back(self, track: Track) -> None:
         """The script asks for no more batches of this loader, and may still train on the last one."""
         if self._current is track:
-            self.fraction, self.keep, self.is_last, self._is_left = 1.0, 1.0, True, True
+            self.fraction, self.keep, self.is_last, track.is_left = 1.0, 1.0, True, True
             self._forget()
 
     def _forget(self) -> None:
-        if self._is_left and self._current is not None and self._current.is_spent:
+        if self._current is not None and self._current.is_left and self._current.is_spent:
             self._current = self._slice = None  # what comes now is the script's own
 
     # What is added to the open step.
