@@ -23,6 +23,7 @@ from bench.calls_peer import ALL_REDUCE, DEATH
 from p2p.benchmark.machine import commit, machine
 from p2p.launch.config import LaunchConfig
 from p2p.launch.launcher import Launcher
+from p2p.launch.target import Target
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -56,7 +57,13 @@ def run(num_peers: int, what: str, num_rounds: int) -> list[dict[str, int]]:
     with tempfile.TemporaryDirectory(prefix="shoal-") as name:
         script = ROOT / "bench" / "calls_peer.py"
         arguments = name, what, str(num_rounds)
-        config = LaunchConfig(script=script, args=arguments, num_peers=num_peers, swarm="calls", home=Path(name))
+        config = LaunchConfig(
+            target=Target.script(script, arguments),
+            num_peers=num_peers,
+            swarm="calls",
+            home=Path(name),
+            verbosity=-1,
+        )
         environ = {**os.environ, "PYTHONPATH": str(ROOT)}
         Launcher(config, environ=environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno()).run()
         written = [json.loads(path.read_text()) for path in Path(name).glob("*.json")]

@@ -23,6 +23,7 @@ from bench.gpt_step_peer import ALONE, WAYS
 from p2p.benchmark.machine import commit, machine
 from p2p.launch.config import LaunchConfig
 from p2p.launch.launcher import Launcher
+from p2p.launch.target import Target
 
 ROOT: Final = Path(__file__).parents[1]
 TOLERANCE: Final = 1e-4
@@ -35,10 +36,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="shoal-") as name:
         folder = Path(name)
         config = LaunchConfig(
-            script=ROOT / "bench" / "gpt_step_peer.py",
-            args=(name, str(options.rounds), str(options.steps), str(options.batch)),
+            target=Target.script(
+                ROOT / "bench" / "gpt_step_peer.py", (name, str(options.rounds), str(options.steps), str(options.batch))
+            ),
             num_peers=options.peers,
             swarm="gpt-step",
+            verbosity=-1,
             home=folder,
         )
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -7,7 +7,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,6 +20,7 @@ from bench.trace import Trace
 from bench.zygote import ONE_THREAD, ROOT, Child, Zygote
 from p2p.launch.children import die_with_parent, kill_session
 from p2p.launch.config import LaunchConfig, peer_environment
+from p2p.launch.target import Target
 from p2p.step.receipts import Receipt, parse_receipt, read_moments, read_receipts
 
 POLL_S: Final = 0.05
@@ -71,8 +71,7 @@ class Swarm:
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))
         self.receipts = self.folder / "receipts"
         self.config = LaunchConfig(
-            script=script,
-            args=arguments,
+            target=Target.script(script, arguments),
             num_peers=num_peers,
             swarm=f"bench-{secrets.token_hex(4)}",
             home=self.folder,
@@ -228,9 +227,10 @@ class Swarm:
         with open(sink, "wb") as stdout, log.open("wb") as stderr:
             if self._zygote is not None:
                 outputs = stdout.fileno(), stderr.fileno()
-                return self._zygote.start(self.config.script, self.config.args, environ, *outputs), open(source), log
+                _, script, *arguments = self.config.target.command
+                return self._zygote.start(Path(script), arguments, environ, *outputs), open(source), log
             process = subprocess.Popen(
-                [sys.executable, str(self.config.script), *self.config.args],
+                self.config.target.command,
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,

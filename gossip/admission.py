@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from .messages import NOTHING_DONE, Join
+from .messages import Join
+from .progress import NOTHING_DONE
 from .view import Member, View
 
 

@@ -11,19 +11,17 @@ Invariants: what one member has committed, every seated member of its view has f
 it from the same step and digest; what READY says of a seated member is fixed when the view is installed; what is void
 is committed nowhere.
 
-Knows names and step numbers, not tensors. Leaves out: what makes the members start a step over (reports.py), and how an
-observer gets its steps (following.py).
+Knows names and step numbers, not tensors. Leaves out: what makes the members start a step over (reports.py), and how a
+peer without a seat gets what it lacks (observing.py).
 """
 
 from dataclasses import replace
 from enum import Enum, auto
-from functools import reduce
 from hashlib import blake2b
 
 from .effects import (
     Aborted,
     Activated,
-    AskForState,
     Committed,
     Diverged,
     Effect,
@@ -33,27 +31,14 @@ from .effects import (
     Removed,
     Send,
 )
-from .levels import chain, common_level, difference, has_finished, outvoted, without_void
-from .messages import (
-    NOT_CALLED,
-    NOTHING_DONE,
-    Abort,
-    Beat,
-    Cause,
-    Finish,
-    GivenUp,
-    Leave,
-    Progress,
-    Ready,
-    graver,
-)
+from .given_up import Cause, GivenUp, GivingUp, latest_view
+from .levels import chain, common_level, difference, has_finished, outvoted, recency, without_void
+from .messages import Leave
+from .progress import NOT_CALLED, NOTHING_DONE, Abort, Beat, Finish, Progress, Ready
 from .view import Member, View
 
 LAST_STEP = 2**62
 """No run is as long; and numbers travel in 64 bits."""
-
-LONGEST_REASON = 1_000
-"""Characters of the reason for which a step is given up: it travels."""
 
 
 class Phase(Enum):
@@ -72,8 +57,6 @@ class StepMachine:
         self.phase = Phase.JOINING
         self.view: View | None = None
         self.seated = False
-        self.follows = False
-        self.feeder: Member | None = None
         self.done = NOTHING_DONE
         self.digest = b""
         self.previous = b""
@@ -82,14 +65,17 @@ class StepMachine:
         self._finish_view: View | None = None
         self._is_void = False
         self._outvoted: frozenset[Member] = frozenset()
-        self.given_up: GivenUp | None = None
-        self._told_of = 0
-        self._is_handed_out = False
+        self._giving_up = GivingUp()
         self._ready: dict[Member, Ready] = {}
         self._progress: dict[Member, Progress] = {}
         self._target: tuple[int, bytes] | None = None
         self.reads: set[Member] = set()
         self._maps_all = False
+
+    @property
+    def given_up(self) -> GivenUp | None:
+        """What this member says of a step that is given up."""
+        return self._giving_up.known
 
     # Views and their barrier.
 
@@ -108,9 +94,9 @@ class StepMachine:
 
     def install(self, view: View) -> list[Effect]:
         """End the view before and say READY for this one."""
-        if self._is_handed_out and self.view is not None and self.view.members != view.members:
+        if self._giving_up.is_in_use and self.view is not None and self.view.members != view.members:
             reason = "results of it were in use before its commit, and members have come or gone"
-            self._give_up(Cause.IN_USE, reason)  # by the same members a step is done over with the same results
+            self._giving_up.give_up(self.done + 1, self.view.number, Cause.IN_USE, reason)  # others have other results
         self.view, self.phase = view, Phase.INSTALLING
         self.finish, self._is_void = None if self._is_void else self.finish, False
         self._outvoted = frozenset()
@@ -164,7 +150,7 @@ class StepMachine:
                 return self._try_barrier()
             case Progress():
                 known = self._progress.get(source)
-                if known is None or _recency(known) <= _recency(body):  # a beat may be older than what overtook it
+                if known is None or recency(known) <= recency(body):  # a beat may be older than what overtook it
                     self._progress[source] = body
                 return [*self._compare_ends(source, body), *self._try_commit()]
         return [*self.receive(source, body.ready), *self.receive(source, body.progress)]
@@ -183,13 +169,11 @@ class StepMachine:
             self._target = done, digest
             if self.seated:
                 effects += self._settle(done, digest)
-            elif not self.follows or self.feeder not in self.view.members:  # else what is fed may be on its way
-                effects += self.query()
             effects += self._abort(done + 1, given_up)
         joiners = [ready for ready in self._ready.values() if not ready.seated]
         if all((ready.done, ready.digest) == self._target for ready in joiners):
             self.phase, self.seated = Phase.ACTIVE, True
-            self._keep_open()
+            self._giving_up.keep_of(self.done + 1)
             maps_all = all(ready.maps_all for ready in self._ready.values())
             effects.append(Activated(self.view, self.done, maps_all))
         return effects
@@ -213,42 +197,25 @@ class StepMachine:
         """
         assert self.view is not None
         last = self.done + 2 if self.seated else LAST_STEP  # others may have committed the open step already
-        if given_up is not None and self.done < given_up.step <= last and _latest(given_up) <= self.view.number:
-            self.given_up = graver(self.given_up, given_up)
+        if given_up is not None and self.done < given_up.step <= last and latest_view(given_up) <= self.view.number:
+            self._giving_up.hear(given_up)
 
     def give_up(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> None:
         """This member does not finish `step`; the caller sees to another view. `is_told`: its script knows."""
         assert self.view is not None and self.seated and step == self.done + 1 and self.finish is None
-        self._give_up(cause, reason)
+        self._giving_up.give_up(step, self.view.number, cause, reason)
         if is_told:
-            self._told_of = self.view.number
-
-    def _give_up(self, cause: Cause, reason: str) -> None:
-        assert self.view is not None
-        number = self.view.number
-        void_until = 0 if cause is Cause.IN_USE else number
-        self.hear(GivenUp(self.done + 1, number, cause, reason[:LONGEST_REASON], void_until))
-        self._is_handed_out = False
+            self._giving_up.told(self.view.number)
 
     def _abort(self, step: int, said: list[GivenUp]) -> list[Effect]:
         """The barrier has not committed `step`: tell the script, once. Whoever has told it makes sure of that."""
         assert self.view is not None
-        first = max(self.view.since(self._me) or 0, self._told_of + 1)  # what was before does not concern this member
-        news = [each for each in said if each.step == step and each.view_number >= first]
-        told = reduce(graver, (each for each in news if each.cause is not Cause.WITHDRAWN), None)
-        if told is None:
+        news = self._giving_up.news(step, self.view.since(self._me) or 0, said)
+        if news is None or not self.seated:  # what was before it had a seat does not concern this member
             return []
-        self._told_of = told.view_number
-        if not self.seated:
-            return []
-        told, self._is_handed_out = replace(told, void_until=self.view.number - 1), False
+        told, self._giving_up.is_in_use = replace(news, void_until=self.view.number - 1), False
         self.hear(told)
         return [Aborted(told)]
-
-    def _keep_open(self) -> None:
-        """What is known of the open step to be given up is kept, and nothing else."""
-        if self.given_up is not None and self.given_up.step != self.done + 1:
-            self.given_up = None
 
     # Finish and commit within a view.
 
@@ -306,7 +273,7 @@ class StepMachine:
 
     def handed_out(self) -> None:
         """Results of the open step are used here before its commit: if others than now do it over, all give it up."""
-        self._is_handed_out = True
+        self._giving_up.is_in_use = True
 
     def beat(self) -> list[Effect]:
         """Say again what this member is known by, for whoever lost a frame."""
@@ -319,11 +286,6 @@ class StepMachine:
         if not self.seated:
             return Progress(NOTHING_DONE, b"", None)
         return Progress(self.done, self.digest, self.finish, self.submitted)
-
-    def query(self) -> list[Effect]:
-        """Ask for the state, if this member needs it."""
-        wanted = self.wanted_state()
-        return [] if wanted is None else [AskForState(wanted[2], wanted[0])]
 
     def _try_commit(self) -> list[Effect]:
         assert self.view is not None
@@ -351,7 +313,7 @@ class StepMachine:
             return [effect for member in minority for effect in self.part_from(member, step)]
         self._is_void = True
         reason = f"the parameters of step {step} at {self._me} differ from those of most members of its view"
-        return [*self._tell_all(Leave(step, self.finish, self.given_up)), Removed(reason)]
+        return [*self._tell_all(Leave(step, self.given_up)), Removed(reason)]
 
     def part_from(self, member: Member, step: int) -> list[Effect]:
         """`member` has finished `step`, and so has this one, with other parameters than most: that does not count."""
@@ -364,8 +326,8 @@ class StepMachine:
         assert self._finish_view is not None
         self.previous, self.digest = self.digest, chain(self.digest, finish)
         self.done, self.finish, self.submitted, self.complete = finish.step, None, 0, 0
-        self._is_handed_out = False
-        self._keep_open()
+        self._giving_up.is_in_use = False
+        self._giving_up.keep_of(self.done + 1)
         return [Committed(finish, self._finish_view)]
 
     def _tell_all(self, body: Ready | Progress | Beat | Leave) -> list[Effect]:
@@ -375,18 +337,7 @@ class StepMachine:
 
 def _is_sound(body: Ready | Progress, view: View) -> bool:
     """Whether a member of `view` can say so: it has finished no other step than the next, and knows of older views."""
-    if isinstance(body, Ready) and body.given_up is not None and _latest(body.given_up) >= view.number:
+    if isinstance(body, Ready) and body.given_up is not None and latest_view(body.given_up) >= view.number:
         return False
     in_range = NOTHING_DONE <= body.done < LAST_STEP
     return in_range and (body.finish is None or body.finish.step == body.done + 1)
-
-
-def _latest(given_up: GivenUp) -> int:
-    """The latest view that `given_up` speaks of."""
-    return max(given_up.view_number, given_up.void_until)
-
-
-def _recency(progress: Progress) -> tuple[int, int, int, int]:
-    """Orders what one member says in one view."""
-    number, step = (0, 0) if progress.finish is None else (progress.finish.view_number, progress.finish.step)
-    return progress.done, number, step, progress.submitted

@@ -1,9 +1,9 @@
 """One peer's part in the protocol: discovery, agreement and step commit, wired together, without I/O.
 
 The host owns sockets and clock. It brings what it receives (`receive`), the time (`tick`, no later than
-`next_deadline`), what the kernel says (`declare_dead`, `refused`) and what the training does (`found`, `ask_for_seat`,
-`submitted`, `finished`, `abort`, `void`, `withdraw`, `loaded`, `fed`, `leave`), and carries out the effects that come
-back, in order. Times are monotonic seconds.
+`next_deadline`), what the kernel says (`declare_dead`, `refused`), what has come as bytes (`fed`, `state_came`) and
+what the training does (`found`, `ask_for_seat`, `submitted`, `finished`, `give_up`, `loaded`, `leave`), and carries out
+the effects that come back, in order. Times are monotonic seconds.
 """
 
 import math
@@ -13,19 +13,21 @@ from random import Random
 
 from . import messages as m
 from .acceptor import BLANK
+from .agreement import Body as Paxos
 from .claim import Claim, State
 from .commit import Phase, StepMachine
 from .config import CoreConfig
-from .effects import Discovered, Effect, Explain, Forget, Installed, Left, Provide, Refused, Removed, Send
+from .effects import Discovered, Drop, Effect, Explain, Installed, Left, Removed, Send
+from .given_up import Cause
 from .joining import Joining
 from .membership import Membership
-from .messages import AcceptorRecord, Cause, Envelope, Report, ReportKind
+from .messages import AcceptorRecord, Envelope
+from .observing import Observing
 from .own_status import OwnStatus
+from .progress import Abort, Beat, Progress, Ready, StateQuery
+from .swim import Body as SwimBody
 from .swim import Swim
 from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
-
-GOSSIP = m.Ping | m.Ack | m.PingRequest | m.NoAck | m.Gossip | m.Sync | m.SyncReply
-PAXOS = m.Prepare | m.Promise | m.Accept | m.Accepted | m.Nack
 
 
 class Core:
@@ -37,9 +39,10 @@ class Core:
         self._config = config
         self._swim = Swim(me, rng=rng, config=config.swim, now=now)
         self._steps = StepMachine(self.me)
-        self._membership = Membership(self._swim, self._steps, rng=rng, config=config)
+        self._observing = Observing(self._swim, self._steps, config=config)
+        self._membership = Membership(self._swim, self._steps, self._observing, rng=rng, config=config)
         self._next = self._membership.next
-        self._joining = Joining(self._swim, self._steps, config=config)
+        self._joining = Joining(self._swim, self._steps, self._observing, config=config)
         self._next_beat = now
         self._status = OwnStatus(now=now, every_s=config.status_s)
         self._leave_by = math.inf
@@ -94,7 +97,7 @@ class Core:
             return math.inf
         return min(self._next_beat, self._swim.next_deadline(), self._next.next_deadline(), self._leave_by)
 
-    # Commands of the host.
+    # Who is there, and the first seat.
 
     def meet(self, now: float, claim: Claim) -> list[Effect]:
         """A peer that the host has found by its own means."""
@@ -108,6 +111,14 @@ class Core:
         """Whom to meet again after a return as another incarnation."""
         known = self._swim.acquaintances()
         return tuple(replace(claim, state=State.ALIVE, accuser="") for claim in known)  # to be asked, lost or not
+
+    def describe(self, *, loss: float = 0.0, capability: str = "") -> None:
+        """What the script and the host say of themselves; spread with this peer's status, a few times a minute."""
+        self._status.describe(loss, capability)
+
+    def claims(self) -> tuple[Claim, ...]:
+        """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
+        return self._swim.me, *self._swim.acquaintances()
 
     def found(
         self, now: float, lineage: bytes, founding_size: int, layout: tuple[str, bytes], policy: Policy
@@ -143,11 +154,12 @@ class Core:
         self._joining.begin(layout, follows=follows)
         self._membership.layout = layout
 
+    # The open step.
+
     def submitted(self, step: int, num_operations: int, num_complete: int) -> None:
         """So many operations of `step` have been submitted, and are complete here; said again when one gets on."""
         if step == self.done + 1:
-            self._steps.submitted, self._steps.complete = num_operations, num_complete
-            self._membership.watch_anew()
+            self._membership.restarts.submitted(num_operations, num_complete)
 
     def handed_out(self, view_number: int) -> bool:
         """Results of step done + 1 are used here before its commit: if others than now do it over, all give it up.
@@ -187,7 +199,7 @@ class Core:
             self.ended |= isinstance(effect, Removed)  # it has other parameters than most
         return self._stamped([*self._notice_pause(now), *self._membership.note(now, effects)])
 
-    def saw(self, now: float, shown: Sequence[tuple[Member, m.Progress]]) -> list[Effect]:
+    def saw(self, now: float, shown: Sequence[tuple[Member, Progress]]) -> list[Effect]:
         """What members of the installed view show in their memory."""
         effects = [effect for member, progress in shown for effect in self._steps.receive(member, progress)]
         return self._done_with(now, effects)
@@ -202,33 +214,36 @@ class Core:
         If it is the last one of the view, whom this peer may have met through the view itself, that one comes at once.
         """
         (self._steps.reads.add if is_so else self._steps.reads.discard)(member)
-        return self._try_sharing(now)
+        return self._start_over(now) if self._membership.restarts.share() else []
 
-    def _try_sharing(self, now: float) -> list[Effect]:
-        is_wanted = self._steps.could_share() and not self.has_finished and not self._next.wants_restart(self.done + 1)
-        return self._start_over(now, ReportKind.READABLE, self.done + 1) if is_wanted else []
+    # What comes for a peer without a seat.
 
-    def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
-        """The state after `step` is loaded, or that step was run with what was fed."""
-        effects = [*self._steps.loaded(step, digest), *self._joining.loaded()]
-        self._status.loaded(self.done)
-        return self._follow_up(now, effects)
-
-    def takes(self, step: int, digest: bytes) -> bool:
-        """Whether the state after `step` is of use; `digest` is of the chain up to it."""
-        return not self.ended and self._steps.takes(step, digest)
+    @property
+    def due(self) -> tuple[int, bytes] | None:
+        """Number and digest of the fed step that is to be run now."""
+        return None if self.ended or self.leaving else self._observing.due
 
     def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
         """An observer was given the committed `step`, as bytes. `previous`: digest of the chain before it."""
-        return [] if self._steps.seated or self.ended else self._joining.fed(step, previous, digest)
+        return [] if self.ended else self._observing.fed(step, previous, digest)
 
-    def describe(self, *, loss: float = 0.0, capability: str = "") -> None:
-        """What the script and the host say of themselves; spread with this peer's status, a few times a minute."""
-        self._status.describe(loss, capability)
+    def state_comes(self, now: float, source: Member) -> bool:
+        """A segment of a state has come from `source`. Whether it is of use."""
+        return self._observing.comes(now, source)
 
-    def claims(self) -> tuple[Claim, ...]:
-        """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
-        return self._swim.me, *self._swim.acquaintances()
+    def state_came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
+        """The state after `step` has come, as bytes. `digest`: of the chain up to it; `lineage`: of its donor."""
+        return [Drop(step, digest)] if self.ended else self._observing.came(step, digest, lineage)
+
+    def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
+        """The state after `step` is loaded, or that step was run with what was fed."""
+        if self.ended:
+            return []
+        effects = [*self._steps.loaded(step, digest), *self._observing.loaded(step, digest)]
+        self._status.loaded(self.done)
+        return self._follow_up(now, effects)
+
+    # Steps that are given up, and who is gone.
 
     def give_up(self, now: float, step: int, cause: Cause, reason: str, *, is_told: bool) -> list[Effect]:
         """Give `step` up on every member; the same members start it over in a new view.
@@ -240,16 +255,10 @@ class Core:
             reason: for people.
             is_told: the script of this peer knows, or is told by the host; else it takes back what it had submitted.
         """
-        if self.view is None or self.has_finished or step != self.done + 1:
-            return []
-        if not is_told:
-            self.submitted(step, 0, 0)
-        if self.seated:  # else nobody has begun a step with it, and the others may have committed this one
-            self._steps.give_up(step, cause, reason, is_told=is_told)
-        return self._start_over(now, ReportKind.ABORTED if is_told else ReportKind.WITHDRAWN, step)
+        restarts = self._membership.restarts
+        return self._start_over(now) if restarts.give_up(step, cause, reason, is_told=is_told) else []
 
-    def _start_over(self, now: float, kind: ReportKind, step: int) -> list[Effect]:
-        self._next.request_restart(Report(kind, self.me, step, given_up=self._steps.given_up))
+    def _start_over(self, now: float) -> list[Effect]:
         return self._follow_up(now, self._next.observe(now, repeat=False))
 
     def declare_dead(
@@ -259,14 +268,7 @@ class Core:
         if self.ended or member == self.me:
             return []
         effects = self._notice_pause(now)
-        if not self._swim.is_gone(member):
-            state = State.LEFT if member in self._next.leavers else State.DEAD
-            self._next.admission.forget(member)
-            effects.append(Explain(f"{member} is {state.name.lower()}: {reason}"))
-            effects += self._swim.declare_dead(now, member, state)
-        has_seat = self.view is not None and self.view.since(member) is not None
-        effects += [] if has_seat else [Forget(member)]  # also if others have said it first
-        return self._follow_up(now, [*effects, *self._membership.take_proof(now, member, record)])
+        return self._follow_up(now, [*effects, *self._membership.declare_dead(now, member, reason, record)])
 
     def heard(self, now: float, member: Member) -> None:
         """The host has a sign of life of `member`: its link answers, say."""
@@ -274,9 +276,7 @@ class Core:
 
     def refused(self, now: float, member: Member, reason: str) -> list[Effect]:
         """The link to `member` was lost, and a new one refused. To be said again while that is so."""
-        if self.ended or self._swim.is_gone(member):
-            return []
-        if not self._next.refuse(now, member):
+        if self.ended or self._swim.is_gone(member) or not self._next.refuse(now, member):
             return []
         effects = [*self._notice_pause(now), Explain(f"{member} may be dead: {reason}")]
         effects += self._swim.suspect(now, member)
@@ -309,16 +309,14 @@ class Core:
         if now >= self._next_beat and not is_over:
             self._next_beat = now + self._config.beat_s
             effects += self._seek(now) if self.view is None else self._membership.beat(now)
-            effects += self._try_sharing(now)
+            effects += self._start_over(now) if self._membership.restarts.share() else []
             self._show(now)
         return self._follow_up(now, effects)
 
     def receive(self, now: float, envelope: Envelope) -> list[Effect]:
         """Whatever arrives. What does not belong to the installed view changes nothing."""
-        if self.ended:
-            return []
         source, stamp, body = envelope.sender, envelope.stamp, envelope.body
-        if source == self.me:
+        if self.ended or source == self.me:
             return []
         if isinstance(body, m.Died):  # as good as the word of the own kernel, and no sign of life
             return self.declare_dead(now, source, "its launcher says that its process has ended", body.record)
@@ -327,51 +325,17 @@ class Core:
         in_view = self.view is not None and stamp == self.view.stamp
         if self.view is not None and stamp.lineage not in (b"", self.view.lineage):
             effects += self._membership.meet_strangers(now, source, stamp.lineage)
-        if in_view and isinstance(body, m.Progress):  # every step; views stay as they are
+        if in_view and isinstance(body, Progress):  # every step; views stay as they are
             return self._done_with(now, [*effects, *self._membership.receive(now, source, body)])
-        if isinstance(body, GOSSIP):
-            effects += [*self._swim.receive(now, source, body), *self._hear_of_itself()]
-        elif in_view and isinstance(body, PAXOS | m.Report | m.Ready | m.Beat | m.Abort | m.StateQuery):
+        if isinstance(body, SwimBody):
+            effects += [*self._swim.receive(now, source, body), *self._joining.hear_of_itself()]
+        elif isinstance(body, m.Head | m.Refuse | m.LineageAnswer):
+            effects += self._joining.receive(now, source, stamp.lineage, body)
+        elif in_view and isinstance(body, Paxos | m.Report | Ready | Beat | Abort | StateQuery):
             effects += self._membership.receive(now, source, body)
         else:
-            effects += self._receive_anywhere(now, envelope)
+            effects += self._membership.receive_anywhere(now, envelope)
         return self._follow_up(now, effects)
-
-    def _receive_anywhere(self, now: float, envelope: Envelope) -> list[Effect]:
-        """What may be said across views, and what was said in another one."""
-        source, stamp, body = envelope.sender, envelope.stamp, envelope.body
-        match body:
-            case m.Join():
-                return self._membership.consider_join(now, source, body)
-            case m.Head():
-                return [] if self._steps.seated else self._joining.hear_head(now, source, stamp.lineage, body)
-            case m.StateQuery() if stamp == NO_VIEW and self._steps.seated and self._swim.is_alive(source):
-                return [Provide(source, self.done)]
-            case m.Refuse(layout):
-                return [Refused(layout)] if self.view is None and self._joining.layout is not None else []
-            case m.Leave(outvoted):
-                self._next.admission.forget(source)
-                if self.view is None or self.view.since(source) is None:
-                    return []
-                self._next.leavers[source] = None
-                if stamp.lineage == self.stamp.lineage:  # else it counts other views
-                    self._steps.hear(body.given_up)
-                return self._steps.part_from(source, outvoted) if stamp == self.stamp else []
-            case m.Decide(view):
-                return self._membership.consider_view(now, view)
-            case m.LineageQuery():
-                return [Send(source, m.LineageAnswer(self.stamp.lineage))]
-            case m.LineageAnswer(lineage):
-                self._joining.hear_lineage(source, lineage)
-                return []
-        return self._membership.hear_out_of_view(now, envelope)
-
-    def _hear_of_itself(self) -> list[Effect]:
-        """Who has no seat is in no view that others could go on without, so only their claims tell it."""
-        if self.view is not None or not self._swim.is_denied:
-            return []
-        self._joining.reason = "others take this peer for dead"
-        return [Removed(self._joining.reason)]
 
     # What happens by itself.
 
@@ -393,7 +357,7 @@ class Core:
             met = [effect.claim.member for effect in effects if isinstance(effect, Discovered)]
             effects = [*effects, *(self._joining.ask(met) if met else [])]
         elif not any(isinstance(effect, Removed | Left) for effect in effects):
-            effects = [*effects, *self._membership.reconsider(now)]
+            effects = [*effects, *self._observing.reconsider(now), *self._membership.reconsider(now)]
         return self._done_with(now, effects)
 
     def _done_with(self, now: float, effects: list[Effect]) -> list[Effect]:

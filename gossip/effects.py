@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 
 from .claim import Claim
-from .messages import Abort, AcceptorRecord, Body, Finish, GivenUp
+from .given_up import GivenUp
+from .messages import AcceptorRecord, Body
+from .progress import Abort, Finish
 from .view import Member, Stamp, View
 
 
@@ -104,16 +106,24 @@ class Provide:
 
 
 @dataclass(frozen=True, slots=True)
-class AskForState:
-    """Say STATE? to `donor`, unless a state is on its way already: this peer needs the one after `step`."""
+class Apply:
+    """Of an observer: run `step` with what it was fed, while that is `due`, and say `loaded`."""
 
-    donor: Member
     step: int
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
-    """Of an observer: run `step` with what it was fed, and say `loaded`."""
+class Load:
+    """Without a seat: let the script load the state after `step`, which has come, and say `loaded`."""
+
+    step: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The state after `step`, which has come, is of no use."""
 
     step: int
     digest: bytes
@@ -191,8 +201,9 @@ Effect = (
     | Committed
     | Aborted
     | Provide
-    | AskForState
     | Apply
+    | Load
+    | Drop
     | Refused
     | Removed
     | Left

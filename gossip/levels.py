@@ -9,7 +9,8 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from .effects import Diverged, Effect
-from .messages import Finish, GivenUp, Progress, Ready
+from .given_up import GivenUp
+from .progress import Finish, Progress, Ready
 from .view import Member
 
 
@@ -54,6 +55,12 @@ def has_finished(progress: Progress, mine: Finish) -> bool:
     if theirs is not None and (theirs.step, theirs.view_number) == (mine.step, mine.view_number):
         return True
     return progress.done >= mine.step
+
+
+def recency(progress: Progress) -> tuple[int, int, int, int]:
+    """Orders what one member says in one view."""
+    number, step = (0, 0) if progress.finish is None else (progress.finish.view_number, progress.finish.step)
+    return progress.done, number, step, progress.submitted
 
 
 def is_settled_by_vote(digests: Counter[bytes]) -> bool:

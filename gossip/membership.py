@@ -16,6 +16,7 @@ from .effects import (
     Activated,
     Committed,
     Effect,
+    Explain,
     Feed,
     Forget,
     Left,
@@ -26,10 +27,13 @@ from .effects import (
     Strangers,
     WriteRecord,
 )
-from .messages import NOTHING_DONE, AcceptorRecord, Envelope, Report, ReportKind
+from .messages import AcceptorRecord, Envelope, Report, ReportKind
+from .observing import Observing
+from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
+from .restarts import Restarts
 from .succession import Succession
 from .swim import Swim
-from .view import Member, View, feeder_of
+from .view import NO_VIEW, Member, Stamp, View, feeder_of
 
 MOST_STRANGERS = 64
 """Other swarms that are told of."""
@@ -45,19 +49,21 @@ LAST_VIEW = 2**62
 class Membership:
     """One peer in the view that it has installed, if it has one."""
 
-    def __init__(self, swim: Swim, steps: StepMachine, *, rng: Random, config: CoreConfig) -> None:
+    def __init__(
+        self, swim: Swim, steps: StepMachine, observing: Observing, *, rng: Random, config: CoreConfig
+    ) -> None:
         self.me = swim.me.member
         self.next = Succession(self.me, swim, rng=rng, config=config)
+        self.restarts = Restarts(steps, self.next, stall_s=config.stall_s)
         self.layout: tuple[str, bytes] | None = None
         self._swim = swim
         self._steps = steps
+        self._observing = observing
         self._config = config
         self._pending_ready: dict[Member, Envelope] = {}
         self._strangers: set[bytes] = set()
         self._next_greeting = -math.inf
-        self._stuck: tuple[tuple[int, int] | None, float] = (None, 0.0)
         self._last_progress = 0.0
-        self._installed = 0.0
 
     @property
     def view(self) -> View | None:
@@ -72,20 +78,45 @@ class Membership:
                 return self.take(now, self.next.agreement.receive(now, source, body))
             case m.Report():
                 return self._hear_report(now, source, body)
-            case m.Ready() | m.Progress() | m.Beat():
+            case Ready() | Progress() | Beat():
                 return self._steps.receive(source, body)
-            case m.StateQuery(step) if self._steps.seated:
+            case StateQuery(step) if self._steps.seated:
                 return [Provide(source, step)]
-            case m.Abort():
+            case Abort():
                 return [Overheard(source, body)]
             case _:
                 return []
+
+    def receive_anywhere(self, now: float, envelope: Envelope) -> list[Effect]:
+        """What may be said across views, and what was said in another one."""
+        source, stamp, body = envelope.sender, envelope.stamp, envelope.body
+        match body:
+            case m.Join():
+                return self.consider_join(now, source, body)
+            case StateQuery() if stamp == NO_VIEW and self._steps.seated and self._swim.is_alive(source):
+                return [Provide(source, self._steps.done)]
+            case m.Leave():
+                return self._hear_leave(source, stamp, body)
+            case m.Decide(view):
+                return self.consider_view(now, view)
+            case m.LineageQuery():
+                return [Send(source, m.LineageAnswer(b"" if self.view is None else self.view.lineage))]
+        return self.hear_out_of_view(now, envelope)
+
+    def _hear_leave(self, source: Member, stamp: Stamp, leave: m.Leave) -> list[Effect]:
+        self.next.admission.forget(source)
+        if self.view is None or self.view.since(source) is None:
+            return []
+        self.next.leavers[source] = None
+        if stamp.lineage == self.view.lineage:  # else it counts other views
+            self._steps.hear(leave.given_up)
+        return self._steps.part_from(source, leave.outvoted) if stamp == self.view.stamp else []
 
     def hear_out_of_view(self, now: float, envelope: Envelope) -> list[Effect]:
         """Its sender has installed another view, or none: whoever is behind is told of the later one."""
         source, stamp, body = envelope.sender, envelope.stamp, envelope.body
         mine = 0 if self.view is None else self.view.number
-        if isinstance(body, m.Ready | m.Beat) and stamp.number > mine and self._swim.is_alive(source):
+        if isinstance(body, Ready | Beat) and stamp.number > mine and self._swim.is_alive(source):
             self._pending_ready.pop(source, None)
             self._pending_ready[source] = envelope
             if len(self._pending_ready) > MOST_PENDING_READY:
@@ -143,14 +174,14 @@ class Membership:
 
     def found(self, now: float, view: View) -> list[Effect]:
         """Begin a lineage with its first view."""
-        self._last_progress = self._installed = now
+        self._last_progress = now
         self._swim.keep(view.members)
         written = self.next.install(now, view)
         return [*written, *self._steps.found(view)]
 
     def _install(self, now: float, view: View) -> list[Effect]:
         before = () if self.view is None else self.view.members
-        self._last_progress = self._installed = now
+        self._last_progress = now
         self._swim.keep(view.members)
         effects: list[Effect] = [*self.next.install(now, view), *self._steps.install(view)]
         for seat in view.seats:  # whoever knew a member may have died before it told of it
@@ -173,6 +204,18 @@ class Membership:
         concerned = dict.fromkeys((*self.view.members, *decided.members))
         effects += [Send(member, m.Decide(decided)) for member in concerned if member != self.me]
         return [*effects, *self.consider_view(now, decided)]
+
+    def declare_dead(self, now: float, member: Member, reason: str, record: AcceptorRecord | None) -> list[Effect]:
+        """`member` is gone for certain, says the kernel."""
+        effects: list[Effect] = []
+        if not self._swim.is_gone(member):
+            state = State.LEFT if member in self.next.leavers else State.DEAD
+            self.next.admission.forget(member)
+            effects = [Explain(f"{member} is {state.name.lower()}: {reason}")]
+            effects += self._swim.declare_dead(now, member, state)
+        has_seat = self.view is not None and self.view.since(member) is not None
+        effects += [] if has_seat else [Forget(member)]  # also if others have said it first
+        return [*effects, *self.take_proof(now, member, record)]
 
     def take_proof(self, now: float, member: Member, record: AcceptorRecord | None) -> list[Effect]:
         """What the acceptor record of a dead member says: maybe that there is a later view (R13)."""
@@ -200,7 +243,7 @@ class Membership:
         if layout is None:
             return []
         if self.view is None:  # it may be the one to feed `source` before that asks again
-            is_heard = self._steps.follows and join.follows and join.state_hash == layout[0]
+            is_heard = self._observing.follows and join.follows and join.state_hash == layout[0]
             if is_heard and self._swim.is_alive(source):
                 self.next.admission.ask(now, source, join)
             return []
@@ -267,14 +310,8 @@ class Membership:
         return steps.finish is None and len(steps.view.members) >= steps.view.founding_size
 
     def beat(self, now: float) -> list[Effect]:
-        self._watch_operations(now)
-        effects = [*self._steps.beat(), *self.next.observe(now, repeat=True)]
-        if (
-            self._steps.done == NOTHING_DONE
-            or now - self._installed >= 2 * self._config.beat_s
-            or not self._steps.follows
-        ):
-            effects += self._steps.query()
+        self.restarts.watch(now)
+        effects = [*self._steps.beat(), *self.next.observe(now, repeat=True), *self._observing.beat(now)]
         if self.next.leaving:
             effects += self.say_goodbye()
         if now - self._last_progress >= self._config.stale_s:
@@ -283,21 +320,7 @@ class Membership:
 
     def say_goodbye(self) -> list[Effect]:
         """LEAVE, to all members."""
-        steps = self._steps
-        return [Send(member, m.Leave(finish=steps.finish, given_up=steps.given_up)) for member in self.others()]
-
-    def watch_anew(self) -> None:
-        """An operation of the open step gets on."""
-        self._stuck = None, 0.0
-
-    def _watch_operations(self, now: float) -> None:
-        """An operation that all have submitted, and that does not get on: frames were lost (STALLED)."""
-        stuck, since = self._steps.stuck_at(), self._stuck[1]
-        if stuck is None or stuck != self._stuck[0]:
-            self._stuck = stuck, now
-            self.next.cancel_restart(ReportKind.STALLED)
-        elif now - since >= self._config.stall_s and not self.next.wants_restart(stuck[0]):
-            self.next.request_restart(Report(ReportKind.STALLED, self.me, stuck[0]))
+        return [Send(member, m.Leave(given_up=self._steps.given_up)) for member in self.others()]
 
     def others(self) -> list[Member]:
         return [] if self.view is None else [member for member in self.view.members if member != self.me]

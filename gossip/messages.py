@@ -1,21 +1,16 @@
-"""What peers say to each other. Plain values, no behaviour.
+"""What peers say to each other of who exists, and of views. Plain values, no behaviour.
 
 The names in capitals are those of the protocol description (PROTOCOL.md). Every message travels in an `Envelope`
-that names its sender and the view that the sender has installed.
+that names its sender and the view that the sender has installed. What members say of their steps: progress.py.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 from .claim import Claim
+from .given_up import GivenUp
+from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
 from .view import NO_NUMERICS, Member, Stamp, View, wrong_numerics
-
-NOTHING_DONE = -1
-"""The step before step 0: no step is committed."""
-
-NOT_CALLED = "nothing, since the step ends before it,"
-"""The fingerprint of an operation that a member has not called, and will not."""
-
 
 # Who exists: sent to anybody, in any view.
 
@@ -137,65 +132,16 @@ class Refuse:
     layout: bytes
 
 
-class Cause(IntEnum):
-    """Why a step is given up, and what scripts are told. Of what is told of one view the greatest cause counts."""
-
-    IN_USE = 0
-    """Results of it were handed out before its commit, and members have come or gone: it is interrupted for all,
-    unless the barrier commits it."""
-    WITHDRAWN = 1
-    """A member took back what it had submitted: the step is done over, and nobody is told."""
-    VOIDED = 2
-    """A script went on without a step that the others have begun: interrupted for all."""
-    MISMATCH = 3
-    """Members called different operations: an error for all."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """A step that some member will not finish as it was begun.
-
-    What is void is committed nowhere: who gave the step up had not finished it, or a barrier has dropped it.
-
-    Attributes:
-        step: the step.
-        view_number: the view in which it was given up, of what scripts are told.
-        cause: of that.
-        reason: for people.
-        void_until: what was finished of the step in this view, or before, is void; 0: it counts.
-    """
-
-    step: int
-    view_number: int
-    cause: Cause
-    reason: str = ""
-    void_until: int = 0
-
-
-def graver(one: GivenUp | None, other: GivenUp | None) -> GivenUp | None:
-    """What both say: of the later step; of one step, what either calls void, and the latest that scripts are told."""
-    if one is None or other is None:
-        return one or other
-    if one.step != other.step:
-        return max(one, other, key=lambda each: each.step)
-    told = max(
-        one, other, key=lambda each: (each.cause is not Cause.WITHDRAWN, each.view_number, each.cause, each.reason)
-    )
-    return replace(told, void_until=max(one.void_until, other.void_until))
-
-
 @dataclass(frozen=True, slots=True)
 class Leave:
     """LEAVE: I start no further step; decide a view without me.
 
     Attributes:
         outvoted: the step that I have finished with other parameters than most; without me it is to be done over.
-        finish: what I have finished of the open step.
         given_up: the open step, if I know that it is.
     """
 
     outvoted: int = NOTHING_DONE
-    finish: "Finish | None" = None
     given_up: GivenUp | None = None
 
 
@@ -317,87 +263,6 @@ class Report:
     step: int = NOTHING_DONE
     record: AcceptorRecord | None = None
     given_up: GivenUp | None = None
-
-
-# Which step is committed: between the members of the view on the envelope.
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """A step whose operations are all complete at one member.
-
-    Attributes:
-        step: the step.
-        digest: of the results of its operations.
-        state_digest: of the parameters that the step was computed with; empty where there are none.
-        view_number: the view in which it was finished.
-    """
-
-    step: int
-    digest: bytes
-    state_digest: bytes
-    view_number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """FINISHED, when `finish` is new; repeated on every beat.
-
-    Attributes:
-        done: the last committed step; `digest` is of the chain of steps up to it.
-        finish: step done + 1, if it is finished.
-        submitted: how many operations of step done + 1 have been submitted; before it is finished only beats say so.
-            0 with `finish`: not known.
-    """
-
-    done: int
-    digest: bytes
-    finish: Finish | None
-    submitted: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """READY: I complete nothing of older views any more, and this is what I have.
-
-    Attributes:
-        seated: this member has completed a barrier since it was admitted.
-        done: its last committed step; `digest` is of the chain of steps up to it.
-        finish: what it had finished when it installed this view.
-        given_up: a step that is not committed yet, if this member knows that it is given up.
-        maps_all: it can read the memory of every other member of this view.
-    """
-
-    seated: bool
-    done: int
-    digest: bytes
-    finish: Finish | None
-    given_up: GivenUp | None = None
-    maps_all: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """BEAT: both, again, for whoever lost a frame."""
-
-    ready: Ready
-    progress: Progress
-
-
-@dataclass(frozen=True, slots=True)
-class StateQuery:
-    """STATE?: I am not seated and need the state after this step, or a later one if I observe."""
-
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """ABORT: this is what I called as this operation of this step, and somebody called another."""
-
-    step: int
-    operation: int
-    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import math
 
 from .claim import Status
-from .messages import NOTHING_DONE
+from .progress import NOTHING_DONE
 
 MOST_CHARACTERS = 200
 """What a peer says of its capability."""

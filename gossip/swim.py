@@ -1,8 +1,8 @@
 """Who exists and who answers: discovery and failure detection (SWIM, Das et al. 2002; Lifeguard, Dadgar et al. 2018).
 
 Probes show who is silent, claims ride on them and on rounds of gossip, and now and then two peers compare all that they
-know. Nobody is declared dead here: that is the kernel's word, and the host brings it with `declare_dead`. Leaves out: a
-bounded-degree overlay; `neighbours` is where it will be.
+know (comparison.py). Nobody is declared dead here: that is the kernel's word, and the host brings it with
+`declare_dead`. Leaves out: a bounded-degree overlay; `neighbours` is where it will be.
 """
 
 import math
@@ -10,17 +10,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
-from .anti_entropy import NUM_BUCKETS
 from .beliefs import Beliefs
 from .claim import Claim, State, Status, order
+from .comparison import Comparison
 from .detector import Detector, Indirect, Probe, Relays
 from .effects import Discovered, Effect, Forget, Send
 from .messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
 from .swim_config import SwimConfig
 from .view import NOWHERE, Member
 
-CLAIMS_PER_SYNC = 512
-"""A reply to SYNC stops after the bucket that reaches this; what is missing follows with the next one."""
+Body = Ping | Ack | PingRequest | NoAck | Gossip | Sync | SyncReply
 
 
 class Swim:
@@ -40,9 +39,7 @@ class Swim:
         self._touched = now
         self._next_gossip = now
         self._next_lost = now
-        self._compared: Member | None = None
-        self._sync_gap_s = self._sync_interval_s() if known else config.probe_interval_s
-        self._next_sync = now + rng.random() * self._sync_gap_s if known else now
+        self._comparison = Comparison(self._beliefs, rng=rng, config=config, now=now, is_met=bool(known))
 
     # What is known.
 
@@ -156,8 +153,7 @@ class Swim:
         self._touched = now
         self._beliefs.resume(now, is_long=is_long)
         self._detector.restart(now)
-        self._sync_gap_s = self._config.probe_interval_s
-        self._next_sync = now
+        self._comparison.restart(now)
 
     # Time.
 
@@ -168,7 +164,7 @@ class Swim:
             self._relays.next_deadline(),
             self._next_gossip if self._beliefs.rumours and self.alive() else math.inf,
             self._next_lost if self._roster.lost() else math.inf,
-            self._next_sync if self.alive() or self._beliefs.orphans else math.inf,
+            self._comparison.next_deadline(),
         )
 
     def tick(self, now: float) -> list[Effect]:
@@ -182,7 +178,7 @@ class Swim:
             if isinstance(effect, Forget):
                 self._strangers.discard(effect.member.peer_id)
         effects += self._seek_the_lost(now)
-        effects += self._compare(now)
+        effects += self._comparison.tick(now)
         effects += self._gossip(now)
         return effects
 
@@ -236,24 +232,9 @@ class Swim:
         self._next_gossip = now + self._config.gossip_interval_s
         return effects
 
-    def _compare(self, now: float) -> list[Effect]:
-        """Anti-entropy with a random neighbour: at first, and after a pause, often, and then ever more rarely."""
-        candidates = self.alive() or self._beliefs.orphans
-        if now < self._next_sync or not candidates:
-            return []
-        self._next_sync = now + min(self._sync_gap_s, self._sync_interval_s())
-        self._compared = candidates[self._rng.randrange(len(candidates))]
-        return [Send(self._compared, Sync(self._roster.digests()))]
-
-    def _sync_interval_s(self) -> float:
-        """Everybody compares more rarely where there are many, as memberlist does."""
-        return self._config.sync_interval_s * max(1, math.ceil(math.log2(self._beliefs.num_peers)) - 4)
-
     # Messages.
 
-    def receive(
-        self, now: float, source: Member, body: Ping | Ack | PingRequest | NoAck | Gossip | Sync | SyncReply
-    ) -> list[Effect]:
+    def receive(self, now: float, source: Member, body: Body) -> list[Effect]:
         """Whatever arrives. What makes no sense changes nothing."""
         if source.peer_id == self.me.member.peer_id:
             return []
@@ -274,9 +255,11 @@ class Swim:
             case Gossip(claims):
                 return self._hear_all(now, source, claims)
             case Sync(digests):
-                return self._receive_sync(source, digests)
+                return [*self._comparison.answer(source, digests)]
             case _:
-                return self._receive_reply(now, source, body)
+                effects = self._hear_all(now, source, body.claims, spread=False)
+                has_met = any(isinstance(effect, Discovered) for effect in effects)
+                return [*effects, *self._comparison.take(now, source, body, has_met=has_met)]
 
     def _hear_all(self, now: float, source: Member, claims: tuple[Claim, ...], *, spread: bool = True) -> list[Effect]:
         effects: list[Effect] = []
@@ -302,41 +285,6 @@ class Swim:
         if not self._relays.begin(now, own_nonce, source, nonce, target):
             return []
         return [Send(target, self._ping(target, own_nonce))]
-
-    def _receive_sync(self, source: Member, digests: tuple[bytes, ...]) -> list[Effect]:
-        if len(digests) != NUM_BUCKETS:
-            return []
-        mine = self._roster.digests()
-        differing = [number for number in range(NUM_BUCKETS) if mine[number] != digests[number]]
-        start = self._rng.randrange(NUM_BUCKETS) if differing else 0
-        buckets: list[int] = []
-        claims: list[Claim] = []
-        for number in sorted(differing, key=lambda number: (number - start) % NUM_BUCKETS):
-            buckets.append(number)
-            claims += self._roster.bucket(number)
-            if len(claims) >= CLAIMS_PER_SYNC:
-                break
-        return [Send(source, SyncReply(tuple(buckets), tuple(claims)))]
-
-    def _receive_reply(self, now: float, source: Member, reply: SyncReply) -> list[Effect]:
-        effects = self._hear_all(now, source, reply.claims, spread=False)
-        if source != self._compared:
-            return effects
-        self._compared = None
-        if any(isinstance(effect, Discovered) for effect in effects):
-            self._sync_gap_s = self._config.probe_interval_s
-            self._next_sync = min(self._next_sync, now + self._sync_gap_s)
-        else:
-            self._sync_gap_s = min(2 * self._sync_gap_s, self._sync_interval_s())
-        theirs = {claim.member.peer_id: order(claim) for claim in reply.claims}
-        news = [
-            claim
-            for number in dict.fromkeys(reply.buckets)
-            if 0 <= number < NUM_BUCKETS
-            for claim in self._roster.bucket(number)
-            if _is_news(claim, theirs.get(claim.member.peer_id))
-        ]
-        return [*effects, Send(source, Gossip(tuple(news)))] if news else effects
 
     # What goes out.
 
@@ -370,8 +318,3 @@ class Swim:
     def _new_nonce(self) -> int:
         self._nonce += 1
         return self._nonce
-
-
-def _is_news(claim: Claim, theirs: tuple[int, int, int, int, int] | None) -> bool:
-    """Whether they should hear it. What they lack of the lost and the gone they may have forgotten."""
-    return claim.state <= State.SUSPECT if theirs is None else order(claim) > theirs

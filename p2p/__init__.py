@@ -63,7 +63,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch, which takes seconds to import."""
+    """What needs torch, which takes seconds to import; and what is rarely asked for."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("shoal")
     if name == "Loader":
         from .data.loader import Loader
 

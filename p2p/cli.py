@@ -3,11 +3,17 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
-from p2p.errors import ShoalError
+from p2p.errors import LaunchError, ShoalError
+
+if TYPE_CHECKING:
+    from p2p.launch.target import Target
+
+IS_COMMAND: Final = "p2p.cli.is_command"
 
 app = typer.Typer(
     name="shoal",
@@ -23,18 +29,81 @@ key = typer.Typer(help="The swarm key: encryption and admission.", no_args_is_he
 app.add_typer(key, name="key")
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import p2p
+
+        print(f"shoal {p2p.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def shoal() -> None:
+def shoal(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
     """Peer-to-peer training for PyTorch, with nobody in charge."""
 
 
+class RunCommand(TyperCommand):
+    """Options end as those of python do, where it is said what to run; after `--` that is a command, and no script."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As of any command."""
+        end = self._end_of_options(args)
+        ctx.meta[IS_COMMAND] = args[end : end + 1] == ["--"]
+        return super().parse_args(ctx, [*args[:end], "--", *args[end + ctx.meta[IS_COMMAND] :]])
+
+    def _end_of_options(self, args: list[str]) -> int:
+        """Index of the script, of the `--`, or of what follows the module."""
+        with_value = {name for param in self.params for name in param.opts if not getattr(param, "is_flag", False)}
+        index = 0
+        while index < len(args) and args[index].startswith("-") and args[index] != "--":
+            option = args[index]
+            index += 2 if option in with_value else 1
+            if option.startswith("-m"):
+                break
+        return index
+
+
 # What follows the script's name belongs to the script, options too.
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command(
+    cls=RunCommand,
+    short_help="Start peers on this host, which found a swarm or join it.",
+    context_settings={"allow_interspersed_args": False},
+)
 def run(
-    script: Annotated[Path, typer.Argument(help="A Python script; each peer runs it.", show_default=False)],
-    args: Annotated[list[str] | None, typer.Argument(help="Passed to the script as they are.")] = None,
-    num_peers: Annotated[int, typer.Option("-n", help="Number of peers.")] = 1,
-    swarm: Annotated[str, typer.Option(help="Who may meet.", envvar="SHOAL_SWARM")] = "default",
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT.PY | -m MODULE | -- COMMAND", help="What each peer runs, with its arguments."),
+    ] = None,
+    module: Annotated[str | None, typer.Option("-m", help="A module instead, as `python -m`.")] = None,
+    num_peers: Annotated[
+        str, typer.Option("-n", metavar="N|auto", help="Number of peers; auto: one per GPU, 1 without.")
+    ] = "1",
+    swarm: Annotated[
+        str | None,
+        typer.Option(
+            help="Who may meet; without it the script's name, and, without --seeds and --bind, 8 digits that stand "
+            "for its path and arguments.",
+            envvar="SHOAL_SWARM",
+        ),
+    ] = None,
+    join: Annotated[
+        bool,
+        typer.Option("--join", help="Found nothing: wait for a run to join. If it is over, say so, and end with 0."),
+    ] = False,
+    new: Annotated[bool, typer.Option("--new", help="Join nothing: end with 2 if the run is under way here.")] = False,
+    join_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a seat.  [default: 600]")] = None,
+    step_timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a step.  [default: 600]")] = None,
+    restarts: Annotated[
+        int, typer.Option(help="Replace each peer that fails so often; not after three deaths at the same step.")
+    ] = 0,
+    log_dir: Annotated[Path | None, typer.Option(help="Folder for one file per peer, with all that it writes.")] = None,
+    verbose: Annotated[bool, typer.Option("-v", help="Show the log of each peer, too.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", help="Say nothing but who has failed, and why.")] = False,
     home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
     min_peers: Annotated[
         int | None, typer.Option(help="The first step waits for this many; without it, for -n.")
@@ -55,7 +124,9 @@ def run(
     advertise: Annotated[
         str, typer.Option(help="Host that others are told, if not the one in --bind.", envvar="SHOAL_ADVERTISE")
     ] = "",
-    key: Annotated[Path | None, typer.Option(help="File with the swarm key.", envvar="SHOAL_KEY")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="File with the swarm key, or env:NAME, or fd:N.", envvar="SHOAL_KEY")
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="TCP without a key: anybody may connect.", envvar="SHOAL_INSECURE")
     ] = False,
@@ -64,25 +135,47 @@ def run(
         typer.Option(help="Between hosts: lan, or wan for long delays; the same everywhere.", envvar="SHOAL_NETWORK"),
     ] = "lan",
 ) -> None:
-    """Start identical peers on this host; they found the swarm, or join it."""
-    from p2p.launch.config import LaunchConfig
+    """Start identical peers on this host; they found the swarm, or join it.
+
+    Ends with 0 if the run was completed and each peer that died was replaced, or if all left since SIGTERM asked them
+    to; 1 if a peer failed; 2 if nothing could be started; 3 if the others went on without a peer; 130 after Ctrl-C
+    (128 + N after another signal N).
+    """
+    from p2p.launch.config import LaunchConfig, parse_num_peers
     from p2p.launch.launcher import Launcher
     from p2p.net.tcp import TcpOptions
 
+    if join and new:
+        raise LaunchError("--join and --new contradict each other: give one")
     config = LaunchConfig(
-        script=script,
-        args=tuple(args or ()),
-        num_peers=num_peers,
+        target=_target(words or [], module, is_command=ctx.meta[IS_COMMAND]),
+        num_peers=parse_num_peers(num_peers, os.environ),
         swarm=swarm,
+        num_restarts=restarts,
+        log_dir=log_dir,
+        verbosity=verbose - quiet,
+        only="join" if join else "new" if new else "",
         home=home,
         min_peers=min_peers,
         policy=policy,
         receipts=receipts,
+        join_timeout_s=join_timeout,
+        step_timeout_s=step_timeout,
         receipts_full=receipts_full,
         tcp=TcpOptions(seeds=seeds, bind=bind, advertise=advertise, key=key, insecure=insecure, network=network),
     )
     launcher = Launcher(config, environ=os.environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
     raise typer.Exit(launcher.run())
+
+
+def _target(words: list[str], module: str | None, *, is_command: bool) -> "Target":
+    from p2p.launch.target import Target
+
+    if module is not None:
+        return Target.module(module, words)
+    if not words:
+        raise LaunchError("nothing to run: give SCRIPT.PY, or -m MODULE, or -- COMMAND")
+    return Target.of_command(words) if is_command else Target.script(Path(words[0]), words[1:])
 
 
 @key.command("new")

@@ -35,6 +35,8 @@ class LoopConfig:
     """A joiner that waits looks this often whether there is still somebody to wait for."""
     tcp: TcpConfig | None = None
     """How to reach other hosts; None: not at all."""
+    may_found: bool = True
+    """As in `PeerConfig`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,10 @@ class PeerConfig:
         leave_timeout_s: for the others to agree on a view without this peer.
         arena_bytes: at most so much memory of this peer is read in place by the others of its host; 0: none, everything
             between them goes through sockets.
+        may_found: whether this peer founds the swarm where nobody is; False: it waits for one.
+        only_founds: whether this peer leaves a swarm that has committed a step before it was there.
+        script: file name of what this peer runs, for others of this host to see.
+        place: of this peer among those of `shoal run` on this host; -1: unknown.
         rejoin: whether a peer that was removed from the view, since it was stopped or cut off, may come back: by itself
             if it trains a model, otherwise when its script calls `wait_view` again.
         tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way: `network="wan"` replaces
@@ -76,6 +82,10 @@ class PeerConfig:
     step_timeout_s: float = 600.0
     leave_timeout_s: float = 5.0
     arena_bytes: int = 1 << 30
+    may_found: bool = True
+    only_founds: bool = False
+    script: str = ""
+    place: int = -1
     rejoin: bool = True
     tcp: TcpOptions = field(default_factory=TcpOptions)
     loop: LoopConfig = field(default_factory=LoopConfig)
@@ -106,6 +116,7 @@ class PeerConfig:
             policy=Policy[self.policy.upper()],
             keep_moments=self.receipts is not None,
             arena_bytes=self.arena_bytes,
+            may_found=self.may_found,
             tcp=tcp,
         )
 
@@ -135,9 +146,23 @@ class PeerConfig:
             found["arena_bytes"] = _whole("SHOAL_ARENA", arena)
         if receipts := environ.get("SHOAL_RECEIPTS"):
             found["receipts"] = Path(receipts)
+        for name in ("join_timeout", "step_timeout"):
+            if seconds := environ.get(f"SHOAL_{name.upper()}"):
+                found[f"{name}_s"] = _seconds(f"SHOAL_{name.upper()}", seconds)
+        if place := environ.get("SHOAL_LOCAL_INDEX"):
+            found["place"] = _whole("SHOAL_LOCAL_INDEX", place)
+        only = environ.get("SHOAL_ONLY")
+        found |= {"may_found": only != "join", "only_founds": only == "new"}
         if receipts_full := environ.get("SHOAL_RECEIPTS_FULL"):
             found["receipts_full"] = receipts_full
         return cls(**(found | given))
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a number of seconds, is {text!r}") from None
 
 
 def _whole(name: str, text: str) -> int:

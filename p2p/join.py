@@ -1,18 +1,25 @@
 """`p2p.join`: this process becomes a peer, with what `shoal run` has set in the environment."""
 
 import atexit
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from gossip import View
+
 from .config import PeerConfig
 from .errors import ShoalError
+from .host.files import raise_file_limit
+from .host.naming import NO_NAME, has_other_hosts, runs_of_script, this_program
 from .peer import Peer
+from .session.reporter import Reporter, listening_launcher
 from .session.stacks import show_on
 
 DEFAULTS: Final[dict[int, Any]] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
@@ -41,8 +48,11 @@ def join(
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `Peer.wait_view` gives it a seat.
 
-    Whatever is None is what `shoal run` has set in the environment, or the default. Opens the sockets, starts one
-    thread and takes 12 MiB of shared memory; waits for nobody.
+    Says on stderr, in one line, which swarm this peer has founded or joined, and at which step, when it has a seat; and
+    every 5 s for whom it waits, unless its launcher does. Raises the soft limit of open files to the hard one.
+
+    Whatever is None is what `shoal run` has set in the environment, or the default. Opens the sockets, starts two
+    threads and takes 12 MiB of shared memory; waits for nobody.
 
     Changes what this process does at its end. A peer that has not left does so when the interpreter ends. If the script
     has no `sys.excepthook` of its own, it gets one that prints an error of shoal as one line, without a traceback.
@@ -51,7 +61,8 @@ def join(
     child is no peer: there these signals, and the end, do what they do in a process without shoal.
 
     Args:
-        swarm: those who may meet; 1 to 64 letters, digits, `.`, `_` or `-` (SHOAL_SWARM; "default").
+        swarm: those who may meet; 1 to 64 letters, digits, `.`, `_` or `-` (SHOAL_SWARM; the name of the script's file,
+            and, without `seeds` and `bind`, 8 digits that stand for its path and arguments).
         home: the registry folder, private to this user, with a short path (SHOAL_HOME; the user's runtime folder).
         min_peers: step 0 is held until so many peers take part; the founder's value counts (SHOAL_MIN_PEERS; 1).
         policy: who may decide the next view: `live` (more than half of the members, or all that are left, if the others
@@ -71,7 +82,8 @@ def join(
         bind: `host:port` to listen at for other hosts, and the next port; port 0: any two (SHOAL_BIND; with `seeds`
             any host, port 0).
         advertise: `host` or `host:port` that other hosts are told (SHOAL_ADVERTISE; chosen from `bind` and `seeds`).
-        key: file with the swarm key (SHOAL_KEY). Without it there is no TCP, unless `insecure`.
+        key: file with the swarm key, or `env:NAME`, or `fd:N` (SHOAL_KEY). Without one there is no TCP, unless
+            `insecure`.
         insecure: TCP without a key, for a network on which everybody is trusted (SHOAL_INSECURE; False).
         network: `lan`, or `wan` for delays of a tenth of a second and more; the same for all (SHOAL_NETWORK; `lan`).
 
@@ -79,7 +91,8 @@ def join(
         A peer without a seat. Use it in a `with` block, or call `Peer.leave`.
 
     Raises:
-        ValueError: a number, `policy` or `receipts_full` is out of range.
+        ValueError: a number, `policy` or `receipts_full` is out of range; or no `swarm` is given, and there is no
+            script to name it by.
         RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
         NetworkError: an address cannot be used.
         SecurityError: there is no key that keeps strangers out.
@@ -108,7 +121,16 @@ def join(
     given = {name: value for name, value in given.items() if value is not None}
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _print_error
-    peer = Peer(PeerConfig.from_environment(os.environ, **given))
+    _set_up_log(os.environ.get("SHOAL_LOG", ""))
+    config = _configure(given)
+    launcher = listening_launcher(os.environ)
+    if (warning := raise_file_limit(config.min_peers)) and launcher is None:
+        say(warning)
+    peer = Peer(config)
+    if peer._session.loop.is_alone:
+        _name_other_runs(config)
+    peer._session.history.seat_listeners.append(partial(_say_where, peer, config))
+    Reporter(peer._session, config.swarm, launcher, say).start()
     atexit.register(peer._end)
     if threading.current_thread() is threading.main_thread():
         _let_leave(peer, signal.SIGTERM, lambda: SystemExit(128 + signal.SIGTERM))
@@ -116,6 +138,57 @@ def join(
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL and sys.__stderr__ is not None:
             show_on(signal.SIGUSR1, sys.__stderr__)
     return peer
+
+
+def _configure(given: dict[str, Any]) -> PeerConfig:
+    """Settings of this process, with a name for the swarm."""
+    program = this_program()
+    if program is not None:
+        given["script"] = program.name
+    if "swarm" not in given and not os.environ.get("SHOAL_SWARM"):
+        if program is None:
+            raise ValueError(NO_NAME)
+        given["swarm"] = program.swarm(one_host=not has_other_hosts(os.environ, given.get("seeds"), given.get("bind")))
+    return PeerConfig.from_environment(os.environ, **given)
+
+
+def _set_up_log(level: str) -> None:
+    """`shoal run -v` asks for the log of this peer on stderr."""
+    logger = logging.getLogger("p2p")
+    if level and not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("shoal: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = False
+
+
+def _name_other_runs(config: PeerConfig) -> None:
+    """This peer founds a swarm; its user may have meant another one."""
+    for swarm, number in runs_of_script(config.home, config.script).items() if config.script else ():
+        if swarm != config.swarm:
+            say(
+                f"a run of {config.script} is under way here as swarm {swarm} ({number} peers), and this is another "
+                f"one, {config.swarm}; to join that one: shoal run --join --swarm {swarm}, or SHOAL_SWARM={swarm}"
+            )
+
+
+def _say_where(peer: Peer, config: PeerConfig, view: View, done: int) -> None:
+    has_founded = done <= 0 and view.members[0].peer_id == peer.peer_id
+    size = len(view.members)
+    members = f"{size} member{'s' if size > 1 else ''}"
+    if config.only_founds and done > 0:
+        raise ShoalError(
+            f"swarm {config.swarm} is under way, at step {done}, and --new only founds: this peer has left; "
+            "say --join, or give another --swarm"
+        )
+    say(f"{'founded' if has_founded else 'joined'} swarm {config.swarm} at step {max(done, 0)}, {members}")
+
+
+def say(text: str) -> None:
+    """A line of this peer for people, unless `shoal run -q` has started it."""
+    if sys.stderr is not None and not os.environ.get("SHOAL_QUIET"):
+        sys.stderr.write(f"shoal: {text}\n")
 
 
 class _Handler:

@@ -185,6 +185,8 @@ class Operations:
         """The mean of all members' values, each weighted by its samples: of losses and scores after an evaluation.
 
         A step of its own, of 8 bytes for each value and member. Added in rank order, in float64: the same bits on all.
+        Of who had no seat when `Loader.evaluate` split the dataset, nothing counts until it trains: others have had
+        the same samples.
 
         Args:
             value: a mean over this peer's `samples`, or several by name; it counts for nothing where that is 0.

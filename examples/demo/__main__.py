@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from .stage import NUM_PEERS, DemoFailed, Stage
+from .stage import KILLED_IN, NUM_PEERS, DemoFailed, Stage
 from .verdict import Figures, Verdict, judge, measure
 
 DRAW_EVERY_S = 0.25
@@ -86,7 +86,7 @@ class Screen:
 def direct(plan: Plan, stage: Stage, screen: Screen) -> None:
     """Start the peers, kill one, let one join, and wait for the end."""
     screen.say(stage, f"{NUM_PEERS} peers start")
-    stage.start("peers", NUM_PEERS)
+    stage.start(KILLED_IN, NUM_PEERS)
     stage.wait(lambda: stage.done >= plan.kill_step, f"step {plan.kill_step}")
     founders = set(stage.members)
     if plan.join == "entering":

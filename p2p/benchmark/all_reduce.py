@@ -21,6 +21,7 @@ from p2p.errors import LaunchError, ShoalError
 from p2p.host.registry import default_home
 from p2p.launch.config import LaunchConfig
 from p2p.launch.launcher import Launcher
+from p2p.launch.target import Target
 
 from .machine import machine
 from .plan import SOCKETS, Plan
@@ -64,10 +65,10 @@ def run_workers(plan: Plan, folder: Path, environ: Mapping[str, str]) -> int:
     """Run all workers to their end; returns the launcher's exit code."""
     swarm = f"bench-{secrets.token_hex(4)}"
     config = LaunchConfig(
-        script=Path(__file__).with_name("worker.py"),
-        args=(str(folder), plan.to_json()),
+        target=Target.script(Path(__file__).with_name("worker.py"), (str(folder), plan.to_json())),
         num_peers=plan.num_peers,
         swarm=swarm,
+        verbosity=-1,
     )
     try:
         with shown_progress() as stdout:

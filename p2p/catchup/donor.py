@@ -16,7 +16,7 @@ import numpy as np
 
 from gossip import Member, View
 from gossip.effects import Feed
-from gossip.messages import Finish
+from gossip.progress import Finish
 
 from ..net.frames import Taken
 from ..net.parcels import Packer, Parcel, ParcelSegment, StateRecord, StepRecord, cut

@@ -1,6 +1,6 @@
 """Which sample of a batch cannot be loaded."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,33 +13,35 @@ class Failing:
 
     Attributes:
         index: of the first that failed, into the dataset; None: each of them can be loaded.
-        error: that it raised.
+        why: what it raised, in words. (The exception itself would hold the workers.)
         good: a few that can be loaded.
     """
 
     index: int | None
-    error: Exception | None
+    why: str
     good: list[int]
 
 
-def find_failing(dataset: Any, indices: Iterable[int], others: Iterable[int]) -> Failing:
-    """Load samples in this process until one of `indices` has failed and enough for a batch have not.
+def find_failing(load: Callable[[list[int]], Any], indices: Iterable[int], others: Iterable[int]) -> Failing:
+    """Load samples one by one until one of `indices` has failed and enough for a batch have not.
 
     Args:
-        dataset: that a worker could not load a batch of.
+        load: loads the first of these, and probably the next ones then; may raise anything.
         indices: of the batch.
         others: where to look for good ones, if there are too few among them.
     """
-    failing, error, good = None, None, list[int]()
+    failing, why, good = None, "", list[int]()
     mine = dict.fromkeys(indices)
-    for index in dict.fromkeys([*mine, *others]):
+    candidates = list(dict.fromkeys([*mine, *others]))
+    for number, index in enumerate(candidates):
         if (failing is not None and len(good) >= MIN_LOCAL_BATCH) or (failing is None and index not in mine):
             break
         try:
-            dataset[index]
+            load(candidates[number:])
         except Exception as cause:
             if failing is None and index in mine:
-                failing, error = index, cause
+                failing = index
+                why = f"{type(cause).__name__}: {cause}".strip().splitlines()[-1]  # behind a worker's traceback
         else:
             good.append(index)
-    return Failing(failing, error, good[:MIN_LOCAL_BATCH])
+    return Failing(failing, why, good[:MIN_LOCAL_BATCH])

@@ -243,6 +243,7 @@ class Loader:
         while left:
             members = share.contributors
             rank = members.index(peer_id) if peer_id in members else -1
+            share.only_looks_on = rank < 0
             start = count(left) * rank // len(members) if rank >= 0 else 0
             stop = count(left) * (rank + 1) // len(members) if rank >= 0 else MIN_LOCAL_BATCH
             mine = [p for first, number in cut(left, start, stop - start) for p in range(first, first + number)]
@@ -280,17 +281,20 @@ class Loader:
         Raises:
             Exception: `error`, if none of `indices` fails alone, or all others, too.
         """
-        self._prefetch.close()  # one of the workers may be gone
         in_batch = self._cutter.order.indices(plan.batch)
-        found = find_failing(self.dataset, indices, in_batch)
+        found = find_failing(self._load_first, indices, in_batch)
         if found.index is None or len(found.good) < MIN_LOCAL_BATCH or not self._sampler.max_attempts:
             raise error
         if part is not None:
             self._share.fail(in_batch.index(found.index) - part.start)
             logger.warning(
-                "sample %d cannot be loaded by this peer, which adds nothing to this step: %r", found.index, found.error
+                "sample %d cannot be loaded by this peer, which adds nothing to this step: %s", found.index, found.why
             )
         return self._prefetch.get([found.good], iter(()))
+
+    def _load_first(self, indices: Indices) -> Any:
+        """Alone, of several that are wanted one by one."""
+        return self._prefetch.get([[index] for index in indices], iter(()))
 
     def _tell_of_failed(self) -> None:
         """Of samples that were set aside in the last step, the same on every peer."""

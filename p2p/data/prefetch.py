@@ -77,8 +77,11 @@ class Prefetch:
             except StopIteration:  # it had loaded all that there seemed to be
                 self._iterator = None
                 continue
-            except Exception:
-                if forecast.in_hand.popleft()[0] == forecast.number:
+            except Exception as error:
+                is_wanted = forecast.in_hand.popleft()[0] == forecast.number
+                if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # it is dead, and so is all
+                    self.close()
+                if is_wanted:
                     raise
                 continue
             if forecast.in_hand.popleft()[0] == forecast.number:

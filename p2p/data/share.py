@@ -29,12 +29,14 @@ class Track:
         sampler: None until this peer's script has made the loader.
         state: after the last committed step.
         is_spent: the last batch that was handed out of it is on a receipt.
+        is_left: the script asks for no more batches of it.
     """
 
     description: str
     sampler: Sampler | None
     state: SamplerState
     is_spent: bool = True
+    is_left: bool = False
 
 
 class Share:
@@ -51,23 +53,22 @@ class Share:
         is_used: the current micro-batch had a backward pass.
         num_loads: how often a member's state took the place of all this.
         num_trained: committed steps that were training.
+        only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
     """
 
     def __init__(self) -> None:
         self.contributors: tuple[str, ...] = ()
         self.fraction = self.keep = 1.0
         self.is_last = True
-        self.is_void = self.is_used = False
+        self.is_void = self.is_used = self.only_looks_on = False
         self.num_loads = self.num_trained = 0
         self._tracks: list[Track] = []
         self._num_made = 0
         self._current: Track | None = None
         self._slice: Slice | None = None
-        self._is_left = False
         self._number = 1
         self._accumulated = self._joined = 0
         self._is_weighed = self._is_skipped = False
-        self._failed = -1
 
     # Loaders.
 
@@ -89,7 +90,7 @@ class Share:
             self._tracks.append(Track(description, None, SamplerState()))
         track = self._tracks[self._num_made]
         _compare(self._num_made, description, track.description)
-        track.sampler = sampler
+        track.sampler, track.state = sampler, sampler.settle(track.state)
         self._num_made += 1
         return track
 
@@ -102,8 +103,7 @@ class Share:
     def hand_out(self, track: Track, part: Slice | None) -> None:
         """The script is given a batch of this loader, which adds `part` to the open step."""
         self._current, self._slice, track.is_spent = track, part, False
-        self._is_left = self._is_weighed = False
-        self._failed = -1
+        track.is_left = self._is_weighed = self.only_looks_on = False
         self._accumulated = self._joined = 0
 
     def begin_micro_batch(self, fraction: float, *, is_last: bool) -> None:
@@ -113,11 +113,11 @@ class Share:
     def take_back(self, track: Track) -> None:
         """The script asks for no more batches of this loader, and may still train on the last one."""
         if self._current is track:
-            self.fraction, self.keep, self.is_last, self._is_left = 1.0, 1.0, True, True
+            self.fraction, self.keep, self.is_last, track.is_left = 1.0, 1.0, True, True
             self._forget()
 
     def _forget(self) -> None:
-        if self._is_left and self._current is not None and self._current.is_spent:
+        if self._current is not None and self._current.is_left and self._current.is_spent:
             self._current = self._slice = None  # what comes now is the script's own
 
     # What is added to the open step.
@@ -138,9 +138,7 @@ class Share:
             raise ShoalError(SPENT)
         if self._slice is None:
             return NO_SAMPLES
-        if self._failed >= 0:
-            return self._failed, 0, 0
-        if self._is_skipped:
+        if self._is_skipped or not self._slice.number:
             return *self._slice, 0
         return *self._slice, self._accumulated + self._number if self._is_weighed else self._slice.number
 
@@ -201,7 +199,7 @@ class Share:
     def fail(self, place: int) -> None:
         """This peer cannot load the sample at this place of its slice, and adds nothing to the open step."""
         if self._slice is not None:
-            self._failed = self._slice.start + place
+            self._slice = Slice(self._slice.start + place, 0)
 
     def void(self) -> None:
         """This peer adds nothing to the open step: a pass of it was interrupted, or its gradients are of no use."""
@@ -271,9 +269,11 @@ class Share:
         for index, (description, state) in enumerate(states):
             if index == len(self._tracks):
                 self._tracks.append(Track(description, None, state))
-            if index < self._num_made:
-                _compare(index, self._tracks[index].description, description)
-            self._tracks[index].description, self._tracks[index].state = description, state
+            track = self._tracks[index]
+            if track.sampler is not None:
+                _compare(index, track.description, description)
+                state = track.sampler.settle(state)  # a call of the members says where they are after that
+            track.description, track.state = description, state
         self.num_loads += 1
 
 

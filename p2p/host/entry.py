@@ -35,6 +35,8 @@ class Entry:
             same number.
         remote_control_address, remote_data_address: for peers of other hosts; empty: there are none.
         network: as in `tcp.TcpOptions`.
+        script: file name of the script that it runs, or name of the module; empty: unknown.
+        place: of this peer among those of `shoal run` on this host; -1: it was started in another way.
         host: who has the same sees the same processes under the same numbers; see `read_host`.
         version: of the wire. Later versions may add fields here, and take none away, so that all can tell who lives.
     """
@@ -52,6 +54,8 @@ class Entry:
     remote_data_address: str = ""
     network: str = "lan"
     version: int = VERSION
+    script: str = ""
+    place: int = -1
 
 
 FIELD_TYPES: Final = {field.name: str if field.type is Role else field.type for field in fields(Entry)}

@@ -6,6 +6,7 @@ a run has one key from its first to its last step.
 """
 
 import os
+import re
 import secrets
 import shlex
 import stat
@@ -18,6 +19,7 @@ from ..errors import SecurityError
 PREFIX: Final = "shoal-key-1:"
 SECRET_BYTES: Final = 32
 _MAX_FILE_BYTES: Final = 1024
+_ENV: Final = "env:"
 
 
 def new_key() -> str:
@@ -47,34 +49,79 @@ def protect(descriptor: int) -> None:
         os.fchmod(descriptor, 0o600)
 
 
-def read_key(path: Path) -> bytes:
-    """The secret in a key file, 32 bytes.
+def descriptor_of(key: Path) -> int | None:
+    """N, of `fd:N`."""
+    found = re.fullmatch(r"fd:(\d+)", str(key))
+    return None if found is None else int(found[1])
+
+
+def variable_of(key: Path) -> str | None:
+    """NAME, of `env:NAME`."""
+    return str(key)[len(_ENV) :] if str(key).startswith(_ENV) else None
+
+
+def reference(key: Path) -> str:
+    """What `read_key` of another process of this host, in another folder, is given for `key`."""
+    is_file = descriptor_of(key) is None and variable_of(key) is None
+    return str(key.absolute() if is_file else key)
+
+
+def read_key(key: Path) -> bytes:
+    """The secret of a key, 32 bytes.
+
+    Args:
+        key: a file; or `env:NAME`, a variable of the environment; or `fd:N`, a descriptor of this process.
 
     Raises:
         SecurityError: no such file, others may read it, or it holds no key.
     """
+    return _parse(key, _read(key))
+
+
+def in_memory(key: Path) -> Path:
+    """The same as `fd:N` of a file in memory, which any number of children can read. `key`: is read, and checked.
+
+    Raises:
+        SecurityError: as `read_key`.
+    """
+    content = _read(key)
+    _parse(key, content)
+    descriptor = os.memfd_create("shoal-key", os.MFD_CLOEXEC)
+    os.write(descriptor, content)
+    return Path(f"fd:{descriptor}")
+
+
+def _read(key: Path) -> bytes:
+    if (name := variable_of(key)) is not None:
+        if name not in os.environ:
+            raise SecurityError(f"the swarm key should be in the variable {name} of the environment, which is not set")
+        return os.environb[os.fsencode(name)]
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo must not make us wait
+        if (given := descriptor_of(key)) is not None:
+            is_file = stat.S_ISREG(os.fstat(given).st_mode)
+            return os.pread(given, _MAX_FILE_BYTES, 0) if is_file else os.read(given, _MAX_FILE_BYTES)
+        descriptor = os.open(key, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo must not make us wait
         try:
-            _check_private(path, os.fstat(descriptor))
-            content = os.read(descriptor, _MAX_FILE_BYTES)
+            _check_private(key, os.fstat(descriptor))
+            return os.read(descriptor, _MAX_FILE_BYTES)
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise SecurityError(f"cannot read the swarm key {path}: {error.strerror}") from error
-    return _parse(path, content)
+        raise SecurityError(f"cannot read the swarm key {key}: {error.strerror}") from error
 
 
 def _check_private(path: Path, status: os.stat_result) -> None:
+    """Only its owner, who is this user or root, and root may write it; a group of this process may read it, too."""
     if not stat.S_ISREG(status.st_mode):
         raise SecurityError(f"the swarm key {path} is no file; make one with: shoal key new --out FILE")
-    if status.st_uid != os.geteuid():
+    if status.st_uid not in (os.geteuid(), 0):
         raise SecurityError(
             f"the swarm key {path} belongs to user {status.st_uid}, and this is user {os.geteuid()}; "
             "use a copy of your own"
         )
     mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
+    is_of_our_group = status.st_gid in (os.getegid(), *os.getgroups())
+    if mode & ~0o700 & ~(stat.S_IRGRP if is_of_our_group else 0):
         raise SecurityError(
             f"the swarm key {path} has mode {mode:04o}, so others may use it; run: chmod 600 {shlex.quote(str(path))}"
         )

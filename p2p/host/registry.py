@@ -2,7 +2,7 @@
 
 Each peer of a swarm keeps one entry in `<home>/<swarm>/`, beside its two sockets:
 
-    lock                    held while somebody enters or takes over, for milliseconds
+    lock                    held while somebody enters or takes over, for milliseconds; see also last_run.py
     <peer_id>.json          an entry: who, which process, which addresses, which role
     <16 hex digits>         a socket
 
@@ -31,6 +31,7 @@ from gossip import Member
 
 from ..errors import RegistryError
 from ..version import ONE_VERSION, VERSION
+from . import last_run
 from .acceptor_page import record_path
 from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, Role, all_wait, parse_entry
 from .folders import check_socket_path, locked, make_private
@@ -52,12 +53,16 @@ class Census:
 class Registry:
     """The folder of one swarm, as one peer uses it. One thread at a time."""
 
-    def __init__(self, home: Path, swarm: str, *, lock_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, home: Path, swarm: str, *, script: str = "", place: int = -1, lock_timeout_s: float = 10.0
+    ) -> None:
         """Make the folder, or check the one that is there.
 
         Args:
             home: holds a folder per swarm; `default_home` says which.
             swarm: 1 to 64 letters, digits and `._-`.
+            script: that this peer runs, as in `Entry`.
+            place: of this peer, as in `Entry`.
             lock_timeout_s: who waits this long for the lock waits for a stopped process.
 
         Raises:
@@ -70,6 +75,8 @@ class Registry:
         home = absolute.parent.resolve() / absolute.name
         self.swarm = swarm
         self.folder = home / swarm
+        self.lock = self.folder / "lock"
+        self._script, self._place = script, place
         self._lock_timeout_s = lock_timeout_s
         self.host = read_host()
         self._founds = True
@@ -125,8 +132,12 @@ class Registry:
                 remote_control_address=remote[0],
                 remote_data_address=remote[1],
                 network=network,
+                script=self._script,
+                place=self._place,
             )
             self._write(own)
+        if own.role is Role.FOUNDER:
+            self._warn_of_end(incarnation)
         return Census(own, living)
 
     def take_over(self) -> Census:
@@ -149,6 +160,7 @@ class Registry:
                 if own == min((own, *living), key=lambda entry: (entry.incarnation, entry.peer_id)):
                     own = replace(own, role=Role.FOUNDER)
                     self._write(own)
+                    self._warn_of_end(own.incarnation)
         return Census(own, living)
 
     def knows(self, peer_id: str) -> bool:
@@ -160,6 +172,7 @@ class Registry:
         own = self._entered()
         if own.role is not Role.MEMBER:
             self._write(replace(own, role=Role.MEMBER))
+            last_run.mark_begun(self.lock)
 
     def leave(self) -> None:
         """Remove this peer's sockets and entry, and what dead peers left, so that the last to go leaves none.
@@ -174,6 +187,8 @@ class Registry:
             with self._locked():
                 living, dead = self.read(apart_from=own.peer_id)
                 self._clean_up(dead, keep_members=bool(living) and all_wait((own, *living)))
+                if own.role is Role.MEMBER and all_wait(living) and not own.remote_control_address:
+                    last_run.mark_ended(self.lock)
         except RegistryError as error:
             logger.warning("what dead peers left stays for the next to clean up: %s", error)
         finally:
@@ -281,8 +296,20 @@ class Registry:
             raise RegistryError(f"cannot write the registry entry {path}: {error.strerror}") from error
         self._own = entry
 
+    def _warn_of_end(self, now_ns: int) -> None:
+        """This peer founds: was it to join a run that has just ended?"""
+        ended_ns = last_run.ended_at_ns(self.lock)
+        ago_s = 0.0 if ended_ns is None else max(0.0, (now_ns - ended_ns) / 1e9)  # a clock may be set back
+        if ended_ns is not None and ago_s < last_run.JUST_NOW_S:
+            logger.warning(
+                "the last run of swarm %r ended %.0f s ago: this peer founds another one, from step 0 "
+                "(with `shoal run --join` it would not)",
+                self.swarm,
+                ago_s,
+            )
+
     def _locked(self) -> AbstractContextManager[None]:
-        return locked(self.folder / "lock", timeout_s=self._lock_timeout_s)
+        return locked(self.lock, timeout_s=self._lock_timeout_s)
 
 
 def default_home(environ: Mapping[str, str]) -> Path:

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import IO, Final, Self
 
 from ..errors import LaunchError
 from ..host.processes import process_start
-from .config import LaunchConfig, peer_environment
+from .config import LaunchConfig
 
 PR_SET_PDEATHSIG: Final = 1
 """From <linux/prctl.h>."""
@@ -25,37 +26,46 @@ class Child:
         pid: of its process.
         process_start: as in the registry; None: it cannot be read.
         outputs: the pipes that it writes its stdout and stderr to; reading them does not block.
+        reports: where it says how it stands, a packet at a time; reading does not block either.
     """
 
-    def __init__(self, index: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, index: int, process: subprocess.Popen[bytes], reports: socket.socket) -> None:
         assert process.stdout is not None and process.stderr is not None, "pipes were asked for"
         self.index, self.pid, self.process_start = index, process.pid, process_start(process.pid)
         self.outputs: tuple[IO[bytes], IO[bytes]] = process.stdout, process.stderr
         for output in self.outputs:
             os.set_blocking(output.fileno(), False)
+        self.reports = reports
+        self.reports.setblocking(False)
         self._process = process
 
     @classmethod
     def start(cls, config: LaunchConfig, index: int, environ: Mapping[str, str]) -> Self:
-        """Start peer `index`, with `environ` and what `config` adds to it.
+        """Start peer `index`, with `environ` as `peer_environment` gives it, and a socket for its reports.
 
         Raises:
             LaunchError: the system cannot.
         """
-        try:
-            process = subprocess.Popen(
-                [sys.executable, str(config.script), *config.args],
-                env=peer_environment(config, index, environ),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-                preexec_fn=die_with_parent(),
-            )
-        except OSError as error:
-            raise LaunchError(f"cannot start peer {index}, so none runs: {error.strerror}") from error
-        return cls(index, process)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        number = theirs.fileno()
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    config.target.command,
+                    env={**environ, "SHOAL_REPORT": f"{number}:{os.fstat(number).st_ino}"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    start_new_session=True,
+                    pass_fds=[number, *config.key_fds],
+                    preexec_fn=die_with_parent(),
+                )
+            except OSError as error:
+                ours.close()
+                what = f"{config.target.command[0]}: {error.strerror}"
+                raise LaunchError(f"cannot start peer {index}: {what}") from error
+        return cls(index, process, ours)
 
     def has_ended(self) -> bool:
         """Whether it has; it can still be looked at as a process."""
@@ -65,9 +75,11 @@ class Child:
         """Until it has ended, as above."""
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
-    def ask_to_leave(self) -> None:
-        """Its swarm, and end."""
-        os.kill(self.pid, signal.SIGTERM)
+    def signal(self, number: int, pid: int | None = None) -> None:
+        """Send it to the child, or to the process `pid` of its session, which has joined in its place."""
+        with suppress(ProcessLookupError, PermissionError):
+            is_ours = pid is not None and os.getsid(pid) == self.pid
+            os.kill(pid if is_ours and pid is not None else self.pid, number)
 
     def kill(self) -> None:
         """It, and what it forked."""
@@ -75,6 +87,7 @@ class Child:
 
     def reap(self) -> int:
         """It has ended: its return code, -N for signal N. From now on its pid may be that of another process."""
+        self.reports.close()
         return self._process.wait()
 
 

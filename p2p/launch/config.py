@@ -3,11 +3,15 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final, Self
 
 from ..errors import LaunchError
+from ..host.keys import descriptor_of, in_memory
 from ..net.tcp import TcpConfig, TcpOptions
+from .devices import visible_devices
+from .target import Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,25 +19,36 @@ class LaunchConfig:
     """What to start, and how often.
 
     Attributes:
+        swarm: its name; None: that of the target.
+        only: `join`: found nothing; `new`: join nothing; empty: whatever there is.
         policy: `live` or `majority`; None: as for `p2p.join`.
         min_peers: the swarm's first step waits for this many; None: for `num_peers`.
         home: the registry folder; None: `registry.default_home`.
         receipts: folder for the peers' receipts; None: they write none.
+        join_timeout_s, step_timeout_s: as of `p2p.join`; None: its own.
         receipts_full: `warn` or `stop`; None: as for `p2p.join`.
         tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
+        num_restarts: a peer that fails is replaced so many times.
+        log_dir: folder for one file per peer, with all that it writes; None: none.
+        verbosity: -1: only failures; 0: what happens; 1: the log of each peer, too.
         grace_s: a peer that was asked to leave is killed after this.
     """
 
-    script: Path
-    args: tuple[str, ...] = ()
+    target: Target
     num_peers: int
-    swarm: str = "default"
+    swarm: str | None = None
+    only: str = ""
     home: Path | None = None
     min_peers: int | None = None
     policy: str | None = None
     receipts: Path | None = None
+    join_timeout_s: float | None = None
+    step_timeout_s: float | None = None
     receipts_full: str | None = None
     tcp: TcpOptions = field(default_factory=TcpOptions)
+    num_restarts: int = 0
+    log_dir: Path | None = None
+    verbosity: int = 0
     grace_s: float = 10.0
 
     def check(self) -> TcpConfig | None:
@@ -47,30 +62,85 @@ class LaunchConfig:
             raise LaunchError(f"-n is the number of peers and must be at least 1, got {self.num_peers}")
         if self.min_peers is not None and self.min_peers < 1:
             raise LaunchError(f"--min-peers must be at least 1, got {self.min_peers}")
+        if self.num_restarts < 0:
+            raise LaunchError(f"--restarts must be at least 0, got {self.num_restarts}")
+        for name in ("join_timeout", "step_timeout"):
+            limit_s = getattr(self, f"{name}_s")
+            if limit_s is not None and not limit_s > 0:
+                raise LaunchError(f"--{name.replace('_', '-')} must be more than 0 seconds, got {limit_s:g}")
         if self.policy not in (None, "live", "majority"):
             raise LaunchError(f"--policy must be live or majority, got {self.policy!r}")
         if self.receipts_full not in (None, "warn", "stop"):
             raise LaunchError(f"--receipts-full must be warn or stop, got {self.receipts_full!r}")
-        if not self.script.is_file():
-            what = "is not a file" if self.script.exists() else "does not exist"
-            raise LaunchError(f"the script {self.script} {what}")
-        return self.tcp.check(self.swarm)
+        self.target.check()
+        if self.log_dir is not None:
+            try:
+                self.log_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LaunchError(f"cannot make the folder {self.log_dir} of --log-dir: {error.strerror}") from error
+        return self.tcp.check(self.swarm_name)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether peers of other hosts may come."""
+        return bool(self.tcp.seeds or self.tcp.bind)
+
+    @property
+    def key_fds(self) -> tuple[int, ...]:
+        """The descriptor that the peers read the key from, if that is how they get it."""
+        fd = None if self.tcp.key is None else descriptor_of(self.tcp.key)
+        return () if fd is None else (fd,)
+
+    def with_readable_key(self) -> Self:
+        """The same with a key that each peer can read, where it comes from a descriptor, which may be a pipe.
+
+        Raises:
+            SecurityError: there is no key.
+        """
+        if not self.key_fds:
+            return self
+        assert self.tcp.key is not None
+        return replace(self, tcp=replace(self.tcp, key=in_memory(self.tcp.key)))
+
+    @property
+    def swarm_name(self) -> str:
+        """Those who may meet. Raises LaunchError if the target has no name that the peers of all hosts could have."""
+        return self.swarm or self.target.swarm(one_host=not self.is_open)
 
 
-def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of peer `index`: `environ`, and what `p2p.join()` reads."""
+NOT_OURS: Final = ("RANK", "WORLD_SIZE", "SHOAL_ONLY")
+"""Of another launcher, if anybody's; rank and size change, so no variable can say them."""
+
+
+def peer_environment(
+    config: LaunchConfig, index: int, environ: Mapping[str, str], place: int | None = None
+) -> dict[str, str]:
+    """The environment of peer `index`, number `place` on this host: `environ`, and what `p2p.join()` reads."""
+    place = index if place is None else place
     added = {
         "PYTHONUNBUFFERED": "1",
+        "LOCAL_RANK": "0",  # each peer sees one device
         "SHOAL_LAUNCH_INDEX": str(index),
+        "SHOAL_LOCAL_INDEX": str(place),
         "SHOAL_MIN_PEERS": str(config.min_peers or config.num_peers),
-        "SHOAL_SWARM": config.swarm,
+        "SHOAL_SWARM": config.swarm_name,
     }
+    if devices := visible_devices(environ):
+        added["CUDA_VISIBLE_DEVICES"] = devices[place % len(devices)]
+    if config.verbosity:
+        added |= {"SHOAL_LOG": "INFO"} if config.verbosity > 0 else {"SHOAL_QUIET": "1"}
+    if config.only:
+        added["SHOAL_ONLY"] = config.only
     if config.policy is not None:
         added["SHOAL_POLICY"] = config.policy
     if config.home is not None:
         added["SHOAL_HOME"] = str(config.home.absolute())
     if config.receipts is not None:
         added["SHOAL_RECEIPTS"] = str(config.receipts.absolute())
+    if config.join_timeout_s is not None:
+        added["SHOAL_JOIN_TIMEOUT"] = str(config.join_timeout_s)
+    if config.step_timeout_s is not None:
+        added["SHOAL_STEP_TIMEOUT"] = str(config.step_timeout_s)
     if config.receipts_full is not None:
         added["SHOAL_RECEIPTS_FULL"] = config.receipts_full
     # Left to itself, glibc gives the memory of each large frame back to the system, and faults it in again for the
@@ -78,7 +148,19 @@ def peer_environment(config: LaunchConfig, index: int, environ: Mapping[str, str
     memory = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
     # Left to itself, torch would give every peer a thread on every core.
     num_threads = max(1, num_usable_cores() // config.num_peers)
-    return {**memory, "OMP_NUM_THREADS": str(num_threads), **environ, **added, **config.tcp.to_environment(index)}
+    inherited = {name: value for name, value in environ.items() if name not in NOT_OURS}
+    tcp = config.tcp.to_environment(place)
+    return {**memory, "OMP_NUM_THREADS": str(num_threads), **inherited, **added, **tcp}
+
+
+def parse_num_peers(text: str, environ: Mapping[str, str]) -> int:
+    """Of `-n`: a number, or `auto`, one peer per GPU that can be seen, and 1 without."""
+    if text == "auto":
+        return len(visible_devices(environ)) or 1
+    try:
+        return int(text)
+    except ValueError:
+        raise LaunchError(f"-n is the number of peers, or `auto`, got {text!r}") from None
 
 
 def num_usable_cores() -> int:

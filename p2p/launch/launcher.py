@@ -5,8 +5,8 @@ other. Each peer is the leader of its own session, so that Ctrl-C in the termina
 which then asks the peers to leave. On Linux the kernel kills the peers if the launcher itself is killed.
 
 One thread, one selector: it wakes up for output, for the end of a peer (SIGCHLD), of which it tells the peers of other
-hosts, and for the signals that end the run. Left out: restarting peers, and starting them on other hosts (Slurm,
-Kubernetes or Ray do both).
+hosts, for what peers report, and for the signals that end the run. Left out: starting peers on other hosts (Slurm,
+Kubernetes or Ray do that).
 """
 
 import math
@@ -15,14 +15,26 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
 
+from ..errors import LaunchError
+from ..host.files import raise_file_limit
 from ..host.registry import Registry, default_home
+from .admission import check_is_new, free_places, name_here, others_here, why_nothing_to_join
 from .children import Child
-from .config import LaunchConfig
+from .config import LaunchConfig, peer_environment
 from .death_notices import DeathNotices
 from .output import READ_BYTES, Output, Stream
-from .report import names, run_exit_code, what_became_of
-from .signals import signal_name, signals_to_socket
+from .places import FAILED, Place
+from .progress import Progress
+from .report import names, run_exit_code, table, what_became_of
+from .signals import catches, signal_name, signals_to_socket
+from .standing import REPORT_BYTES, Standing
+
+SETTLED_S: Final = 1.5
+"""A peer that still waits so long after a death has heard of it."""
 
 
 class Launcher:
@@ -44,65 +56,165 @@ class Launcher:
             LaunchError, NetworkError, SecurityError: the config asks for what cannot be started.
             RegistryError: no peer could use the registry folder.
         """
+        config = config.with_readable_key()
         tcp = config.check()
-        registry = Registry(config.home or default_home(environ), config.swarm)
-        self._death_notices = DeathNotices(registry, tcp, time.monotonic)
+        self._registry = Registry(config.home or default_home(environ), config.swarm_name)
+        if config.only == "new":
+            check_is_new(self._registry)
+        self._is_over = why_nothing_to_join(config, self._registry) if config.only == "join" else ""
+        self._death_notices = DeathNotices(self._registry, tcp, time.monotonic)
         self._config = config
         self._environ = environ
         self._selector = selectors.DefaultSelector()
         self._output = Output(self._selector, stdout, stderr, self._end_unheard)
+        numbers = free_places(self._registry, config.num_peers)
+        self._places = [Place(index, str(number)) for index, number in enumerate(numbers)]
+        self._progress = Progress(self._places, partial(name_here, self._registry), time.monotonic())
         self._streams: dict[Child, tuple[Stream, ...]] = {}
-        self._return_codes: list[int] = []
+        self._died_at = -math.inf
+        self._is_hopeless = False
         self._ended_by: int | None = None
         self._kill_at = math.inf
 
     def run(self) -> int:
         """Start the peers, wait until the last has ended, and return the exit code of the run."""
+        if self._is_over:
+            self._output.say(self._is_over)
+            return 0
+        if warning := raise_file_limit(self._config.num_peers):
+            self._output.say(warning)
         with self._selector, signals_to_socket() as wake_up:
             self._selector.register(wake_up, selectors.EVENT_READ)
             try:
-                for index in range(self._config.num_peers):
-                    child = Child.start(self._config, index, self._environ)
-                    self._streams[child] = self._output.follow(index, child.outputs)
-                while self._streams:
+                for place in self._places:
+                    self._start(place)
+                while self._streams or self._next_start() < math.inf:
                     self._wait(wake_up)
             finally:
                 self._kill_all()
                 self._warn(self._death_notices.close())
-        return run_exit_code(self._return_codes, self._ended_by)
+        if self._config.verbosity >= 0 and self._progress.done >= 0:
+            self._output.show(table(self._places))
+        endings = [place.ending for place in self._places if place.ending is not None]
+        return FAILED if self._is_hopeless else run_exit_code(endings, self._ended_by)
+
+    # Peers.
+
+    def _start(self, place: Place) -> None:
+        config = self._config if place.ending is None else replace(self._config, only="")
+        environ = peer_environment(config, place.index, self._environ, int(place.name))
+        child = Child.start(config, place.index, environ)
+        place.begin(child, time.monotonic())
+        log = None if config.log_dir is None else config.log_dir / f"peer-{place.name}.log"
+        self._streams[child] = self._output.follow(place.name, child.outputs, log)
+        self._selector.register(child.reports, selectors.EVENT_READ, place)
+
+    def _next_start(self) -> float:
+        return min(place.restart_at for place in self._places)
+
+    def _start_again(self, now: float) -> None:
+        for place in self._places:
+            if now < place.restart_at:
+                continue
+            place.restart_at = math.inf
+            if any(other.ending is not None and other.ending.code == 0 for other in self._places):
+                self._output.say(f"peer {place.name} is not started again: the run is completed")
+                continue
+            try:
+                self._start(place)
+            except LaunchError as error:
+                self._output.say(str(error))
+
+    def _take_report(self, place: Place) -> None:
+        """One packet, if there is one."""
+        child = place.child
+        try:
+            packet = b"" if child is None else child.reports.recv(REPORT_BYTES)
+        except BlockingIOError:
+            return
+        if not packet:  # nobody is left who could report
+            if child is not None:
+                self._selector.unregister(child.reports)
+            return
+        standing = Standing.parse(packet)
+        if standing is None:
+            return
+        self._tell(self._progress.take(place, standing, time.monotonic()))
+        if not standing.has_begun and self._ended_by is None and time.monotonic() > self._died_at + SETTLED_S:
+            self._end_if_hopeless()
+
+    def _end_if_hopeless(self) -> None:
+        """The first step waits for more peers than can come: some have died."""
+        if self._died_at == -math.inf or self._config.is_open:
+            return
+        ours = {place.standing.peer_id for place in self._places if place.standing is not None}
+        if why := self._progress.why_no_start(len(others_here(self._registry, ours))):
+            self._is_hopeless = True
+            self._end(signal.SIGTERM, why)
+
+    # What happens.
 
     def _wait(self, wake_up: socket.socket) -> None:
         """Sleep until something happens, and deal with it."""
-        wake_at = min(self._kill_at, self._death_notices.deadline)
-        for key, _ in self._selector.select(None if wake_at == math.inf else max(0.0, wake_at - time.monotonic())):
+        now = time.monotonic()
+        wake_at = min(self._kill_at, self._death_notices.deadline, self._next_start(), self._progress.deadline)
+        for key, _ in self._selector.select(max(0.0, wake_at - now)):
             if isinstance(key.data, Stream):
                 self._output.pass_on(key.data)
+            elif isinstance(key.data, Place):
+                self._take_report(key.data)
             else:
                 for number in wake_up.recv(READ_BYTES):
                     self._receive_signal(number)
-        if time.monotonic() >= self._death_notices.deadline:
+        now = time.monotonic()
+        if now >= self._death_notices.deadline:
             self._warn(self._death_notices.look())
-        if self._streams and time.monotonic() >= self._kill_at:
-            self._output.say(f"killing {names(self._streams)}, still there after {self._config.grace_s:g} s")
+        self._start_again(now)
+        self._tell(self._progress.look(now))
+        if self._streams and now >= self._kill_at:
+            self._output.say(f"killing {names(self._living())}, still there after {self._config.grace_s:g} s")
             self._kill_all()
+
+    def _living(self) -> list[Place]:
+        return [place for place in self._places if place.child is not None]
 
     def _receive_signal(self, number: int) -> None:
         if number == signal.SIGCHLD:
-            for child in [child for child in self._streams if child.has_ended()]:
-                self._bury(child)
+            for place in self._living():
+                if place.child is not None and place.child.has_ended():
+                    self._bury(place, place.child)
+        elif number == signal.SIGUSR1:
+            self._pass_on(signal.SIGUSR1)
         elif self._ended_by is None:
             self._end(number, signal_name(number))
         elif self._streams:
-            self._output.say(f"{signal_name(number)} again: killing {names(self._streams)}")
+            self._output.say(f"{signal_name(number)} again: killing {names(self._living())}")
             self._kill_all()
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        """To the peers that have a handler; it would end the others."""
+        deaf = []
+        for place in self._living():
+            assert place.child is not None
+            pid = place.child.pid if place.standing is None else place.standing.pid
+            if catches(pid, number):
+                place.child.signal(number, pid)
+            else:
+                deaf.append(place)
+        if deaf:
+            self._output.say(f"{number.name} is not passed on to {names(deaf)}, which would end by it")
 
     def _end(self, number: int, why: str) -> None:
         """Ask the peers to leave the swarm, as if signal `number` had come."""
         self._ended_by = number
         self._kill_at = time.monotonic() + self._config.grace_s
-        self._output.say(f"{why}: asking {names(self._streams)} to leave")
-        for child in self._streams:
-            child.ask_to_leave()
+        living = self._living()
+        for place in self._places:
+            place.restart_at = math.inf
+        self._output.say(f"{why}: asking {names(living)} to leave")
+        for place in living:
+            assert place.child is not None
+            place.child.signal(signal.SIGTERM, None if place.standing is None else place.standing.pid)
 
     def _end_unheard(self, error: OSError) -> None:
         if self._ended_by is None:
@@ -111,21 +223,45 @@ class Launcher:
     def _kill_all(self) -> None:
         for child in self._streams:
             child.kill()
-        for child in list(self._streams):
-            child.wait()
-            self._bury(child, killed=True)
+        for place in self._living():
+            assert place.child is not None
+            place.child.wait()
+            self._bury(place, place.child, killed=True)
 
-    def _bury(self, child: Child, *, killed: bool = False) -> None:
+    def _bury(self, place: Place, child: Child, *, killed: bool = False) -> None:
         """Pass on the last words of a peer that has ended, and say so, unless it was `killed` by this launcher."""
         # Helpers, such as DataLoader workers, do not outlive their peer. Only while the peer itself is not
         # reaped can its pid not belong to somebody else.
         child.kill()
         self._warn(self._death_notices.announce(child.pid, child.process_start))
+        self._read_last_reports(place, child)
         return_code = child.reap()
-        self._return_codes.append(return_code)
         self._output.end(self._streams.pop(child))
+        now = time.monotonic()
+        what_next = place.end(
+            return_code, now, 0 if self._ended_by is not None or killed else self._config.num_restarts
+        )
+        assert place.ending is not None
+        self._died_at = now
         if return_code and self._ended_by is None and not killed:
-            self._output.say(what_became_of(child, return_code, len(self._streams)))
+            others = [other for other in self._places if other is not place]
+            self._output.say(what_became_of(place, child.pid, others, what_next))
+
+    def _read_last_reports(self, place: Place, child: Child) -> None:
+        while child.reports in self._selector.get_map():
+            try:
+                packet = child.reports.recv(REPORT_BYTES)
+            except OSError:
+                packet = b""
+            if packet and (standing := Standing.parse(packet)) is not None:
+                self._tell(self._progress.take(place, standing, time.monotonic()))
+            elif not packet:
+                self._selector.unregister(child.reports)
+
+    def _tell(self, lines: list[str]) -> None:
+        """What happens, unless only failures are wanted, or it was asked to happen."""
+        for line in lines if self._config.verbosity >= 0 and self._ended_by is None else ():
+            self._output.say(line)
 
     def _warn(self, text: str) -> None:
         if text and self._ended_by is None:

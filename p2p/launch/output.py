@@ -4,6 +4,7 @@ import os
 import selectors
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Final
 
 READ_BYTES: Final = 1 << 16
@@ -39,11 +40,12 @@ class LinePrefixer:
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One output of one peer, on its way to the descriptor `sink`."""
+    """One output of one peer, on its way to the descriptor `sink`, and to the file `log`, if there is one."""
 
     source: IO[bytes]
     sink: int
     prefixer: LinePrefixer
+    log: Path | None = None
 
 
 class Output:
@@ -64,11 +66,11 @@ class Output:
         self._sinks = stdout, stderr
         self._is_broken = is_broken
 
-    def follow(self, index: int, sources: tuple[IO[bytes], IO[bytes]]) -> tuple[Stream, ...]:
-        """Look at what peer `index` writes, from now on."""
+    def follow(self, name: str, sources: tuple[IO[bytes], IO[bytes]], log: Path | None = None) -> tuple[Stream, ...]:
+        """Look at what peer `name` writes, from now on; `log`: it is appended there, too."""
         streams = []
         for source, sink in zip(sources, self._sinks, strict=True):
-            streams.append(Stream(source, sink, LinePrefixer(prefix(index, sink))))
+            streams.append(Stream(source, sink, LinePrefixer(prefix(name, sink)), log))
             self._selector.register(source, selectors.EVENT_READ, streams[-1])
         return tuple(streams)
 
@@ -79,6 +81,7 @@ class Output:
         chunk = stream.source.read(READ_BYTES)
         if chunk:
             self._write(stream.sink, stream.prefixer.feed(chunk))
+            self._log(stream, chunk)
         elif chunk is not None:
             self._close(stream)
         return bool(chunk)
@@ -92,7 +95,22 @@ class Output:
 
     def say(self, text: str) -> None:
         """A line of the launcher itself."""
-        self._write(self._sinks[1], f"shoal: {text}\n".encode())
+        self.show(f"shoal: {text}\n")
+
+    def show(self, text: str) -> None:
+        """Text of the launcher, as it is."""
+        self._write(self._sinks[1], text.encode())
+
+    def _log(self, stream: Stream, chunk: bytes) -> None:
+        """Both outputs of a peer as they come. A file that cannot be written is named once, and the run goes on."""
+        if stream.log is None:
+            return
+        try:
+            with stream.log.open("ab") as file:
+                file.write(chunk)
+        except OSError as error:
+            self.say(f"nothing more is written to {stream.log}: {error.strerror}")
+            stream.log = None
 
     def _close(self, stream: Stream) -> None:
         if not stream.source.closed:
@@ -109,9 +127,9 @@ class Output:
             self._is_broken(error)
 
 
-def prefix(index: int, sink: int) -> str:
-    """What precedes each line of peer `index`; in colour if `sink` is a terminal that shows it."""
-    plain = f"[{index}] "
+def prefix(name: str, sink: int) -> str:
+    """What precedes each line of peer `name`, a number; in colour if `sink` is a terminal that shows it."""
+    plain = f"[{name}] "
     if not os.isatty(sink):
         return plain
     # Only here, as most runs write to a file or a pipe.
@@ -120,5 +138,5 @@ def prefix(index: int, sink: int) -> str:
 
     console = Console(force_terminal=True)
     with console.capture() as capture:
-        console.print(Text(plain, style=PREFIX_STYLES[index % len(PREFIX_STYLES)]), end="")
+        console.print(Text(plain, style=PREFIX_STYLES[int(name) % len(PREFIX_STYLES)]), end="")
     return capture.get()

@@ -1,32 +1,53 @@
-"""How peers have ended: in words, and as the exit code of the run."""
+"""How peers have ended: in words, as a table, and as the exit code of the run."""
 
+import signal
 from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import Final
 
-from .children import Child
-from .signals import signal_name
+from .places import Ending, Place
 
-
-def names(children: Iterable[Child]) -> str:
-    return "peer " + ", ".join(str(child.index) for child in children)
-
-
-def what_became_of(child: Child, return_code: int, num_left: int) -> str:
-    """A peer has failed; so many are left. `return_code`: as below."""
-    how = f"ended with exit code {return_code}"
-    if return_code < 0:
-        how = f"was killed by {signal_name(-return_code)}"
-    return f"{names([child])} (pid {child.pid}) {how}; {num_left or 'none'} left"
+WIDTH: Final = 100
 
 
-def run_exit_code(return_codes: Sequence[int], ended_by: int | None) -> int:
-    """The exit code of a run whose peers ended with `return_codes` (-N: by signal N), in that order.
+def names(places: Iterable[Place]) -> str:
+    return "peer " + ", ".join(place.name for place in places)
 
-    0 if a peer ended with 0 and none with another exit code: that peers are killed is what the others
-    survive. Otherwise the first other exit code, or 128 + N for the signal that ended the run or all peers.
+
+def what_became_of(place: Place, pid: int, others: Sequence[Place], what_next: str) -> str:
+    """The last peer in `place`, process `pid`, has ended; `what_next`: is done about it, in words."""
+    assert place.ending is not None
+    num_left = sum(other.child is not None for other in others)
+    num_completed = sum(other.ending is not None and other.ending.code == 0 for other in others)
+    at = f" at step {place.step}" if place.step >= 0 else ""
+    rest = f"{num_left or 'none'} left" + (f", {num_completed} completed" if num_completed else "")
+    return f"peer {place.name} (pid {pid}) {place.ending.words}{at}; {rest}" + (f"; {what_next}" if what_next else "")
+
+
+def run_exit_code(endings: Sequence[Ending], ended_by: int | None) -> int:
+    """The exit code of a run whose last peers in each place ended so; `ended_by`: a signal that asked all to leave.
+
+    0 if all have completed, or left as SIGTERM asked them to; 3 if the others went on without one, and no other failed;
+    128 + N after another signal; 1 otherwise.
     """
-    if ended_by is not None:
+    if ended_by is not None and ended_by != signal.SIGTERM:
         return 128 + ended_by
-    failures = [code for code in return_codes if code > 0]
-    if failures:
-        return failures[0]
-    return 0 if 0 in return_codes else 128 - return_codes[0]
+    return min((ending.exit_code for ending in endings if ending.exit_code), default=0)
+
+
+def table(places: Iterable[Place]) -> str:
+    """What became of each peer."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("peer", "how it ended", box=None)
+    table.add_column("steps", justify="right")
+    table.add_column("samples", justify="right")
+    for place in places:
+        words = "" if place.ending is None else place.ending.words
+        again = f" (started again {place.num_restarts}x)" if place.num_restarts else ""
+        table.add_row(place.name, words + again, str(place.steps), str(place.samples))
+    console = Console(file=StringIO(), width=WIDTH, color_system=None)
+    console.print(table)
+    assert isinstance(console.file, StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"

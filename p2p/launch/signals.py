@@ -4,13 +4,14 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 
 @contextmanager
 def signals_to_socket() -> Iterator[socket.socket]:
     """Until the end of `with`, the signals that matter to a launcher arrive as bytes of this socket."""
-    numbers = [signal.SIGCHLD, signal.SIGINT, signal.SIGTERM]
+    numbers = [signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup says that it must not matter
         numbers.append(signal.SIGHUP)
     ours, theirs = socket.socketpair()
@@ -36,3 +37,13 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether process `pid` has a handler for signal `number`; without one most signals would end it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)

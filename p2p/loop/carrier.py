@@ -15,6 +15,7 @@ from collectives.programs import MOST_CHUNKS
 from gossip import Claim, Core, Member, View
 from gossip import effects as fx
 from gossip import messages as m
+from gossip.progress import Finish, Progress
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
@@ -114,6 +115,7 @@ class Carrier:
                 self.parts.resources.page.write(record)
             case fx.Explain(reason) | fx.Resumed(reason):
                 logger.info("%s", reason)
+                self.parts.inbox.explained.append(reason)
             case fx.Strangers(reason):
                 logger.warning("%s", reason)
             case fx.Discovered(claim):
@@ -128,11 +130,12 @@ class Carrier:
                 self.carry_out(self.parts.open_step.aborted(given_up))
             case fx.Overheard(source, abort):
                 self.carry_out(self.parts.open_step.overhear(source, abort))
-            case fx.Apply(step, digest):
-                self.parts.observer.apply(step, digest)
+            case fx.Apply():
                 self.carry_out(self.parts.observer.go_on(self.now()))
-            case fx.AskForState():
-                self.carry_out(self.parts.observer.ask(self.now(), effect))
+            case fx.Load(step, digest):
+                self.carry_out(self.parts.observer.load(step, digest))
+            case fx.Drop(step, digest):
+                self.parts.observer.drop(step, digest)
             case fx.Provide(member, step):
                 has_seat = self.parts.core.view is not None and self.parts.core.view.since(member) is not None
                 self.parts.donor.ask(member, step, has_seat=has_seat)
@@ -176,8 +179,8 @@ class Carrier:
         told = []
         for rank, digests in shown:
             digest, state_digest, chain = (b"" if each == NO_DIGEST else each for each in in_three(digests))
-            finish = m.Finish(step, digest, state_digest, view.number)
-            told.append((view.members[rank], m.Progress(step - 1, chain, finish)))
+            finish = Finish(step, digest, state_digest, view.number)
+            told.append((view.members[rank], Progress(step - 1, chain, finish)))
         return self.parts.core.saw(now, told)
 
     def _commit(self, effect: fx.Committed) -> None:

@@ -1,11 +1,15 @@
 """What the loop has for the training thread."""
 
 import time
+from collections import deque
 from queue import SimpleQueue
+from typing import Final
 
 from ..errors import ShoalError
 from ..step.notices import Notice
 from ..step.receipts import Moment
+
+NUM_EXPLAINED: Final = 16
 
 
 class Inbox:
@@ -15,6 +19,7 @@ class Inbox:
         notices: in the order in which they happened.
         moments: when things happened; for whoever writes receipts.
         failure: why this peer cannot go on.
+        explained: the last reasons for what happened to members, in words.
         crash: why the loop drives nothing any more: the same for whoever waits, or calls something later.
     """
 
@@ -22,6 +27,7 @@ class Inbox:
         self.notices: SimpleQueue[Notice] = SimpleQueue()
         self.moments: SimpleQueue[Moment] = SimpleQueue()
         self.failure: ShoalError | None = None
+        self.explained: deque[str] = deque(maxlen=NUM_EXPLAINED)
         self.crash: ShoalError | None = None
         self._keep_moments = keep_moments
 

@@ -165,7 +165,7 @@ class Loop:
         """The state that was offered is loaded. Arguments as of `OpenStep.loaded`."""
         self.open_step.loaded(offer.step, contributors, state_digest)
         self.inbox.note("loaded", offer.step)
-        self._carrier.carry_out(self._observer.loaded(self.now(), offer))
+        self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
 
     def leave(self) -> None:
         """Say so; `reactor.ended` is set when the others can do without this peer."""

@@ -64,7 +64,8 @@ def acquire(registry: Registry, config: LoopConfig, now_ns: int, former: Resourc
             remote = listeners.control_address, listeners.data_address
         has_seeds = config.tcp is not None and bool(config.tcp.seeds)
         network = "lan" if config.tcp is None else config.tcp.network
-        standing = registry.enter(peer_id, incarnation, remote=remote, network=network, founds=not has_seeds)
+        founds = config.may_found and not has_seeds
+        standing = registry.enter(peer_id, incarnation, remote=remote, network=network, founds=founds)
         undo.callback(registry.leave)
         own = standing.own
         page = RecordPage(registry.folder, Member(own.peer_id, own.incarnation), RECORD_CODEC.encode)

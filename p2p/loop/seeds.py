@@ -41,7 +41,7 @@ class Seeds:
     def of(cls, config: LoopConfig, resources: Resources, frames: Frames) -> Self:
         """The seeds in `config`. Whoever finds a member of the swarm on its own host has nothing to found."""
         seeds = () if config.tcp is None else config.tcp.seeds
-        founds = not any(entry.role is Role.MEMBER for entry in resources.others)
+        founds = config.may_found and not any(entry.role is Role.MEMBER for entry in resources.others)
         return cls([seed.address for seed in seeds], resources.transport, frames, founds=founds)
 
     def may_found(self, now: float, core: Core, founding_size: int, policy: Policy) -> None:

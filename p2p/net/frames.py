@@ -14,6 +14,7 @@ from collectives import Outgoing
 from gossip import NO_VIEW, Envelope, Member, Stamp, View
 from gossip import messages as m
 from gossip.effects import Send
+from gossip.progress import Finish, Progress
 
 from ..errors import RemoteProtocolError
 from .headers import NO_DIGEST, FinishedHeader, ParcelHeader, SegmentHeader, TakenHeader, pack_stamp, unpack_header
@@ -76,7 +77,7 @@ class Frames:
     def send(self, effect: Send) -> None:
         """Say something to a peer, in the view in which it was made. Encoded once if it is said to many in a row."""
         target, body, stamp = effect.target, effect.body, effect.stamp or NO_VIEW
-        if isinstance(body, m.Progress) and body.finish is not None:
+        if isinstance(body, Progress) and body.finish is not None:
             if stamp == self._stamp:  # else nobody is in that view any more who could hear it
                 self._transport.send_data(target.peer_id, self._finished(body, body.finish).pack(), b"")
             return
@@ -88,7 +89,7 @@ class Frames:
         """The control frame that says `body`, in the installed view."""
         return self._codec.encode(Envelope(self._me, self._stamp, body))
 
-    def _finished(self, progress: m.Progress, finish: m.Finish) -> FinishedHeader:
+    def _finished(self, progress: Progress, finish: Finish) -> FinishedHeader:
         return FinishedHeader(
             source=self._rank,
             num_operations=progress.submitted,
@@ -178,8 +179,8 @@ class Frames:
             return None
         self._check_rank(header.source)
         results, parameters = (b"" if each == NO_DIGEST else each for each in (header.results, header.parameters))
-        finish = m.Finish(header.step, results, parameters, self._stamp.number)
-        progress = m.Progress(header.step - 1, header.chain, finish, header.num_operations)
+        finish = Finish(header.step, results, parameters, self._stamp.number)
+        progress = Progress(header.step - 1, header.chain, finish, header.num_operations)
         return Envelope(self._members[header.source], self._stamp, progress)
 
     def _check_rank(self, rank: int) -> None:

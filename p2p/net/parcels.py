@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import xxhash
 
 from gossip import View
-from gossip.messages import Finish
+from gossip.progress import Finish
 
 from ..errors import RemoteProtocolError
 from .wire import Codec

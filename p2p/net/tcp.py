@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from ..errors import NetworkError, SecurityError
-from ..host.keys import read_key
+from ..host.keys import read_key, reference
 from .addresses import ANY, Endpoint
 
 PORTS_PER_PEER: Final = 2
@@ -29,7 +29,7 @@ class TcpOptions:
         seeds: `host:port,host:port`, the same list everywhere: who is called first, and the first of whom founds.
         bind: `host:port` to listen at, and the next port; port 0: any two that are free. Without it, any host, port 0.
         advertise: `host` or `host:port` that others are told; without it, chosen from `bind` and `seeds`.
-        key: file with the swarm key.
+        key: file with the swarm key; or `env:NAME`, a variable of the environment; or `fd:N`, a descriptor.
         insecure: TCP without a key, for a network on which everybody is trusted.
         network: `lan`, or `wan` for delays of a tenth of a second and more; the same for all peers of a swarm.
     """
@@ -61,7 +61,7 @@ class TcpOptions:
             "SHOAL_SEEDS": self.seeds,
             "SHOAL_BIND": _shifted(self.bind, offset),
             "SHOAL_ADVERTISE": _shifted(self.advertise, offset),
-            "SHOAL_KEY": "" if self.key is None else str(self.key.absolute()),
+            "SHOAL_KEY": "" if self.key is None else reference(self.key),
             "SHOAL_INSECURE": "1" if self.insecure else "",
             "SHOAL_NETWORK": self.network,
         }

@@ -205,6 +205,7 @@ class Calls:
         """See `Peer.combine`."""
         if samples < 0:
             raise ValueError(f"the number of samples must be at least 0, is {samples}")
+        samples = 0 if self._session.share.only_looks_on else samples
         named = dict(sorted(value.items())) if isinstance(value, Mapping) else {"value": value}
         mine = [float(each) * samples if samples else 0.0 for each in named.values()]
         rows = self.gather(np.array([samples, *mine], np.float64), f"means of {', '.join(named)}")

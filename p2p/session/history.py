@@ -19,6 +19,9 @@ class History:
         done: the last committed step; -1 before step 0.
         receipt: of the last committed step, if this peer has seen it committed.
         listeners: called with each new view, after the commit that shows it.
+        num_steps, num_samples: committed with this peer on the receipt, and what it has added to them.
+        end_listeners: called when nothing more is committed.
+        seat_listeners: called with the view and the last committed step that the script begins with.
     """
 
     def __init__(self, share: Share, ledger: Ledger | None) -> None:
@@ -27,6 +30,9 @@ class History:
         self.done = -1
         self.receipt: Receipt | None = None
         self.listeners: list[Callable[[View], None]] = []
+        self.num_steps = self.num_samples = 0
+        self.end_listeners: list[Callable[[], None]] = []
+        self.seat_listeners: list[Callable[[View, int], None]] = []
         self._share = share
         self._ledger = ledger
         self._announced: View | None = None
@@ -36,8 +42,11 @@ class History:
         receipt = self._share.count(commit.receipt)
         self._share.num_trained += any(each.collective.is_counts for each in commit.operations)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
-        if self._ledger is not None and commit.view.since(me) is not None:
-            self._ledger.record(receipt)
+        if commit.view.since(me) is not None:
+            self.num_steps += receipt.step > 0  # step 0 is the start, and has no operation
+            self.num_samples += receipt.contributions[commit.view.members.index(me)].num_samples
+            if self._ledger is not None:
+                self._ledger.record(receipt)
 
     def known_view(self) -> View:
         """Raises ShoalError as long as there is none."""
@@ -48,6 +57,9 @@ class History:
     def begin(self) -> None:
         """The script is told of the view as it is: no listener is."""
         self._announced = self.view
+        if self.view is not None:
+            for listener in self.seat_listeners:
+                listener(self.view, self.done)
 
     def announce(self) -> None:
         """Tell the listeners of a view that they have not heard of. Results have been handed out before."""
@@ -65,6 +77,8 @@ class History:
                 self._ledger.note(moment)
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Nothing more is written, or committed."""
+        for listener in self.end_listeners:
+            listener()
         if self._ledger is not None:
             self._ledger.close()

@@ -22,7 +22,7 @@ class Incarnations:
 
     def __init__(self, config: PeerConfig) -> None:
         """Enter the registry and bind the sockets; `loop.reactor.start` begins."""
-        self._registry = Registry(config.home, config.swarm)
+        self._registry = Registry(config.home, config.swarm, script=config.script, place=config.place)
         self._config = config.for_loop()
         self._may_return = config.rejoin
         self._returns: list[float] = []

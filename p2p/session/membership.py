@@ -147,7 +147,9 @@ class Membership:
         self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._replica.layout))
 
     def _why_no_seat(self, waited_s: float) -> str:
-        advice = self.loop.seeds.explain() or f"is another peer of swarm {self._config.swarm!r} stuck?"
+        swarm = repr(self._config.swarm)
+        nobody = f"is another peer of swarm {swarm} stuck?" if self._config.may_found else f"no run of {swarm} to join"
+        advice = self.loop.seeds.explain() or nobody
         return explain_no_seat(self.loop.core, waited_s, advice)
 
     def wait_view(self, timeout_s: float | None = None) -> View:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from collectives import Outgoing
 from gossip.effects import Send
-from gossip.messages import Cause
+from gossip.given_up import Cause
 
 from .notices import Notice
 

@@ -1,15 +1,15 @@
 """Finds out that members call one operation differently.
 
 Whoever sees a fingerprint that is not its own says in words what it has called, and so does everybody who hears of
-another call than its own. So every member learns of both sides, and gives the step up. A *fresh* member, which is on
-no receipt yet, takes nobody down with it: it is told, and goes alone.
+another call than its own. So every member learns of both sides, and gives the step up. A *fresh* member, which is not
+on the last receipt, takes nobody down with it who is: it is told, and goes alone.
 """
 
 from collections.abc import Iterable
 
 from gossip import Member, View
 from gossip.effects import Send
-from gossip.messages import Abort
+from gossip.progress import Abort
 
 from .submission import Submission
 
@@ -35,14 +35,15 @@ class Mismatches:
         self._contributors = frozenset(contributors)
         self.begin()
 
-    def is_fresh(self, member: Member) -> bool:
-        """Whether `member` is not on the last receipt, as far as this peer knows."""
-        return member.peer_id not in self._contributors
+    def is_fresh(self, view: View, member: Member) -> bool:
+        """Whether others of `view` are on the last receipt, and `member` is not, as far as this peer knows."""
+        is_known = any(other.peer_id in self._contributors for other in view.members)
+        return is_known and member.peer_id not in self._contributors
 
     def see(self, view: View, submission: Submission, index: int, source: Member) -> list[Send]:
         """A segment of `source` carries another fingerprint than ours: whom to tell what we have called."""
         ours = Abort(submission.step, index, submission.operations[index].describe())
-        is_private = self.is_fresh(self._me) or self.is_fresh(source)
+        is_private = self.is_fresh(view, self._me) or self.is_fresh(view, source)
         return self._tell((source,) if is_private else view.members, view, ours)
 
     def _tell(self, members: Iterable[Member], view: View, ours: Abort) -> list[Send]:
@@ -52,10 +53,10 @@ class Mismatches:
         """`source` says what it has called in `step`, the open one: whom to answer."""
         if abort.step != step:
             return []
-        if not self.is_fresh(source):
+        if not self.is_fresh(view, source):
             self.heard.setdefault(abort.operation, {})[source] = abort.fingerprint
             return []
-        ours = None if self.is_fresh(self._me) or submission is None else _ours(submission, abort.operation)
+        ours = None if self.is_fresh(view, self._me) or submission is None else _ours(submission, abort.operation)
         return [] if ours is None or ours.fingerprint == abort.fingerprint else [Send(source, ours, view.stamp)]
 
     def find(self, view: View, submission: Submission) -> tuple[str, list[Send]] | None:

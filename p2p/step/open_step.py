@@ -17,8 +17,9 @@ from typing import Final
 import numpy as np
 
 from gossip import Member, View
-from gossip.messages import NOTHING_DONE, Abort, Cause, GivenUp
-from gossip.messages import Finish as Finished
+from gossip.given_up import Cause, GivenUp
+from gossip.progress import NOTHING_DONE, Abort
+from gossip.progress import Finish as Finished
 
 from ..errors import OperationInterrupted, OperationMismatch, RemoteProtocolError, ShoalError
 from ..memory.operands import Differs, Interrupted
@@ -306,7 +307,7 @@ class OpenStep:
         if (found := self._mismatches.find(view, submission)) is None:
             return []
         reason, told = found
-        if self._mismatches.is_fresh(self._me):
+        if self._mismatches.is_fresh(view, self._me):
             return self._leave(OperationMismatch(reason, is_alone=True))
         if self.stage is Stage.FINISHED:
             return []  # it ends here before that operation: whoever has called it starts the step over, and says why

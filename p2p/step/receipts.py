@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from gossip import View
-from gossip.messages import Finish
+from gossip.progress import Finish
 
 from ..errors import ShoalError
 

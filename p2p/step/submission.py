@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collectives import Array
-from gossip.messages import NOT_CALLED
+from gossip.progress import NOT_CALLED
 
 from .operation import Operation
 from .receipts import NO_SAMPLES

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from gossip import Core, CoreConfig, Envelope, Member, Phase, Policy, Seat, Stamp, View
 from gossip.commit import StepMachine
 from gossip.effects import Committed, Effect, Feed, Send
-from gossip.messages import Accept, Accepted, Body, Decide, Finish, Prepare, Progress, Promise, Ready
+from gossip.messages import Accept, Accepted, Body, Decide, Prepare, Promise
+from gossip.progress import Finish, Progress, Ready
 from gossip.view import founding_view
 
 from .members import LINEAGE, A, B, claim

@@ -3,8 +3,9 @@
 from gossip import Phase, Seat, View
 from gossip.commit import StepMachine
 from gossip.effects import Effect
+from gossip.given_up import Cause, GivenUp
 from gossip.levels import chain
-from gossip.messages import Cause, Finish, GivenUp, Ready
+from gossip.progress import Finish, Ready
 from gossip.view import founding_view
 
 from .members import LINEAGE, A, B, C, view_of

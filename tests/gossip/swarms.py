@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from gossip import Member, Seat, View
 from gossip.commit import StepMachine
 from gossip.effects import Aborted, Activated, Committed, Diverged, Effect, Removed, Send
-from gossip.messages import Beat, Cause, Finish, GivenUp, Leave, Progress, Ready, Report, ReportKind
+from gossip.given_up import Cause, GivenUp
+from gossip.messages import Leave, Report, ReportKind
+from gossip.progress import Beat, Finish, Progress, Ready
 
 from .machines import FOUNDING, founder
 from .members import LINEAGE, A
@@ -91,7 +93,7 @@ class Swarm:
         view, source, send = self.under_way.pop(index)
         machine = self.machines[send.target]
         match send.body:
-            case Leave(_, _, given_up) if machine.view is not None and machine.view.since(source) is not None:
+            case Leave(_, given_up) if machine.view is not None and machine.view.since(source) is not None:
                 machine.hear(given_up)
             case Report() if machine.view == view:
                 machine.hear(send.body.given_up)
@@ -149,7 +151,7 @@ class Swarm:
     def leave(self, member: Member) -> None:
         machine = self.machines[member]
         if machine.view is not None:
-            leave = Leave(finish=machine.finish, given_up=machine.given_up)
+            leave = Leave(given_up=machine.given_up)
             self.carry_out(member, [Send(other, leave) for other in machine.view.members if other != member])
 
     # What happens.

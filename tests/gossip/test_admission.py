@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gossip import Member, View
 from gossip.admission import MOST_VIEWS, Admission, AdmissionConfig
-from gossip.messages import NOTHING_DONE, Join
+from gossip.messages import Join
+from gossip.progress import NOTHING_DONE
 
 from .members import A, B, C, D, E, view_of
 

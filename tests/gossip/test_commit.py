@@ -7,7 +7,7 @@ from gossip import Member, Phase, Seat
 from gossip.commit import LAST_STEP, StepMachine
 from gossip.effects import Activated, Committed, Diverged, Installed, Removed, Send
 from gossip.levels import chain
-from gossip.messages import Beat, Finish, Progress, Ready
+from gossip.progress import Beat, Finish, Progress, Ready
 from gossip.view import founding_view
 
 from .machines import (

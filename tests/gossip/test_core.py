@@ -5,33 +5,33 @@ import math
 import pytest
 
 from gossip import NO_VIEW, Claim, Core, CoreConfig, Member, Phase, Policy, State
-from gossip.acceptor import BLANK
+from gossip.acceptor import BLANK, NO_BALLOT
 from gossip.claim import Status
 from gossip.effects import (
     Activated,
     Apply,
-    AskForState,
     Committed,
     Discovered,
+    Drop,
     Effect,
     Explain,
     Forget,
     Installed,
     Left,
+    Load,
     Refused,
     Removed,
     Send,
     WriteRecord,
 )
+from gossip.given_up import Cause
 from gossip.levels import chain
 from gossip.messages import (
     AcceptorRecord,
     Ack,
-    Beat,
     Body,
-    Cause,
     Decide,
-    Finish,
+    Died,
     Gossip,
     Head,
     Join,
@@ -39,13 +39,12 @@ from gossip.messages import (
     LineageAnswer,
     LineageQuery,
     Ping,
-    Progress,
-    Ready,
     Refuse,
     Report,
     ReportKind,
     ViewQuery,
 )
+from gossip.progress import Beat, Finish, Progress, Ready, StateQuery
 from gossip.view import NOWHERE
 
 from .cores import (
@@ -229,14 +228,14 @@ def test_r6_a_joiner_asks_for_the_state_at_once_and_again_until_it_is_loaded() -
     peer, view = joiner(), view_with(A, B)
     assert peer._steps.wanted_state() is None
     assert only(Installed, say(peer, A, Decide(view))) == [Installed(view)]
-    assert only(AskForState, say(peer, A, Ready(True, 4, b"digest", None))) == [AskForState(A, 4)]
+    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"digest", None))) == [(A, StateQuery(4))]
     assert peer._steps.wanted_state() == (4, b"digest", A)
-    assert only(AskForState, peer.tick(0.5)) == [AskForState(A, 4)]
+    assert bodies(StateQuery, peer.tick(0.5)) == [(A, StateQuery(4))]
     assert not peer.seated
     assert only(Activated, peer.loaded(1.1, 4, b"digest")) == [Activated(view, 4)]
     assert peer.seated
     assert (peer.done, peer.phase, peer._steps.wanted_state()) == (4, Phase.ACTIVE, None)
-    assert only(AskForState, peer.tick(2.0)) == []
+    assert bodies(StateQuery, peer.tick(2.0)) == []
 
 
 # Observing.
@@ -259,7 +258,7 @@ def test_r2_what_all_others_show_as_finished_is_committed() -> None:
 
 def test_r9_an_observer_asks_for_the_state_and_runs_the_steps_that_it_is_fed() -> None:
     peer = joiner(follows=True)
-    assert say(peer, A, Head(3, b"three")) == [AskForState(A, 3)]
+    assert say(peer, A, Head(3, b"three")) == [Send(A, StateQuery(3))]
     assert peer.loaded(0.1, 3, b"three") == []
     assert peer.fed(4, b"three", b"four") == [Apply(4, b"four")]
     assert peer.fed(5, b"four", b"five") == []  # one at a time
@@ -275,7 +274,7 @@ def test_r9_a_gap_that_lasts_makes_it_ask_for_the_state() -> None:
     peer = observer()
     assert say(peer, A, Head(9, b"nine"), now=0.2) == []  # what is missing may be under way
     assert say(peer, A, Head(9, b"nine"), now=0.7) == []
-    assert say(peer, A, Head(9, b"nine"), now=1.2) == [AskForState(A, 9)]
+    assert say(peer, A, Head(9, b"nine"), now=1.2) == [Send(A, StateQuery(9))]
 
 
 def test_r9_who_has_a_seat_is_fed_no_more() -> None:
@@ -284,10 +283,31 @@ def test_r9_who_has_a_seat_is_fed_no_more() -> None:
     assert say(peer, B, Head(9, b"nine")) == []
 
 
-def test_r9_who_has_ended_runs_nothing() -> None:
+def test_r9_a_state_that_has_come_is_loaded_and_the_steps_beyond_it_run() -> None:
+    peer = joiner(follows=True)
+    assert not peer.state_comes(0.0, A)
+    say(peer, A, Head(3, b"three"))
+    assert peer.state_comes(0.1, A)
+    assert peer.state_came(3, b"three", LINEAGE) == [Load(3, b"three")]
+    assert peer.fed(4, b"three", b"four") == []
+    assert peer.loaded(0.1, 3, b"three") == [Apply(4, b"four")]
+    assert peer.due == (4, b"four")
+
+
+def test_r9_who_leaves_runs_nothing_more() -> None:
+    peer = observer()
+    say(peer, A, Decide(view_with(A, B)), now=0.1)
+    assert peer.fed(4, b"three", b"four") == [Apply(4, b"four")]
+    peer.leave(0.2)
+    assert not peer.ended and peer.due is None
+
+
+def test_r9_who_has_ended_takes_nothing_more() -> None:
     peer = observer()
     peer.leave(0.5)
     assert peer.fed(4, b"three", b"four") == []
+    assert peer.state_came(9, b"nine", LINEAGE) == [Drop(9, b"nine")]
+    assert peer.loaded(0.6, 9, b"nine") == [] and peer.done == 3
 
 
 # Of oneself.
@@ -305,6 +325,14 @@ def test_a_member_that_others_take_for_dead_waits_for_their_view() -> None:
     peer = seated(B)
     assert only(Removed, say(peer, B, Gossip((claim(A, State.DEAD),)))) == []
     assert not peer.ended
+
+
+def test_what_the_launcher_of_a_peer_says_of_its_end_is_proof() -> None:
+    peer = seated(B, C)
+    record = AcceptorRecord(view_of(peer), NO_BALLOT, None)
+    effects = say(peer, C, Died(record), NO_VIEW)
+    assert Explain("c is dead: its launcher says that its process has ended") in effects
+    assert (B, Report(ReportKind.PROVEN, C, record=record)) in bodies(Report, effects)
 
 
 def test_what_oneself_has_said_is_not_heard() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gossip.effects import Overheard, Send
-from gossip.messages import NOT_CALLED, Abort, Beat, Progress
+from gossip.progress import NOT_CALLED, Abort, Beat, Progress
 
 from .machines import GENESIS, NOTHING, PAIR, ZERO, active, barrier
 from .members import B, C

@@ -17,15 +17,13 @@ from hypothesis import strategies as st
 
 from gossip import NO_VIEW, Core, Envelope, Member, Phase, Policy, Stamp, State, View
 from gossip.effects import Effect, Send, WriteRecord
+from gossip.given_up import Cause
 from gossip.messages import (
-    Abort,
     Accept,
     Accepted,
     AcceptorRecord,
     Ballot,
-    Beat,
     Body,
-    Cause,
     Decide,
     Gossip,
     Head,
@@ -37,16 +35,14 @@ from gossip.messages import (
     Ping,
     PingRequest,
     Prepare,
-    Progress,
     Promise,
-    Ready,
     Refuse,
     Report,
     ReportKind,
-    StateQuery,
     Sync,
     ViewQuery,
 )
+from gossip.progress import Abort, Beat, Progress, Ready, StateQuery
 from gossip.view import NO_NUMERICS
 from p2p.errors import RemoteProtocolError
 from p2p.net.wire import Codec

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossip import Phase, Seat, View
-from gossip.commit import LAST_STEP, LONGEST_REASON, StepMachine
-from gossip.effects import Aborted, Activated, AskForState, Committed, Send
-from gossip.messages import Beat, Cause, Finish, GivenUp, Leave, Progress, Ready, graver
+from gossip.commit import LAST_STEP, StepMachine
+from gossip.effects import Aborted, Activated, Committed, Send
+from gossip.given_up import LONGEST_REASON, Cause, GivenUp, graver
+from gossip.messages import Leave
+from gossip.progress import Beat, Finish, Progress, Ready
 
 from .machines import (
     DIGEST_0,
@@ -106,7 +108,8 @@ def test_a_newcomer_is_not_told_of_what_was_given_up_before_its_time() -> None:
     view = replace(PAIR, seats=(Seat(A, 1), Seat(B, 3)))
     machine = StepMachine(B)
     machine.install(view)
-    assert machine.receive(A, saying(MISMATCH)) == [AskForState(A, -1)]
+    assert machine.receive(A, saying(MISMATCH)) == []
+    assert machine.wanted_state() == (-1, GENESIS, A)
     assert machine.loaded(-1, GENESIS)[-1] == Activated(view, -1)
     later = replace(LATER, seats=view.seats)
     assert said_by(machine, later) == saying(MISMATCH)
@@ -215,7 +218,7 @@ def test_who_leaves_because_of_its_parameters_says_it_too() -> None:
     machine.hear(IN_USE)
     for member in (B, C):
         machine.receive(member, Progress(-1, GENESIS, finish(0, state_digest=b"other")))
-    leave = Leave(0, ZERO, IN_USE)
+    leave = Leave(0, IN_USE)
     assert machine.finished(0, b"bits", b"state")[-3:-1] == [Send(B, leave), Send(C, leave)]
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 from gossip import View
 from gossip.commit import StepMachine
 from gossip.effects import Aborted, Activated, Committed, Send
-from gossip.messages import Cause, Finish, GivenUp, Progress, Ready
+from gossip.given_up import Cause, GivenUp
+from gossip.progress import Finish, Progress, Ready
 
 from .machines import GENESIS, NOTHING, PAIR, TRIO, TRIO_LATER, ZERO, active, barrier, given_up
 from .members import A, B, C, view_of

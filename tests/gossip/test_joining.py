@@ -1,4 +1,4 @@
-"""On the way to the first seat: what is asked, followed, founded and loaded. R6, R9 of PROTOCOL.md."""
+"""On the way to the first seat: what is asked, founded and loaded. R6, R8, R9 of PROTOCOL.md."""
 
 from random import Random
 
@@ -6,10 +6,12 @@ import pytest
 
 from gossip import CoreConfig, Member, Phase, Policy, Seat
 from gossip.commit import StepMachine
-from gossip.effects import Activated, Apply, AskForState, Effect, Installed, Removed, Send
+from gossip.effects import Activated, Effect, Installed, Removed, Send
 from gossip.joining import Joining
 from gossip.known_views import MOST_LINEAGES
-from gossip.messages import NOTHING_DONE, Beat, Head, Join, LineageQuery, Progress, Ready
+from gossip.messages import Head, Join, LineageQuery
+from gossip.observing import Observing
+from gossip.progress import NOTHING_DONE, Beat, Progress, Ready, StateQuery
 from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
 from gossip.view import founding_view
@@ -32,7 +34,8 @@ def joining(me: Member = A, *known: Member, steps: StepMachine | None = None) ->
     swim = Swim(claim(me), rng=Random(1), config=SwimConfig(), now=0.0)
     for member in known:
         swim.hear(0.0, claim(member))
-    return Joining(swim, StepMachine(me) if steps is None else steps, config=CoreConfig())
+    steps = StepMachine(me) if steps is None else steps
+    return Joining(swim, steps, Observing(swim, steps, config=CoreConfig()), config=CoreConfig())
 
 
 def observer(done: int, digest: bytes = b"done") -> Joining:
@@ -42,12 +45,6 @@ def observer(done: int, digest: bytes = b"done") -> Joining:
     new = joining(D, A, B, steps=steps)
     new.begin(LAYOUT, follows=True)
     return new
-
-
-def hear(new: Joining, now: float, source: Member, step: int, digest: bytes) -> list[Effect]:
-    """What `source` has committed, without the JOINs with which its view is answered."""
-    told = new.hear_head(now, source, LINEAGE, Head(step, digest, 1, 1))
-    return [effect for effect in told if not (isinstance(effect, Send) and isinstance(effect.body, Join))]
 
 
 def seated() -> StepMachine:
@@ -81,6 +78,13 @@ def test_who_is_met_twice_is_asked_once() -> None:
 
 def test_r9_an_observer_says_how_far_it_is() -> None:
     assert observer(3).ask([A]) == [Send(A, Join("hash", True, 3, b"done"))]
+
+
+def test_r9_only_who_feeds_an_observer_says_a_step() -> None:
+    new = observer(NOTHING_DONE, b"")
+    asked = Send(A, StateQuery(5))
+    assert asked not in new.hear_head(0.0, A, LINEAGE, Head(NOTHING_DONE, b"", 1, 1))
+    assert new.hear_head(0.0, A, LINEAGE, Head(5, b"five", 1, 1)) == [asked]
 
 
 # What it hears of views.
@@ -222,106 +226,6 @@ def test_seeds_are_distinct() -> None:
         joining().found_from_seeds(0.0, ("x", "x"), LINEAGE, 1, Policy.MAJORITY)
 
 
-# Following.
-
-
-def test_r9_a_fed_step_is_applied_upon_the_digest_before_it() -> None:
-    new = observer(3, b"three")
-    assert new.fed(5, b"four", b"five") == []
-    assert new.fed(4, b"another three", b"four") == []
-    assert new.fed(4, b"three", b"four") == [Apply(4, b"four")]
-
-
-def test_r9_the_next_step_is_applied_when_the_one_before_was_run() -> None:
-    steps = StepMachine(D)
-    steps.loaded(3, b"three")
-    new = joining(D, A, steps=steps)
-    assert new.fed(4, b"three", b"four") == [Apply(4, b"four")]
-    assert new.fed(5, b"four", b"five") == []
-    assert new.go_on() == []
-    steps.loaded(4, b"four")
-    assert new.loaded() == [Apply(5, b"five")]
-
-
-def test_r9_a_loaded_state_lets_the_fed_steps_beyond_it_go_on() -> None:
-    steps = StepMachine(D)
-    new = joining(D, A, steps=steps)
-    assert new.fed(8, b"seven", b"eight") == []
-    steps.loaded(7, b"seven")
-    assert new.loaded() == [Apply(8, b"eight")]
-
-
-def test_who_is_seated_follows_nobody() -> None:
-    steps = seated()
-    new = joining(A, B, steps=steps)
-    assert new.fed(0, steps.digest, b"zero") == []
-    assert new.loaded() == []
-
-
-# A gap.
-
-
-def test_r9_only_who_feeds_an_observer_says_a_step() -> None:
-    new = observer(NOTHING_DONE)
-    assert hear(new, 0.0, A, NOTHING_DONE, b"") == []
-    assert new._steps.feeder is None
-    assert hear(new, 0.0, B, NOTHING_DONE, b"genesis") == [AskForState(B, NOTHING_DONE)]
-    assert new._steps.feeder == B
-
-
-def test_r9_who_has_nothing_asks_its_feeder_for_the_state_at_once() -> None:
-    new = observer(NOTHING_DONE)
-    assert hear(new, 0.0, A, 5, b"five") == [AskForState(A, 5)]
-
-
-def test_r9_a_state_that_does_not_come_is_asked_for_again_after_a_while() -> None:
-    new = observer(NOTHING_DONE)
-    asked = [hear(new, now, B, 5, b"five") for now in (0.0, 0.5, 0.9, 1.0, 1.5, 2.0)]
-    query = [AskForState(B, 5)]
-    assert asked == [query, [], [], query, [], query]
-
-
-def test_r9_a_gap_must_last_since_what_was_fed_may_be_on_its_way() -> None:
-    new = observer(3)
-    assert [hear(new, now, A, 5, b"five") for now in (0.0, 0.5)] == [[], []]
-    assert hear(new, 1.0, A, 6, b"six") == [AskForState(A, 6)]
-
-
-def test_r9_a_gap_that_was_closed_is_no_gap() -> None:
-    new = observer(3)
-    assert hear(new, 0.0, A, 5, b"five") == []
-    assert new.fed(4, b"done", b"four") == [Apply(4, b"four")]
-    assert hear(new, 2.0, A, 5, b"five") == []
-    new.loaded()
-    assert hear(new, 3.0, A, 3, b"done") == []
-    assert hear(new, 4.0, A, 3, b"done") == []
-
-
-def test_r9_a_gap_after_a_later_step_is_another_gap() -> None:
-    steps = StepMachine(D)
-    steps.loaded(3, b"three")
-    new = joining(D, A, steps=steps)
-    new.begin(LAYOUT, follows=True)
-    assert hear(new, 0.0, A, 5, b"five") == []
-    steps.loaded(4, b"four")
-    assert hear(new, 2.0, A, 6, b"six") == []
-    assert hear(new, 3.0, A, 6, b"six") == [AskForState(A, 6)]
-
-
-def test_who_does_not_follow_needs_no_state_before_its_barrier() -> None:
-    new = joining(D, A)
-    new.begin(LAYOUT, follows=False)
-    assert [hear(new, now, A, 5, b"five") for now in (0.0, 1.0, 2.0)] == [[], [], []]
-
-
-def test_an_observer_whose_view_is_being_installed_still_follows() -> None:
-    steps = StepMachine(D)
-    steps.loaded(0, DIGEST_0)
-    new = joining(D, A, steps=steps)
-    steps.install(view_of(2, A, D))
-    assert new.fed(1, DIGEST_0, b"one") == [Apply(1, b"one")]
-
-
 # In the barrier of its first view.
 
 
@@ -332,31 +236,19 @@ def told(said: Ready | Beat) -> list[Effect]:
 def in_barrier() -> StepMachine:
     machine = StepMachine(C)
     assert machine.install(TRIO) == [Installed(TRIO), *told(UNSEATED)]
-    machine.receive(A, SEATED)
-    assert machine.receive(B, SEATED) == [AskForState(A, 0)]
+    assert machine.receive(A, SEATED) == machine.receive(B, SEATED) == []
     return machine
-
-
-def test_r6_who_is_fed_does_not_ask_for_the_state_at_once() -> None:
-    machine = StepMachine(C)
-    machine.follows, machine.feeder = True, A
-    machine.install(TRIO)
-    machine.receive(A, SEATED)
-    assert machine.receive(B, SEATED) == []
-    assert machine.query() == [AskForState(A, 0)]
 
 
 def test_r6_a_joiner_takes_the_state_and_is_seated_when_all_are_at_it() -> None:
     machine = in_barrier()
     assert machine.wanted_state() == (0, DIGEST_0, A)
-    assert machine.query() == [AskForState(A, 0)]
     assert machine.loaded(0, DIGEST_0) == [
         *told(AT_0),
         Activated(TRIO, 0),
     ]
     assert machine.seated
     assert machine.wanted_state() is None
-    assert machine.query() == []
 
 
 def test_r6_a_state_that_is_not_wanted_changes_nothing() -> None:
@@ -382,7 +274,7 @@ def test_r6_a_joiner_from_another_past_takes_the_state_too(past: tuple[int, byte
     machine.loaded(*past)
     assert machine.install(TRIO)[1:] == told(Ready(False, *past, None))
     machine.receive(A, SEATED)
-    assert machine.receive(B, SEATED) == [AskForState(A, 0)]
+    assert machine.receive(B, SEATED) == []
     assert machine.wanted_state() == (0, DIGEST_0, A)
     assert machine.loaded(0, DIGEST_0)[-1] == Activated(TRIO, 0)
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from gossip import View
 from gossip.admission import Admission, AdmissionConfig
 from gossip.known_views import MOST_LINEAGES, KnownViews
-from gossip.messages import NOTHING_DONE, Head, Join
+from gossip.messages import Head, Join
+from gossip.progress import NOTHING_DONE
 
 from .members import LINEAGE, A, B, C, D, view_of
 

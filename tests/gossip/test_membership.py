@@ -8,7 +8,6 @@ from gossip import NO_VIEW, Core, Member, Phase, Policy, State, View
 from gossip.acceptor import NO_BALLOT
 from gossip.effects import (
     Activated,
-    AskForState,
     Discovered,
     Effect,
     Explain,
@@ -22,13 +21,11 @@ from gossip.effects import (
     WriteRecord,
 )
 from gossip.messages import (
-    Abort,
     Accept,
     Accepted,
     AcceptorRecord,
     Ballot,
     Decide,
-    Finish,
     Gossip,
     Head,
     Join,
@@ -36,14 +33,13 @@ from gossip.messages import (
     Ping,
     Prepare,
     Promise,
-    Ready,
     Refuse,
     Report,
     ReportKind,
-    StateQuery,
     ViewQuery,
     Vote,
 )
+from gossip.progress import Abort, Finish, Ready, StateQuery
 
 from .cores import (
     NOTHING,
@@ -317,9 +313,9 @@ def test_r9_an_observer_in_the_barrier_asks_for_the_state_only_after_two_beats()
     say(peer, A, Head(3, b"three"))
     run(peer, 0.0, 2.0)
     say(peer, A, Decide(view_with(A, B)), now=2.1)
-    assert only(AskForState, say(peer, A, Ready(True, 4, b"four", None), now=2.1)) == []  # step 4 may be under way
-    assert only(AskForState, run(peer, 2.1, 2.7)) == []
-    assert only(AskForState, run(peer, 2.7, 3.0)) != []
+    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None), now=2.1)) == []  # step 4 may be under way
+    assert bodies(StateQuery, run(peer, 2.1, 2.7)) == []
+    assert bodies(StateQuery, run(peer, 2.7, 3.0)) != []
 
 
 def test_r9_an_observer_that_lacks_only_what_was_just_committed_is_admitted() -> None:
@@ -343,7 +339,7 @@ def test_r9_an_observer_whose_feeder_has_no_seat_any_more_asks_for_the_state_at_
     meet(peer, [C])
     say(peer, C, Head(3, b"three"))
     say(peer, A, Decide(view_with(A, B)))
-    assert only(AskForState, say(peer, A, Ready(True, 4, b"four", None))) == [AskForState(A, 4)]
+    assert bodies(StateQuery, say(peer, A, Ready(True, 4, b"four", None))) == [(A, StateQuery(4))]
 
 
 @pytest.mark.parametrize("lacks_a_step", [True, False])
@@ -367,7 +363,7 @@ def test_r9_an_observer_without_any_state_does_not_wait_for_what_is_fed() -> Non
     peer = joiner(follows=True)
     say(peer, A, Decide(view_with(A, B)))
     say(peer, A, Ready(True, 4, b"four", None))
-    assert only(AskForState, peer.tick(0.5)) == [AskForState(A, 4)]
+    assert bodies(StateQuery, peer.tick(0.5)) == [(A, StateQuery(4))]
 
 
 def test_who_is_seated_provides_the_state_for_members() -> None:

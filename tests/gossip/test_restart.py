@@ -4,19 +4,9 @@ import pytest
 
 from gossip import NO_VIEW, Core, Stamp
 from gossip.effects import Aborted, Activated, Effect, Explain
-from gossip.messages import (
-    Beat,
-    Body,
-    Cause,
-    Decide,
-    Finish,
-    GivenUp,
-    Leave,
-    Progress,
-    Ready,
-    Report,
-    ReportKind,
-)
+from gossip.given_up import Cause, GivenUp
+from gossip.messages import Body, Decide, Leave, Report, ReportKind
+from gossip.progress import Beat, Finish, Progress, Ready
 
 from .cores import (
     NOTHING,
@@ -106,11 +96,11 @@ def test_r16_what_was_reported_in_an_older_view_is_not_heard() -> None:
     assert bodies(Ready, say(peer, B, Decide(after(view_of(peer), A, B)))) == [(B, NOTHING)]
 
 
-def test_r16_who_leaves_says_what_it_has_finished_and_that_it_is_given_up() -> None:
+def test_r16_who_has_finished_a_step_and_leaves_says_that_it_is_given_up() -> None:
     peer = seated(B, C)
     peer.finished(0.0, 0, b"bits", b"")
     say(peer, C, REPORT)
-    leave = Leave(finish=Finish(0, b"bits", b"", 2), given_up=MISMATCH)
+    leave = Leave(given_up=MISMATCH)
     assert bodies(Leave, peer.leave(0.0)) == [(B, leave), (C, leave)]
     assert bodies(Leave, peer.tick(0.25)) == [(B, leave), (C, leave)]
 

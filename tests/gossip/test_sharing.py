@@ -11,7 +11,8 @@ from gossip import Member
 from gossip.commit import StepMachine
 from gossip.effects import Activated, Committed, Diverged, Effect, Installed, Send
 from gossip.levels import chain
-from gossip.messages import Beat, Decide, Finish, Progress, Ready, Report, ReportKind
+from gossip.messages import Decide, Report, ReportKind
+from gossip.progress import Beat, Finish, Progress, Ready
 
 from .cores import (
     NOTHING,

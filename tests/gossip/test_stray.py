@@ -8,25 +8,21 @@ from gossip import NO_VIEW, Core, Member, Phase, Policy, Seat, Stamp, View
 from gossip.effects import Activated, Discovered, Effect, Installed, Send, Strangers
 from gossip.membership import MOST_PENDING_READY
 from gossip.messages import (
-    Abort,
     Accepted,
     Ack,
     Ballot,
-    Beat,
     Body,
     Decide,
     Gossip,
     Nack,
     Ping,
     Prepare,
-    Progress,
     Promise,
-    Ready,
     Report,
     ReportKind,
-    StateQuery,
     ViewQuery,
 )
+from gossip.progress import Abort, Beat, Progress, Ready, StateQuery
 from gossip.view import founding_view
 
 from .cores import (

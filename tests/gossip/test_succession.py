@@ -11,12 +11,12 @@ from gossip import Core, CoreConfig, Member, Policy, State, View
 from gossip.acceptor import NO_BALLOT
 from gossip.commit import StepMachine
 from gossip.effects import Effect, Explain, Installed, Paused, Removed, Resumed, Send
+from gossip.given_up import Cause
 from gossip.messages import (
     Accept,
     AcceptorRecord,
     Ack,
     Ballot,
-    Cause,
     Decide,
     Gossip,
     Head,
@@ -24,10 +24,10 @@ from gossip.messages import (
     Leave,
     Ping,
     Prepare,
-    Ready,
     Report,
     ReportKind,
 )
+from gossip.progress import Ready
 from gossip.reports import ReportsConfig
 from gossip.succession import MOST_DEAD, Succession
 from gossip.swim import Swim

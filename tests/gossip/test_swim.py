@@ -5,10 +5,11 @@ from typing import Any
 from gossip import Claim, Member, State
 from gossip.anti_entropy import NUM_BUCKETS, bucket_of
 from gossip.claim import Status
+from gossip.comparison import CLAIMS_PER_SYNC
 from gossip.detector import MOST_RELAYS
 from gossip.effects import Discovered, Effect, Explain, Forget, Send
 from gossip.messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
-from gossip.swim import CLAIMS_PER_SYNC, Swim
+from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
 from gossip.view import NOWHERE
 
@@ -264,10 +265,10 @@ def test_who_starts_compares_often_and_then_ever_more_rarely() -> None:
 
 def test_who_has_learned_of_somebody_asks_again_soon() -> None:
     new = swim(A, B)
-    new._compared = B
+    new._comparison._partner = B
     reply = SyncReply((bucket_of("c"),), (claim(C),))
     assert new.receive(0.0, B, reply)[0] == Discovered(claim(C))
-    assert new._next_sync <= 1.0
+    assert new._comparison.next_deadline() <= 1.0
 
 
 def test_equal_peers_exchange_digests_only() -> None:
@@ -283,7 +284,7 @@ def test_peers_that_differ_exchange_the_buckets_that_differ() -> None:
     one.declare_dead(0.0, Member("e", 1), State.DEAD)
     effects = run(one, 40.0, silent=False)
     assert sent(effects, Sync)
-    one._compared = B
+    one._comparison._partner = B
     ((_, reply),) = sent(other.receive(0.0, A, Sync(one._roster.digests())), SyncReply).items()
     assert reply.claims == (claim(D),) or set(reply.claims) == {claim(D)}
     assert set(reply.buckets) == {bucket_of("c"), bucket_of("d")}
@@ -296,7 +297,7 @@ def test_peers_that_differ_exchange_the_buckets_that_differ() -> None:
 def test_a_reply_also_overrides_what_is_older() -> None:
     new = swim(A, B, C)
     new.declare_dead(0.0, C, State.DEAD)
-    new._compared = B
+    new._comparison._partner = B
     answer = new.receive(0.0, B, SyncReply((bucket_of("c"), -1, 64), (claim(C),)))
     assert answer == [Send(B, Gossip((claim(C, State.DEAD),)))]
 

@@ -1,7 +1,8 @@
 """Who has other parameters than most: R2 of PROTOCOL.md."""
 
 from gossip.effects import Activated, Diverged, Explain, Removed, Send
-from gossip.messages import Leave, Progress, Ready
+from gossip.messages import Leave
+from gossip.progress import Progress, Ready
 
 from .machines import DIGEST_0, GENESIS, PAIR, TRIO_LATER, ZERO, active, barrier, finish, finished
 from .members import A, B, C, D, view_of
@@ -35,7 +36,7 @@ def test_r2_who_has_other_parameters_than_most_leaves() -> None:
     machine.receive(C, OTHER)
     reason = "the parameters of step 0 at a differ from those of most members of its view"
     effects = machine.finished(0, b"bits", b"state")
-    assert effects[-3:] == [Send(B, Leave(0, ZERO)), Send(C, Leave(0, ZERO)), Removed(reason)]
+    assert effects[-3:] == [Send(B, Leave(0)), Send(C, Leave(0)), Removed(reason)]
 
 
 def test_r2_who_says_that_it_is_outvoted_is_believed() -> None:

@@ -163,7 +163,7 @@ def handles(pid: int) -> Counter[str]:
 
 def check_nothing_left(swarm: Swarm) -> None:
     """No process of any session, no socket, no entry, no record."""
-    folder = swarm.folder / swarm.config.swarm
+    folder = swarm.folder / swarm.config.swarm_name
     files = sorted(path.name for path in folder.iterdir())
     assert files == ["lock"], f"left in the registry: {files}"
     left = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if session_of(pid) in swarm.pids]

@@ -1,17 +1,20 @@
-"""Hosts: registry folders that have nothing in common, and network namespaces that are joined by a cable."""
+"""Launches in a registry folder of their own; hosts that have nothing in common, and namespaces joined by a cable."""
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import pytest
 
 from bench.zygote import Zygote
 from p2p.host.keys import write_key
-from tests.live.swarm import Swarm
+from tests.live.launches import Shoal
+from tests.live.swarm import ROOT, Swarm
 
 NewHost = Callable[[], Swarm]
 
@@ -38,6 +41,54 @@ def key(tmp_path: Path) -> Path:
     path = tmp_path / "swarm.key"
     write_key(path)
     return path
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="shoal-") as folder:  # tmp_path can be too long for a socket
+        yield Path(folder)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    def write(source: str) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(source)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def shoal(home: Path, tmp_path: Path) -> Iterator[Shoal]:
+    """Starts `shoal run ARGUMENTS`, and ends it with the test."""
+    started: list[subprocess.Popen[str]] = []
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OMP_"))}
+
+    def start(
+        *arguments: str,
+        program: Sequence[str] = ("-m", "p2p.cli", "run"),
+        executable: str = sys.executable,
+        environ: Mapping[str, str] = MappingProxyType({}),
+        pass_fds: Sequence[int] = (),
+    ) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [executable, *program, *arguments],
+            cwd=tmp_path,
+            env={**clean, "SHOAL_HOME": str(home), "PYTHONPATH": str(ROOT), **environ},
+            pass_fds=pass_fds,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def has_namespaces() -> bool:

@@ -181,6 +181,7 @@ class Swarm:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
+            "SHOAL_QUIET": "1",  # so that stderr has nothing where nothing goes wrong
         }
 
     def start(self, script: str, *arguments: str, min_peers: int = 1, name: str = "default") -> Process:
@@ -201,7 +202,7 @@ class Swarm:
     def launch(self, count: int, script: str, *arguments: str, options: Sequence[str] = ()) -> Process:
         """`shoal run -n count`, with more `options`; `arguments` are the script's."""
         command = ["-m", "p2p.cli", "run", "-n", str(count), *options, str(self._write(script)), *arguments]
-        return self._execute(command, {})
+        return self._execute(command, {"SHOAL_SWARM": "default"})
 
     def _write(self, script: str) -> Path:
         path = self._folder / f"script{len(self._started)}.py"

@@ -11,6 +11,8 @@ import zmq
 
 from gossip import Claim, Contact, Envelope, Member, State, View
 from gossip import messages as m
+from gossip.given_up import Cause, GivenUp
+from gossip.progress import Abort, Beat, Finish, Progress, Ready, StateQuery
 from gossip.view import NO_VIEW, Change, propose_view
 from p2p.host.processes import read_host
 from p2p.net.headers import FinishedHeader, ParcelHeader, SegmentHeader, TakenHeader
@@ -210,8 +212,8 @@ def test_what_is_well_formed_but_of_no_member_and_no_view_changes_nothing(swarm:
     peers = swarm.start_all(2, STREAM)
     intruder = Intruder(swarm, peers[1])
     peers[1].expect_step(5)
-    finish = m.Finish(10**6, b"d" * 16, b"", 2)
-    ready = m.Ready(True, 10**6, b"d" * 16, finish, m.GivenUp(10**6 + 1, 2, m.Cause.MISMATCH, "because", 2))
+    finish = Finish(10**6, b"d" * 16, b"", 2)
+    ready = Ready(True, 10**6, b"d" * 16, finish, GivenUp(10**6 + 1, 2, Cause.MISMATCH, "because", 2))
     bodies: list[m.Body] = [
         m.Ping(7, ()),
         m.Ack(7, ()),
@@ -221,11 +223,11 @@ def test_what_is_well_formed_but_of_no_member_and_no_view_changes_nothing(swarm:
         m.ViewQuery(),
         m.Prepare(m.Ballot(9, 1)),
         m.Nack(m.Ballot(2**40, 1)),
-        m.Progress(10**6, b"d" * 16, finish),
+        Progress(10**6, b"d" * 16, finish),
         ready,
-        m.Beat(ready, m.Progress(10**6, b"d" * 16, finish)),
-        m.StateQuery(3),
-        m.Abort(6, 0, "barrier"),
+        Beat(ready, Progress(10**6, b"d" * 16, finish)),
+        StateQuery(3),
+        Abort(6, 0, "barrier"),
     ]
     intruder.send("control", [[ENVELOPES.encode(Envelope(STRANGER, NO_VIEW, body))] for body in bodies])
     for header in HEADERS:

@@ -11,14 +11,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(100)
-def test_two_peers_train_a_gpt() -> None:
-    command = [sys.executable, "-m", "p2p.cli", "run", "-n", "2", "examples/gpt.py", "--steps", "10"]
+def run(script: str, *arguments: str) -> str:
+    """What two peers print that run an example to its end, and leave nothing behind."""
+    command = [sys.executable, "-m", "p2p.cli", "run", "-n", "2", f"examples/{script}.py", *arguments]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
     with (
         tempfile.TemporaryDirectory(prefix="shoal-") as home,  # tmp_path can be too long for a socket
         subprocess.Popen(
-            [*command, "--global-batch", "4"],
+            command,
             cwd=ROOT,
             env={**environ, "SHOAL_HOME": home},
             stdout=subprocess.PIPE,
@@ -31,8 +31,22 @@ def test_two_peers_train_a_gpt() -> None:
         finally:
             process.kill()
         assert process.returncode == 0, output
-        assert output.count("step 10: loss") == 2, output
-        assert [path.name for path in Path(home, "default").iterdir()] == ["lock"]
+        assert [path.name for path in Path(home).glob(f"{script}-*/*")] == ["lock"]
+    return output
+
+
+@pytest.mark.timeout(100)
+def test_two_peers_train_a_gpt() -> None:
+    output = run("gpt", "--steps", "10", "--global-batch", "4")
+    assert output.count("step 10: loss") == 2, output
+
+
+@pytest.mark.timeout(100)
+def test_two_peers_train_on_a_dataset_with_workers_and_validate() -> None:
+    output = run("images", "--epochs", "2", "--images", "300")
+    for epoch, step in enumerate((5, 10)):
+        assert output.count(f"epoch {epoch}: step {step}, loss ") == 1, output
+    assert output.count("of 512, 2 peers") == 2, output
 
 
 def test_an_example_fits_on_two_screens() -> None:

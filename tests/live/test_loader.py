@@ -24,6 +24,8 @@ class Lines(Dataset):
     def __len__(self):
         return self.size
     def __getitem__(self, i):
+        if i == number("poison", -1):
+            raise OSError(f"line {i} is truncated")
         return {"x": torch.full((3,), float(i)), "index": i}
 
 given = dict(word.split("=") for word in sys.argv[1:])
@@ -129,3 +131,21 @@ def test_a_joiner_whose_data_differ_is_refused_alone_with_both_values(swarm: Swa
     member.expect_line(r"step \d+ 1", after=member.stdout[-1])
     member.send_signal(signal.SIGTERM)
     assert member.end() == 128 + signal.SIGTERM
+
+
+def test_a_sample_that_nobody_can_read_is_named_and_left_out_and_nobody_dies_of_it(swarm: Swarm) -> None:
+    peers = [swarm.start(TRAIN, "poison=57", "epochs=1", min_peers=3) for _ in range(3)]
+    assert [peer.end() for peer in peers] == [0, 0, 0], peers[0].report()
+    receipts = read_receipts(swarm.receipts / f"{name(peers[0])}.receipts.jsonl")
+    order = Order(Sampler(NUM_SAMPLES, GLOBAL_BATCH))
+    each = [(contribution, receipt) for receipt in receipts for contribution in receipt.contributions]
+    used = [i for contribution, _ in each for i in order.indices(contribution.samples)]
+    assert sorted(used) == [i for i in range(NUM_SAMPLES) if i != 57]
+    failed = [
+        (contribution.peer_id, order.indices(contribution.failed)) for contribution, _ in each if contribution.failed
+    ]
+    assert [index for _, index in failed] == [[57], [57]] and failed[0][0] != failed[1][0]
+    for peer in peers:
+        errors = "\n".join(peer.stderr)
+        assert "sample 57 is left out of epoch 0: no peer could load it" in errors
+        assert ("line 57 is truncated" in errors) == (name(peer) in {who for who, _ in failed})

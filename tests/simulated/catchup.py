@@ -20,6 +20,7 @@ FED_LOST = 0.03
 class Snapshot:
     """A data frame: the state after `step`; `digest` is of the chain up to it, `members` are on its receipt."""
 
+    donor: Member
     stamp: Stamp
     step: int
     digest: bytes
@@ -39,15 +40,17 @@ class Fed:
 
 
 class CatchUp:
-    """Donor and observer of one peer."""
+    """Donor and observer of one peer. `follows`: it runs its loop while it has no seat."""
 
     def __init__(self, peer: "Peer", world: "Simulation", rng: Random) -> None:
+        self.follows = False
         self._peer = peer
         self._world = world
         self._rng = rng
         self._asked: dict[tuple[Member, int], bool] = {}
         self._num_fed: dict[Member, int] = {}
         self._fed: dict[tuple[int, bytes], Fed] = {}
+        self._states: dict[tuple[int, bytes], Snapshot] = {}
 
     # What others are given.
 
@@ -66,13 +69,13 @@ class CatchUp:
             has_seat = peer.view is not None and peer.view.since(member) is not None
             if not served and (step == peer.done or (step < peer.done and not has_seat)):
                 self._asked[member, step] = True
-                core = peer.core
-                snapshot = Snapshot(core.stamp, peer.done, core.digest, training.state, training.members)
+                stamp, digest = peer.core.stamp, peer.core.digest
+                snapshot = Snapshot(peer.member, stamp, peer.done, digest, training.state, training.members)
                 self._world.clock.after(self._rng.uniform(0.0, 0.2), peer, "copied", self._give, member, snapshot)
 
     def _give(self, member: Member, snapshot: Snapshot) -> None:
         other = self._world.peers[member]
-        self._world.network.send_data(self._peer, other, other.catch_up.load, snapshot)
+        self._world.network.send_data(self._peer, other, other.catch_up.take_state, snapshot)
 
     def feed(self, feed: Feed) -> None:
         """The queue to each observer is short: what does not fit is dropped, and asked for again."""
@@ -87,11 +90,11 @@ class CatchUp:
     def _feed_on(self, member: Member, fed: Fed) -> None:
         self._num_fed[member] -= 1
         other = self._world.peers[member]
-        self._world.network.send_data(self._peer, other, other.catch_up.take, fed)
+        self._world.network.send_data(self._peer, other, other.catch_up.take_fed, fed)
 
     # What this one is given.
 
-    def take(self, fed: Fed) -> None:
+    def take_fed(self, fed: Fed) -> None:
         if fed.step > self._peer.done:
             self._fed[fed.step, fed.digest] = fed  # two swarms may feed it
             self._peer.perform(self._peer.core.fed(fed.step, fed.previous, fed.digest))
@@ -102,17 +105,33 @@ class CatchUp:
         self._world.clock.after(delay_s, self._peer, "applied", self._applied, step, digest)
 
     def _applied(self, step: int, digest: bytes) -> None:
-        if step == self._peer.done + 1:
+        if self._peer.core.due == (step, digest):
             fed = self._fed[step, digest]
             self._peer.training.advance(step, fed.result)
             self._loaded(step, digest, fed.members, "steps applied")
 
-    def load(self, snapshot: Snapshot) -> None:
-        peer, step = self._peer, snapshot.step
-        is_ours = peer.view is None or snapshot.stamp == peer.view.stamp
-        if is_ours and peer.core.takes(step, snapshot.digest):
-            peer.training.state = snapshot.state
-            self._loaded(step, snapshot.digest, snapshot.members, "states loaded")
+    def take_state(self, snapshot: Snapshot) -> None:
+        """All of it comes at once."""
+        core, step, digest = self._peer.core, snapshot.step, snapshot.digest
+        if not core.seated and core.state_comes(self._peer.now(), snapshot.donor):
+            self._states[step, digest] = snapshot
+            self._peer.perform(core.state_came(step, digest, snapshot.stamp.lineage))
+
+    def load(self, step: int, digest: bytes) -> None:
+        """The script loads it when it next waits: at once, unless it runs its loop meanwhile."""
+        snapshot = self._states.pop((step, digest))
+        if self.follows:
+            delay_s = 0.3 * self._world.compute_s(self._rng)
+            self._world.clock.after(delay_s, self._peer, "loads", self._load, snapshot)
+        else:
+            self._load(snapshot)
+
+    def drop(self, step: int, digest: bytes) -> None:
+        del self._states[step, digest]
+
+    def _load(self, snapshot: Snapshot) -> None:
+        self._peer.training.state = snapshot.state
+        self._loaded(snapshot.step, snapshot.digest, snapshot.members, "states loaded")
 
     def _loaded(self, step: int, digest: bytes, members: tuple[str, ...], what: str) -> None:
         peer, checks = self._peer, self._world.invariants

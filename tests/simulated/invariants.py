@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gossip import Member, Stamp, View
-from gossip.messages import NOTHING_DONE, Finish, Ready
+from gossip.progress import NOTHING_DONE, Finish, Ready
 
 from .memory import Tokens
 from .report import brief

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from gossip import Member, State, View, is_quorum
-from gossip.messages import NOTHING_DONE
+from gossip.progress import NOTHING_DONE
 from gossip.view import Policy
 
 from .invariants import Lineage, Violation

@@ -15,18 +15,17 @@ from gossip.messages import (
     AcceptorRecord,
     Ack,
     Ballot,
-    Beat,
     Body,
     Decide,
     Gossip,
     Ping,
     Prepare,
     Promise,
-    Ready,
     Report,
     ReportKind,
     SyncReply,
 )
+from gossip.progress import Beat, Ready
 from gossip.view import Policy
 
 from .invariants import Invariants, Violation

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import gossip.beliefs
 import gossip.claim
+import gossip.comparison
 import gossip.swim
 from gossip import Claim, State
 from gossip.beliefs import Beliefs
@@ -52,14 +53,19 @@ DISCOVERY: dict[str, Mutant] = {
     "SWIM: a refutation does not count": mutant(
         (gossip.claim, "order", _order_without_refutation),
         (gossip.swim, "order", _order_without_refutation),
+        (gossip.comparison, "order", _order_without_refutation),
         breaks="L1 I15",
-        seed=31,
+        seed=39,
     ),
     "SWIM: nobody denies that it is suspect": mutant(
         (Beliefs, "_hear_of_itself", _hear_without_denying(Beliefs._hear_of_itself)), breaks="L1 I15", seed=60
     ),
     "SWIM: the end of a member is not final": mutant(
-        (gossip.claim, "order", _order_without_end), (gossip.swim, "order", _order_without_end), breaks="I16", seed=4
+        (gossip.claim, "order", _order_without_end),
+        (gossip.swim, "order", _order_without_end),
+        (gossip.comparison, "order", _order_without_end),
+        breaks="I16",
+        seed=4,
     ),
     "SWIM: the dead are forgotten": mutant(
         (Beliefs, "_take", _take_and_forget(Beliefs._take)),

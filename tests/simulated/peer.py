@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from gossip import Claim, Contact, Core, Envelope, Member, Phase, State, View
 from gossip import effects as fx
-from gossip.messages import AcceptorRecord, Cause, GivenUp, StateQuery
+from gossip.given_up import Cause, GivenUp
+from gossip.messages import AcceptorRecord
 from p2p.errors import OperationMismatch, ShoalError
 from p2p.net.frames import Segment
 from p2p.step import effects as sx
@@ -95,8 +96,8 @@ class Peer:
         self.ask_for_seat()
 
     def ask_for_seat(self) -> None:
-        follows = self._rng.random() < self._world.plan.follows
-        self.perform(self.core.ask_for_seat(self.now(), LAYOUT, follows=follows))
+        self.catch_up.follows = self._rng.random() < self._world.plan.follows
+        self.perform(self.core.ask_for_seat(self.now(), LAYOUT, follows=self.catch_up.follows))
         self._world.clock.after(LOOK_AGAIN_S, self, "look again", self._look_again)
 
     def _look_again(self) -> None:
@@ -223,10 +224,12 @@ class Peer:
                 self.perform(self.training.open_step.overhear(source, abort))
             case fx.Provide(member, step):
                 self.catch_up.ask(member, step)
-            case fx.AskForState(donor, step):
-                self.perform([fx.Send(donor, StateQuery(step), self.core.stamp)])
             case fx.Apply(step, digest):
                 self.catch_up.apply(step, digest)
+            case fx.Load(step, digest):
+                self.catch_up.load(step, digest)
+            case fx.Drop(step, digest):
+                self.catch_up.drop(step, digest)
             case fx.Discovered(claim):
                 world.membership.discovered(self, effect)
                 self._watch(claim.member)

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from gossip import Envelope, Member
-from gossip.messages import Abort, Accept, Accepted, Beat, Decide, Join, Prepare, Promise, Ready, Report
+from gossip.messages import Accept, Accepted, Decide, Join, Prepare, Promise, Report
+from gossip.progress import Abort, Beat, Ready
 from gossip.view import Policy, feeder_of
 from p2p.step.transitions import Stage as StepStage
 from tests.gossip.acceptors import Swarm, of_policy, successor
@@ -232,6 +233,22 @@ def _a_script_is_told_too_early() -> None:
     stage.wait(6.0)
     stage.network.remove(cut)
     stage.end_well()
+
+
+@scenario("MISMATCH: whoever had trained is dead, and those who have just joined call different operations")
+def _newcomers_that_differ() -> None:
+    stage = Stage(num_peers=1)
+    stage.until_trained(3)
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Part)  # no step commits with them
+    for name in ("p2", "p3"):
+        stage.launch(name)
+    joined = stage.peer("p2"), stage.peer("p3")
+    joined[0].training.calls_wrong = "another"
+    stage.until(lambda: all(peer.active and peer.view == stage.peer("p1").view for peer in joined))
+    stage.kill("p1")
+    stage.table.on_table.clear()
+    stage.table.release()
+    stage.until(lambda: all(peer.training.num_told for peer in joined))
 
 
 @scenario("C11: a script goes on without a step that the others have begun")

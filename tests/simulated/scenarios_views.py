@@ -1,8 +1,9 @@
 """Stories of votes, reports and joiners that runs which are drawn tell too seldom, or never."""
 
 from gossip import Envelope
-from gossip.core import GOSSIP
-from gossip.messages import Accepted, Beat, Body, Decide, Join, Prepare, Promise, Ready
+from gossip.messages import Accepted, Body, Decide, Join, Prepare, Promise
+from gossip.progress import Beat, Ready
+from gossip.swim import Body as GOSSIP
 from gossip.view import Policy
 from p2p.step.transitions import Stage as StepStage
 from tests.simulation import Failure

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gossip import View
-from gossip.messages import Finish
+from gossip.progress import Finish
 from p2p.errors import OperationInterrupted, OperationMismatch
 from p2p.step.collective import AllReduce
 from p2p.step.notices import Admitted, Commit, Notice, Uncommitted, Withdrawn

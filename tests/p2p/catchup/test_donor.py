@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gossip import Member
 from gossip.effects import Feed
-from gossip.messages import Finish
+from gossip.progress import Finish
 from p2p.catchup.donor import FEWEST_FED, MOST_FED, PATIENCE_S, WINDOW, Donor
 from p2p.net.frames import Taken
 from p2p.net.parcels import Assembly, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord

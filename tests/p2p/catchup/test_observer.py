@@ -11,7 +11,8 @@ import pytest
 from gossip import Claim, Contact, Core, CoreConfig, Envelope, Member, Phase, State, View
 from gossip import effects as fx
 from gossip import messages as m
-from p2p.catchup.observer import FEWEST_KEPT, MOST_KEPT_BYTES, PATIENCE_S, Effect, Observer
+from gossip.progress import Ready, StateQuery
+from p2p.catchup.observer import FEWEST_KEPT, MOST_KEPT_BYTES, Effect, Observer
 from p2p.errors import OperationMismatch, RemoteProtocolError
 from p2p.net.frames import Delivery
 from p2p.net.parcels import Parcel, ParcelSegment, cut
@@ -54,13 +55,14 @@ class Newcomer:
         waiting = deque(effects)
         while waiting:
             match waiting.popleft():
-                case fx.AskForState() as wish:
-                    waiting += self.observer.ask(self.now, wish)
-                case fx.Send(target, m.StateQuery(step)):
+                case fx.Send(target, StateQuery(step)):
                     self.asked.append((target, step))
-                case fx.Apply(step, digest):
-                    self.observer.apply(step, digest)
+                case fx.Apply():
                     waiting += self.observer.go_on(self.now)
+                case fx.Load(step, digest):
+                    waiting += self.observer.load(step, digest)
+                case fx.Drop(step, digest):
+                    self.observer.drop(step, digest)
                 case sx.Tell(notice):
                     self.told.append(notice)
                 case sx.Note() as note:
@@ -68,9 +70,11 @@ class Newcomer:
                 case sx.Leave():
                     self.left = True
 
-    def hears_nothing_when_asking(self, donor: Member = B) -> bool:
-        """Whether STATE? is not said now, though the core wants it."""
-        return self.observer.ask(self.now, fx.AskForState(donor, 5)) == []
+    @property
+    def num_bytes(self) -> int:
+        """Of what it keeps."""
+        kept = [*self.observer._states.values(), *self.observer._steps.values()]
+        return sum(parcel.num_bytes for parcel in kept)
 
     def hear_head(self, step: int, source: Member = A) -> None:
         self.carry_out(self.core.receive(self.now, Envelope(source, view_of(A).stamp, m.Head(step, digest(step)))))
@@ -95,9 +99,16 @@ class Newcomer:
         offer = self.told.pop()
         assert isinstance(offer, StateOffer)
         self.open_step.loaded(offer.step, (), state_digest)
-        self.carry_out(self.observer.loaded(self.now, offer))
+        self.carry_out(self.observer.loaded(self.now, offer.step, offer.chain))
         self.carry_out(self.observer.go_on(self.now))
         return offer
+
+    def falls_behind(self, step: int) -> None:
+        """It hears twice that A is there, and asks for the state."""
+        for _ in range(2):
+            self.now += 1.5
+            self.hear_head(step)
+        assert self.asked[-1] == (A, step)
 
     def at(self, step: int) -> None:
         """It has loaded the state after `step`."""
@@ -161,35 +172,30 @@ def test_a_state_from_whom_it_did_not_ask_is_dropped(observer: Newcomer) -> None
 
 def test_an_older_state_is_dropped(observer: Newcomer) -> None:
     observer.at(5)
-    observer.hear_head(9)
-    observer.now = 2 * PATIENCE_S
-    observer.hear_head(9)
+    observer.falls_behind(9)
     observer.deliver(state(4), state(5))
-    assert observer.told == []
+    assert observer.told == [] and observer.num_bytes == 0
 
 
-def test_nobody_is_asked_while_a_state_comes_or_is_to_be_loaded(observer: Newcomer) -> None:
+def test_the_first_segment_of_a_state_is_noted(observer: Newcomer) -> None:
     observer.hear_head(5)
-    first, second, last = cut(state(5, bytes(1500)), SEGMENT_BYTES)
+    first, second, _ = cut(state(5, bytes(1500)), SEGMENT_BYTES)
     observer.take(first)
-    assert observer.noted == [Note("state", 5)]
     observer.take(second)
-    assert observer.hears_nothing_when_asking()
-    observer.now = PATIENCE_S
-    assert not observer.hears_nothing_when_asking(), "the donor is slow, or dead"
-    observer.take(last)
-    observer.now = 3 * PATIENCE_S
-    assert observer.hears_nothing_when_asking()
-    observer.load()
-    assert not observer.hears_nothing_when_asking()
+    assert observer.noted == [Note("state", 5)]
 
 
-def test_another_is_asked_at_once_when_the_donor_is_gone(observer: Newcomer) -> None:
+def test_nobody_is_asked_while_a_state_comes_unless_its_donor_is_gone(observer: Newcomer) -> None:
     observer.hear_head(5)
     observer.take(next(cut(state(5, bytes(1500)), SEGMENT_BYTES)))
-    assert observer.hears_nothing_when_asking()
+    observer.now = 1.5
+    observer.hear_head(5, source=B)
+    assert observer.asked == [(A, 5)]
+    observer.carry_out(observer.core.declare_dead(observer.now, A, "gone"))
     observer.observer.forget(A)
-    assert not observer.hears_nothing_when_asking()
+    observer.now = 3.0
+    observer.hear_head(5, source=B)
+    assert observer.asked == [(A, 5), (B, 5)]
 
 
 def test_a_later_state_waits_until_the_one_before_is_loaded(observer: Newcomer) -> None:
@@ -197,14 +203,14 @@ def test_a_later_state_waits_until_the_one_before_is_loaded(observer: Newcomer) 
     observer.deliver(state(5), state(8), state(7))
     assert observer.load().step == 5
     assert observer.load().step == 7, "the last that came"
-    assert observer.told == []
+    assert observer.told == [] and observer.num_bytes == 0
 
 
 def test_a_state_of_another_lineage_than_the_view_is_dropped(observer: Newcomer) -> None:
     view = view_of(A, ME, number=2)
     observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Decide(replace(view)))))
-    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Ready(True, 5, digest(5), None))))
-    assert not observer.core.seated and not observer.hears_nothing_when_asking(A)
+    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, Ready(True, 5, digest(5), None))))
+    assert not observer.core.seated and observer.asked == [(A, 5)]
     other: View = replace(view_of(A), lineage=bytes(16))
     observer.deliver(state(5, view=other))
     assert observer.told == []
@@ -285,10 +291,7 @@ def test_a_state_that_comes_in_the_middle_of_a_step_makes_it_the_next_step_which
     observer.at(5)
     gathered, summed = counts(), total()
     observer.submit(6, gathered, summed)
-    for _ in range(2):
-        observer.now += 1.5
-        observer.hear_head(8)
-    assert observer.asked[-1] == (A, 8)
+    observer.falls_behind(8)
     names = fingerprints(9, counts(), total())
     step_9 = fed(9, bytes(24), np.full(4, 9.0, np.float32).tobytes(), fingerprints=names)
     observer.deliver(state(8), step_9)
@@ -300,10 +303,7 @@ def test_a_state_that_comes_in_the_middle_of_a_step_makes_it_the_next_step_which
 
 def test_no_step_is_handed_out_while_a_state_is_to_be_loaded(observer: Newcomer) -> None:
     observer.at(5)
-    observer.now = 2 * PATIENCE_S
-    for _ in range(2):
-        observer.now += 1.5
-        observer.hear_head(8)
+    observer.falls_behind(8)
     observer.deliver(state(8), sums(6, observer))
     observer.submit(6, total())
     assert [type(arrival) for arrival in observer.told] == [StateOffer]
@@ -316,14 +316,14 @@ def test_steps_that_wait_are_bounded_by_their_bytes(observer: Newcomer) -> None:
     large = Parcel(0, fed(0, b"").record, [np.zeros(MOST_KEPT_BYTES // 4, np.uint8).data])
     for step in range(6, 6 + FEWEST_KEPT + 3):
         observer.observer._take(replace(fed(step, b""), parts=large.parts))
-    assert [step for step, _ in observer.observer._kept] == [*range(6, 6 + FEWEST_KEPT)]
+    assert [step for step, _ in observer.observer._steps] == [*range(6, 6 + FEWEST_KEPT)]
 
 
 def test_who_has_a_seat_takes_nothing_more(observer: Newcomer) -> None:
     view = view_of(A, ME, number=2)
     observer.at(5)
     observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Decide(view))))
-    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, m.Ready(True, 5, digest(5), None))))
+    observer.carry_out(observer.core.receive(0.0, Envelope(A, view.stamp, Ready(True, 5, digest(5), None))))
     assert observer.core.phase is Phase.ACTIVE
     num_taken = len(observer.taken)
     observer.deliver(state(9), sums(6, observer))

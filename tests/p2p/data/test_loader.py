@@ -231,6 +231,15 @@ class Broken(Squares):
         return super().__getitem__(index)
 
 
+class Deadly(Squares):
+    """One sample ends the worker that reads it."""
+
+    def __getitem__(self, index: int) -> Sample:
+        if index == 13:
+            os._exit(7)
+        return super().__getitem__(index)
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_what_the_dataset_raises_comes_out_of_the_loop_if_the_script_says_so(num_workers: int) -> None:
     swarm = Lockstep("a", "b")
@@ -260,9 +269,16 @@ def test_a_sample_that_nobody_can_load_is_left_out_and_named(
             used.update(sample["index"] for batch in step.values() for sample in batch)
         assert used == dict.fromkeys((index for index in range(20) if index != 13), 1)
         assert caplog.text.count("sample 13 cannot be loaded by this peer") == 2
-        assert "OSError('disk of sample 13')" in caplog.text
+        assert "to this step: OSError: disk of sample 13\n" in caplog.text
     aside = {share.pack()[2][0][-1] for share in swarm.shares.values()}
     assert len(aside) == 1 and len(aside.pop()) == 2, "once in each epoch, and all know"
+
+
+def test_a_sample_that_kills_workers_is_left_out_and_the_peers_live() -> None:
+    swarm = Lockstep("a", "b")
+    loaders = swarm.loaders(Deadly(), global_batch=10, options={"num_workers": 1, "collate_fn": list})
+    used = Counter(indices(swarm.train(loaders)))
+    assert used == dict.fromkeys((index for index in range(20) if index != 13), 1)
 
 
 def test_a_sample_that_nobody_can_load_ends_the_run_on_all_peers_if_the_script_says_so() -> None:
@@ -373,4 +389,7 @@ def test_an_observer_evaluates_two_samples_that_do_not_count() -> None:
     joiner = swarm.loader("a", range(8), global_batch=8, options=LISTS)
     swarm.shares["a"].contributors = ("somebody",)
     batches = joiner.evaluate()
-    assert next(batches) == [0, 1]
+    assert next(batches) == [0, 1] and swarm.shares["a"].only_looks_on
+    for _ in joiner:
+        assert not swarm.shares["a"].only_looks_on
+        break

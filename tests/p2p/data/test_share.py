@@ -91,6 +91,25 @@ def test_a_joiner_goes_on_where_the_swarm_is_with_each_loader() -> None:
     assert joiner.num_loads == 1 and joiner.pack() == share.pack()
 
 
+def test_who_is_given_a_state_at_the_end_of_an_epoch_calls_what_the_members_call() -> None:
+    sampler = Sampler(14, 6, epochs=2, drop_last=True)
+    member, before, after = founded("a"), Share(), Share()
+    track = member.make(sampler, "fourteen")
+    for start in (0, 6):
+        member.hand_out(track, member.plan(track).slices["a"])
+        member.count(receipt(start // 6 + 1, [("a", member.counts)]))
+        member.spend()
+    packed = member.pack()
+    member.hand_out(track, member.plan(track).slices["a"])
+    joined = before.make(sampler, "fourteen")
+    before.hand_out(joined, None)
+    before.load(packed)
+    after.load(packed)
+    after.hand_out(after.make(sampler, "fourteen"), None)
+    assert before.collective == after.collective == member.collective
+    assert member.collective.label == "fourteen, from 14 on"
+
+
 def test_a_joiner_with_other_data_is_refused_with_both_values() -> None:
     share = founded("a")
     share.make(SAMPLER, "twelve samples")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.errors import SecurityError
-from p2p.host.keys import PREFIX, derive, new_key, read_key, write_key
+from p2p.host.keys import PREFIX, derive, in_memory, new_key, read_key, reference, write_key
 
 SECRET = bytes(range(32))
 KEY = PREFIX + SECRET.hex()
@@ -43,11 +43,55 @@ def test_a_key_in_use_is_not_replaced(file: Path) -> None:
     assert read_key(file) == SECRET
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o601, 0o660, 0o777])
+@pytest.mark.parametrize("mode", [0o604, 0o610, 0o601, 0o660, 0o777])
 def test_a_key_that_others_may_use_is_refused_with_the_command_that_mends_it(file: Path, mode: int) -> None:
     file.chmod(mode)
     with pytest.raises(SecurityError, match=rf"has mode {mode:04o}, so others may use it; run: chmod 600 {file}"):
         read_key(file)
+
+
+@pytest.mark.parametrize("mode", [0o440, 0o640])
+def test_a_group_of_this_process_may_read_a_key(file: Path, mode: int) -> None:
+    os.chown(file, -1, os.getegid())
+    file.chmod(mode)
+    assert read_key(file) == SECRET
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another group")
+@pytest.mark.parametrize("mode", [0o440, 0o640])
+def test_another_group_may_not(file: Path, mode: int) -> None:
+    os.chown(file, -1, 12345)
+    file.chmod(mode)
+    with pytest.raises(SecurityError, match=rf"has mode {mode:04o}, so others may use it"):
+        read_key(file)
+
+
+def test_a_key_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POND_KEY", KEY)
+    assert read_key(Path("env:POND_KEY")) == SECRET
+    monkeypatch.delenv("POND_KEY")
+    with pytest.raises(SecurityError, match="the variable POND_KEY of the environment, which is not set"):
+        read_key(Path("env:POND_KEY"))
+    monkeypatch.setenv("POND_KEY", "secret")
+    with pytest.raises(SecurityError, match="env:POND_KEY holds no swarm key"):
+        read_key(Path("env:POND_KEY"))
+
+
+def test_a_key_from_a_pipe_becomes_one_that_can_be_read_again_and_again() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, KEY.encode() + b"\n")
+    os.close(writer)
+    in_a_file = in_memory(Path(f"fd:{reader}"))
+    assert [read_key(in_a_file) for _ in range(2)] == [SECRET, SECRET]
+    for key in (f"fd:{reader}", reference(in_a_file)):
+        os.close(int(key.removeprefix("fd:")))
+    with pytest.raises(SecurityError, match=rf"cannot read the swarm key fd:{reader}: Bad file descriptor"):
+        read_key(Path(f"fd:{reader}"))
+
+
+def test_another_process_is_given_the_whole_path_of_a_file() -> None:
+    assert reference(Path("swarm.key")) == f"{os.getcwd()}/swarm.key"
+    assert [reference(Path(key)) for key in ("env:KEY", "fd:3")] == ["env:KEY", "fd:3"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

@@ -25,8 +25,8 @@ def test_a_terminal_gets_colours_and_nothing_else_does(monkeypatch: pytest.Monke
     monkeypatch.delenv("NO_COLOR", raising=False)
     controller, terminal = os.openpty()
     reader, pipe = os.pipe()
-    assert re.fullmatch(r"\x1b\[\d+m\[3\] \x1b\[0m", prefix(3, terminal))
-    assert prefix(3, pipe) == "[3] "
+    assert re.fullmatch(r"\x1b\[\d+m\[3\] \x1b\[0m", prefix("3", terminal))
+    assert prefix("3", pipe) == "[3] "
     for descriptor in (controller, terminal, reader, pipe):
         os.close(descriptor)
 
@@ -47,7 +47,7 @@ class Run:
             self.selector, stdout.fileno(), stderr.fileno(), lambda error: self.broken.append(error.errno)
         )
         self.peer: tuple[IO[bytes], ...] = tuple(writer for _, writer in sources)
-        self.streams = self.output.follow(5, (sources[0][0], sources[1][0]))
+        self.streams = self.output.follow("5", (sources[0][0], sources[1][0]))
         for reader, _ in pipes:
             os.set_blocking(reader.fileno(), False)
 

@@ -10,7 +10,9 @@ import pytest
 from collectives.programs import MOST_CHUNKS
 from gossip import Member, Policy, Seat, View
 from gossip import effects as fx
-from gossip.messages import NOT_CALLED, AcceptorRecord, Ballot, Cause, GivenUp, Progress
+from gossip.given_up import Cause, GivenUp
+from gossip.messages import AcceptorRecord, Ballot
+from gossip.progress import NOT_CALLED, Progress
 from p2p.errors import OperationInterrupted, OperationMismatch, ReplicasDiverged
 from p2p.step import effects as sx
 from p2p.step.notices import Commit, Uncommitted, Withdrawn

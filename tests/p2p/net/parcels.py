@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gossip import Member, Policy, Seat, View
-from gossip.messages import Finish
+from gossip.progress import Finish
 from p2p.net.parcels import Parcel, StateRecord, StepRecord
 
 A, B, C = (Member(16 * name, 1) for name in "abc")

@@ -12,8 +12,8 @@ import xxhash
 
 from collectives import Outgoing
 from gossip import Envelope, Member, Policy, Seat, View
-from gossip import messages as m
 from gossip.effects import Send
+from gossip.progress import Finish, Progress
 from p2p.errors import RemoteProtocolError
 from p2p.net.frames import Delivery, Frames, Segment, Taken
 from p2p.net.headers import NO_DIGEST, FinishedHeader, SegmentHeader, TakenHeader, pack_stamp
@@ -83,21 +83,21 @@ def test_a_segment_of_a_view_that_is_over_is_not_sent(pair: Pair) -> None:
     assert isinstance(segment, Segment) and segment.sequence == VIEW.number
 
 
-def finish(results: bytes = RESULTS, parameters: bytes = PARAMETERS) -> m.Finish:
-    return m.Finish(9, results, parameters, 3)
+def finish(results: bytes = RESULTS, parameters: bytes = PARAMETERS) -> Finish:
+    return Finish(9, results, parameters, 3)
 
 
 @pytest.mark.parametrize("said", [finish(), finish(results=b""), finish(parameters=b""), finish(b"", b"")])
-def test_finished_goes_the_way_of_data_and_arrives_as_what_was_said(pair: Pair, said: m.Finish) -> None:
+def test_finished_goes_the_way_of_data_and_arrives_as_what_was_said(pair: Pair, said: Finish) -> None:
     pair.install()
-    progress = m.Progress(8, CHAIN, said, 2)
+    progress = Progress(8, CHAIN, said, 2)
     pair.a.send(Send(B, progress, VIEW.stamp))
     assert pair.arrived() == Envelope(A, VIEW.stamp, progress)
 
 
 def test_what_has_no_finish_is_a_control_frame(pair: Pair) -> None:
     pair.install()
-    body = m.Progress(8, CHAIN, None, 2)
+    body = Progress(8, CHAIN, None, 2)
     assert pair.b.read_control(pair.a.encode(body)) == Envelope(A, VIEW.stamp, body)
 
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from collectives import BFLOAT16
 from gossip import Member, View
 from gossip.effects import Send
-from gossip.messages import Abort
-from gossip.messages import Finish as Finished
+from gossip.progress import Abort
+from gossip.progress import Finish as Finished
 from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.net.frames import Segment
 from p2p.step.collective import AllGather, AllReduce, Barrier

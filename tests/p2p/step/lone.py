@@ -6,8 +6,8 @@ import numpy as np
 
 from collectives import Outgoing
 from gossip import View
-from gossip.messages import Cause
-from gossip.messages import Finish as Finished
+from gossip.given_up import Cause
+from gossip.progress import Finish as Finished
 from p2p.net.frames import Segment
 from p2p.net.parcels import StepRecord
 from p2p.step.effects import Finish, GiveUp, SendSegment, StepEffect, Tell

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gossip import Member
 from gossip.effects import Send
-from gossip.messages import NOT_CALLED, Abort, Cause, GivenUp
+from gossip.given_up import Cause, GivenUp
+from gossip.progress import NOT_CALLED, Abort
 from p2p.errors import OperationMismatch
 from p2p.net.frames import Segment
 from p2p.step.effects import Finish, GiveUp, Leave, Tell
@@ -255,6 +256,17 @@ def test_fresh_members_do_not_answer_each_other() -> None:
     step = in_trio(B)
     step.submit(0, 0, alone(1))
     assert step.overhear(C, said(alone(2))) == []
+
+
+def test_members_that_have_all_just_joined_give_up_what_one_of_them_calls_differently() -> None:
+    """Whoever is on the last receipt has died: nobody is left that could send the others away."""
+    group = fresh_group(0, 1, 2)
+    for me, length in enumerate((10, 10, 11)):
+        group.all[me].submit(alone(length))
+        group.all[me].close()
+    group.deliver()
+    assert {*group.mismatched} == {0, 1, 2}
+    assert not any(only(Leave, each.asked) for each in group.all)
 
 
 def test_who_has_just_joined_and_ends_its_step_too_early_raises_alone() -> None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from gossip.effects import Send
-from gossip.messages import Abort, Cause, GivenUp
+from gossip.given_up import Cause, GivenUp
+from gossip.progress import Abort
 from p2p.errors import OperationInterrupted, OperationMismatch, ShoalError
 from p2p.step.effects import Finish, GiveUp, HandOut, StepEffect, Tell
 from p2p.step.notices import Admitted, Commit, Uncommitted, Withdrawn

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collectives import ALGORITHMS, BFLOAT16, Reduction
-from gossip.messages import NOT_CALLED
+from gossip.progress import NOT_CALLED
 from p2p.step.collective import AllGather, AllReduce, Barrier, Collective
 from p2p.step.operation import Operation, task_of
 from p2p.step.submission import Submission
@@ -23,7 +23,7 @@ from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, othe
         (AllGather(), "all_gather"),
         (AllGather(is_counts=True), "a training step"),
         (AllGather(is_counts=True, label="60 samples"), "a training step on 60 samples"),
-        (AllGather(label="means of loss"), "means of loss of float32 [4] by one-shot"),
+        (AllGather(label="means of loss"), "means of loss"),
     ],
 )
 def test_a_collective_has_a_name(collective: Collective, name: str) -> None:

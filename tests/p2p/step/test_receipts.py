@@ -41,6 +41,10 @@ def receipt(step: int) -> Receipt:
     )
 
 
+def test_a_receipt_counts_the_samples_and_the_weight_of_all_members() -> None:
+    assert (receipt(3).num_samples, receipt(3).weight) == (7, 12)
+
+
 @given(st.lists(receipts, max_size=5), st.lists(moments, max_size=5))
 def test_what_is_recorded_is_read_again(
     tmp_path_factory: pytest.TempPathFactory, some: list[Receipt], others: list[Moment]

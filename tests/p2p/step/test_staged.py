@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gossip.messages import Cause, GivenUp
+from gossip.given_up import Cause, GivenUp
 from p2p.errors import OperationInterrupted, OperationMismatch
 from p2p.memory.shared_runner import RunState
 from p2p.step.operation import Operation

@@ -1,7 +1,7 @@
 import numpy as np
 
 from gossip import Core
-from gossip.messages import Beat, Finish, Progress
+from gossip.progress import Beat, Finish, Progress
 from p2p.step.open_step import OpenStep
 from p2p.step.runner import MessageRunner
 from p2p.step.waiting import explain_no_seat, explain_waiting

@@ -15,7 +15,8 @@ import numpy as np
 from gossip import Member, Phase, View
 from gossip import effects as fx
 from gossip.commit import StepMachine
-from gossip.messages import Abort, Beat, Body, Finish, Progress, Ready
+from gossip.messages import Body
+from gossip.progress import Abort, Beat, Finish, Progress, Ready
 from p2p.errors import ShoalError
 from p2p.net.frames import Segment
 from p2p.net.parcels import StepRecord
@@ -194,8 +195,6 @@ class Host:
                 self.carry_out(step.aborted(given_up))
             case fx.Overheard(source, abort):
                 self.carry_out(step.overhear(source, abort))
-            case fx.AskForState():
-                pass  # what it is fed is on its way
             case _:
                 raise AssertionError(f"{effect} at {self.me}")
 
@@ -256,7 +255,7 @@ class World:
         self._in_flight: list[tuple[Host, View, Member, Segment | Body]] = []
         self.hosts = [Host(self, member) for member in MEMBERS[: NUM_FOUNDERS + 1]]
         founder, *_, self._observer = self.hosts
-        self._observer.is_alive = self._observer.machine.follows = self.is_observed
+        self._observer.is_alive = self.is_observed
         founder.carry_out(founder.machine.found(first_view()))
         self._view = after(first_view(), *MEMBERS[:NUM_FOUNDERS])
 

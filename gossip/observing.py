@@ -1,0 +1,188 @@
+"""What a peer without a seat lacks, and how it gets that: R6 and R9 of PROTOCOL.md.
+
+An observer is in no view, barrier or count, so it delays nobody. It is fed with committed steps, and applies one only
+upon the digest of the chain before it; where one is missing, it asks for the state instead. In the barrier of its
+first view every joiner asks for the state that it lacks there.
+
+Knows steps and digests. Their bytes are kept by the host until it is told to apply, load or drop them.
+"""
+
+import math
+from dataclasses import dataclass
+
+from .commit import StepMachine
+from .config import CoreConfig
+from .effects import Apply, Drop, Effect, Load, Send
+from .messages import Head
+from .progress import NOTHING_DONE, StateQuery
+from .swim import Swim
+from .view import Member, View
+
+MOST_WAITING = 1024
+"""Fed steps that are kept while an older one, or the state, is on its way. The host bounds their bytes."""
+
+PATIENCE_S = 2.0
+"""While a state comes in, nobody else is asked for it; this long after its last segment somebody is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    previous: bytes
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    step: int
+    digest: bytes
+    lineage: bytes
+
+
+class Observing:
+    """What one peer has taken over, waits for, has asked for, is to load, and applies next.
+
+    Attributes:
+        follows: it wants to be fed before it has a seat.
+    """
+
+    def __init__(self, swim: Swim, steps: StepMachine, *, config: CoreConfig) -> None:
+        self.follows = False
+        self._swim = swim
+        self._steps = steps
+        self._config = config
+        self._feeder: Member | None = None
+        self._head: tuple[int, bytes] | None = None
+        self._fed: dict[int, _Step] = {}
+        self._applying: tuple[int, bytes] | None = None
+        self._gap = NOTHING_DONE, -math.inf
+        self._asked: dict[Member, None] = {}
+        self._coming: tuple[Member, float] | None = None
+        self._waiting: _State | None = None
+        self._loading: _State | None = None
+        self._barrier: tuple[View | None, float] = None, -math.inf
+        self._is_barrier_known = False
+
+    # Steps.
+
+    @property
+    def due(self) -> tuple[int, bytes] | None:
+        """Number and digest of the fed step that is to be run now. None while a state is to be loaded before."""
+        return None if self._loading is not None or self._steps.seated else self._applying
+
+    def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
+        """`step` has come. Kept if there is room; else it is asked for again."""
+        if step > self._steps.done and len(self._fed) < MOST_WAITING:
+            self._fed[step] = _Step(previous, digest)
+        return self._go_on()
+
+    def _go_on(self) -> list[Effect]:
+        """Apply the next step, if it is here and nothing is under way."""
+        done, digest = self._steps.done, self._steps.digest
+        if self._steps.seated:
+            return []
+        self._fed = {step: fed for step, fed in self._fed.items() if step > done}
+        fed = self._fed.get(done + 1)
+        is_busy = self._applying is not None or self._loading is not None
+        if is_busy or fed is None or fed.previous != digest or not self._steps.takes(done + 1, fed.digest):
+            return []
+        self._applying = done + 1, fed.digest
+        return [Apply(done + 1, fed.digest)]
+
+    # States.
+
+    def comes(self, now: float, source: Member) -> bool:
+        """A segment of a state has come. Whether it is of use: `source` was asked for it."""
+        if source not in self._asked:
+            return False
+        self._coming = source, now
+        return True
+
+    def came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
+        """All of the state after `step` has come. While another one is to be loaded, the last that came waits."""
+        before, self._waiting = self._waiting, _State(step, digest, lineage)
+        dropped = [] if before is None or before == self._waiting else [Drop(before.step, before.digest)]
+        return [*dropped, *self._load()]
+
+    def _load(self) -> list[Effect]:
+        if self._waiting is None or self._loading is not None:
+            return []
+        state, self._waiting = self._waiting, None
+        view = self._steps.view
+        is_strange = view is not None and state.lineage != view.lineage
+        if is_strange or not self._steps.takes(state.step, state.digest):
+            return [Drop(state.step, state.digest)]
+        self._loading = state
+        return [Load(state.step, state.digest)]
+
+    def loaded(self, step: int, digest: bytes) -> list[Effect]:
+        """The state after `step` was loaded, or that step was run with what was fed."""
+        self._applying = None
+        if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):
+            self._loading, self._asked, self._coming = None, {}, None
+        return [*self._load(), *self._go_on()]
+
+    def _ask(self, now: float, donor: Member, step: int) -> list[Effect]:
+        """STATE?, if there is none to load, and none on its way."""
+        if self._loading is not None:
+            return []
+        if self._coming is not None and now - self._coming[1] < PATIENCE_S and not self._swim.is_gone(self._coming[0]):
+            return []
+        self._asked[donor] = None
+        return [Send(donor, StateQuery(step))]
+
+    # A gap.
+
+    def hear_head(self, now: float, source: Member, head: Head) -> list[Effect]:
+        """`source`, which feeds this observer, has committed up to `head.step`: ask for the state if there is a gap.
+
+        What it fed may still be on its way, so a gap must last from one head to the next.
+        """
+        done = self._steps.done
+        self._feeder, self._head = source, (head.step, head.digest)
+        known, since = self._gap
+        if not self.follows or not self._has_gap():
+            self._gap = NOTHING_DONE, -math.inf
+            return []
+        is_new = since == -math.inf or known != done
+        self._gap = done, now if is_new else since
+        if done != NOTHING_DONE and is_new:
+            return []
+        if not is_new and now - since < self._config.state_s:
+            return []
+        self._gap = done, now
+        return self._ask(now, source, head.step)
+
+    def _has_gap(self) -> bool:
+        """Whether the feeder is further, and no fed step follows the last one here."""
+        done, digest = self._steps.done, self._steps.digest
+        if self._applying is not None or self._head is None or self._head == (done, digest) or self._head[0] < done:
+            return False
+        fed = self._fed.get(done + 1)
+        return fed is None or fed.previous != digest
+
+    # The barrier of the first view.
+
+    def reconsider(self, now: float) -> list[Effect]:
+        """Once the barrier says which state is needed: ask for it, unless what is fed may be on its way."""
+        view = self._steps.view
+        if self._steps.seated:
+            return []
+        if view is not self._barrier[0]:
+            self._barrier, self._is_barrier_known = (view, now), False
+        if self._applying is not None and not self._steps.takes(*self._applying):
+            self._applying = None  # the members want an earlier state: it was fed by another swarm
+        effects, wanted = self._go_on(), self._steps.wanted_state()
+        if view is None or wanted is None or self._is_barrier_known:
+            return effects
+        self._is_barrier_known = True
+        step, _, donor = wanted
+        return effects if self.follows and self._feeder in view.members else [*effects, *self._ask(now, donor, step)]
+
+    def beat(self, now: float) -> list[Effect]:
+        """Ask again. Who follows and has a state waits for what is fed, for two beats."""
+        wanted, waited_s = self._steps.wanted_state(), now - self._barrier[1]
+        may_be_fed = self.follows and self._steps.done != NOTHING_DONE and waited_s < 2 * self._config.beat_s
+        if wanted is None or may_be_fed:
+            return []
+        step, _, donor = wanted
+        return self._ask(now, donor, step)

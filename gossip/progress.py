@@ -1,0 +1,89 @@
+"""What members say of their steps, to members of the same view. Plain values, no behaviour; names as in messages.py."""
+
+from dataclasses import dataclass
+
+from .given_up import GivenUp
+
+NOTHING_DONE = -1
+"""The step before step 0: no step is committed."""
+
+NOT_CALLED = "nothing, since the step ends before it,"
+"""The fingerprint of an operation that a member has not called, and will not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A step whose operations are all complete at one member.
+
+    Attributes:
+        step: the step.
+        digest: of the results of its operations.
+        state_digest: of the parameters that the step was computed with; empty where there are none.
+        view_number: the view in which it was finished.
+    """
+
+    step: int
+    digest: bytes
+    state_digest: bytes
+    view_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """FINISHED, when `finish` is new; repeated on every beat.
+
+    Attributes:
+        done: the last committed step; `digest` is of the chain of steps up to it.
+        finish: step done + 1, if it is finished.
+        submitted: how many operations of step done + 1 have been submitted; before it is finished only beats say so.
+            0 with `finish`: not known.
+    """
+
+    done: int
+    digest: bytes
+    finish: Finish | None
+    submitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """READY: I complete nothing of older views any more, and this is what I have.
+
+    Attributes:
+        seated: this member has completed a barrier since it was admitted.
+        done: its last committed step; `digest` is of the chain of steps up to it.
+        finish: what it had finished when it installed this view.
+        given_up: a step that is not committed yet, if this member knows that it is given up.
+        maps_all: it can read the memory of every other member of this view.
+    """
+
+    seated: bool
+    done: int
+    digest: bytes
+    finish: Finish | None
+    given_up: GivenUp | None = None
+    maps_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """BEAT: both, again, for whoever lost a frame."""
+
+    ready: Ready
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class StateQuery:
+    """STATE?: I am not seated and need the state after this step, or a later one if I observe."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """ABORT: this is what I called as this operation of this step, and somebody called another."""
+
+    step: int
+    operation: int
+    fingerprint: str

@@ -1,0 +1,57 @@
+"""Why one member has the members of its view start the open step over, in another view of the same members.
+
+STALLED: frames were lost. WITHDRAWN, ABORTED: it gives the step up (given_up.py). READABLE: they can share memory by
+now. It reports the reason while that holds (succession.py); what comes of reports is in reports.py.
+"""
+
+from .commit import StepMachine
+from .given_up import Cause
+from .messages import Report, ReportKind
+from .succession import Succession
+
+
+class Restarts:
+    """What is wrong with the open step at one member."""
+
+    def __init__(self, steps: StepMachine, succession: Succession, *, stall_s: float) -> None:
+        self._steps = steps
+        self._succession = succession
+        self._stall_s = stall_s
+        self._stuck: tuple[tuple[int, int] | None, float] = (None, 0.0)
+
+    def give_up(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> bool:
+        """Whether `step` is open here, so that it can be given up. Arguments as of `Core.give_up`."""
+        steps = self._steps
+        if steps.view is None or steps.finish is not None or step != steps.done + 1:
+            return False
+        if not is_told:
+            self.submitted(0, 0)
+        if steps.seated:  # else nobody has begun a step with it, and the others may have committed this one
+            steps.give_up(step, cause, reason, is_told=is_told)
+        self._request(ReportKind.ABORTED if is_told else ReportKind.WITHDRAWN, step)
+        return True
+
+    def share(self) -> bool:
+        """Whether to begin again over shared memory: the last member is readable, met maybe through the view itself."""
+        step = self._steps.done + 1
+        if not self._steps.could_share() or self._steps.finish is not None or self._succession.wants_restart(step):
+            return False
+        self._request(ReportKind.READABLE, step)
+        return True
+
+    def _request(self, kind: ReportKind, step: int) -> None:
+        self._succession.request_restart(Report(kind, self._succession.me, step, given_up=self._steps.given_up))
+
+    def submitted(self, num_operations: int, num_complete: int) -> None:
+        """An operation of the open step gets on."""
+        self._steps.submitted, self._steps.complete = num_operations, num_complete
+        self._stuck = None, 0.0
+
+    def watch(self, now: float) -> None:
+        """An operation that all have submitted, and that does not get on: frames were lost."""
+        stuck, since = self._steps.stuck_at(), self._stuck[1]
+        if stuck is None or stuck != self._stuck[0]:
+            self._stuck = stuck, now
+            self._succession.cancel_restart(ReportKind.STALLED)
+        elif now - since >= self._stall_s and not self._succession.wants_restart(stuck[0]):
+            self._succession.request_restart(Report(ReportKind.STALLED, self._succession.me, stuck[0]))

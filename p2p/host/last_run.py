@@ -1,0 +1,33 @@
+"""Whether the last run of a swarm has ended, and when.
+
+A swarm's lock file outlives its runs. The last member that leaves writes into it, so the file's time is that of the end
+of the run; the first member of the next run empties it.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+ENDED: Final = "the last run of this swarm has ended\n"
+JUST_NOW_S: Final = 60.0
+
+
+def mark_ended(lock: Path) -> None:
+    """The run of the swarm with this lock file is over. On a full disk nobody will know."""
+    with suppress(OSError):
+        lock.write_text(ENDED)
+
+
+def mark_begun(lock: Path) -> None:
+    """There is another run."""
+    if ended_at_ns(lock) is not None:
+        lock.write_text("")
+
+
+def ended_at_ns(lock: Path) -> int | None:
+    """The time of day, in nanoseconds, at which the last run ended; None: there was none, or it has not."""
+    try:
+        status = lock.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns if status.st_size else None

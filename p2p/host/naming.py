@@ -1,0 +1,84 @@
+"""The name of a swarm where nobody has given one: it follows from what is run, so that two experiments never meet.
+
+`train.py` becomes `train-1a2b3c4d`. The digits are of a hash of the script's path and its arguments, so a run with
+another learning rate is another swarm. Peers of several hosts, whose paths differ, have only `train` in common.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from ..errors import RegistryError
+from .registry import SWARM_NAME, Registry
+
+LABEL_MAX: Final = 24
+_DIGEST_BYTES: Final = 4
+
+NO_NAME: Final = (
+    "this process runs no script whose name the swarm could have (a notebook, or `python -c`?): say which swarm it is, "
+    "p2p.join(swarm=...)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a peer runs.
+
+    Attributes:
+        name: of the script's file, of the module, or of the command.
+        place: tells it from others of that name on this host.
+        args: of the script.
+    """
+
+    name: str
+    place: str
+    args: tuple[str, ...]
+
+    @classmethod
+    def of_script(cls, path: Path, args: Sequence[str]) -> "Program":
+        return cls(path.name, str(path.resolve()), tuple(args))
+
+    @classmethod
+    def of_module(cls, name: str, args: Sequence[str]) -> "Program":
+        return cls(name, name, tuple(args))
+
+    def swarm(self, *, one_host: bool) -> str:
+        """Its default name; `one_host`: where no other host can take part."""
+        label = re.sub(r"[^a-z0-9]+", "-", self.name.lower().removesuffix(".py"))[:LABEL_MAX].strip("-") or "script"
+        if not one_host:
+            return label
+        words = "\0".join((self.place, *self.args)).encode(errors="surrogateescape")
+        return f"{label}-{blake2b(words, digest_size=_DIGEST_BYTES).hexdigest()}"
+
+
+def this_program() -> Program | None:
+    """What this process runs; None: no script."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m
+        return Program.of_module(spec.name.removesuffix(".__main__"), sys.argv[1:])
+    path = getattr(main, "__file__", None)
+    return None if path is None or not Path(path).is_file() else Program.of_script(Path(path), sys.argv[1:])
+
+
+def has_other_hosts(environ: Mapping[str, str], *given: str | None) -> bool:
+    """Whether peers of other hosts may take part: seeds or an address to listen at are `given`, or in `environ`."""
+    return any(given) or any(environ.get(name) for name in ("SHOAL_SEEDS", "SHOAL_BIND"))
+
+
+def runs_of_script(home: Path, script: str) -> Counter[str]:
+    """How many living peers of this user run the script of this name, by swarm."""
+    found = Counter[str]()
+    for folder in sorted(home.iterdir()):
+        if folder.is_dir() and SWARM_NAME.fullmatch(folder.name):
+            try:
+                living, _ = Registry(home, folder.name).read(apart_from="")
+            except RegistryError:
+                continue  # no folder that a peer of this user could be in
+            found.update(entry.swarm for entry in living if entry.script == script)
+    return found

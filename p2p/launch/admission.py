@@ -1,0 +1,50 @@
+"""Whether a run may begin, and in which places: `--new` joins nothing, and `--join` nothing that is over."""
+
+from collections.abc import Collection
+from itertools import count, islice
+
+from ..errors import LaunchError, RegistryError
+from ..host import last_run
+from ..host.registry import Registry
+from .config import LaunchConfig
+
+
+def check_is_new(registry: Registry) -> None:
+    """Raise LaunchError if there is a run of this swarm on this host."""
+    living, _ = registry.read(apart_from="")
+    if living:
+        pids = ", ".join(str(entry.pid) for entry in living)
+        raise LaunchError(
+            f"swarm {registry.swarm} is under way here (pid {pids}), and --new only founds: "
+            "say --join, or give another --swarm"
+        )
+
+
+def why_nothing_to_join(config: LaunchConfig, registry: Registry) -> str:
+    """That the run is over, as far as this host can know; empty: it is under way, or may begin elsewhere, or soon."""
+    living, _ = registry.read(apart_from="")
+    if living or config.tcp.seeds or last_run.ended_at_ns(registry.lock) is None:
+        return ""
+    return f"the run of swarm {registry.swarm} is over, so there is nothing to join; nothing was started"
+
+
+def free_places(registry: Registry, number: int) -> list[int]:
+    """The first numbers that no living peer of this swarm has on this host."""
+    living, _ = registry.read(apart_from="")
+    taken = {entry.place for entry in living}
+    return list(islice((place for place in count() if place not in taken), number))
+
+
+def others_here(registry: Registry, ours: Collection[str]) -> dict[str, int]:
+    """Places of the living peers of this swarm and host, by peer_id, apart from `ours`; none where that is unknown."""
+    try:
+        living, _ = registry.read(apart_from="")
+    except RegistryError:
+        return {}
+    return {entry.peer_id: entry.place for entry in living if entry.peer_id not in ours}
+
+
+def name_here(registry: Registry, peer_id: str) -> str | None:
+    """The number of a living peer of this swarm on this host."""
+    place = others_here(registry, ()).get(peer_id, -1)
+    return str(place) if place >= 0 else None

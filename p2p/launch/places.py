@@ -1,0 +1,111 @@
+"""The places of a run: each is taken by one peer, and if that dies, and `--restarts` allows it, by another one."""
+
+import math
+import signal
+from dataclasses import dataclass, field
+from typing import Final
+
+from .children import Child
+from .signals import signal_name
+from .standing import Standing
+
+BACK_OFF_S: Final = 1.0
+MOST_BACK_OFF_S: Final = 30.0
+SAME_DEATHS: Final = 3
+AT_START_S: Final = 10.0
+"""A peer without a step that lives less long has died at its start."""
+
+FAILED: Final = 1
+REMOVED: Final = 3
+"""Exit code of a peer that the others went on without, as of `p2p.RemovedFromView`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a peer has ended.
+
+    Attributes:
+        code: its return code, -N for signal N.
+        exit_code: of a run in which this is the worst that happened; 0: it has completed, or left as it was asked to.
+    """
+
+    code: int
+    exit_code: int
+    words: str
+
+    @classmethod
+    def of(cls, code: int, *, has_begun: bool) -> "Ending":
+        """`has_begun`: it had a seat."""
+        if code == 0:
+            return cls(code, 0, "completed")
+        if code == 128 + signal.SIGTERM or (code == -signal.SIGTERM and not has_begun):
+            return cls(code, 0, "left, asked to by SIGTERM")
+        if code == REMOVED and has_begun:
+            return cls(code, REMOVED, "was removed: the others went on without it")
+        words = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+        return cls(code, FAILED, words)
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """One of the peers of a run.
+
+    Attributes:
+        index: in this launch.
+        name: in all messages: its number on this host.
+        child: its process; None: not yet, or not any more.
+        started_s: when that was started.
+        standing: the last report of that.
+        ending: of the last process.
+        num_restarts: how often another one was started.
+        restart_at: when the next one is due; infinite: never.
+        steps, samples: of the processes that have ended.
+    """
+
+    index: int
+    name: str
+    child: Child | None = None
+    started_s: float = 0.0
+    standing: Standing | None = None
+    ending: Ending | None = None
+    num_restarts: int = 0
+    restart_at: float = math.inf
+    steps: int = 0
+    samples: int = 0
+    _deaths: list[int] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        """The last one that is known to be committed; -1: none."""
+        return self.standing.done if self.standing is not None and self.standing.has_begun else -1
+
+    def begin(self, child: Child, now: float) -> None:
+        """Another process takes this place."""
+        self.num_restarts += self.ending is not None
+        self.child, self.started_s, self.standing, self.ending, self.restart_at = child, now, None, None, math.inf
+
+    def end(self, code: int, now: float, num_allowed: int) -> str:
+        """Its process has ended; it may be started again `num_allowed` times.
+
+        Returns:
+            What will be done about it, in words; empty: nothing.
+        """
+        has_begun = self.standing is not None and self.standing.has_begun
+        if self.standing is not None:
+            self.steps += self.standing.steps
+            self.samples += self.standing.samples
+        self.child, self.ending = None, Ending.of(code, has_begun=has_begun)
+        if not self.ending.exit_code or not num_allowed:
+            return ""
+        if has_begun or now - self.started_s < AT_START_S:
+            self._deaths.append(self.step)
+        else:
+            self._deaths.clear()
+        if self._deaths[-SAME_DEATHS:] == [self.step] * SAME_DEATHS:
+            where = f"at step {self.step}" if has_begun else f"within {AT_START_S:g} s of its start"
+            return f"not started again, since that was its death number {SAME_DEATHS} {where}"
+        if self.num_restarts >= num_allowed:
+            return f"not started again, since that was done {self.num_restarts} times (--restarts)"
+        wait_s = min(BACK_OFF_S * 2**self.num_restarts, MOST_BACK_OFF_S)
+        self.restart_at = now + wait_s
+        return f"started again in {wait_s:g} s ({self.num_restarts + 1} of {num_allowed})"

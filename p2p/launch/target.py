@@ -1,0 +1,53 @@
+"""What each peer of a run is: `python SCRIPT`, `python -m MODULE`, or a command."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ..errors import LaunchError
+from ..host.naming import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to start.
+
+    Attributes:
+        program: what the swarm is named by.
+        command: the words of the command.
+        kind: `script`, `module` or `command`.
+    """
+
+    program: Program
+    command: tuple[str, ...]
+    kind: str = "script"
+
+    @classmethod
+    def script(cls, path: Path, args: Sequence[str] = ()) -> Self:
+        return cls(Program.of_script(path, args), (sys.executable, str(path), *args))
+
+    @classmethod
+    def module(cls, name: str, args: Sequence[str] = ()) -> Self:
+        return cls(Program.of_module(name, args), (sys.executable, "-m", name, *args), "module")
+
+    @classmethod
+    def of_command(cls, words: Sequence[str]) -> Self:
+        return cls(Program(Path(words[0]).name, words[0], tuple(words[1:])), tuple(words), "command")
+
+    def check(self) -> None:
+        """Raises LaunchError if there is no such script."""
+        if self.kind == "script" and not (path := Path(self.command[1])).is_file():
+            what = "is not a file" if path.exists() else "does not exist"
+            raise LaunchError(f"the script {path} {what}")
+
+    def swarm(self, *, one_host: bool) -> str:
+        """The default name of the swarm.
+
+        Raises:
+            LaunchError: a command that starts peers on several hosts says nothing that they have in common.
+        """
+        if self.kind == "command" and not one_host:
+            raise LaunchError("with --seeds or --bind a command needs a name, the same on all hosts: give --swarm NAME")
+        return self.program.swarm(one_host=one_host)

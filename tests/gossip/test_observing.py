@@ -1,0 +1,403 @@
+"""What a peer without a seat applies, loads and asks for: R6, R9 of PROTOCOL.md."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip import CoreConfig, Member, Seat, State
+from gossip.commit import StepMachine
+from gossip.effects import Apply, Drop, Effect, Load, Send
+from gossip.messages import Head
+from gossip.observing import MOST_WAITING, PATIENCE_S, Observing
+from gossip.progress import NOTHING_DONE, Ready, StateQuery
+from gossip.swim import Swim
+from gossip.swim_config import SwimConfig
+from gossip.view import View, founding_view
+
+from .members import LINEAGE, A, B, C, D, claim, view_of
+
+
+def digest(step: int) -> bytes:
+    return b"digest %d" % step
+
+
+class Observer:
+    """D, which follows A and B unless it is said otherwise, and has taken over what is `done`."""
+
+    def __init__(self, done: int = 0, past: bytes | None = None, *, follows: bool = True) -> None:
+        self.swim = Swim(claim(D), rng=Random(1), config=SwimConfig(), now=0.0)
+        for member in (A, B):
+            self.swim.hear(0.0, claim(member))
+        self.steps = StepMachine(D)
+        self.steps.loaded(done, digest(done) if past is None else past)
+        self.observing = Observing(self.swim, self.steps, config=CoreConfig())
+        self.observing.follows = follows
+
+    def fed(self, *steps: int) -> list[Effect]:
+        return [effect for step in steps for effect in self.observing.fed(step, digest(step - 1), digest(step))]
+
+    def loads(self, step: int) -> list[Effect]:
+        """It has loaded the state after that step, or has run it."""
+        self.steps.loaded(step, digest(step))
+        return self.observing.loaded(step, digest(step))
+
+    def run(self) -> int:
+        """Run what is due, until nothing is; the step it ends at."""
+        while (due := self.observing.due) is not None:
+            assert due == (self.steps.done + 1, digest(self.steps.done + 1))
+            self.loads(due[0])
+        return self.steps.done
+
+    def hears(self, step: int, now: float = 0.0, source: Member = A) -> list[Effect]:
+        return self.observing.hear_head(now, source, Head(step, digest(step)))
+
+    def gets(self, *steps: int, source: Member = A, now: float = 0.0) -> list[Effect]:
+        """The states after these steps come, each at once."""
+        assert self.observing.comes(now, source)
+        return [effect for step in steps for effect in self.observing.came(step, digest(step), LINEAGE)]
+
+
+def query(step: int, donor: Member = A) -> list[Effect]:
+    return [Send(donor, StateQuery(step))]
+
+
+# What is fed.
+
+
+def test_nothing_is_due_and_nothing_asked_at_first() -> None:
+    new = Observer()
+    assert new.observing.due is None
+    assert new.observing.reconsider(0.0) == new.observing.beat(0.0) == []
+
+
+def test_a_step_is_applied_upon_the_one_before() -> None:
+    new = Observer()
+    assert new.fed(1) == [Apply(1, digest(1))]
+    assert new.observing.due == (1, digest(1))
+
+
+def test_one_step_is_applied_at_a_time() -> None:
+    new = Observer()
+    assert new.fed(1, 2, 3) == [Apply(1, digest(1))]
+    assert new.loads(1) == [Apply(2, digest(2))]
+
+
+def test_steps_that_overtake_each_other_are_applied_in_order() -> None:
+    new = Observer()
+    new.fed(3, 1, 2)
+    assert new.run() == 3
+
+
+def test_a_step_that_comes_twice_is_applied_once() -> None:
+    new = Observer()
+    new.fed(1, 1)
+    assert new.run() == 1
+    assert new.fed(1) == []
+
+
+def test_a_step_beyond_a_gap_waits() -> None:
+    new = Observer()
+    assert new.fed(2, 3) == []
+    new.fed(1)
+    assert new.run() == 3
+
+
+def test_a_step_of_another_past_is_not_applied() -> None:
+    assert Observer(0, b"another past").fed(1) == []
+
+
+def test_the_queue_is_bounded_and_has_room_again_when_its_steps_are_done() -> None:
+    new = Observer()
+    assert new.fed(*range(2, MOST_WAITING + 2), 1) == []
+    new.loads(1)
+    assert new.run() == MOST_WAITING + 1
+    new.fed(MOST_WAITING + 2)
+    assert new.run() == MOST_WAITING + 2
+
+
+def test_what_a_loaded_state_has_overtaken_is_dropped() -> None:
+    done = MOST_WAITING + 35
+    new = Observer()
+    new.fed(*range(2, MOST_WAITING + 2))
+    assert new.loads(done) == []
+    assert new.fed(done + 1) == [Apply(done + 1, digest(done + 1))]
+
+
+def test_a_loaded_state_lets_the_fed_steps_beyond_it_go_on() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    assert new.fed(8) == []
+    assert new.loads(7) == [Apply(8, digest(8))]
+
+
+def test_who_is_seated_takes_nothing() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    new.steps.found(founding_view(Seat(D, 1), LINEAGE, 1))
+    assert new.observing.fed(0, new.steps.digest, b"zero") == new.observing.loaded(0, b"zero") == []
+    assert new.observing.due is None
+
+
+def test_what_is_due_is_not_any_more_when_the_seat_is_there() -> None:
+    new = Observer()
+    new.fed(1)
+    new.steps.install(view_of(2, A, D))
+    assert new.observing.due == (1, digest(1))
+    new.steps.receive(A, Ready(True, 0, digest(0), None))
+    assert new.steps.seated and new.observing.due is None
+
+
+def test_an_observer_whose_view_is_being_installed_still_follows() -> None:
+    new = Observer()
+    new.steps.install(view_of(2, A, D))
+    assert new.fed(1) == [Apply(1, digest(1))]
+
+
+@given(st.lists(st.integers(0, 12), max_size=40), st.integers(NOTHING_DONE, 6))
+def test_whatever_is_fed_and_in_whatever_order_no_step_is_skipped(steps: list[int], done: int) -> None:
+    new, start = Observer(done), done
+    for step in steps:
+        new.fed(step)
+        done = new.run()
+    assert {*range(start + 1, done + 1)} <= {*steps}
+    assert done + 1 not in steps
+    new.hears(12, 1.0)
+    asked = new.hears(12, 2.0)
+    assert asked == (query(12) if done < 12 else [])
+
+
+@given(st.lists(st.tuples(st.integers(-1, 5), st.sampled_from([b"x", b"y"]), st.sampled_from([b"x", b"y"]))))
+def test_nothing_is_applied_but_upon_its_own_past(told: list[tuple[int, bytes, bytes]]) -> None:
+    new = Observer(NOTHING_DONE, b"x")
+    for step, previous, after in told:
+        for effect in new.observing.fed(step, previous, after):
+            assert isinstance(effect, Apply) and effect.step == new.steps.done + 1
+            assert (effect.step, new.steps.digest, effect.digest) in told
+        if (due := new.observing.due) is not None:
+            new.steps.loaded(*due)
+            new.observing.loaded(*due)
+
+
+# A gap.
+
+
+def test_r9_who_has_nothing_asks_its_feeder_for_the_state_at_once() -> None:
+    assert Observer(NOTHING_DONE, b"").hears(5) == query(5)
+    assert Observer(NOTHING_DONE, b"").hears(NOTHING_DONE, source=B) == query(NOTHING_DONE, B)
+
+
+def test_r9_a_state_that_does_not_come_is_asked_for_again_after_a_while() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    asked = [new.hears(5, now) for now in (0.0, 0.5, 0.9, 1.0, 1.5, 2.0)]
+    assert asked == [query(5), [], [], query(5), [], query(5)]
+
+
+def test_r9_a_gap_must_last_since_what_was_fed_may_be_on_its_way() -> None:
+    new = Observer(3)
+    assert [new.hears(5, now) for now in (0.0, 0.5)] == [[], []]
+    assert new.hears(6, 1.0) == query(6)
+
+
+def test_r9_a_gap_that_was_closed_is_no_gap() -> None:
+    new = Observer(3)
+    assert new.hears(5, 0.0) == []
+    assert new.fed(4) == [Apply(4, digest(4))]
+    assert new.hears(5, 2.0) == [], "the next step is being run"
+    new.loads(4)
+    new.fed(6)
+    assert new.hears(4, 3.0) == new.hears(4, 4.0) == [], "this is the last one"
+    assert new.hears(3, 5.0) == new.hears(3, 6.0) == [], "the feeder is behind"
+    assert new.hears(6, 7.0) == []
+    assert new.hears(6, 8.0) == query(6)
+
+
+def test_r9_a_gap_after_a_later_step_is_another_gap() -> None:
+    new = Observer(3)
+    assert new.hears(5, 0.0) == []
+    new.loads(4)
+    assert new.hears(6, 2.0) == []
+    assert new.hears(6, 3.0) == query(6)
+
+
+def test_r9_another_past_needs_the_state() -> None:
+    new = Observer(0, b"another past")
+    new.fed(1)
+    assert (new.hears(1, 0.0), new.hears(1, 1.0)) == ([], query(1))
+    same = Observer(1, b"another past")
+    assert (same.hears(1, 0.0), same.hears(1, 1.0)) == ([], query(1))
+
+
+def test_r9_a_step_that_is_here_and_waits_for_a_state_is_no_gap() -> None:
+    new = Observer(3)
+    new.hears(9, 0.0)
+    assert new.hears(9, 1.0) == query(9)
+    assert new.gets(9, now=1.0) == [Load(9, digest(9))]
+    assert new.fed(4) == []
+    assert new.hears(9, 2.0) == []
+
+
+def test_who_does_not_follow_needs_no_state_before_its_barrier() -> None:
+    new = Observer(NOTHING_DONE, b"", follows=False)
+    assert [new.hears(5, now) for now in (0.0, 1.0, 2.0)] == [[], [], []]
+
+
+# The state.
+
+
+def test_a_state_is_loaded_that_was_asked_for() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    assert not new.observing.comes(0.0, A)
+    new.hears(5)
+    assert not new.observing.comes(0.0, B)
+    assert new.gets(6) == [Load(6, digest(6))]
+    assert new.loads(6) == []
+    assert not new.observing.comes(0.0, A), "it needs no more"
+
+
+def test_nobody_is_asked_while_a_state_comes_or_is_to_be_loaded() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    new.hears(5)
+    assert new.observing.comes(1.0, A)
+    assert new.hears(5, 1.0 + 0.9 * PATIENCE_S, B) == []
+    assert new.hears(5, 2.0 + PATIENCE_S, B) == query(5, B), "the donor is slow, or dead"
+    assert new.gets(5, now=2.0 + PATIENCE_S) == [Load(5, digest(5))]
+    assert new.hears(9, 9.0 + PATIENCE_S, B) == []
+    new.loads(5)
+    assert new.hears(9, 10.0 + PATIENCE_S, B) == []
+    assert new.hears(9, 11.0 + PATIENCE_S, B) == query(9, B)
+
+
+def test_another_is_asked_when_the_donor_is_gone() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    new.hears(5)
+    assert new.observing.comes(0.9, A)
+    assert new.hears(5, 1.0, B) == []
+    new.swim.declare_dead(1.0, A, State.DEAD)
+    assert new.hears(5, 2.0, B) == query(5, B)
+
+
+def test_a_later_state_waits_until_the_one_before_is_loaded() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    new.hears(5)
+    assert new.gets(5, 8, 7) == [Load(5, digest(5)), Drop(8, digest(8))]
+    assert new.gets(7) == [], "the last that came, twice"
+    assert new.loads(5) == [Load(7, digest(7))]
+    assert new.loads(7) == []
+
+
+def test_a_state_that_waits_is_dropped_if_it_is_of_no_use_then() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    new.hears(5)
+    new.gets(5, 4)
+    assert new.loads(5) == [Drop(4, digest(4))]
+    assert new.loads(6) == []
+
+
+def test_an_older_state_is_dropped() -> None:
+    new = Observer(5)
+    new.hears(9, 0.0)
+    new.hears(9, 1.0)
+    assert new.gets(4, 5) == [Drop(4, digest(4)), Drop(5, digest(5))]
+
+
+def test_no_step_is_due_while_a_state_is_to_be_loaded() -> None:
+    new = Observer(5)
+    new.hears(8, 0.0)
+    new.hears(8, 1.0)
+    assert new.fed(6) == [Apply(6, digest(6))]
+    assert new.gets(8) == [Load(8, digest(8))]
+    assert new.observing.due is None
+    assert new.fed(7, 9) == []
+    assert new.loads(8) == [Apply(9, digest(9))]
+
+
+def test_a_fed_step_that_is_run_ends_no_state_that_is_under_way() -> None:
+    new = Observer(5)
+    new.hears(8, 0.0)
+    new.hears(8, 1.0)
+    new.fed(6)
+    new.loads(6)
+    assert new.gets(8) == [Load(8, digest(8))]
+
+
+def test_a_state_of_another_swarm_than_the_view_is_dropped() -> None:
+    new = in_barrier(Observer(0, b"another past"))
+    assert new.observing.reconsider(0.0) != []
+    assert new.observing.came(5, digest(5), b"another") == [Drop(5, digest(5))]
+    assert new.observing.came(5, digest(5), LINEAGE) == [Load(5, digest(5))]
+
+
+# The barrier of the first view.
+
+
+TRIO = view_of(2, A, B, D)
+
+
+def in_barrier(new: Observer, view: View = TRIO, done: int = 5) -> Observer:
+    new.steps.install(view)
+    for member in view.members:
+        if member != D:
+            new.steps.receive(member, Ready(True, done, digest(done), None))
+    return new
+
+
+def test_r6_who_does_not_follow_asks_for_the_state_once_and_then_with_each_beat() -> None:
+    new = in_barrier(Observer(NOTHING_DONE, b"", follows=False))
+    assert new.observing.reconsider(0.0) == query(5)
+    assert new.observing.reconsider(0.0) == []
+    assert new.observing.beat(0.25) == query(5)
+
+
+def test_r6_who_is_at_the_state_already_asks_for_nothing() -> None:
+    new = in_barrier(Observer(5))
+    assert new.steps.seated
+    assert new.observing.reconsider(0.0) == new.observing.beat(0.25) == []
+
+
+def test_r6_who_is_fed_asks_for_the_state_after_two_beats() -> None:
+    new = Observer(4)
+    new.hears(4)
+    new.observing.reconsider(0.0)
+    in_barrier(new)
+    assert new.observing.reconsider(7.0) == []
+    assert [new.observing.beat(7.0 + later) for later in (0.25, 0.5)] == [[], query(5)]
+
+
+def test_r6_whose_feeder_has_no_seat_there_asks_at_once() -> None:
+    new = Observer(4)
+    new.hears(4, source=C)
+    in_barrier(new)
+    assert new.observing.reconsider(0.0) == query(5)
+
+
+def test_r6_who_follows_and_has_no_state_asks_with_the_first_beat() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    new.observing.hear_head(0.0, A, Head(NOTHING_DONE, b"genesis"))
+    in_barrier(new)
+    assert new.observing.reconsider(0.0) == []
+    assert new.observing.beat(0.25) == query(5)
+
+
+def test_r6_each_barrier_is_asked_for_anew() -> None:
+    new = in_barrier(Observer(NOTHING_DONE, b"", follows=False))
+    assert new.observing.reconsider(0.0) == query(5)
+    in_barrier(new, view_of(3, A, B, D), done=6)
+    assert new.observing.reconsider(1.0) == query(6, B)
+
+
+def test_r6_while_the_state_comes_nobody_is_asked_in_the_barrier_either() -> None:
+    new = in_barrier(Observer(NOTHING_DONE, b"", follows=False))
+    new.observing.reconsider(0.0)
+    assert new.observing.comes(0.1, A)
+    assert new.observing.beat(0.25) == []
+
+
+def test_r6_what_another_swarm_has_fed_is_not_run_in_a_barrier_that_wants_an_earlier_state() -> None:
+    new = Observer(8)
+    assert new.fed(9, 10) == [Apply(9, digest(9))]
+    in_barrier(new)
+    assert new.observing.reconsider(0.0) == query(5)
+    assert new.observing.due is None
+    assert new.fed(11) == []
+    new.steps.install(view_of(3, A, B, D))
+    assert new.observing.reconsider(1.0) == [Apply(9, digest(9))]
+    assert new.observing.due == (9, digest(9))

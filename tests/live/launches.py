@@ -1,0 +1,13 @@
+"""`shoal run`, and what came of it."""
+
+import subprocess
+from collections.abc import Callable
+
+Shoal = Callable[..., subprocess.Popen[str]]
+"""Starts `shoal run ARGUMENTS`; the fixture is in conftest.py."""
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[int, list[str], list[str]]:
+    """Exit code and sorted lines of stdout and stderr, once all peers have ended."""
+    stdout, stderr = process.communicate()
+    return process.returncode, sorted(stdout.splitlines()), sorted(stderr.splitlines())

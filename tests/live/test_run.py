@@ -1,0 +1,254 @@
+"""What `shoal run` does for its peers while they train: replaces them, says what happens, and ends with one code."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import p2p
+from tests.live.launches import Shoal, outcome
+
+Script = Callable[[str], str]
+
+TRAIN = """
+import os, signal, sys
+import numpy as np
+import p2p
+
+def train(until):
+    with p2p.join() as peer:
+        peer.wait_view()
+        is_over = False
+        while not is_over:
+            happen(peer)
+            with peer.step(samples=4):
+                peer.all_reduce(np.ones(1000, np.float32))
+            is_over = peer.last_step >= until and peer.world_size >= {size}
+
+def happen(peer):
+    {happening}
+
+place = os.environ.get("SHOAL_LOCAL_INDEX")
+{before}
+train(40)
+"""
+
+
+def training(happening: str = "pass", before: str = "", size: int = 1) -> str:
+    """The run ends at step 40, or when `size` members are there."""
+    return TRAIN.replace("{happening}", happening).replace("{before}", before).replace("{size}", str(size))
+
+
+def rows(stderr: list[str]) -> list[str]:
+    """Of the table, with single blanks."""
+    return [" ".join(line.split()) for line in stderr if re.match(r" \d", line)]
+
+
+def line_like(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+    """Block until a line of stderr matches."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.fullmatch(pattern, line.rstrip("\n")):
+            return found
+    raise AssertionError(f"no line like {pattern!r} came")
+
+
+def test_a_completed_run_ends_with_0_and_a_table(shoal: Shoal, script: Script) -> None:
+    code, _, stderr = outcome(shoal("-n", "2", script(training())))
+    assert code == 0, stderr
+    assert rows(stderr) == ["0 completed 40 160", "1 completed 40 160"]
+
+
+@pytest.mark.parametrize(
+    ("how", "said", "expected"),
+    [
+        ("raise ValueError", "ended with exit code 1", 1),
+        ("sys.exit(4)", "ended with exit code 4", 1),
+        ("os._exit(2)", "ended with exit code 2", 1),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL", 1),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV", 1),
+        ("os.kill(os.getpid(), signal.SIGTERM)", "left, asked to by SIGTERM", 0),
+    ],
+    ids=["raise", "exit", "_exit", "KILL", "SEGV", "TERM"],
+)
+def test_one_of_three_dies_and_the_others_complete(
+    how: str, said: str, expected: int, shoal: Shoal, script: Script
+) -> None:
+    code, _, stderr = outcome(shoal("-n", "3", script(training(f"if place == '1' and peer.last_step == 20: {how}"))))
+    assert code == expected, stderr
+    pattern = (
+        rf"shoal: peer 1 \(pid \d+\) {said} at step \d+; (2|1|none) left(, [12] completed)?"  # the others are quick
+    )
+    assert any(re.fullmatch(pattern, line) for line in stderr), stderr
+    assert [row for row in rows(stderr) if "completed" in row] == ["0 completed 40 160", "2 completed 40 160"]
+
+
+def test_a_peer_that_is_killed_is_replaced_and_the_run_ends_with_0(shoal: Shoal, script: Script) -> None:
+    """The run waits for the second one in this place, which finds the first one's mark."""
+    happening = "if is_first and peer.last_step == 20: mark.touch(); os.kill(os.getpid(), signal.SIGKILL)"
+    before = "from pathlib import Path; mark = Path('mark'); is_first = place == '1' and not mark.exists()"
+    code, _, stderr = outcome(shoal("-n", "2", "--restarts", "1", script(training(happening, before, size=2))))
+    assert code == 0, stderr
+    assert any(re.search(r"was killed by SIGKILL .*; started again in 1 s \(1 of 1\)", line) for line in stderr)
+    assert any(re.match(r"\[1\] shoal: joined swarm .* at step \d+, 2 members", line) for line in stderr)
+    assert "1 completed (started again 1x)" in " ".join(rows(stderr))
+
+
+def test_a_peer_that_dies_at_the_same_step_again_and_again_is_given_up(shoal: Shoal, script: Script) -> None:
+    code, _, stderr = outcome(
+        shoal("-n", "1", "--restarts", "9", script(training("if peer.last_step == 7: raise ValueError")))
+    )
+    assert code == 1
+    assert any("not started again, since that was its death number 3 at step 7" in line for line in stderr), stderr
+
+
+def test_when_one_of_all_cannot_come_the_others_do_not_wait(shoal: Shoal, script: Script) -> None:
+    code, _, stderr = outcome(shoal("-n", "3", script(training(before="if place == '1': open('/nowhere/data')"))))
+    assert code == 1
+    reason = (
+        "shoal: the first step waits for 3 peers (--min-peers), and only 2 are left to come, since peer 1 has ended; "
+        "start again, or say --min-peers 2: asking peer 0, 2 to leave"
+    )
+    assert reason in stderr
+
+
+def test_who_waits_for_others_says_for_how_many(shoal: Shoal, script: Script) -> None:
+    path = script(training())
+    run = shoal("-n", "1", "--min-peers", "2", path)
+    line_like(run, r"shoal: peer 0 waits for 1 of 2 peers; here are 0 \(for \d+ s\)")
+    assert outcome(shoal("-n", "1", path))[0] == outcome(run)[0] == 0
+
+
+def test_who_waits_without_a_launcher_says_so_itself(shoal: Shoal, script: Script) -> None:
+    path = script(training())
+    run = shoal(path, program=(), environ={"SHOAL_MIN_PEERS": "2"})
+    line_like(run, r"shoal: waits for 1 of 2 peers; here are [0-9a-f]{16} \(for \d+ s\)")
+    assert outcome(shoal("-n", "1", path))[0] == outcome(run)[0] == 0
+
+
+def test_a_later_launch_has_other_names_and_the_first_one_says_who_has_joined(shoal: Shoal, script: Script) -> None:
+    path = script(training().replace("train(40)", "train(10**9)"))
+    run = shoal("-n", "2", path)
+    line_like(run, r"\[[01]\] shoal: (founded|joined) swarm .*")
+    late = shoal("-n", "1", path)
+    line_like(late, r"\[2\] shoal: joined swarm .* at step \d+, 3 members")
+    line_like(run, r"shoal: peer 2 has joined at step \d+; 3 members")
+    late.send_signal(signal.SIGTERM)
+    code, _, stderr = outcome(late)
+    assert code == 0 and rows(stderr)[0].startswith("2 left, asked to by SIGTERM"), stderr
+    line_like(run, r"shoal: peer 2 is out at step \d+; 2 members \(2 has left.*\)|shoal: peer 2 is out .*")
+
+
+def test_sigterm_lets_all_leave_and_ends_with_0(shoal: Shoal, script: Script) -> None:
+    run = shoal("-n", "2", script(training().replace("train(40)", "train(10**9)")))
+    for _ in range(2):
+        line_like(run, r"\[[01]\] shoal: (founded|joined) swarm .*")
+    run.send_signal(signal.SIGTERM)
+    code, _, stderr = outcome(run)
+    assert code == 0, stderr
+    assert sum("left, asked to by SIGTERM" in row for row in rows(stderr)) == 2
+
+
+def test_sigusr1_is_passed_on_and_kills_nobody(shoal: Shoal, script: Script) -> None:
+    run = shoal("-n", "2", script(training().replace("train(40)", "train(10**9)")))
+    for _ in range(2):
+        line_like(run, r"\[[01]\] shoal: (founded|joined) swarm .*")
+    run.send_signal(signal.SIGUSR1)
+    seen = {line_like(run, r"\[([01])\] .*script\.py.* in <module>")[1] for _ in range(2)}
+    assert seen == {"0", "1"}
+    run.send_signal(signal.SIGTERM)
+    assert outcome(run)[0] == 0
+
+
+def test_sigusr1_does_not_reach_who_would_end_by_it(shoal: Shoal, script: Script) -> None:
+    run = shoal("-n", "1", script("import signal; print('here', flush=True); signal.pause()"))
+    assert run.stdout is not None and run.stdout.readline()
+    run.send_signal(signal.SIGUSR1)
+    line_like(run, "shoal: SIGUSR1 is not passed on to peer 0, which would end by it")
+    run.send_signal(signal.SIGINT)
+    assert outcome(run)[0] == 130
+
+
+def test_a_module_and_a_command_are_run_too(shoal: Shoal, script: Script) -> None:
+    script("import sys; print(__name__, sys.argv[1:])")
+    assert outcome(shoal("-m", "script", "-n", "7"))[:2] == (0, ["[0] __main__ ['-n', '7']"])
+    code, stdout, _ = outcome(shoal("-n", "2", "--", sys.executable, "script.py", "--", "-x"))
+    assert (code, stdout) == (0, [f"[{i}] __main__ ['--', '-x']" for i in (0, 1)])
+
+
+def test_a_peer_in_a_wrapper_is_seen_and_asked_to_leave(shoal: Shoal, script: Script) -> None:
+    """The shell would die of SIGTERM without a word to the peer."""
+    path = script(training().replace("train(40)", "train(10**9)"))
+    run = shoal("-n", "1", "--", "/bin/sh", "-c", f"{sys.executable} {path}; exit $?")
+    line_like(run, r"\[0\] shoal: founded swarm .*")
+    run.send_signal(signal.SIGTERM)
+    code, _, stderr = outcome(run)
+    assert (code, [re.sub(r" \d+ \d+$", "", row) for row in rows(stderr)]) == (0, ["0 left, asked to by SIGTERM"])
+
+
+def test_rank_is_in_no_variable_and_each_peer_sees_one_device(
+    shoal: Shoal, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "SHOAL_LOCAL_INDEX", "CUDA_VISIBLE_DEVICES"]
+    path = script(f"import os; print(*[os.environ.get(name, '-') for name in {names}])")
+    environ = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "5,7"}
+    _, stdout, _ = outcome(shoal("-n", "auto", path, environ=environ))
+    assert stdout == ["[0] - - 0 0 5", "[1] - - 0 1 7"]
+
+
+def test_each_peer_has_a_log_of_its_own(shoal: Shoal, script: Script, tmp_path: Path) -> None:
+    source = "import os, sys; print('out', os.environ['SHOAL_LOCAL_INDEX']); print('err', file=sys.stderr)"
+    code, stdout, _ = outcome(shoal("-n", "2", "--log-dir", "logs/new", script(source)))
+    assert (code, stdout) == (0, ["[0] out 0", "[1] out 1"])
+    logs = {path.name: sorted(path.read_text().splitlines()) for path in (tmp_path / "logs/new").iterdir()}
+    assert logs == {"peer-0.log": ["err", "out 0"], "peer-1.log": ["err", "out 1"]}
+
+
+def test_quiet_is_silent_and_verbose_shows_the_log(shoal: Shoal, script: Script) -> None:
+    path = script(training())
+    assert outcome(shoal("-q", "-n", "2", path)) == (0, [], [])
+    _, _, stderr = outcome(shoal("-v", "-n", "1", path, "-v"))
+    assert any(re.match(r"\[0\] shoal: view 1: [0-9a-f]{16}", line) for line in stderr), stderr
+
+
+def test_a_key_is_taken_from_a_descriptor_and_is_in_no_environment(shoal: Shoal, script: Script, key: Path) -> None:
+    happening = "assert not any('shoal-key-1' in value for value in os.environ.values())"
+    reader, writer = os.pipe()
+    os.write(writer, key.read_bytes())
+    os.close(writer)
+    options = ["--bind", "127.0.0.1:0", "--key", f"fd:{reader}"]
+    code, _, stderr = outcome(shoal("-n", "2", *options, script(training(happening)), pass_fds=[reader]))
+    os.close(reader)
+    assert code == 0, stderr
+    code, _, stderr = outcome(
+        shoal("--bind", "127.0.0.1:0", "--key", "env:POND", script(training()), environ={"POND": key.read_text()})
+    )
+    assert code == 0, stderr
+
+
+def test_the_soft_limit_of_files_becomes_the_hard_one(shoal: Shoal, script: Script) -> None:
+    source = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    limited = ["-c", f"ulimit -Sn 200; exec {sys.executable} -m p2p run -n 2 {script(source)}"]
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    code, stdout, stderr = outcome(shoal(program=limited, executable="/bin/sh"))
+    assert (code, stdout, stderr) == (0, [f"[{i}] {hard} {hard}" for i in (0, 1)], [])
+
+
+def test_too_low_a_hard_limit_is_named(shoal: Shoal, script: Script) -> None:
+    limited = ["-c", f"ulimit -n 280; exec {sys.executable} -m p2p run -n 2 {script('')}"]
+    code, _, stderr = outcome(shoal(program=limited, executable="/bin/sh"))
+    assert code == 0
+    assert stderr == [
+        "shoal: at most 280 files can be open here, and 2 peers may need 288: raise the hard limit "
+        "(`ulimit -Hn 288`, or LimitNOFILE= of the service)"
+    ]
+
+
+def test_the_version_is_the_same_everywhere(shoal: Shoal) -> None:
+    assert outcome(shoal(program=["-m", "p2p", "--version"])) == (0, [f"shoal {p2p.__version__}"], [])

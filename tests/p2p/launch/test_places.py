@@ -1,0 +1,61 @@
+"""When another peer takes the place of one that has died, and when none does."""
+
+import dataclasses
+import math
+
+from p2p.launch.places import AT_START_S, MOST_BACK_OFF_S, Place
+from tests.p2p.launch.standings import standing
+
+
+def die(place: Place, *, step: int | None, lived_s: float, allowed: int = 9, code: int = 1) -> str:
+    """The next process in `place` gets to `step`, and ends; then another one is started."""
+    start = place.started_s + 1000.0
+    if place.restart_at < math.inf:
+        place.num_restarts += 1
+    place.started_s, place.restart_at, place.standing = start, math.inf, None
+    if step is not None:
+        place.standing = dataclasses.replace(standing(), done=step, has_begun=True)
+    return place.end(code, start + lived_s, allowed)
+
+
+def test_who_completes_or_was_asked_to_leave_is_not_replaced() -> None:
+    for code in (0, 143):
+        place = Place(0, "0")
+        assert die(place, step=5, lived_s=1.0, code=code) == ""
+        assert place.restart_at == math.inf
+
+
+def test_each_time_it_takes_longer_until_another_one_is_started() -> None:
+    place = Place(0, "0")
+    waits = []
+    for step in range(8):
+        assert "started again" in die(place, step=step, lived_s=1.0)
+        waits.append(place.restart_at - place.started_s - 1.0)
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, *[MOST_BACK_OFF_S] * 3]
+
+
+def test_after_as_many_as_are_allowed_there_is_no_other() -> None:
+    place = Place(0, "0")
+    assert die(place, step=1, lived_s=1.0, allowed=1) == "started again in 1 s (1 of 1)"
+    assert die(place, step=2, lived_s=1.0, allowed=1) == "not started again, since that was done 1 times (--restarts)"
+    assert place.restart_at == math.inf
+
+
+def test_three_deaths_at_one_step_are_enough() -> None:
+    place = Place(0, "0")
+    for _ in range(2):
+        assert "started again in" in die(place, step=137, lived_s=1e4)
+    assert die(place, step=137, lived_s=1e4) == "not started again, since that was its death number 3 at step 137"
+    assert place.restart_at == math.inf
+
+
+def test_three_deaths_at_the_start_are_enough_and_others_do_not_count() -> None:
+    place = Place(0, "0")
+    die(place, step=None, lived_s=1.0)
+    die(place, step=None, lived_s=1.0)
+    assert "started again in" in die(place, step=None, lived_s=AT_START_S + 1.0)
+    die(place, step=None, lived_s=1.0)
+    assert "started again in" in die(place, step=None, lived_s=1.0)
+    assert die(place, step=None, lived_s=1.0) == (
+        "not started again, since that was its death number 3 within 10 s of its start"
+    )
