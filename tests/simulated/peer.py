@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gossip import Claim, Contact, Core, Envelope, Member, Phase, State, View
 from gossip import effects as fx
 from gossip.given_up import Cause, GivenUp
-from gossip.messages import AcceptorRecord
+from gossip.messages import AcceptorRecord, Leave
 from p2p.errors import OperationMismatch, ShoalError
 from p2p.net.frames import Segment
 from p2p.step import effects as sx
@@ -108,6 +108,8 @@ class Peer:
 
     def receive(self, envelope: Envelope) -> None:
         self._world.membership.heard(self, envelope.body)
+        if isinstance(envelope.body, Leave) and self.view is not None:  # else others know nothing of what it was told
+            self._world.invariants.left.add(envelope.sender)
         self.perform(self.core.receive(self.now(), envelope))
 
     def take_in(self, part: Part) -> None:
@@ -135,7 +137,6 @@ class Peer:
 
     def leave(self) -> None:
         self.leaving = True
-        self._world.invariants.left.add(self.member)
         self._world.membership.accused(self.member)
         self.perform(self.core.leave(self.now()))
 
