@@ -29,7 +29,8 @@ class Lineage:
         started: per view, the step that it started from, the digest of the state, and who was first to start.
         committed: per step, what it is, and who was first to commit it.
         committed_in: per step, the earliest view in which somebody had it committed.
-        raised: per step, whose scripts were told that it came to nothing: in which view it was given up, and when.
+        raised: per step, whose scripts were told that it came to nothing: in which view it was given up, when they were
+            told, and in which view.
         gap_s: the longest time between two steps.
     """
 
@@ -39,7 +40,7 @@ class Lineage:
     started: dict[int, tuple[int, bytes, Member]] = field(default_factory=dict)
     committed: dict[int, tuple[Finish, Member]] = field(default_factory=dict)
     committed_in: dict[int, int] = field(default_factory=dict)
-    raised: dict[int, dict[Member, tuple[int, float]]] = field(default_factory=dict)
+    raised: dict[int, dict[Member, tuple[int, float, int]]] = field(default_factory=dict)
     last_commit_s: float | None = None
     gap_s: float = 0.0
 
@@ -59,6 +60,7 @@ class Invariants:
         self._contributed: dict[tuple[Stamp, int, int], dict[Member, str]] = {}
         self._computed: dict[Member, int] = {}
         self.left: set[Member] = set()
+        self.heard_leaving: set[Member] = set()
         self._to_be_told: set[tuple[Member, int]] = set()
         self._taken_back: set[str] = set()
 
@@ -127,8 +129,9 @@ class Invariants:
             raise Violation("S3", f"{brief(who)} commits {brief(finish)}, {brief(other)} committed {brief(first)}")
         if step != self.done.get(who, NOTHING_DONE) + 1:
             raise Violation("S5", f"{brief(who)} commits step {step} after {self.done.get(who)}")
-        for told, (given_up_in, _) in lineage.raised.get(step, {}).items():
-            stays = installed.since(told) is not None or told in self.left
+        for told, (given_up_in, _, told_in) in lineage.raised.get(step, {}).items():
+            is_known = told in self.heard_leaving or told_in <= given_up_in  # or it was told before others could know
+            stays = installed.since(told) is not None or (told in self.left and is_known)
             if stays and finish.view_number <= given_up_in:
                 said = f"{brief(told)} was told that it came to nothing"
                 raise Violation("S14", f"{brief(who)} commits {brief(finish)}, {said}")
@@ -206,10 +209,10 @@ class Invariants:
         self.done[who] = step
 
     def raised(self, who: Member, view: View, step: int, given_up_in: int, now: float) -> None:
-        """A script was told that nothing counts of a step that was given up in view `given_up_in` (S14)."""
+        """A script was told, in `view`, that nothing counts of a step that was given up in view `given_up_in` (S14)."""
         lineage = self.lineage(view)
         self._to_be_told.add((who, step))
-        lineage.raised.setdefault(step, {})[who] = given_up_in, now
+        lineage.raised.setdefault(step, {})[who] = given_up_in, now, view.number
         is_out = lineage.latest is not None and lineage.latest.since(who) is None  # and hears so next
         if not is_out and step in lineage.committed and lineage.committed[step][0].view_number <= given_up_in:
             raise Violation("S14", f"{brief(who)} is told that step {step} came to nothing, it is committed")

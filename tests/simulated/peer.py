@@ -109,7 +109,7 @@ class Peer:
     def receive(self, envelope: Envelope) -> None:
         self._world.membership.heard(self, envelope.body)
         if isinstance(envelope.body, Leave) and self.view is not None:  # else others know nothing of what it was told
-            self._world.invariants.left.add(envelope.sender)
+            self._world.invariants.heard_leaving.add(envelope.sender)
         self.perform(self.core.receive(self.now(), envelope))
 
     def take_in(self, part: Part) -> None:
@@ -137,6 +137,7 @@ class Peer:
 
     def leave(self) -> None:
         self.leaving = True
+        self._world.invariants.left.add(self.member)
         self._world.membership.accused(self.member)
         self.perform(self.core.leave(self.now()))
 
@@ -291,7 +292,8 @@ class Peer:
         """The training thread hears of one thing after another."""
         now, checks = self._world.clock.now, self._world.invariants
         if isinstance(notice, OperationMismatch) and self._gave_up is not None:
-            checks.raised(self.member, *self._gave_up, now)
+            view, step, given_up_in = self._gave_up
+            checks.raised(self.member, self.view or view, step, given_up_in, now)
             self._gave_up = None
         if isinstance(notice, ShoalError):
             checks.told(self.member, self.training.open_step.done + 1)
