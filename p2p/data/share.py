@@ -1,6 +1,7 @@
 """What this peer adds to the open step, and what of each loader's samples is used up: folded over receipts."""
 
 from dataclasses import astuple, dataclass, replace
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,8 @@ SPENT: Final = (
     "this batch is counted already: call backward once per batch, all but the last of several passes under `no_sync`"
 )
 
+
+PEER_ID: Final = attrgetter("peer_id")
 
 ONLY_COUNTS: Final = AllGather(is_counts=True)
 
@@ -219,7 +222,7 @@ class Share:
         """A step is committed. Returns its receipt, on which samples have positions in the stream of their loader."""
         track = self._current
         plan = None if track is None else self.plan(track)
-        self.contributors = tuple([each.peer_id for each in receipt.contributions])
+        self.contributors = tuple(map(PEER_ID, receipt.contributions))
         if track is None or plan is None or not any(each.samples for each in receipt.contributions):
             return receipt
         contributions = []

@@ -27,10 +27,22 @@ class Caller:
         self._callers, self.call, self.thread = callers, call, threading.current_thread()
 
     def __enter__(self) -> None:
-        self._callers.enter(self)
+        if os.getpid() != self._callers.pid:
+            self._callers.check_process(self.call)
+        before = self._callers.in_call.setdefault("now", self)  # at one go
+        if before.thread is not self.thread:
+            raise _both(self, before, "is in it")
+        opener = self._callers.opener
+        if before is self and opener is not None and opener.thread is not self.thread:  # and no part of another call
+            try:
+                self._callers.check_step(opener, self)
+            except ShoalError:
+                self.__exit__()
+                raise
 
     def __exit__(self, *_: object) -> None:
-        self._callers.leave(self)
+        if self._callers.in_call.get("now") is self:
+            del self._callers.in_call["now"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +71,38 @@ class Pass:
 
 
 class Callers:
-    """Of one peer."""
+    """Of one peer.
+
+    Attributes:
+        pid: of the process that has joined.
+        in_call: `now`: who is in a call, if anybody is.
+        opener: who has opened the last step.
+    """
 
     def __init__(self, attempt: Attempt) -> None:
         """`attempt`: says whether a step is open."""
         self._attempt = attempt
-        self._pid = os.getpid()
-        self._in_call: dict[str, Caller] = {}
-        self._opener: Caller | None = None
+        self.pid = os.getpid()
+        self.in_call: dict[str, Caller] = {}
+        self.opener: Caller | None = None
         self._pass: Pass | None = None
 
     @property
     def is_fork(self) -> bool:
         """Whether this process is a forked child of the one that has joined."""
-        return os.getpid() != self._pid
+        return os.getpid() != self.pid
 
     @property
     def other(self) -> Caller | None:
         """Who is in a call, if it is another thread."""
-        caller = self._in_call.get("now")
+        caller = self.in_call.get("now")
         return None if caller is None or caller.thread is threading.current_thread() else caller
 
     def check_process(self, call: str) -> None:
         """Raise ShoalError in a forked child."""
         if self.is_fork:
             raise ShoalError(
-                f"{call} was called in process {os.getpid()}, a forked child of process {self._pid}, which is the "
+                f"{call} was called in process {os.getpid()}, a forked child of process {self.pid}, which is the "
                 "peer: call it there, or `p2p.join` here to be a peer of its own"
             )
 
@@ -96,30 +114,10 @@ class Callers:
         """
         return Caller(self, call)
 
-    def enter(self, me: Caller) -> None:
-        """The block begins."""
-        if os.getpid() != self._pid:
-            self.check_process(me.call)
-        before = self._in_call.setdefault("now", me)  # at one go
-        if before.thread is not me.thread:
-            raise _both(me, before, "is in it")
-        if before is me and self._opener is not None:  # and not a call that is made of others
-            try:
-                self._check_step(self._opener, me)
-            except ShoalError:
-                self.leave(me)
-                raise
-
-    def leave(self, me: Caller) -> None:
-        """The block is over."""
-        if self._in_call.get("now") is me:
-            del self._in_call["now"]
-
-    def _check_step(self, opener: Caller, me: Caller) -> None:
+    def check_step(self, opener: Caller, me: Caller) -> None:
+        """Raise ShoalError if `opener`, another thread, has a step open to which `me` does not belong."""
         under_way = self._pass
-        if opener.thread is me.thread or not opener.thread.is_alive():
-            return
-        if self._attempt.what in ("", EARLY):
+        if not opener.thread.is_alive() or self._attempt.what in ("", EARLY):
             return
         if opener.call == BACKWARD_CALL and under_way is not None and (under_way.is_over or under_way.is_mine):
             return
@@ -127,7 +125,7 @@ class Callers:
 
     def open_step(self) -> None:
         """Who is in a call has opened a step."""
-        self._opener = self._in_call.get("now")
+        self.opener = self.in_call.get("now")
         if self._pass is not None and self._pass.is_over:
             self._pass = None
 

@@ -40,7 +40,8 @@ class History:
     def add(self, commit: Commit, me: Member) -> None:
         """A step is committed; it is recorded unless `me` was only fed."""
         receipt = self._share.count(commit.receipt)
-        self._share.num_trained += any(each.collective.is_counts for each in commit.operations)
+        for operation in commit.operations:
+            self._share.num_trained += operation.collective.is_counts
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
         if commit.view.since(me) is not None:
             self.num_steps += receipt.step > 0  # step 0 is the start, and has no operation
