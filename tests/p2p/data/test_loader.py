@@ -250,9 +250,11 @@ def test_what_the_dataset_raises_comes_out_of_the_loop_if_the_script_says_so(num
         next(batch)
     swarm.commit()
     assert [sample["index"] for sample in next(batches["a"])] == [8, 9, 10, 11]
-    with pytest.raises(OSError, match="disk of sample 13") as caught:
+    try:  # pytest.raises would keep the traceback, and with it the workers, which a collector would wait for
         next(batches["b"])
-    caught.value.with_traceback(None)  # it holds the workers, which a collector would wait for
+    except OSError as error:
+        why = str(error)
+    assert "disk of sample 13" in why
 
 
 @pytest.mark.parametrize(("names", "num_workers"), [("abc", 0), ("abc", 2), ("a", 0)])

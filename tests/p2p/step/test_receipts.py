@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,16 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path
     (tmp_path / "file").touch()
     with pytest.raises(ShoalError, match=r"receipts cannot be written to .*file: .*File exists"):
         Ledger.open(tmp_path / "file", "me", pytest.fail)
+
+
+class Full(type(Path())):  # type: ignore[misc]
+    """A folder on a disk that is full."""
+
+    def mkdir(self, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_is_full_at_the_start_is_said_and_ends_nothing() -> None:
+    said: list[str] = []
+    assert Ledger.open(Full("/receipts"), "me", said.append) is None
+    assert said == ["receipts cannot be written to /receipts: [Errno 28] No space left on device"]
