@@ -284,6 +284,7 @@ class Loader:
         in_batch = self._cutter.order.indices(plan.batch)
         found = find_failing(self._load_first, indices, in_batch)
         if found.index is None or len(found.good) < MIN_LOCAL_BATCH or not self._sampler.max_attempts:
+            self._prefetch.close()
             raise error
         if part is not None:
             self._share.fail(in_batch.index(found.index) - part.start)

@@ -89,5 +89,8 @@ class Prefetch:
 
     def close(self) -> None:
         """End the workers. The next batch starts others."""
+        end = getattr(self._iterator, "_shutdown_workers", None)  # else they wait for a collector, which waits 5 s
         self._iterator = None
+        if end is not None:
+            end()
         self._forecast.in_hand.clear()
