@@ -17,7 +17,7 @@ from tests.live.swarm import Swarm, name
 
 pytestmark = pytest.mark.torch
 
-NUM_SAMPLES, GLOBAL_BATCH = 1200, 12
+NUM_SAMPLES, GLOBAL_BATCH = 300, 12
 KINDS: dict[str, dict[str, Any]] = {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}
 
 
@@ -118,11 +118,16 @@ with p2p.join() as peer:
     )
     if "dies" in sys.argv:
         branches["fused"].conv.weight.register_post_accumulate_grad_hook(die)
-    for batch in peer.loader(TensorDataset(*dataset()), global_batch=GLOBAL_BATCH):
-        train(parallel, branches, optimizers, batch, peer.done + 1)
-        print("step", peer.done, peer.world_size)
-        if peer.done == 12 and "waits" in sys.argv:
-            sys.stdin.readline()
+    loader = peer.loader(TensorDataset(*dataset()), global_batch=GLOBAL_BATCH, epochs=10**6)
+    for epoch in loader.epochs():
+        began = peer.world_size
+        for batch in loader:
+            train(parallel, branches, optimizers, batch, peer.done + 1)
+            print("step", peer.done, peer.world_size)
+            if peer.done == 12 and "waits" in sys.argv:
+                sys.stdin.readline()
+        if epoch > 0 and began == 3:  # an epoch with the joiner, the same one on all
+            break
     print("layout", layout(branches, optimizers))
     print("end", bits(branches).tobytes().hex())
 """
@@ -148,7 +153,7 @@ def test_what_lies_in_memory_in_another_order_trains_as_in_one_process(swarm: Sw
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     branches, optimizers = make()
-    order = Order(Sampler(NUM_SAMPLES, GLOBAL_BATCH))
+    order = Order(Sampler(NUM_SAMPLES, GLOBAL_BATCH, epochs=len(receipts)))
     images, targets = dataset()
     for receipt in receipts[1:]:
         chosen = order.indices(union(part for each in receipt.contributions for part in each.samples))
