@@ -14,6 +14,8 @@ import pytest
 import p2p
 from tests.live.launches import Shoal, outcome
 
+pytestmark = pytest.mark.light
+
 Script = Callable[[str], str]
 
 TRAIN = """
@@ -118,7 +120,6 @@ def test_when_one_of_all_cannot_come_the_others_do_not_wait(shoal: Shoal, script
     assert reason in stderr
 
 
-@pytest.mark.light
 def test_who_waits_for_others_says_for_how_many(shoal: Shoal, script: Script) -> None:
     path = script(training())
     run = shoal("-n", "1", "--min-peers", "2", path)
@@ -126,7 +127,6 @@ def test_who_waits_for_others_says_for_how_many(shoal: Shoal, script: Script) ->
     assert outcome(shoal("-n", "1", path))[0] == outcome(run)[0] == 0
 
 
-@pytest.mark.light
 def test_who_waits_without_a_launcher_says_so_itself(shoal: Shoal, script: Script) -> None:
     path = script(training())
     run = shoal(path, program=(), environ={"SHOAL_MIN_PEERS": "2"})

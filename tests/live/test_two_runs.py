@@ -8,6 +8,8 @@ import pytest
 
 from tests.live.launches import Shoal, outcome
 
+pytestmark = pytest.mark.light
+
 Script = Callable[[str], str]
 
 STAY = """
