@@ -98,7 +98,7 @@ class Loader:
             for batch in loader:
                 ...
 
-    A loop that is left by `break` ends its epoch at this peer, so leave it on every peer after the same step.
+    A loop that is left by `break` leaves nothing out: the next one goes on with the rest of its epoch. See `end_epoch`.
 
     Attributes:
         dataset: as it was given.

@@ -65,10 +65,23 @@ class Prefetch:
         self._iterator: Iterator[Any] | None = None
 
     def get(self, parts: Sequence[Indices], ahead: Iterator[Indices]) -> Any:
-        """The batch of the first of `parts`; the others are asked for next, and then probably those of `ahead`."""
+        """The batch of the first of `parts`; the others are asked for next, and then probably those of `ahead`.
+
+        Raises:
+            Exception: whatever the dataset raises for it; RuntimeError, if a worker dies of it.
+        """
+        try:
+            return self._get(parts[0], chain(parts, ahead))
+        except RuntimeError as error:
+            if not _is_of_dead_worker(error):
+                raise
+            self.close()
+        return self._get(parts[0], iter(parts[:1]))  # it may have died of a batch that comes later
+
+    def _get(self, wanted: Indices, source: Iterator[Indices]) -> Any:
         forecast = self._forecast
-        if not forecast.is_right(parts[0]):
-            forecast.begin_anew(chain(parts, ahead))
+        if not forecast.is_right(wanted):
+            forecast.begin_anew(source)
         while True:
             if self._iterator is None:
                 self._iterator = iter(self._loader)
@@ -78,13 +91,10 @@ class Prefetch:
                 self._iterator = None
                 continue
             except Exception as error:
-                is_wanted = forecast.in_hand.popleft()[0] == forecast.number
-                if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # it is dead, and so is all
-                    self.close()
-                if is_wanted:
+                if forecast.in_hand.popleft() == (forecast.number, wanted) or _is_of_dead_worker(error):
                     raise
                 continue
-            if forecast.in_hand.popleft()[0] == forecast.number:
+            if forecast.in_hand.popleft() == (forecast.number, wanted):
                 return batch
 
     def close(self) -> None:
@@ -94,3 +104,7 @@ class Prefetch:
         if end is not None:
             end()
         self._forecast.in_hand.clear()
+
+
+def _is_of_dead_worker(error: Exception) -> bool:
+    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)

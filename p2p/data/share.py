@@ -5,6 +5,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
+import xxhash
 
 from ..errors import JoinRefused, RemoteProtocolError, ShoalError
 from ..step.collective import AllGather
@@ -155,7 +156,9 @@ class Share:
         """Of the counts: what all peers must have in common of the open step's samples."""
         if (track := self._current) is None:
             return ONLY_COUNTS
-        again = f", again {track.state.returned}" if track.state.returned else ""
+        again = (
+            f", again {xxhash.xxh3_64_hexdigest(repr(track.state.returned).encode())}" if track.state.returned else ""
+        )
         return AllGather(is_counts=True, label=f"{track.description}, from {track.state.position} on{again}")
 
     def operation(self) -> Operation:
