@@ -12,6 +12,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from .worker_deaths import WORKER_DEATHS
+
 Indices = list[int]
 
 
@@ -85,8 +87,10 @@ class Prefetch:
         while True:
             if self._iterator is None:
                 self._iterator = iter(self._loader)
+                WORKER_DEATHS.take_over()
             try:
-                batch = next(self._iterator)
+                with WORKER_DEATHS.raised_here():
+                    batch = next(self._iterator)
             except StopIteration:  # it had loaded all that there seemed to be
                 self._iterator = None
                 continue
@@ -103,6 +107,7 @@ class Prefetch:
         self._iterator = None
         if end is not None:
             end()
+        WORKER_DEATHS.forget()
         self._forecast.in_hand.clear()
 
 
