@@ -307,4 +307,4 @@ def _why_too_few(view: View, change: Change) -> str:
     if view.policy is Policy.MAJORITY:
         return "no majority"
     unread = [str(m) for m in view.members if m in change.gone and m not in change.witnessed]
-    return f"no majority, and no word of the kernel with an acceptor record about {', '.join(unread)}"
+    return f"no majority, and no proof that {', '.join(unread)} died (the kernel's word, and its acceptor record)"

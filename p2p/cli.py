@@ -101,6 +101,9 @@ def run(
     restarts: Annotated[
         int, typer.Option(help="Replace each peer that fails so often; not after three deaths at the same step.")
     ] = 0,
+    fence: Annotated[
+        float | None, typer.Option(help="Kill a peer that somebody has stopped (SIGSTOP, Ctrl-Z) for so many seconds.")
+    ] = None,
     log_dir: Annotated[Path | None, typer.Option(help="Folder for one file per peer, with all that it writes.")] = None,
     verbose: Annotated[bool, typer.Option("-v", help="Show the log of each peer, too.")] = False,
     quiet: Annotated[bool, typer.Option("-q", help="Say nothing but who has failed, and why.")] = False,
@@ -152,6 +155,7 @@ def run(
         num_peers=parse_num_peers(num_peers, os.environ),
         swarm=swarm,
         num_restarts=restarts,
+        fence_s=fence,
         log_dir=log_dir,
         verbosity=verbose - quiet,
         only="join" if join else "new" if new else "",

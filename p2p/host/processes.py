@@ -18,10 +18,21 @@ def process_start(pid: int) -> int | None:
     Raises:
         OSError: that cannot be found out, say because no file can be opened.
     """
+    state, start = _read_state(pid)
+    return None if state in ("", "Z", "X") else start
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether process `pid` is stopped, by SIGSTOP or Ctrl-Z, so that somebody has to wake it. OSError as above."""
+    return _read_state(pid)[0] == "T"
+
+
+def _read_state(pid: int) -> tuple[str, int]:
+    """Its letter, empty if there is no such process, and when it was started."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return None
+        return "", 0
     # Field 2 is the program's name in parentheses and may itself hold blanks and parentheses.
     state, *rest = status.rpartition(")")[2].split()
-    return None if state in ("Z", "X") else int(rest[18])
+    return state, int(rest[18])

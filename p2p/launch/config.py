@@ -29,6 +29,7 @@ class LaunchConfig:
         receipts_full: `warn` or `stop`; None: as for `p2p.join`.
         tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
         num_restarts: a peer that fails is replaced so many times.
+        fence_s: a peer that was stopped (state T) for so long is killed; None: never.
         log_dir: folder for one file per peer, with all that it writes; None: none.
         verbosity: -1: only failures; 0: what happens; 1: the log of each peer, too.
         grace_s: a peer that was asked to leave is killed after this.
@@ -47,6 +48,7 @@ class LaunchConfig:
     receipts_full: str | None = None
     tcp: TcpOptions = field(default_factory=TcpOptions)
     num_restarts: int = 0
+    fence_s: float | None = None
     log_dir: Path | None = None
     verbosity: int = 0
     grace_s: float = 10.0
@@ -68,6 +70,8 @@ class LaunchConfig:
             limit_s = getattr(self, f"{name}_s")
             if limit_s is not None and not limit_s > 0:
                 raise LaunchError(f"--{name.replace('_', '-')} must be more than 0 seconds, got {limit_s:g}")
+        if self.fence_s is not None and not self.fence_s >= 0:
+            raise LaunchError(f"--fence must be at least 0 seconds, got {self.fence_s:g}")
         if self.policy not in (None, "live", "majority"):
             raise LaunchError(f"--policy must be live or majority, got {self.policy!r}")
         if self.receipts_full not in (None, "warn", "stop"):

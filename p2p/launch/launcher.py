@@ -26,6 +26,7 @@ from .admission import check_is_new, free_places, name_here, others_here, why_no
 from .children import Child
 from .config import LaunchConfig, peer_environment
 from .death_notices import DeathNotices
+from .fence import Fence
 from .output import READ_BYTES, Output, Stream
 from .places import FAILED, Place
 from .progress import Progress
@@ -70,6 +71,7 @@ class Launcher:
         numbers = free_places(self._registry, config.num_peers)
         self._places = [Place(index, str(number)) for index, number in enumerate(numbers)]
         self._progress = Progress(self._places, partial(name_here, self._registry), time.monotonic())
+        self._fence = Fence(config.fence_s)
         self._streams: dict[Child, tuple[Stream, ...]] = {}
         self._died_at = -math.inf
         self._is_hopeless = False
@@ -157,7 +159,8 @@ class Launcher:
     def _wait(self, wake_up: socket.socket) -> None:
         """Sleep until something happens, and deal with it."""
         now = time.monotonic()
-        wake_at = min(self._kill_at, self._death_notices.deadline, self._next_start(), self._progress.deadline)
+        deadlines = self._death_notices.deadline, self._progress.deadline, self._fence.deadline
+        wake_at = min(self._kill_at, self._next_start(), *deadlines)
         for key, _ in self._selector.select(max(0.0, wake_at - now)):
             if isinstance(key.data, Stream):
                 self._output.pass_on(key.data)
@@ -171,6 +174,10 @@ class Launcher:
             self._warn(self._death_notices.look())
         self._start_again(now)
         self._tell(self._progress.look(now))
+        for place in self._fence.look(self._living(), now):
+            assert place.child is not None
+            self._output.say(f"peer {place.name} was stopped for {self._fence.limit_s:g} s: killing it (--fence)")
+            place.child.kill()
         if self._streams and now >= self._kill_at:
             self._output.say(f"killing {names(self._living())}, still there after {self._config.grace_s:g} s")
             self._kill_all()

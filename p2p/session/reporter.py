@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gossip import View
 
+from ..host.processes import is_stopped
 from ..step.transitions import Stage
 from .session import Session
 
@@ -76,7 +77,7 @@ class Reporter:
             done, number = self._seen
             now = self._session.done
             self._seen = now, number + 1 if now == done else 0
-            with suppress(RuntimeError):  # what it reads has changed meanwhile: there is another look
+            with suppress(RuntimeError, OSError):  # what it reads has changed meanwhile: there is another look
                 self._send()
                 self._remind(self._seen[1])
 
@@ -118,5 +119,18 @@ class Reporter:
             here, size = core.view.members, core.view.founding_size
             return f"waits for {size - len(here)} of {size} peers; here are {', '.join(map(str, here))}"
         if self._session.loop.open_step.stage in (Stage.CLOSED, Stage.FINISHED):
-            return f"waits in step {self._session.done + 1}: {self._session.loop.explain()}"
+            why = [self._session.loop.explain(), *self._stopped()]
+            return f"waits in step {self._session.done + 1}: {'; '.join(why)}"
         return ""
+
+    def _stopped(self) -> list[str]:
+        """Members on this host that do nothing until somebody wakes them, and what to do, in words."""
+        view = self._session.loop.core.view
+        members = set() if view is None else {member.peer_id for member in view.members}
+        here, _ = self._session.loop.resources.registry.read(apart_from=self._session.loop.peer_id)
+        return [
+            f"peer {entry.peer_id} is stopped (SIGSTOP or Ctrl-Z): `kill -CONT {entry.pid}` wakes it, and after "
+            f"`kill -KILL {entry.pid}`, which `shoal run --fence S` does by itself, the others go on without it"
+            for entry in here
+            if entry.peer_id in members and is_stopped(entry.pid)
+        ]

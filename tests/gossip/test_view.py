@@ -241,7 +241,7 @@ def test_r13_live_pauses_and_names_whose_record_is_missing(
     view = view_of(2, A, B, C, policy=Policy.LIVE)
     decision = propose_view(view, Change(gone=[A, B], proven=proven, witnessed=witnessed))
     here = "1 of 3 members of view 2 are here"
-    reason = f"{here}, no majority, and no word of the kernel with an acceptor record about {unread}"
+    reason = f"{here}, no majority, and no proof that {unread} died (the kernel's word, and its acceptor record)"
     assert decision == Decision(None, reason, quorum_lost=True, is_final=is_final)
 
 

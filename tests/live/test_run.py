@@ -157,6 +157,33 @@ def test_sigterm_lets_all_leave_and_ends_with_0(shoal: Shoal, script: Script) ->
     assert sum("left, asked to by SIGTERM" in row for row in rows(stderr)) == 2
 
 
+STOP = "peer.last_step == 5 and place == '1' and os.kill(os.getpid(), signal.SIGSTOP)"
+
+
+def test_who_waits_for_a_stopped_peer_says_so_and_how_to_wake_it(shoal: Shoal, script: Script) -> None:
+    run = shoal("-n", "2", script(training(STOP, size=1)))
+    waiting = (
+        r"shoal: peer 0 waits in step 6: .*; peer 1 is stopped .*: `kill -CONT (\d+)` wakes it, and after `kill .*"
+    )
+    os.kill(int(line_like(run, waiting)[1]), signal.SIGCONT)
+    code, _, stderr = outcome(run)
+    assert code == 0, stderr
+
+
+def test_a_peer_that_is_stopped_for_longer_than_the_fence_is_killed_and_the_other_goes_on(
+    shoal: Shoal, script: Script
+) -> None:
+    code, _, stderr = outcome(shoal("-n", "2", "--fence", "0.5", script(training(STOP, size=1))))
+    assert code == 1
+    assert "shoal: peer 1 was stopped for 0.5 s: killing it (--fence)" in stderr
+    assert [row.split()[:2] for row in rows(stderr)] == [["0", "completed"], ["1", "was"]]
+
+
+def test_a_fence_may_not_be_negative(shoal: Shoal, script: Script) -> None:
+    code, _, stderr = outcome(shoal("--fence", "-1", script(training())))
+    assert (code, stderr) == (2, ["shoal: --fence must be at least 0 seconds, got -1"])
+
+
 def test_sigusr1_is_passed_on_and_kills_nobody(shoal: Shoal, script: Script) -> None:
     run = shoal("-n", "2", script(training().replace("train(40)", "train(10**9)")))
     for _ in range(2):

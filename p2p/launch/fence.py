@@ -1,0 +1,50 @@
+"""`--fence S`: a peer that somebody has stopped is killed, so that the others know for certain that it is gone.
+
+Two peers, one of them stopped: the other cannot tell whether it is alone or cut off, and waits. A process that was
+killed is proven dead.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from ..host.processes import is_stopped
+from .children import Child
+from .places import Place
+
+LOOK_S: Final = 0.25
+
+
+class Fence:
+    """How long each peer has been stopped. Times are monotonic seconds.
+
+    What counts is the launcher's own running time: between two looks no more than `LOOK_S`, so that nobody is killed
+    because the launcher was stopped, too, or the whole machine was.
+    """
+
+    def __init__(self, limit_s: float | None) -> None:
+        """`limit_s`: None: nobody is killed, or looked at."""
+        self.limit_s = math.inf if limit_s is None else limit_s
+        self._stopped_s: dict[Child, float] = {}
+        self._look_at = math.inf if limit_s is None else 0.0
+
+    @property
+    def deadline(self) -> float:
+        """When to `look`."""
+        return self._look_at
+
+    def look(self, places: Iterable[Place], now: float) -> list[Place]:
+        """Those that have been stopped for too long now, each once."""
+        if now < self._look_at:
+            return []
+        before, self._stopped_s = self._stopped_s, {}
+        self._look_at = now + LOOK_S
+        too_long = []
+        for place in places:
+            child = place.child
+            if child is None or not is_stopped(child.pid if place.standing is None else place.standing.pid):
+                continue
+            self._stopped_s[child] = before.get(child, 0.0) + LOOK_S * (child in before)
+            if before.get(child, 0.0) < self.limit_s <= self._stopped_s[child]:
+                too_long.append(place)
+        return too_long
