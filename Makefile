@@ -2,8 +2,10 @@
 # runs something first brings `.venv` up to date with pyproject.toml and constraints.txt.
 
 PYTHON ?= python3
-# Another index for torch, say https://download.pytorch.org/whl/cpu (smaller, without CUDA).
+# Another index for torch. Without one, and without an NVIDIA device, it is CPU_INDEX, if that can be reached: torch is
+# gigabytes smaller there.
 TORCH_INDEX ?=
+CPU_INDEX := https://download.pytorch.org/whl/cpu
 SEEDS ?= 200
 FIRST ?= 0
 MUTANTS ?=
@@ -23,8 +25,11 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "shoal needs Python >= 3.11, and $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
 	  echo "Name another one: make install PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-	  -c constraints.txt -e '.[dev]'
+	@index='$(TORCH_INDEX)'; \
+	  if [ -z "$$index" ] && [ ! -e /dev/nvidiactl ] && ! command -v nvidia-smi > /dev/null && \
+	    $(PYTHON) -c 'from urllib.request import urlopen; urlopen("$(CPU_INDEX)/", timeout=10)' 2> /dev/null; \
+	    then index='$(CPU_INDEX)'; echo "no NVIDIA device: torch comes from $$index"; fi; \
+	  set -x; $(BIN)/python -m pip install --quiet $${index:+--extra-index-url "$$index"} -c constraints.txt -e '.[dev]'
 	@touch $@
 
 demo: $(STAMP)
