@@ -181,6 +181,9 @@ class Peer(Operations):
         samples that do not count, so that it runs the same loop. Samples of a peer that is then not on the receipt are
         the first of the next global batch. So each sample counts exactly once an epoch, as the receipts prove.
 
+        A batch may have several updates (`for _ in range(4)` around backward and `optimizer.step`), the same number on
+        every peer: each is a step, and the first one counts the samples.
+
         Workers load ahead what this peer would be given if nobody came or went; when somebody does, what they have in
         hand is thrown away. They stay from epoch to epoch. Sends nothing. Keeps the order of two epochs, 8 bytes per
         sample of the dataset each. Imports torch.

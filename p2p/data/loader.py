@@ -138,7 +138,7 @@ class Loader:
         self._script, self._share = script, script.share
         words = ", ".join(f"{name}={value}" for name, value in settings.items())
         self._what = f"{self._sampler.num_samples} samples ({describe(dataset)})"
-        self._track = self._share.make(self._sampler, f"{self._what}, {words}")
+        self._track = self._share.make(self._sampler, f"{self._what}, {words}", is_cut=max_local_batch is not None)
         self._max_local_batch = max_local_batch
         self._prefetch = Prefetch(dataset, options)
         self._on_poison = on_poison

@@ -14,8 +14,9 @@ from ..step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
 from .ranges import union
 from .sampler import Plan, Sampler, SamplerState, Slice
 
-SPENT: Final = (
-    "this batch is counted already: call backward once per batch, all but the last of several passes under `no_sync`"
+CUT: Final = (
+    "this batch is counted already, and was given in parts (max_local_batch), so it has one update: accumulate with "
+    "`no_sync` instead of max_local_batch where each batch has several"
 )
 
 
@@ -34,11 +35,13 @@ class Track:
         state: after the last committed step.
         is_spent: the last batch that was handed out of it is on a receipt.
         is_left: the script asks for no more batches of it.
+        is_cut: its batches may be handed out in parts.
     """
 
     description: str
     sampler: Sampler | None
     state: SamplerState
+    is_cut: bool = False
     is_spent: bool = True
     is_left: bool = False
 
@@ -47,6 +50,7 @@ class Share:
     """Of one peer, in the open step: samples of a loader of ours, or as many as the script says.
 
     A slice of a loader weighs its samples, or what the script says, in one backward pass or in several micro-batches.
+    A batch may have several updates, each a step of its own: all weigh the same, and the first one counts the samples.
 
     Attributes:
         contributors: peer_ids of the members on the last receipt, in rank order.
@@ -71,12 +75,12 @@ class Share:
         self._current: Track | None = None
         self._slice: Slice | None = None
         self._number = 1
-        self._accumulated = self._joined = 0
+        self._accumulated = self._joined = self._num_updates = 0
         self._is_weighed = self._is_skipped = False
 
     # Loaders.
 
-    def make(self, sampler: Sampler, description: str) -> Track:
+    def make(self, sampler: Sampler, description: str, *, is_cut: bool = False) -> Track:
         """The next loader of the script, which may be under way in the swarm.
 
         Raises:
@@ -94,7 +98,7 @@ class Share:
             self._tracks.append(Track(description, None, SamplerState()))
         track = self._tracks[self._num_made]
         _compare(self._num_made, description, track.description)
-        track.sampler, track.state = sampler, sampler.settle(track.state)
+        track.sampler, track.state, track.is_cut = sampler, sampler.settle(track.state), is_cut
         self._num_made += 1
         return track
 
@@ -108,7 +112,7 @@ class Share:
         """The script is given a batch of this loader, which adds `part` to the open step."""
         self._current, self._slice, track.is_spent = track, part, False
         track.is_left = self._is_weighed = self.only_looks_on = False
-        self._accumulated = self._joined = 0
+        self._accumulated = self._joined = self._num_updates = 0
 
     def begin_micro_batch(self, fraction: float, *, is_last: bool) -> None:
         """The script is given so much of its slice."""
@@ -122,29 +126,35 @@ class Share:
 
     def _forget(self) -> None:
         if self._current is not None and self._current.is_left and self._current.is_spent:
-            self._current = self._slice = None  # what comes now is the script's own
+            self._current, self._slice, self._num_updates = None, None, 0  # what comes now is the script's own
 
     # What is added to the open step.
+
+    @property
+    def is_amid_batch(self) -> bool:
+        """The last batch had an update, and may have another one: nobody can begin with what comes now."""
+        return self._num_updates > 0
 
     @property
     def counts(self) -> Counts:
         """Of this peer.
 
         Raises:
-            ShoalError: the batch is on a receipt already.
+            ShoalError: the batch is on a receipt already, and has one update.
         """
         if self.is_void:
             return NO_SAMPLES
         if self._current is None:
             number = 0 if self._is_skipped else self._accumulated + self._number
             return UNKNOWN_SAMPLE, number, number
-        if self._current.is_spent:
-            raise ShoalError(SPENT)
+        if self._num_updates and self._current.is_cut:
+            raise ShoalError(CUT)
         if self._slice is None:
             return NO_SAMPLES
+        samples = (UNKNOWN_SAMPLE, 0) if self._num_updates else self._slice
         if self._is_skipped or not self._slice.number:
-            return *self._slice, 0
-        return *self._slice, self._accumulated + self._number if self._is_weighed else self._slice.number
+            return *samples, 0
+        return *samples, self._accumulated + self._number if self._is_weighed else self._slice.number
 
     @property
     def weight(self) -> int:
@@ -156,6 +166,11 @@ class Share:
         """Of the counts: what all peers must have in common of the open step's samples."""
         if (track := self._current) is None:
             return ONLY_COUNTS
+        if self._num_updates:
+            number = self._num_updates + 1
+            return AllGather(
+                is_counts=True, label=f"{track.description}, update {number} of the batch before {track.state.position}"
+            )
         again = (
             f", again {xxhash.xxh3_64_hexdigest(repr(track.state.returned).encode())}" if track.state.returned else ""
         )
@@ -165,7 +180,7 @@ class Share:
         """Operation 0 of a step: who adds which samples, and how many.
 
         Raises:
-            ShoalError: the batch is on a receipt already.
+            ShoalError: the batch is on a receipt already, and has one update.
         """
         return count_samples(self.counts, self.collective)
 
@@ -217,6 +232,7 @@ class Share:
         self.is_void = self._is_skipped = False
         if self._current is not None:
             self._current.is_spent = True
+            self._num_updates += 1
             self._forget()
 
     # Committed steps.
@@ -281,6 +297,7 @@ class Share:
                 state = track.sampler.settle(state)  # a call of the members says where they are after that
             track.description, track.state = description, state
         self.num_loads += 1
+        self._num_updates = 0
 
 
 def count_samples(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operation:

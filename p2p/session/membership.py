@@ -28,6 +28,10 @@ StateDigest = Callable[[], bytes]
 """Of the parameters that step done + 1 is computed with."""
 
 LEFT = "this peer has left its swarm: call `p2p.join` to be another one"
+AMID_BATCH = (
+    "this peer is between two updates of one batch, and the members begin another batch, so it cannot follow them: "
+    "start it again (`shoal run --restarts`)"
+)
 INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
 
 
@@ -231,7 +235,12 @@ class Membership:
             offer: of the state.
             state_digest: in the middle of a step, which then counts for nothing.
             open_step: what was submitted for it.
+
+        Raises:
+            JoinRefused: this peer's script is in the middle of a batch, and the members begin one.
         """
+        if self.share.is_amid_batch:
+            raise JoinRefused(AMID_BATCH)
         self._replica.load(offer.state)
         for operation in open_step:
             if operation.collective.is_counts:

@@ -82,9 +82,10 @@ class Session:
             return self.membership.wait_view(timeout_s)
 
     def state_is_complete(self) -> None:
-        """As `Membership.state_is_complete`."""
+        """As `Membership.state_is_complete`, unless who begins with it would begin in the middle of a batch."""
         with self.callers.call("a forward pass"):
-            self.membership.state_is_complete()
+            if not self.share.is_amid_batch:
+                self.membership.state_is_complete()
 
     def announce(self) -> None:
         """As `History.announce`."""

@@ -4,6 +4,8 @@ import signal
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
+
 from p2p.data.ranges import union
 from p2p.data.sampler import Order, Sampler
 from p2p.step.receipts import Receipt, read_receipts
@@ -48,13 +50,14 @@ with p2p.join() as peer:
         steps, began = 0, peer.world_size
         for batch in loader:
             assert (batch["x"][:, 0].long() == batch["index"]).all()
-            optimizer.zero_grad()
-            parallel(batch["x"]).mean().backward()
-            optimizer.step()
-            steps += 1
-            print("step", peer.done, peer.world_size)
-            if peer.done == number("wait", -1):
-                sys.stdin.readline()
+            for _ in range(number("updates", 1)):
+                optimizer.zero_grad()
+                parallel(batch["x"]).mean().backward()
+                optimizer.step()
+                steps += 1
+                print("step", peer.done, peer.world_size)
+                if peer.done == number("wait", -1):
+                    sys.stdin.readline()
         print("epoch", epoch, steps)
         found, number_of = 0.0, 0
         for batch in valid.evaluate():
@@ -95,8 +98,9 @@ def test_the_ordinary_loop_over_epochs_trains_all_of_them(swarm: Swarm) -> None:
     assert len(check(swarm, peers)) == 1 + 3 * (12 + 2)
 
 
-def test_each_sample_counts_once_an_epoch_through_a_kill_and_a_join(swarm: Swarm) -> None:
-    words = "epochs=100000", "until=3"
+@pytest.mark.parametrize("updates", [1, 3])
+def test_each_sample_counts_once_an_epoch_through_a_kill_and_a_join(swarm: Swarm, updates: int) -> None:
+    words = "epochs=100000", "until=3", f"updates={updates}"
     first = swarm.start(TRAIN, "wait=20", *words, min_peers=3)
     peers = [first, *(swarm.start(TRAIN, *words, min_peers=3) for _ in range(2))]
     peers[2].expect_line(r"step 5 3")
@@ -110,6 +114,15 @@ def test_each_sample_counts_once_an_epoch_through_a_kill_and_a_join(swarm: Swarm
     receipts = check(swarm, [*peers, joiner])
     assert {len(receipt.contributions) for receipt in receipts} == {2, 3}
     assert name(joiner) in {each.peer_id for receipt in receipts for each in receipt.contributions if each.num_samples}
+    assert sum(receipt.weight > 0 for receipt in receipts) == updates * sum(receipt.loader == 0 for receipt in receipts)
+
+
+def test_who_has_another_number_of_updates_per_batch_is_told_both(swarm: Swarm) -> None:
+    peers = [swarm.start(TRAIN, f"updates={number}", min_peers=2) for number in (2, 3)]
+    for peer in peers:
+        assert peer.end() == 1
+        error = "\n".join(peer.stderr)
+        assert "update 3 of the batch before 8" in error and ", from 8 on" in error, error
 
 
 def test_founders_whose_data_differ_are_told_both_values_before_anything_is_summed(swarm: Swarm) -> None:

@@ -46,10 +46,42 @@ def test_a_batch_of_a_loader_is_counted_once_and_may_have_another_weight() -> No
     share.set_number(50)
     assert share.counts == (3, 3, 50)
     share.spend()
-    with pytest.raises(ShoalError, match=r"counted already.*no_sync"):
-        _ = share.counts
     share.take_back(track)
     assert share.counts == (UNKNOWN_SAMPLE, 50, 50)
+
+
+def test_a_batch_may_have_several_updates_which_weigh_the_same_and_count_once() -> None:
+    share = founded("a", "b")
+    track = share.make(SAMPLER, "twelve")
+    share.hand_out(track, Slice(0, 3))
+    labels = [share.collective.label]
+    for counts in [(0, 3, 3), (UNKNOWN_SAMPLE, 0, 3), (UNKNOWN_SAMPLE, 0, 3)]:
+        assert share.counts == counts
+        told = share.count(receipt(len(labels), [("a", counts), ("b", (*counts[:2], 3))]))
+        assert told.num_samples == 2 * counts[1]
+        share.spend()
+        assert share.is_amid_batch
+        labels.append(share.collective.label)
+    assert labels == [
+        "twelve, from 0 on",
+        *(f"twelve, update {number} of the batch before 3" for number in (2, 3, 4)),
+    ], "who has another number of updates calls something else"
+    share.hand_out(track, None)
+    assert share.counts == NO_SAMPLES and not share.is_amid_batch
+    share.spend()
+    share.set_number(5)
+    assert share.counts == NO_SAMPLES, "who had no slice of the batch has no part in a further update of it"
+    share.load(share.pack())
+    assert not share.is_amid_batch, "who is given a state begins with a batch"
+
+
+def test_a_batch_in_parts_has_one_update() -> None:
+    share = founded("a")
+    track = share.make(SAMPLER, "twelve", is_cut=True)
+    batch(share, track, 0, 6)
+    share.spend()
+    with pytest.raises(ShoalError, match=r"counted already.*max_local_batch.*no_sync"):
+        _ = share.counts
 
 
 def test_a_receipt_names_positions_of_the_stream_and_what_is_not_on_it_comes_back() -> None:
