@@ -10,7 +10,7 @@ how many it has taken. Who does not take what it is sent is not waited for.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -84,6 +84,7 @@ class Donor:
         self._send = send
         self._segment_bytes, self._most_fed_bytes = segment_bytes, most_fed_bytes
         self._packer: tuple[int, Packer] | None = None
+        self._view: View | None = None
         self._withheld: int | None = None
         self._given: dict[Member, int] = {}
         self._streams: dict[Member, _Stream] = {}
@@ -105,9 +106,9 @@ class Donor:
         self.waiting.pop(member, None)
         self._streams.pop(member, None)
 
-    def complete(self, step: int, packer: Packer) -> None:
-        """The state after `step` is complete, and `packer` lends it."""
-        self._packer = step, packer
+    def complete(self, step: int, packer: Packer, view: View | None = None) -> None:
+        """The state after `step`, which was committed in `view`, is complete, and `packer` lends it."""
+        self._packer, self._view = (step, packer), view
 
     def withhold(self, step: int) -> None:
         """The state after `step` may be incomplete, and stays so until another step is committed."""
@@ -157,6 +158,8 @@ class Donor:
             return parcel
         assert self._packer is not None
         state = self._packer[1]()
+        if self._view is not None:  # the members' scripts see no other before the next commit
+            record = replace(record, view=self._view)
         return Parcel(step, record, [state.tree, *map(copied, state.tensors)])
 
     def feed(self, now: float, feeds: Sequence[Feed], finish: Finish, commit: Commit) -> None:

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable
 
-from gossip import Core, Envelope
+from gossip import Core, Envelope, View
 from gossip import effects as fx
 from gossip import messages as m
 
@@ -151,9 +151,9 @@ class Loop:
         if self.inbox.failure is None:
             self._carrier.carry_out(self.open_step.void(step, reason))
 
-    def state_complete(self, step: int, packer: Packer) -> None:
-        """The state after `step` may be copied with `packer`, until the next commit."""
-        self._donor.complete(step, packer)
+    def state_complete(self, step: int, packer: Packer, view: View | None = None) -> None:
+        """The state after `step`, committed in `view`, may be copied with `packer`, until the next commit."""
+        self._donor.complete(step, packer, view)
         self._carrier.serve_state()
 
     def state_withheld(self, step: int) -> None:

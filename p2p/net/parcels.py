@@ -27,7 +27,7 @@ class PackedState:
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """Record of a state: the digest of the chain of steps up to its own, and the view that the donor has installed.
+    """Record of a state: the digest of the chain of steps up to its own, and the view that it was committed in.
 
     Part 1 is the tree, part i the (i-2)-th tensor.
     """

@@ -270,4 +270,4 @@ class Membership:
         self.share.load(unpack_tree(state.tree))
 
     def _completion(self) -> Callable[[], None]:
-        return partial(self.loop.state_complete, self.history.done, self._replica.pack)
+        return partial(self.loop.state_complete, self.history.done, self._replica.pack, self.history.view)

@@ -38,7 +38,7 @@ class Withdrawn:
 
 @dataclass(frozen=True, slots=True)
 class StateOffer:
-    """The state after `step`: load it, then post `Loop.loaded`. `view`: that the donor had installed."""
+    """The state after `step`, which was committed in `view`: load it, then post `Loop.loaded`."""
 
     step: int
     chain: bytes

@@ -244,7 +244,7 @@ class Swarm:
     def close(self) -> None:
         """Kill what still runs; raise AssertionError if there was anything, or if files are left."""
         running = [process for process in self._started if not process.has_ended()]
-        reports = [process.report() for process in running]
+        reports = [process.report() for process in self._started if running]  # also of those that should not have ended
         for process in running:
             process.kill()
         for process in self._started:

@@ -86,6 +86,16 @@ def test_a_state_is_given_when_it_is_asked_for_and_complete() -> None:
     assert (parcel.record, [*parcel.parts]) == (state(3).record, [b"3", b"tensor"])
 
 
+def test_a_state_names_the_view_of_its_step_and_not_the_one_that_is_installed_since() -> None:
+    """The scripts of the members see the later one after the next commit, and a joiner's must not before them."""
+    donor = Giver()
+    donor.complete(3, lambda: packed(b"3"), view_of(A, B))
+    donor.ask(B, 3, has_seat=True)
+    assert donor.give(3) == [(B, 3)]
+    ((_, parcel),) = donor.came
+    assert parcel.record == StateRecord(digest(3), view_of(A, B)) != state(3).record
+
+
 def test_a_state_that_a_later_step_has_changed_is_given_to_an_observer_only() -> None:
     donor = Giver()
     donor.complete(3, lambda: packed(b"3"))
