@@ -38,6 +38,12 @@ SETTLED_S: Final = 1.5
 """A peer that still waits so long after a death has heard of it."""
 
 
+NOBODY_JOINED: Final = (
+    "no peer has joined a swarm, so each process ran for itself: call `p2p.join()` in the script, or look whether it "
+    "ended before"
+)
+
+
 class Launcher:
     """Runs `config.num_peers` peers to their end: once, and in the main thread, which gets the signals.
 
@@ -98,7 +104,11 @@ class Launcher:
         if self._config.verbosity >= 0 and self._progress.done >= 0:
             self._output.show(table(self._places))
         endings = [place.ending for place in self._places if place.ending is not None]
-        return FAILED if self._is_hopeless else run_exit_code(endings, self._ended_by)
+        code = FAILED if self._is_hopeless else run_exit_code(endings, self._ended_by)
+        if not code and self._ended_by is None and all(place.standing is None for place in self._places):
+            self._output.say(NOBODY_JOINED)
+            return FAILED
+        return code
 
     # Peers.
 

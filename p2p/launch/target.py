@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Self
 
@@ -37,7 +38,9 @@ class Target:
         return cls(Program(Path(words[0]).name, words[0], tuple(words[1:])), tuple(words), "command")
 
     def check(self) -> None:
-        """Raises LaunchError if there is no such script."""
+        """Raises LaunchError if there is no such script, or nothing to run in the package."""
+        if self.kind == "module" and (why := _why_not_run(self.command[2])):
+            raise LaunchError(f"-m {self.command[2]} {why}")
         if self.kind == "script" and not (path := Path(self.command[1])).is_file():
             what = "is not a file" if path.exists() else "does not exist"
             raise LaunchError(f"the script {path} {what}")
@@ -51,3 +54,16 @@ class Target:
         if self.kind == "command" and not one_host:
             raise LaunchError("with --seeds or --bind a command needs a name, the same on all hosts: give --swarm NAME")
         return self.program.swarm(one_host=one_host)
+
+
+def _why_not_run(module: str) -> str:
+    """Why `python -m` cannot run it, in words; empty: it can, or what its parts import may be found in other ways."""
+    path = [str(Path.cwd()), *sys.path]
+    for part in module.split("."):
+        spec = PathFinder.find_spec(part, path)
+        if spec is None or spec.submodule_search_locations is None:
+            return ""
+        path = list(spec.submodule_search_locations)
+    if PathFinder.find_spec("__main__", path) is not None:
+        return ""
+    return f"is a package without `__main__`: name a module of it, or add {path[0]}/__main__.py"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import p2p
-from tests.live.launches import Shoal, outcome
+from tests.live.launches import NOBODY, Shoal, outcome
 
 pytestmark = pytest.mark.light
 
@@ -206,9 +206,25 @@ def test_sigusr1_does_not_reach_who_would_end_by_it(shoal: Shoal, script: Script
 
 def test_a_module_and_a_command_are_run_too(shoal: Shoal, script: Script) -> None:
     script("import sys; print(__name__, sys.argv[1:])")
-    assert outcome(shoal("-m", "script", "-n", "7"))[:2] == (0, ["[0] __main__ ['-n', '7']"])
+    assert outcome(shoal("-m", "script", "-n", "7"))[:2] == (1, ["[0] __main__ ['-n', '7']"])
     code, stdout, _ = outcome(shoal("-n", "2", "--", sys.executable, "script.py", "--", "-x"))
-    assert (code, stdout) == (0, [f"[{i}] __main__ ['--', '-x']" for i in (0, 1)])
+    assert (code, stdout) == (1, [f"[{i}] __main__ ['--', '-x']" for i in (0, 1)])
+
+
+def test_a_script_that_never_joins_is_told_and_fails(shoal: Shoal, script: Script) -> None:
+    code, stdout, stderr = outcome(shoal("-n", "2", script("print('hello')")))
+    assert (code, stdout) == (1, ["[0] hello", "[1] hello"])
+    assert stderr == [NOBODY]
+
+
+def test_a_package_that_cannot_be_run_is_named_before_anything_starts(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "parts" / "inner").mkdir(parents=True)
+    (tmp_path / "parts" / "__init__.py").touch()
+    code, _, stderr = outcome(shoal("-n", "2", "-m", "parts"))
+    assert code == 2 and len(stderr) == 1 and "shoal: -m parts is a package without `__main__`" in stderr[0], stderr
+    (tmp_path / "parts" / "inner" / "__main__.py").write_text("raise SystemExit(5)")
+    code, _, stderr = outcome(shoal("-m", "parts.inner"))
+    assert code == 1 and "ended with exit code 5" in stderr[0], stderr
 
 
 def test_a_peer_in_a_wrapper_is_seen_and_asked_to_leave(shoal: Shoal, script: Script) -> None:
@@ -234,7 +250,7 @@ def test_rank_is_in_no_variable_and_each_peer_sees_one_device(
 def test_each_peer_has_a_log_of_its_own(shoal: Shoal, script: Script, tmp_path: Path) -> None:
     source = "import os, sys; print('out', os.environ['SHOAL_LOCAL_INDEX']); print('err', file=sys.stderr)"
     code, stdout, _ = outcome(shoal("-n", "2", "--log-dir", "logs/new", script(source)))
-    assert (code, stdout) == (0, ["[0] out 0", "[1] out 1"])
+    assert (code, stdout) == (1, ["[0] out 0", "[1] out 1"])
     logs = {path.name: sorted(path.read_text().splitlines()) for path in (tmp_path / "logs/new").iterdir()}
     assert logs == {"peer-0.log": ["err", "out 0"], "peer-1.log": ["err", "out 1"]}
 
@@ -266,16 +282,17 @@ def test_the_soft_limit_of_files_becomes_the_hard_one(shoal: Shoal, script: Scri
     limited = ["-c", f"ulimit -Sn 200; exec {sys.executable} -m p2p run -n 2 {script(source)}"]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     code, stdout, stderr = outcome(shoal(program=limited, executable="/bin/sh"))
-    assert (code, stdout, stderr) == (0, [f"[{i}] {hard} {hard}" for i in (0, 1)], [])
+    assert (code, stdout, stderr) == (1, [f"[{i}] {hard} {hard}" for i in (0, 1)], [NOBODY])
 
 
 def test_too_low_a_hard_limit_is_named(shoal: Shoal, script: Script) -> None:
     limited = ["-c", f"ulimit -n 280; exec {sys.executable} -m p2p run -n 2 {script('')}"]
     code, _, stderr = outcome(shoal(program=limited, executable="/bin/sh"))
-    assert code == 0
+    assert code == 1
     assert stderr == [
         "shoal: at most 280 files can be open here, and 2 peers may need 288: raise the hard limit "
-        "(`ulimit -Hn 288`, or LimitNOFILE= of the service)"
+        "(`ulimit -Hn 288`, or LimitNOFILE= of the service)",
+        NOBODY,
     ]
 
 
