@@ -126,3 +126,11 @@ def test_every_type_in_a_signature_can_be_written_down_by_its_name(name: str) ->
     for annotation in get_type_hints(value, localns=exported()).values():
         for cls in classes_in(annotation):
             assert cls in known or cls.__module__.split(".")[0] in {*sys.stdlib_module_names, "torch"}, (name, cls)
+
+
+def test_every_error_has_a_section_and_a_row_on_its_page() -> None:
+    text = (PAGE.parent / "errors.md").read_text(encoding="utf-8")
+    errors = {name for name, value in vars(p2p.errors).items() if is_error(value) and value.__module__ == "p2p.errors"}
+    assert set(re.findall(r"^## (\w+)$", text, re.MULTILINE)) == errors
+    assert set(re.findall(r"\[(\w+)\]\(#\w+\)", text)) == errors
+    assert all(anchor == name.lower() for name, anchor in re.findall(r"\[(\w+)\]\(#(\w+)\)", text))
