@@ -12,15 +12,16 @@ from .founding import Founding
 from .known_views import KnownViews
 from .messages import Head, Join, LineageAnswer, LineageQuery, Refuse
 from .observing import Observing
+from .run_description import Run, RunDescription
 from .swim import Swim
 from .view import Member, Policy
 
 
 class Joining:
-    """One peer on its way into a view. It has asked for a seat once it has a `layout`."""
+    """One peer on its way into a view. It has asked for a seat once it has a `run`."""
 
     def __init__(self, swim: Swim, steps: StepMachine, observing: Observing, *, config: CoreConfig) -> None:
-        self.layout: tuple[str, bytes] | None = None
+        self.run: Run | None = None
         self.reason = "not in a view yet"
         self._swim = swim
         self._steps = steps
@@ -30,8 +31,8 @@ class Joining:
         self._founding: Founding | None = None
         self._found_with: tuple[bytes, int, Policy] = b"", 1, Policy.MAJORITY
 
-    def begin(self, layout: tuple[str, bytes], *, follows: bool) -> None:
-        self.layout, self._observing.follows = layout, follows
+    def begin(self, run: Run, *, follows: bool) -> None:
+        self.run, self._observing.follows = run, follows
 
     def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
         """Found with these if it falls to this peer.
@@ -44,27 +45,27 @@ class Joining:
 
     def ask(self, targets: Sequence[Member] | None = None) -> list[Effect]:
         """Ask everybody, or `targets`, for a seat, and the seeds whether there is a swarm."""
-        if self.layout is None:
+        if self.run is None:
             return []
         asked = self._swim.alive() if targets is None else targets
-        effects: list[Effect] = [Send(member, self._join(self.layout[0], member)) for member in asked]
+        effects: list[Effect] = [Send(member, self._join(self.run.description, member)) for member in asked]
         if self._founding is not None:
             effects += [
                 Send(member, LineageQuery()) for member in asked if self._address(member) in self._founding.seeds
             ]
         return effects
 
-    def _join(self, state_hash: str, member: Member) -> Join:
+    def _join(self, run: RunDescription, member: Member) -> Join:
         steps = self._steps
-        return Join(state_hash, self._observing.follows, steps.done, steps.digest, self._views.number_for(member))
+        return Join(run, self._observing.follows, steps.done, steps.digest, self._views.number_for(member))
 
     def receive(self, now: float, source: Member, lineage: bytes, body: Head | Refuse | LineageAnswer) -> list[Effect]:
         """What is answered to who asks for a seat, or founds. `source` is a member of `lineage`."""
         match body:
             case Head():
                 return [] if self._steps.seated else self.hear_head(now, source, lineage, body)
-            case Refuse(layout):
-                return [Refused(layout)] if self._steps.view is None and self.layout is not None else []
+            case Refuse():
+                return [Refused(body)] if self._steps.view is None and self.run is not None else []
         self.hear_lineage(source, body.lineage)
         return []
 
@@ -75,7 +76,7 @@ class Joining:
 
     def _hear_view(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
         """Ask again at once, if a later view can be named. Who may have lost a seat unheard ends (R8)."""
-        if self.layout is None or not self._swim.is_alive(source):
+        if self.run is None or not self._swim.is_alive(source):
             return []
         named = self._views.number_for(source)
         self._views.keep(self._swim.alive())
@@ -99,7 +100,7 @@ class Joining:
 
     def foundation(self, now: float) -> tuple[bytes, int, Policy] | None:
         """Lineage, founding size and policy, if this peer is to found the swarm now."""
-        if self._founding is None or self.layout is None:
+        if self._founding is None or self.run is None:
             return None
         founds, self.reason = self._founding.decide(now)
         return self._found_with if founds else None

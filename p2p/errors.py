@@ -6,7 +6,7 @@ ShoalError
     LaunchError           `shoal run` or `shoal bench` started nothing
     NetworkError          this peer cannot listen where it was told to
     SecurityError         the swarm key cannot be used, or it would not keep strangers out
-    JoinRefused           the swarm trains something else; raised on the joiner only
+    JoinRefused           the swarm runs or trains something else; raised on the joiner only
     JoinTimeout           nobody came, or gave this peer a seat, in time; it may go on waiting
     OperationMismatch     peers called different operations; raised on every one of them
     OperationInterrupted  members changed under results that were handed out before their commit; raised on every peer
@@ -57,7 +57,7 @@ class SecurityError(ShoalError):
 
 
 class JoinRefused(ShoalError):
-    """The state that this peer can receive is not the one that the swarm trains. The swarm goes on."""
+    """This peer runs or trains something else than the swarm, which goes on. Both values are in the text."""
 
 
 class JoinTimeout(ShoalError):
@@ -164,8 +164,8 @@ class StepTimeout(ShoalError):
 def error_of(effect: Refused | Removed | Paused | Diverged) -> ShoalError:
     """What the training thread raises when the core has this to say."""
     match effect:
-        case Refused(layout):
-            return JoinRefused(layout)
+        case Refused(refusal):
+            return JoinRefused(refusal)
         case Removed(reason):
             return RemovedFromView(reason)
         case Paused(reason=reason):

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable
 
-from gossip import Core, Envelope
+from gossip import Core, Envelope, Run
 from gossip import effects as fx
 from gossip import messages as m
 
@@ -127,9 +127,9 @@ class Loop:
 
     # Commands of the training thread; to be posted.
 
-    def ask_for_seat(self, founding_size: int, layout: tuple[str, bytes]) -> None:
+    def ask_for_seat(self, founding_size: int, run: Run) -> None:
         """Found the swarm, or ask its members for a seat."""
-        self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, layout, founding_size))
+        self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, run, founding_size))
 
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
         """As `OpenStep.submit`, unless this peer cannot go on."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from gossip import Claim, Contact, Core, Envelope, Member, Phase, State, View
+from gossip import Claim, Contact, Core, Envelope, Member, Phase, Run, RunDescription, State, Trait, View
 from gossip import effects as fx
 from gossip.given_up import Cause, GivenUp
 from gossip.messages import AcceptorRecord, Leave
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Effect = fx.Effect | sx.StepEffect
 
-LAYOUT = ("layout", b"two tensors")
+RUN = Run(RunDescription(True, (Trait("model", b"layout"),)), {"model": b"two tensors"})
 LOOK_AGAIN_S = 2.0
 
 
@@ -88,7 +88,7 @@ class Peer:
 
     def found(self, lineage: bytes) -> None:
         plan = self._world.plan
-        self.perform(self.core.found(self.now(), lineage, plan.founding_size, LAYOUT, plan.policy))
+        self.perform(self.core.found(self.now(), lineage, plan.founding_size, RUN, plan.policy))
 
     def found_from_seeds(self, seeds: tuple[str, ...], lineage: bytes) -> None:
         plan = self._world.plan
@@ -97,7 +97,7 @@ class Peer:
 
     def ask_for_seat(self) -> None:
         self.catch_up.follows = self._rng.random() < self._world.plan.follows
-        self.perform(self.core.ask_for_seat(self.now(), LAYOUT, follows=self.catch_up.follows))
+        self.perform(self.core.ask_for_seat(self.now(), RUN, follows=self.catch_up.follows))
         self._world.clock.after(LOOK_AGAIN_S, self, "look again", self._look_again)
 
     def _look_again(self) -> None:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from gossip import Core, Member, Phase, Policy
+from gossip import Core, Member, Phase, Policy, Run, RunDescription
 from gossip import effects as fx
 from gossip import messages as m
 from p2p.config import LoopConfig
@@ -21,7 +21,7 @@ from p2p.net.frames import Frames
 from p2p.net.transport import Transport
 from tests.p2p.host.entries import enter_and_die, registry
 
-MODEL, NO_MODEL = ("hash", b"layout"), ("", b"")
+MODEL, NO_MODEL = Run(RunDescription(True), {}), Run(RunDescription(), {})
 ONE, OTHER = "a" * 16, "b" * 16
 ADDRESS, ELSEWHERE = "tcp://127.0.0.1:7000", "tcp://127.0.0.1:7100"
 LOOK_S = 2.0
@@ -48,8 +48,8 @@ class Applicant:
         self.seeds = Seeds(seeds, transport, Frames(self.core.me, transport), founds=True)
         self.request = SeatRequest(self.registry, config, census.own.role, is_back=is_back)
 
-    def ask(self, layout: tuple[str, bytes] = MODEL, founding_size: int = 3) -> list[fx.Effect]:
-        return self.request.ask(self.now, self.core, self.seeds, layout, founding_size)
+    def ask(self, run: Run = MODEL, founding_size: int = 3) -> list[fx.Effect]:
+        return self.request.ask(self.now, self.core, self.seeds, run, founding_size)
 
     def look(self) -> list[fx.Effect]:
         return self.request.look_again(self.now, self.core, self.seeds)
@@ -104,13 +104,11 @@ def test_two_founders_begin_two_lineages(enter: Enter, tmp_path: Path) -> None:
         assert len(one) == 16 and one != other
 
 
-@pytest.mark.parametrize(("layout", "follows"), [(MODEL, True), (NO_MODEL, False)])
-def test_a_joiner_asks_who_is_there_and_follows_if_it_trains_a_model(
-    enter: Enter, layout: tuple[str, bytes], follows: bool
-) -> None:
+@pytest.mark.parametrize(("run", "follows"), [(MODEL, True), (NO_MODEL, False)])
+def test_a_joiner_asks_who_is_there_and_follows_if_it_trains_a_model(enter: Enter, run: Run, follows: bool) -> None:
     one, other = enter(ONE), enter(OTHER)
-    ((asked, join),) = joins(other.ask(layout))
-    assert (asked, join.state_hash, join.follows) == (one.core.me, layout[0], follows)
+    ((asked, join),) = joins(other.ask(run))
+    assert (asked, join.run, join.follows) == (one.core.me, run.description, follows)
     assert other.core.view is None and other.core.phase is Phase.JOINING
 
 
