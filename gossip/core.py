@@ -75,6 +75,11 @@ class Core:
         return self._steps.digest
 
     @property
+    def knows_steps(self) -> bool:
+        """Whether this peer has been told of a committed step, so that it must not found (R18)."""
+        return self._observing.knows_steps
+
+    @property
     def has_finished(self) -> bool:
         """Whether step done + 1 is finished here and waits for the others."""
         return self._steps.finish is not None

@@ -16,13 +16,16 @@ from .run_description import Run, RunDescription
 from .swim import Swim
 from .view import Member, Policy
 
+NO_VIEW_YET = "not in a view yet"
+
 
 class Joining:
     """One peer on its way into a view. It has asked for a seat once it has a `run`."""
 
     def __init__(self, swim: Swim, steps: StepMachine, observing: Observing, *, config: CoreConfig) -> None:
         self.run: Run | None = None
-        self.reason = "not in a view yet"
+        self._reason = NO_VIEW_YET
+        self._asked: tuple[Member, ...] = ()
         self._swim = swim
         self._steps = steps
         self._observing = observing
@@ -30,6 +33,15 @@ class Joining:
         self._views = KnownViews()
         self._founding: Founding | None = None
         self._found_with: tuple[bytes, int, Policy] = b"", 1, Policy.MAJORITY
+
+    @property
+    def reason(self) -> str:
+        """Why this peer has no seat yet: what it waits for, and whom."""
+        if waits_for := self._observing.waits_for:
+            return waits_for
+        if not self._asked or self._reason != NO_VIEW_YET:
+            return self._reason
+        return f"{NO_VIEW_YET}: asked {', '.join(map(str, self._asked))} for a seat"
 
     def begin(self, run: Run, *, follows: bool) -> None:
         self.run, self._observing.follows = run, follows
@@ -48,6 +60,7 @@ class Joining:
         if self.run is None:
             return []
         asked = self._swim.alive() if targets is None else targets
+        self._asked = tuple(asked) if targets is None else self._asked
         effects: list[Effect] = [Send(member, self._join(self.run.description, member)) for member in asked]
         if self._founding is not None:
             effects += [
@@ -83,16 +96,16 @@ class Joining:
         if self._views.hear(now, source, lineage, head):
             return self.ask()
         if self._views.in_doubt_s(now, source) >= self._config.stale_s:
-            self.reason = f"it may have had a seat after view {named}, and has none in view {head.view_number}"
-            return [Removed(self.reason)]
+            self._reason = f"it may have had a seat after view {named}, and has none in view {head.view_number}"
+            return [Removed(self._reason)]
         return self.ask([source]) if self._views.number_for(source) > named else []
 
     def hear_of_itself(self) -> list[Effect]:
         """A peer without a seat is in no view that others could go on without, so only their claims tell it."""
         if self._steps.view is not None or not self._swim.is_denied:
             return []
-        self.reason = "others take this peer for dead"
-        return [Removed(self.reason)]
+        self._reason = "others take this peer for dead"
+        return [Removed(self._reason)]
 
     def hear_lineage(self, source: Member, lineage: bytes) -> None:
         if self._founding is not None:
@@ -102,7 +115,10 @@ class Joining:
         """Lineage, founding size and policy, if this peer is to found the swarm now."""
         if self._founding is None or self.run is None:
             return None
-        founds, self.reason = self._founding.decide(now)
+        if self._observing.knows_steps:
+            self._reason = "a run of which this peer has been told a committed step is gone, and it founds no other"
+            return None
+        founds, self._reason = self._founding.decide(now)
         return self._found_with if founds else None
 
     def _address(self, member: Member) -> str:

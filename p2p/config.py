@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 from gossip import WAN, CoreConfig, Policy
 
 from .host.arguments import NAME_MAX
-from .host.naming import NO_NAME, Program
+from .host.naming import NO_NAME
 from .host.registry import default_home
 from .net.tcp import Network, TcpConfig, TcpOptions
 
@@ -61,7 +61,8 @@ class PeerConfig:
             between them goes through sockets.
         may_found: whether this peer founds the swarm where nobody is; False: it waits for one.
         only_founds: whether this peer leaves a swarm that has committed a step before it was there.
-        program: what this peer runs, which all peers of a swarm that run a script have in common; None: no script.
+        script: file name of what this peer runs, for others of this host to see.
+        program: what all peers that run a script have in common: by name, digest and text for people; empty: no script.
         may_differ: names of arguments in which this peer may differ from others, or `script`.
         place: of this peer among those of `shoal run` on this host; -1: unknown.
         rejoin: whether a peer that was removed from the view, since it was stopped or cut off, may come back: by itself
@@ -87,7 +88,8 @@ class PeerConfig:
     arena_bytes: int = 1 << 30
     may_found: bool = True
     only_founds: bool = False
-    program: Program | None = None
+    script: str = ""
+    program: Mapping[str, tuple[bytes, str]] = field(default_factory=dict)
     may_differ: Sequence[str] = ()
     place: int = -1
     rejoin: bool = True
@@ -108,11 +110,6 @@ class PeerConfig:
         for name in ("join_timeout_s", "step_timeout_s", "leave_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
-
-    @property
-    def script(self) -> str:
-        """The name of what this peer runs; empty: it is none."""
-        return "" if self.program is None else self.program.name
 
     def for_loop(self) -> LoopConfig:
         """What this means for the loop.

@@ -13,6 +13,7 @@ ShoalError
     ReplicasDiverged      peers finished one step with different bits; raised on every one of them
     NonFiniteGradient     this peer's gradients are not finite; raised on it only, before it sends them
     QuorumLost            this side may not go on; state kept
+    RunEnded              the run that this peer was only to join is over; exit code 0
     RemovedFromView       the others go on without this peer
     StepTimeout           a step was not committed in time; this peer leaves, the others go on without it
 """
@@ -132,6 +133,19 @@ class QuorumLost(ShoalError):
             f"{reason}; this side may not go on, since the others might; "
             "this peer's state is kept: save it, and start the peers again"
         )
+
+
+class RunEnded(ShoalError):
+    """The run that this peer was to join (`shoal run --join`) has ended while it waited. Nothing is lost.
+
+    Attributes:
+        exit_code: of a script that leaves `with p2p.join()` by this error.
+    """
+
+    exit_code = 0
+
+    def __init__(self, swarm: str) -> None:
+        super().__init__(f"the run of swarm {swarm} is over, so there is nothing to join")
 
 
 class RemovedFromView(ShoalError):

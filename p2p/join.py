@@ -148,7 +148,7 @@ def _configure(given: dict[str, Any]) -> PeerConfig:
     """Settings of this process, with a name for the swarm."""
     program = this_program()
     if program is not None:
-        given["program"] = program
+        given |= {"script": program.name, "program": program.traits()}
     if "swarm" not in given and not os.environ.get("SHOAL_SWARM"):
         if program is None:
             raise ValueError(NO_NAME)

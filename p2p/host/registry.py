@@ -29,7 +29,7 @@ import platformdirs
 
 from gossip import Member
 
-from ..errors import RegistryError
+from ..errors import RegistryError, RunEnded
 from ..version import ONE_VERSION, VERSION
 from . import last_run
 from .acceptor_page import record_path
@@ -166,6 +166,24 @@ class Registry:
     def knows(self, peer_id: str) -> bool:
         """Whether there is an entry of this peer, so that its sockets are in this folder."""
         return self._path(peer_id).exists()
+
+    def run_has_ended(self) -> bool:
+        """Whether there was a run of this swarm on this host, and it is over; who waits for another is none."""
+        living, _ = self.read(apart_from="")
+        return all_wait(living) and last_run.ended_at_ns(self.lock) is not None
+
+    def check_can_join(self) -> None:
+        """For a joiner that never founds: there is a run on this host, or there may be one yet.
+
+        Raises:
+            RunEnded: the last one ended well.
+            RegistryError: its members died.
+        """
+        if self.run_has_ended():
+            raise RunEnded(self.swarm)
+        living, dead = self.read(apart_from=self._entered().peer_id)
+        if all_wait(living):
+            self._check_state_not_lost(dead)
 
     def mark_member(self) -> None:
         """Say that this peer is in an agreed view, so that its death is known to cost state."""

@@ -3,8 +3,7 @@
 from collections.abc import Collection
 from itertools import count, islice
 
-from ..errors import LaunchError, RegistryError
-from ..host import last_run
+from ..errors import LaunchError, RegistryError, RunEnded
 from ..host.registry import Registry
 from .config import LaunchConfig
 
@@ -22,10 +21,9 @@ def check_is_new(registry: Registry) -> None:
 
 def why_nothing_to_join(config: LaunchConfig, registry: Registry) -> str:
     """That the run is over, as far as this host can know; empty: it is under way, or may begin elsewhere, or soon."""
-    living, _ = registry.read(apart_from="")
-    if living or config.tcp.seeds or last_run.ended_at_ns(registry.lock) is None:
+    if config.tcp.seeds or not registry.run_has_ended():
         return ""
-    return f"the run of swarm {registry.swarm} is over, so there is nothing to join; nothing was started"
+    return f"{RunEnded(registry.swarm)}; nothing was started"
 
 
 def free_places(registry: Registry, number: int) -> list[int]:

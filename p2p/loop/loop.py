@@ -17,7 +17,7 @@ from gossip import messages as m
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..config import LoopConfig
-from ..errors import RegistryError, RemoteProtocolError
+from ..errors import RegistryError, RemoteProtocolError, RunEnded
 from ..host.entry import Role
 from ..host.registry import Registry
 from ..memory.shared_runner import RunState
@@ -281,7 +281,7 @@ class Loop:
         """Go on towards a seat, or tell the training thread why there will be none."""
         try:
             effects = request()
-        except RegistryError as error:
+        except (RegistryError, RunEnded) as error:
             self.inbox.tell(error)
             return
         if effects and self._seat.role is Role.JOINER:

@@ -12,8 +12,8 @@ from ..host.registry import Registry
 from .seeds import Seeds
 
 RUN_IS_OVER = (
-    "nobody of the swarm is left: its run has ended, and this peer, which has a state of it, had no seat; "
-    "start all peers again to go on from a checkpoint"
+    "nobody of the swarm is left: its run has ended, and this peer, which knows of committed steps of it, had no seat, "
+    "and founds no other one; start all peers again to go on from a checkpoint"
 )
 
 
@@ -47,7 +47,7 @@ class SeatRequest:
             if not self._is_back:
                 seeds.may_found(now, core, size, policy)
             return core.ask_for_seat(now, run, follows=run.description.trains_model)
-        if self._is_back or core.digest:
+        if self._is_back or core.knows_steps:
             raise RegistryError(RUN_IS_OVER)
         return core.found(now, os.urandom(16), size, run, policy)
 
@@ -60,9 +60,12 @@ class SeatRequest:
 
         Raises:
             RegistryError: its state is lost.
+            RunEnded: this peer only joins, and the run has ended.
         """
         if self._asked is None or self.role is not Role.JOINER or core.view is not None or now < self._next_look:
             return []
         self._next_look = now + self._config.look_s
+        if not self._config.may_found and self._config.tcp is None:
+            self._registry.check_can_join()
         self.role = self._registry.take_over().own.role
         return self._take_part(now, core, seeds) if self.role is Role.FOUNDER else []

@@ -22,7 +22,7 @@ from .incarnations import Incarnations
 
 logger = logging.getLogger("p2p")
 
-REMIND_S = 10.0
+REMIND_S = 5.0
 """Who waits for a seat is told this often what for."""
 
 StateDigest = Callable[[], bytes]
@@ -58,7 +58,6 @@ class Membership:
             raise
         self.share = Share()
         self.history = History(self.share, ledger)
-        self._program = {} if config.program is None else config.program.traits()
         self._replica = Replica({}, self._pack, self._load, str)
         self._has_asked, self._complete = False, -2
         self._left = self._is_closed = False
@@ -102,7 +101,8 @@ class Membership:
         Who trains a model and joins a run under way only waits for the state: it gets its seat while it runs its loop.
 
         Raises:
-            JoinRefused: the swarm trains something else.
+            JoinRefused: the swarm runs or trains something else.
+            RunEnded: this peer only joins, and the run has ended.
             JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
         """
         self.check_usable()
@@ -150,7 +150,7 @@ class Membership:
 
     @property
     def _run(self) -> Run:
-        return describe_run(self._replica, self._program, self._config.may_differ)
+        return describe_run(self._replica, self._config.program, self._config.may_differ)
 
     def _why_no_seat(self, waited_s: float) -> str:
         swarm = repr(self._config.swarm)

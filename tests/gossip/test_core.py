@@ -269,6 +269,15 @@ def test_r9_an_observer_asks_for_the_state_and_runs_the_steps_that_it_is_fed() -
     assert bodies(Join, peer.tick(0.5)) == [(A, Join(SAME, True, 4, b"four"))]
 
 
+def test_r18_an_observer_knows_of_a_run_as_soon_as_it_hears_how_far_that_is() -> None:
+    peer = joiner(follows=True)
+    assert not peer.knows_steps
+    say(peer, A, Head(-1, b"", 2, 2))
+    assert not peer.knows_steps
+    say(peer, A, Head(3, b"three"))
+    assert peer.knows_steps and peer.reason == f"the state was asked of {A}"
+
+
 def test_r9_a_step_on_another_chain_is_not_run() -> None:
     assert observer().fed(4, b"another three", b"four") == []
 

@@ -211,6 +211,27 @@ def test_where_a_swarm_exists_nobody_founds() -> None:
     assert new.reason == "the swarm exists: lineage 07"
 
 
+def test_r18_who_was_told_of_a_committed_step_founds_nothing_though_no_seed_knows_a_swarm() -> None:
+    new = joining(A, B, C)
+    new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
+    new.begin(RUN, follows=True)
+    new.hear_head(0.0, B, LINEAGE, Head(0, b"zero", 2, 2))
+    for member in (B, C):
+        new.hear_lineage(member, b"")
+    assert new.foundation(99.0) is NOT_YET
+    assert "founds no other" in new._reason
+
+
+def test_who_waits_for_a_seat_says_whom_it_has_asked() -> None:
+    new = joining(A, B, C)
+    new.begin(RUN, follows=False)
+    assert new.reason == "not in a view yet"
+    new.ask()
+    assert new.reason == f"not in a view yet: asked {B}, {C} for a seat"
+    new.ask([C])
+    assert new.reason == f"not in a view yet: asked {B}, {C} for a seat"
+
+
 def test_who_is_no_seed_or_was_never_met_has_no_say_in_that() -> None:
     new = joining(A, D)
     new.hear_lineage(D, b"\x07")
