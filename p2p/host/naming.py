@@ -15,6 +15,7 @@ from typing import Final
 
 from ..errors import RegistryError
 from .arguments import DIGEST_BYTES, by_name, digest, shown
+from .entry import ProgramTraits
 from .registry import SWARM_NAME, Registry
 
 SCRIPT: Final = "script"
@@ -25,10 +26,6 @@ NO_NAME: Final = (
     "this process runs no script whose name the swarm could have (a notebook, or `python -c`?): say which swarm it is, "
     "p2p.join(swarm=...)"
 )
-
-
-ProgramTraits = Mapping[str, tuple[bytes, str]]
-"""Digest, and text for people, by name."""
 
 
 @dataclass(frozen=True, slots=True)

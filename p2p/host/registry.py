@@ -54,7 +54,14 @@ class Registry:
     """The folder of one swarm, as one peer uses it. One thread at a time."""
 
     def __init__(
-        self, home: Path, swarm: str, *, script: str = "", place: int = -1, lock_timeout_s: float = 10.0
+        self,
+        home: Path,
+        swarm: str,
+        *,
+        script: str = "",
+        program: str = "",
+        place: int = -1,
+        lock_timeout_s: float = 10.0,
     ) -> None:
         """Make the folder, or check the one that is there.
 
@@ -62,6 +69,7 @@ class Registry:
             home: holds a folder per swarm; `default_home` says which.
             swarm: 1 to 64 letters, digits and `._-`.
             script: that this peer runs, as in `Entry`.
+            program: as in `Entry`.
             place: of this peer, as in `Entry`.
             lock_timeout_s: who waits this long for the lock waits for a stopped process.
 
@@ -76,7 +84,7 @@ class Registry:
         self.swarm = swarm
         self.folder = home / swarm
         self.lock = self.folder / "lock"
-        self._script, self._place = script, place
+        self._script, self._program, self._place = script, program, place
         self._lock_timeout_s = lock_timeout_s
         self.host = read_host()
         self._founds = True
@@ -133,6 +141,7 @@ class Registry:
                 remote_data_address=remote[1],
                 network=network,
                 script=self._script,
+                program=self._program,
                 place=self._place,
             )
             self._write(own)

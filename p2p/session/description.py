@@ -4,6 +4,7 @@ JOIN has names and digests only. Who is refused hears from the member itself wha
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import xxhash
@@ -12,7 +13,7 @@ from gossip import Run, RunDescription, Trait
 from gossip.messages import Difference, Refuse
 
 from ..host.arguments import SHOWN_MAX
-from ..host.naming import ProgramTraits
+from ..host.entry import ProgramTraits
 from ..net.parcels import MODEL, Replica
 
 NO_MODEL_HERE: Final = (
@@ -23,15 +24,19 @@ NO_MODEL_THERE: Final = "the swarm's members have no model, and this peer has on
 _TEXT_MAX: Final = SHOWN_MAX + 64
 
 
+def describe_program(program: ProgramTraits, may_differ: Sequence[str]) -> Run:
+    """What a peer runs, whatever it trains."""
+    traits = tuple([Trait(name, digest) for name, (digest, _) in program.items()])
+    description = RunDescription(program=traits, may_differ=tuple([name.lstrip("-") for name in may_differ]))
+    return Run(description, {name: text.encode() for name, (_, text) in program.items()})
+
+
 def describe_run(replica: Replica, program: ProgramTraits, may_differ: Sequence[str]) -> Run:
     """What this peer trains, and runs; `may_differ`: names of arguments, or `script`."""
-    description = RunDescription(
-        trains_model=replica.trains_model,
-        training=tuple([Trait(name, xxhash.xxh3_128_digest(text)) for name, text in replica.traits.items()]),
-        program=tuple([Trait(name, digest) for name, (digest, _) in program.items()]),
-        may_differ=tuple([name.lstrip("-") for name in may_differ]),
-    )
-    return Run(description, {**replica.traits, **{name: text.encode() for name, (_, text) in program.items()}})
+    run = describe_program(program, may_differ)
+    training = tuple([Trait(name, xxhash.xxh3_128_digest(text)) for name, text in replica.traits.items()])
+    description = replace(run.description, trains_model=replica.trains_model, training=training)
+    return Run(description, {**replica.traits, **run.texts})
 
 
 def explain_refusal(replica: Replica, run: Run, refusal: Refuse) -> str:
@@ -42,19 +47,24 @@ def explain_refusal(replica: Replica, run: Run, refusal: Refuse) -> str:
     program = [each for each in refusal.differences if each.name not in replica.traits]
     parts = []
     if program:
-        names = [each.name.lstrip("-") for each in program]
-        may = " ".join(f"--may-differ {name}" for name in names)
-        parts.append(
-            f"this peer does not run what the swarm's members do: {'; '.join(_both(run, each) for each in program)}; "
-            f"start it as they were, or with another --swarm, or, if peers may differ in that, with {may} "
-            f"(p2p.join(may_differ={names}))"
-        )
+        parts.append(f"this peer does not run what the swarm's members do: {explain_program(run, program)}")
     for each in training:
         is_model = each.name == MODEL
         parts.append(
             replica.compare(each.text or b"") if is_model else f"it does not train as they do: {_both(run, each)}"
         )
     return "; ".join(parts)
+
+
+def explain_program(run: Run, differences: Sequence[Difference]) -> str:
+    """Both values of what differs in `run`, and what to do."""
+    names = [each.name.lstrip("-") for each in differences]
+    may = " ".join(f"--may-differ {name}" for name in names)
+    both = "; ".join(_both(run, each) for each in differences)
+    return (
+        f"{both}; start it as they were, or with another --swarm, or, if peers may differ in that, with {may} "
+        f"(p2p.join(may_differ={names}))"
+    )
 
 
 def _both(run: Run, difference: Difference) -> str:

@@ -114,14 +114,32 @@ def test_who_has_another_learning_rate_in_a_swarm_of_one_name_is_refused_alone(s
     path = script(STAY)
     one = shoal("-n", "2", "--swarm", "x", path, "--lr", "0.1")
     first_line(one)
-    code, stdout, stderr = outcome(shoal("-n", "1", "--swarm", "x", path, "--lr=0.001"))
-    (refusal,) = [line for line in stderr if RUNS in line]
+    code, stdout, stderr = outcome(shoal(path, "--lr=0.001", program=(), environ={"SHOAL_SWARM": "x"}))
     assert (code, stdout) == (1, [])
-    assert refusal.startswith(f"[2] shoal: {RUNS}: --lr 0.001 here, --lr 0.1 in the swarm; start it as they were, or ")
-    assert "--may-differ lr" in refusal and "joined" not in "".join(stderr)
+    (refusal,) = stderr
+    assert refusal.startswith(f"shoal: {RUNS}: --lr 0.001 here, --lr 0.1 in the swarm; start it as they were, or ")
+    assert "--may-differ lr" in refusal
     one.send_signal(signal.SIGTERM)
     code, _, stderr = outcome(one)
     assert code == 0 and not any("is out" in line or "has joined" in line for line in stderr), stderr
+
+
+def test_a_launcher_starts_nothing_that_would_be_refused(shoal: Shoal, script: Script) -> None:
+    path = script(STAY.replace("while True", "while peer.world_size == 2"))
+    one = shoal("-n", "2", "--swarm", "x", path, "--lr", "0.1")
+    first_line(one)
+    assert outcome(shoal("-n", "2", "--swarm", "x", path, "--lr", "0.001", "--api-key", "abc")) == (
+        2,
+        [],
+        [
+            "shoal: nothing was started, since swarm x runs something else: --api-key (not shown; its digest is "
+            "7211cac1c5b56379) here, no --api-key in the swarm; --lr 0.001 here, --lr 0.1 in the swarm; start it as "
+            "they were, or with another --swarm, or, if peers may differ in that, with --may-differ api-key "
+            "--may-differ lr (p2p.join(may_differ=['api-key', 'lr']))"
+        ],
+    )
+    third = shoal("-n", "1", "--swarm", "x", "--may-differ", "lr", path, "--lr", "0.001")
+    assert [outcome(each)[0] for each in (third, one)] == [0, 0]
 
 
 def test_who_says_that_it_may_differ_is_let_in(shoal: Shoal, script: Script) -> None:
@@ -140,7 +158,7 @@ def test_another_script_is_refused_in_a_swarm_of_one_name_whatever_it_is_called(
     (tmp_path / "changed").mkdir()
     changed = tmp_path / "changed" / "script.py"
     changed.write_text(STAY + "# changed")
-    code, _, stderr = outcome(shoal("-n", "1", "--swarm", "x", str(changed)))
+    code, _, stderr = outcome(shoal(str(changed), program=(), environ={"SHOAL_SWARM": "x"}))
     digest = "[0-9a-f]{16}"
     pattern = rf".*{RUNS}: script\.py \(digest {digest}\) here, script\.py \(digest {digest}\) in the swarm; .*"
     assert code == 1 and any(re.fullmatch(pattern, line) for line in stderr), stderr

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.host.arguments import ARGUMENTS_MAX, NAME_MAX, SHOWN_MAX, by_name, digest, shown
+from p2p.host.entry import PROGRAM_MAX_BYTES, pack_program, unpack_program
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,10 @@ def test_what_is_long_or_not_printable_is_told_apart_by_its_digest() -> None:
     assert shown("1", one) != shown("1", other) and len(shown("1", one)) < SHOWN_MAX + 40
     odd = "a\x1b[2Jb"
     assert shown("1", odd) == f"a\N{REPLACEMENT CHARACTER}[2Jb (digest {digest(odd).hex()})"
+
+
+def test_what_a_peer_runs_is_in_its_entry_unless_there_is_too_much_of_it() -> None:
+    program = {name: (digest(text), shown(name, text)) for name, text in by_name(["--lr", "0.1", "data"]).items()}
+    assert unpack_program(pack_program(program, ["lr"])) == (program, ("lr",))
+    assert unpack_program(pack_program({}, [])) == ({}, ())
+    assert pack_program({"1": (b"", "x" * PROGRAM_MAX_BYTES)}, []) == ""
