@@ -173,7 +173,8 @@ def _name_other_runs(config: PeerConfig) -> None:
         if swarm != config.swarm:
             say(
                 f"a run of {config.script} is under way here as swarm {swarm} ({number} peers), and this is another "
-                f"one, {config.swarm}; to join that one: shoal run --join --swarm {swarm}, or SHOAL_SWARM={swarm}"
+                f"one, {config.swarm}; to join that one, with its arguments: shoal run --join --swarm {swarm}, or "
+                f"SHOAL_SWARM={swarm}"
             )
 
 

@@ -76,9 +76,17 @@ def this_program() -> Program | None:
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None:  # python -m
-        return Program.of_module(spec.name.removesuffix(".__main__"), sys.argv[1:], spec.origin or "")
+        name = spec.name.removesuffix(".__main__")
+        return Program.of_module(name, _args_behind(name), spec.origin or "")
     path = getattr(main, "__file__", None)
-    return None if path is None or not Path(path).is_file() else Program.of_script(Path(path), sys.argv[1:])
+    return None if path is None or not Path(path).is_file() else Program.of_script(Path(path), _args_behind(path))
+
+
+def _args_behind(program: str) -> Sequence[str]:
+    """As they were given: a script may have changed `sys.argv`."""
+    names = [Path(word).name for word in sys.orig_argv]
+    name = Path(program).name
+    return sys.orig_argv[names.index(name) + 1 :] if name in names else sys.argv[1:]
 
 
 def has_other_hosts(environ: Mapping[str, str], *given: str | None) -> bool:

@@ -51,19 +51,21 @@ def test_another_learning_rate_is_another_swarm_and_its_founder_names_the_first(
     assert code == 0 and other_name != name
     assert (
         f"[0] shoal: a run of script.py is under way here as swarm {name} (2 peers), and this is another one, "
-        f"{other_name}; to join that one: shoal run --join --swarm {name}, or SHOAL_SWARM={name}"
+        f"{other_name}; to join that one, with its arguments: shoal run --join --swarm {name}, or SHOAL_SWARM={name}"
     ) in stderr
     assert f"[0] shoal: founded swarm {other_name} at step 0, 1 member" in stderr
 
 
 def test_a_plain_python_joins_what_shoal_run_has_started_and_says_so(shoal: Shoal, script: Script) -> None:
-    path = script(STAY.replace("while True", "while peer.world_size == 1"))
+    """Also where the script has taken its arguments away from `sys.argv`."""
+    path = script("import sys\ndel sys.argv[1:]" + STAY.replace("while True", "while peer.world_size < 3"))
     one = shoal("-n", "1", path, "--lr", "0.1")
     name = first_line(one).split()[1]
     told(one, rf"\[0\] shoal: founded swarm {name} at step 0, 1 member")
     other = shoal(path, "--lr", "0.1", program=())
     joined = told(other, rf"shoal: joined swarm {name} at step (\d+), 2 members")
     assert int(joined[1]) > 0
+    told(shoal("-n", "1", path, "--lr", "0.1"), rf"\[1\] shoal: joined swarm {name} at step \d+, 3 members")
 
 
 @pytest.mark.parametrize("program", [["-c", STAY], ["-"]], ids=["-c", "stdin"])
