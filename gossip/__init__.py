@@ -6,6 +6,7 @@ from .commit import Phase
 from .config import WAN, CoreConfig
 from .core import Core
 from .messages import Envelope
+from .run_description import Run, RunDescription, Trait
 from .view import NO_VIEW, Contact, Decision, Member, Policy, Seat, Stamp, View, is_quorum, propose_view
 
 __all__ = [
@@ -20,9 +21,12 @@ __all__ = [
     "Member",
     "Phase",
     "Policy",
+    "Run",
+    "RunDescription",
     "Seat",
     "Stamp",
     "State",
+    "Trait",
     "View",
     "effects",
     "is_quorum",

@@ -25,6 +25,7 @@ from .messages import AcceptorRecord, Envelope
 from .observing import Observing
 from .own_status import OwnStatus
 from .progress import Abort, Beat, Progress, Ready, StateQuery
+from .run_description import Run
 from .swim import Body as SwimBody
 from .swim import Swim
 from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
@@ -74,6 +75,11 @@ class Core:
         return self._steps.digest
 
     @property
+    def knows_steps(self) -> bool:
+        """Whether this peer has been told of a committed step, so that it must not found (R18)."""
+        return self._observing.knows_steps
+
+    @property
     def has_finished(self) -> bool:
         """Whether step done + 1 is finished here and waits for the others."""
         return self._steps.finish is not None
@@ -120,11 +126,9 @@ class Core:
         """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
         return self._swim.me, *self._swim.acquaintances()
 
-    def found(
-        self, now: float, lineage: bytes, founding_size: int, layout: tuple[str, bytes], policy: Policy
-    ) -> list[Effect]:
-        """Begin a lineage. `layout` is hash and description of the state that this peer trains."""
-        self._begin(layout, follows=False)
+    def found(self, now: float, lineage: bytes, founding_size: int, run: Run, policy: Policy) -> list[Effect]:
+        """Begin a lineage; `run` is what all others are compared with, as long as this peer is a member."""
+        self._begin(run, follows=False)
         view = founding_view(Seat(self.me, 1, self._swim.me.contact), lineage, founding_size, policy)
         return self._follow_up(now, self._membership.found(now, view))
 
@@ -136,23 +140,23 @@ class Core:
         """
         self._joining.found_from_seeds(now, seeds, lineage, size, policy)
 
-    def ask_for_seat(self, now: float, layout: tuple[str, bytes], *, follows: bool = False) -> list[Effect]:
+    def ask_for_seat(self, now: float, run: Run, *, follows: bool = False) -> list[Effect]:
         """Take part as soon as the members of the swarm agree.
 
         Args:
             now: the time.
-            layout: as in `found`.
+            run: what this peer runs and trains.
             follows: observe first, fed with committed steps; otherwise the first barrier waits for the state.
         """
         if self.view is not None or self.ended:
             return []
-        self._begin(layout, follows=follows)
+        self._begin(run, follows=follows)
         self._next_beat = now + 2 * self._config.beat_s
         return self._stamped([BLANK, *self._joining.ask()])
 
-    def _begin(self, layout: tuple[str, bytes], *, follows: bool) -> None:
-        self._joining.begin(layout, follows=follows)
-        self._membership.layout = layout
+    def _begin(self, run: Run, *, follows: bool) -> None:
+        self._joining.begin(run, follows=follows)
+        self._membership.run = run
 
     # The open step.
 
@@ -386,7 +390,7 @@ class Core:
     def _seek(self, now: float) -> list[Effect]:
         self._next_beat = now + 2 * self._config.beat_s
         foundation = self._joining.foundation(now)
-        if foundation is None or self._joining.layout is None:
+        if foundation is None or self._joining.run is None:
             return self._joining.ask()
         lineage, size, policy = foundation
-        return self.found(now, lineage, size, self._joining.layout, policy)
+        return self.found(now, lineage, size, self._joining.run, policy)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from .claim import Claim
 from .given_up import GivenUp
-from .messages import AcceptorRecord, Body
+from .messages import AcceptorRecord, Body, Refuse
 from .progress import Abort, Finish
 from .view import Member, Stamp, View
 
@@ -131,9 +131,9 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The swarm's state has another layout than ours."""
+    """A member of the swarm runs or trains something else than this peer, as it says itself."""
 
-    layout: bytes
+    refusal: Refuse
 
 
 @dataclass(frozen=True, slots=True)

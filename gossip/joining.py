@@ -12,16 +12,20 @@ from .founding import Founding
 from .known_views import KnownViews
 from .messages import Head, Join, LineageAnswer, LineageQuery, Refuse
 from .observing import Observing
+from .run_description import Run, RunDescription
 from .swim import Swim
 from .view import Member, Policy
 
+NO_VIEW_YET = "not in a view yet"
+
 
 class Joining:
-    """One peer on its way into a view. It has asked for a seat once it has a `layout`."""
+    """One peer on its way into a view. It has asked for a seat once it has a `run`."""
 
     def __init__(self, swim: Swim, steps: StepMachine, observing: Observing, *, config: CoreConfig) -> None:
-        self.layout: tuple[str, bytes] | None = None
-        self.reason = "not in a view yet"
+        self.run: Run | None = None
+        self._reason = NO_VIEW_YET
+        self._asked: tuple[Member, ...] = ()
         self._swim = swim
         self._steps = steps
         self._observing = observing
@@ -30,8 +34,17 @@ class Joining:
         self._founding: Founding | None = None
         self._found_with: tuple[bytes, int, Policy] = b"", 1, Policy.MAJORITY
 
-    def begin(self, layout: tuple[str, bytes], *, follows: bool) -> None:
-        self.layout, self._observing.follows = layout, follows
+    @property
+    def reason(self) -> str:
+        """Why this peer has no seat yet: what it waits for, and whom."""
+        if waits_for := self._observing.waits_for:
+            return waits_for
+        if not self._asked or self._reason != NO_VIEW_YET:
+            return self._reason
+        return f"{NO_VIEW_YET}: asked {', '.join(map(str, self._asked))} for a seat"
+
+    def begin(self, run: Run, *, follows: bool) -> None:
+        self.run, self._observing.follows = run, follows
 
     def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
         """Found with these if it falls to this peer.
@@ -44,27 +57,28 @@ class Joining:
 
     def ask(self, targets: Sequence[Member] | None = None) -> list[Effect]:
         """Ask everybody, or `targets`, for a seat, and the seeds whether there is a swarm."""
-        if self.layout is None:
+        if self.run is None:
             return []
         asked = self._swim.alive() if targets is None else targets
-        effects: list[Effect] = [Send(member, self._join(self.layout[0], member)) for member in asked]
+        self._asked = tuple(asked) if targets is None else self._asked
+        effects: list[Effect] = [Send(member, self._join(self.run.description, member)) for member in asked]
         if self._founding is not None:
             effects += [
                 Send(member, LineageQuery()) for member in asked if self._address(member) in self._founding.seeds
             ]
         return effects
 
-    def _join(self, state_hash: str, member: Member) -> Join:
+    def _join(self, run: RunDescription, member: Member) -> Join:
         steps = self._steps
-        return Join(state_hash, self._observing.follows, steps.done, steps.digest, self._views.number_for(member))
+        return Join(run, self._observing.follows, steps.done, steps.digest, self._views.number_for(member))
 
     def receive(self, now: float, source: Member, lineage: bytes, body: Head | Refuse | LineageAnswer) -> list[Effect]:
         """What is answered to who asks for a seat, or founds. `source` is a member of `lineage`."""
         match body:
             case Head():
                 return [] if self._steps.seated else self.hear_head(now, source, lineage, body)
-            case Refuse(layout):
-                return [Refused(layout)] if self._steps.view is None and self.layout is not None else []
+            case Refuse():
+                return [Refused(body)] if self._steps.view is None and self.run is not None else []
         self.hear_lineage(source, body.lineage)
         return []
 
@@ -75,23 +89,23 @@ class Joining:
 
     def _hear_view(self, now: float, source: Member, lineage: bytes, head: Head) -> list[Effect]:
         """Ask again at once, if a later view can be named. Who may have lost a seat unheard ends (R8)."""
-        if self.layout is None or not self._swim.is_alive(source):
+        if self.run is None or not self._swim.is_alive(source):
             return []
         named = self._views.number_for(source)
         self._views.keep(self._swim.alive())
         if self._views.hear(now, source, lineage, head):
             return self.ask()
         if self._views.in_doubt_s(now, source) >= self._config.stale_s:
-            self.reason = f"it may have had a seat after view {named}, and has none in view {head.view_number}"
-            return [Removed(self.reason)]
+            self._reason = f"it may have had a seat after view {named}, and has none in view {head.view_number}"
+            return [Removed(self._reason)]
         return self.ask([source]) if self._views.number_for(source) > named else []
 
     def hear_of_itself(self) -> list[Effect]:
         """A peer without a seat is in no view that others could go on without, so only their claims tell it."""
         if self._steps.view is not None or not self._swim.is_denied:
             return []
-        self.reason = "others take this peer for dead"
-        return [Removed(self.reason)]
+        self._reason = "others take this peer for dead"
+        return [Removed(self._reason)]
 
     def hear_lineage(self, source: Member, lineage: bytes) -> None:
         if self._founding is not None:
@@ -99,9 +113,12 @@ class Joining:
 
     def foundation(self, now: float) -> tuple[bytes, int, Policy] | None:
         """Lineage, founding size and policy, if this peer is to found the swarm now."""
-        if self._founding is None or self.layout is None:
+        if self._founding is None or self.run is None:
             return None
-        founds, self.reason = self._founding.decide(now)
+        if self._observing.knows_steps:
+            self._reason = "a run of which this peer has been told a committed step is gone, and it founds no other"
+            return None
+        founds, self._reason = self._founding.decide(now)
         return self._found_with if founds else None
 
     def _address(self, member: Member) -> str:

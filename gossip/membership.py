@@ -31,6 +31,7 @@ from .messages import AcceptorRecord, Envelope, Report, ReportKind
 from .observing import Observing
 from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
 from .restarts import Restarts
+from .run_description import Run
 from .succession import Succession
 from .swim import Swim
 from .view import NO_VIEW, Member, Stamp, View, feeder_of
@@ -55,7 +56,7 @@ class Membership:
         self.me = swim.me.member
         self.next = Succession(self.me, swim, rng=rng, config=config)
         self.restarts = Restarts(steps, self.next, stall_s=config.stall_s)
-        self.layout: tuple[str, bytes] | None = None
+        self.run: Run | None = None
         self._swim = swim
         self._steps = steps
         self._observing = observing
@@ -140,7 +141,7 @@ class Membership:
         if mine is not None and view.number <= mine.number:
             return self._name_strangers(mine, view) if view.number == mine.number and view.hash != mine.hash else []
         if view.since(self.me) is not None:
-            return self._install(now, view) if self.layout is not None else []
+            return self._install(now, view) if self.run is not None else []
         return [] if mine is None else self._be_removed(view)
 
     def meet_strangers(self, now: float, source: Member, lineage: bytes) -> list[Effect]:
@@ -239,18 +240,19 @@ class Membership:
         return [*effects, *self.take_proof(now, report.subject, report.record)]
 
     def consider_join(self, now: float, source: Member, join: m.Join) -> list[Effect]:
-        layout = self.layout
-        if layout is None:
+        if self.run is None:
             return []
+        differences = self.run.description.differences(join.run)
         if self.view is None:  # it may be the one to feed `source` before that asks again
-            is_heard = self._observing.follows and join.follows and join.state_hash == layout[0]
+            is_heard = self._observing.follows and join.follows and not differences
             if is_heard and self._swim.is_alive(source):
                 self.next.admission.ask(now, source, join)
             return []
         if self.view.since(source) is not None:
             return [Send(source, m.Decide(self.view))]
-        if join.state_hash != layout[0]:
-            return [Send(source, m.Refuse(layout[1]))]
+        if differences:
+            described = tuple([m.Difference(name, self.run.texts.get(name)) for name in differences])
+            return [Send(source, m.Refuse(self.run.description.trains_model, described))]
         if self._swim.is_gone(source):
             return self._swim.tell(source)
         if not self._swim.is_alive(source):  # its death would go unnoticed

@@ -10,6 +10,7 @@ from enum import IntEnum
 from .claim import Claim
 from .given_up import GivenUp
 from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
+from .run_description import RunDescription
 from .view import NO_NUMERICS, Member, Stamp, View, wrong_numerics
 
 # Who exists: sent to anybody, in any view.
@@ -73,7 +74,7 @@ class Join:
     """JOIN: I ask for a seat. Counts in the view of this number and in the next one.
 
     Attributes:
-        state_hash: names the layout of the state that this peer can receive.
+        run: what this peer runs, and the state that it can receive.
         follows: it observes: it takes committed steps while it has no seat, and wants one when it is current.
         done: the last step that it has taken over; `digest` is of the chain up to it.
         view_number: the latest view, in the receiver's lineage, up to which it knows that it had no seat; 0: none.
@@ -83,7 +84,7 @@ class Join:
         ValueError: `numerics` has another length.
     """
 
-    state_hash: str
+    run: RunDescription
     follows: bool = False
     done: int = NOTHING_DONE
     digest: bytes = b""
@@ -126,10 +127,24 @@ class LineageAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
-    """REFUSE: no seat for you, the state of this swarm has another layout."""
+class Difference:
+    """What the sender of REFUSE has of that name, for people; None: it has nothing."""
 
-    layout: bytes
+    name: str
+    text: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """REFUSE: no seat for you, since you run or train something else than I do.
+
+    Attributes:
+        trains_model: whether its sender does.
+        differences: at least one.
+    """
+
+    trains_model: bool
+    differences: tuple[Difference, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a peer without a seat lacks, and how it gets that: R6 and R9 of PROTOCOL.md.
+"""What a peer without a seat lacks, and how it gets that: R6, R9 and R18 of PROTOCOL.md.
 
 An observer is in no view, barrier or count, so it delays nobody. It is fed with committed steps, and applies one only
 upon the digest of the chain before it; where one is missing, it asks for the state instead. In the barrier of its
@@ -43,10 +43,11 @@ class Observing:
 
     Attributes:
         follows: it wants to be fed before it has a seat.
+        knows_steps: it has been told of a committed step, so that it founds nothing (R18).
     """
 
     def __init__(self, swim: Swim, steps: StepMachine, *, config: CoreConfig) -> None:
-        self.follows = False
+        self.follows = self.knows_steps = False
         self._swim = swim
         self._steps = steps
         self._config = config
@@ -71,6 +72,7 @@ class Observing:
 
     def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
         """`step` has come. Kept if there is room; else it is asked for again."""
+        self.knows_steps = True
         if step > self._steps.done and len(self._fed) < MOST_WAITING:
             self._fed[step] = _Step(previous, digest)
         return self._go_on()
@@ -99,6 +101,7 @@ class Observing:
 
     def came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
         """All of the state after `step` has come. While another one is to be loaded, the last that came waits."""
+        self.knows_steps |= step > NOTHING_DONE
         before, self._waiting = self._waiting, _State(step, digest, lineage)
         dropped = [] if before is None or before == self._waiting else [Drop(before.step, before.digest)]
         return [*dropped, *self._load()]
@@ -116,6 +119,7 @@ class Observing:
 
     def loaded(self, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` was loaded, or that step was run with what was fed."""
+        self.knows_steps |= step > NOTHING_DONE
         self._applying = None
         if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):
             self._loading, self._asked, self._coming = None, {}, None
@@ -130,6 +134,19 @@ class Observing:
         self._asked[donor] = None
         return [Send(donor, StateQuery(step))]
 
+    @property
+    def waits_for(self) -> str:
+        """What of the swarm's past this peer waits for now, and from whom; empty: nothing."""
+        if self._loading is not None:
+            return f"the state after step {self._loading.step} is here, and its script is to load it"
+        if self._coming is not None:
+            return f"the state comes from {self._coming[0]}"
+        if self._asked:
+            return f"the state was asked of {', '.join(map(str, tuple(self._asked)))}"
+        if self._feeder is not None and self._head is not None and self._steps.digest:
+            return f"it is at step {self._steps.done}, and fed by {self._feeder}, which was at step {self._head[0]}"
+        return ""
+
     # A gap.
 
     def hear_head(self, now: float, source: Member, head: Head) -> list[Effect]:
@@ -138,6 +155,7 @@ class Observing:
         What it fed may still be on its way, so a gap must last from one head to the next.
         """
         done = self._steps.done
+        self.knows_steps |= head.step > NOTHING_DONE
         self._feeder, self._head = source, (head.step, head.digest)
         known, since = self._gap
         if not self.follows or not self._has_gap():

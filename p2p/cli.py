@@ -108,6 +108,14 @@ def run(
     verbose: Annotated[bool, typer.Option("-v", help="Show the log of each peer, too.")] = False,
     quiet: Annotated[bool, typer.Option("-q", help="Say nothing but who has failed, and why.")] = False,
     home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
+    may_differ: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An argument of the script (lr; 1 for the first without a flag) in which these peers may differ from "
+            "others, or `script`; to be repeated. Who differs otherwise is refused.",
+        ),
+    ] = None,
     min_peers: Annotated[
         int | None, typer.Option(help="The first step waits for this many; without it, for -n.")
     ] = None,
@@ -166,6 +174,7 @@ def run(
         join_timeout_s=join_timeout,
         step_timeout_s=step_timeout,
         receipts_full=receipts_full,
+        may_differ=may_differ or (),
         tcp=TcpOptions(seeds=seeds, bind=bind, advertise=advertise, key=key, insecure=insecure, network=network),
     )
     launcher = Launcher(config, environ=os.environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())

@@ -1,12 +1,14 @@
 """Settings of one peer: what they mean, and what they may be."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 from gossip import WAN, CoreConfig, Policy
 
+from .host.arguments import NAME_MAX
+from .host.naming import NO_NAME
 from .host.registry import default_home
 from .net.tcp import Network, TcpConfig, TcpOptions
 
@@ -60,6 +62,8 @@ class PeerConfig:
         may_found: whether this peer founds the swarm where nobody is; False: it waits for one.
         only_founds: whether this peer leaves a swarm that has committed a step before it was there.
         script: file name of what this peer runs, for others of this host to see.
+        program: what all peers that run a script have in common: by name, digest and text for people; empty: no script.
+        may_differ: names of arguments in which this peer may differ from others, or `script`.
         place: of this peer among those of `shoal run` on this host; -1: unknown.
         rejoin: whether a peer that was removed from the view, since it was stopped or cut off, may come back: by itself
             if it trains a model, otherwise when its script calls `wait_view` again.
@@ -72,7 +76,7 @@ class PeerConfig:
         ValueError: a number or the policy is out of range.
     """
 
-    swarm: str = "default"
+    swarm: str
     home: Path
     min_peers: int = 1
     policy: str = "live"
@@ -85,6 +89,8 @@ class PeerConfig:
     may_found: bool = True
     only_founds: bool = False
     script: str = ""
+    program: Mapping[str, tuple[bytes, str]] = field(default_factory=dict)
+    may_differ: Sequence[str] = ()
     place: int = -1
     rejoin: bool = True
     tcp: TcpOptions = field(default_factory=TcpOptions)
@@ -97,6 +103,8 @@ class PeerConfig:
             raise ValueError(f"policy must be {' or '.join(Policy.__members__).lower()}, is {self.policy!r}")
         if self.receipts_full not in RECEIPTS_FULL:
             raise ValueError(f"receipts_full must be {' or '.join(RECEIPTS_FULL)}, is {self.receipts_full!r}")
+        if not all(0 < len(name) <= NAME_MAX for name in self.may_differ):
+            raise ValueError(f"may_differ has names of at most {NAME_MAX} characters, is {list(self.may_differ)}")
         if self.arena_bytes < 0:
             raise ValueError(f"arena_bytes must be at least 0, is {self.arena_bytes}")
         for name in ("join_timeout_s", "step_timeout_s", "leave_timeout_s"):
@@ -129,7 +137,7 @@ class PeerConfig:
             given: fields of this class, or of `TcpOptions`.
 
         Raises:
-            ValueError: a number or the policy is out of range, or no number.
+            ValueError: a number or the policy is out of range, or no number; or nothing names the swarm.
         """
         tcp = {name: given.pop(name) for name in TCP_NAMES if name in given}
         found: dict[str, Any] = {
@@ -155,6 +163,10 @@ class PeerConfig:
         found |= {"may_found": only != "join", "only_founds": only == "new"}
         if receipts_full := environ.get("SHOAL_RECEIPTS_FULL"):
             found["receipts_full"] = receipts_full
+        if may_differ := environ.get("SHOAL_MAY_DIFFER"):
+            found["may_differ"] = tuple(may_differ.split(","))
+        if not swarm and "swarm" not in given:
+            raise ValueError(NO_NAME)
         return cls(**(found | given))
 
 

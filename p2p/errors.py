@@ -6,13 +6,14 @@ ShoalError
     LaunchError           `shoal run` or `shoal bench` started nothing
     NetworkError          this peer cannot listen where it was told to
     SecurityError         the swarm key cannot be used, or it would not keep strangers out
-    JoinRefused           the swarm trains something else; raised on the joiner only
+    JoinRefused           the swarm runs or trains something else; raised on the joiner only
     JoinTimeout           nobody came, or gave this peer a seat, in time; it may go on waiting
     OperationMismatch     peers called different operations; raised on every one of them
     OperationInterrupted  members changed under results that were handed out before their commit; raised on every peer
     ReplicasDiverged      peers finished one step with different bits; raised on every one of them
     NonFiniteGradient     this peer's gradients are not finite; raised on it only, before it sends them
     QuorumLost            this side may not go on; state kept
+    RunEnded              the run that this peer was only to join is over; exit code 0
     RemovedFromView       the others go on without this peer
     StepTimeout           a step was not committed in time; this peer leaves, the others go on without it
 """
@@ -57,7 +58,7 @@ class SecurityError(ShoalError):
 
 
 class JoinRefused(ShoalError):
-    """The state that this peer can receive is not the one that the swarm trains. The swarm goes on."""
+    """This peer runs or trains something else than the swarm, which goes on. Both values are in the text."""
 
 
 class JoinTimeout(ShoalError):
@@ -134,6 +135,19 @@ class QuorumLost(ShoalError):
         )
 
 
+class RunEnded(ShoalError):
+    """The run that this peer was to join (`shoal run --join`) has ended while it waited. Nothing is lost.
+
+    Attributes:
+        exit_code: of a script that leaves `with p2p.join()` by this error.
+    """
+
+    exit_code = 0
+
+    def __init__(self, swarm: str) -> None:
+        super().__init__(f"the run of swarm {swarm} is over, so there is nothing to join")
+
+
 class RemovedFromView(ShoalError):
     """The others agreed on a view without this peer, and committed steps that it does not know.
 
@@ -164,8 +178,8 @@ class StepTimeout(ShoalError):
 def error_of(effect: Refused | Removed | Paused | Diverged) -> ShoalError:
     """What the training thread raises when the core has this to say."""
     match effect:
-        case Refused(layout):
-            return JoinRefused(layout)
+        case Refused(refusal):
+            return JoinRefused(refusal)
         case Removed(reason):
             return RemovedFromView(reason)
         case Paused(reason=reason):

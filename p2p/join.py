@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -45,6 +45,7 @@ def join(
     key: str | os.PathLike[str] | None = None,
     insecure: bool | None = None,
     network: str | None = None,
+    may_differ: Sequence[str] | None = None,
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `Peer.wait_view` gives it a seat.
 
@@ -86,6 +87,8 @@ def join(
             `insecure`.
         insecure: TCP without a key, for a network on which everybody is trusted (SHOAL_INSECURE; False).
         network: `lan`, or `wan` for delays of a tenth of a second and more; the same for all (SHOAL_NETWORK; `lan`).
+        may_differ: arguments of the script in which this peer may differ from the others, by flag (`lr` for `--lr 0.1`)
+            or place (`1`), or `script` (SHOAL_MAY_DIFFER, with commas; none). Who differs in another one is refused.
 
     Returns:
         A peer without a seat. Use it in a `with` block, or call `Peer.leave`.
@@ -117,6 +120,7 @@ def join(
         "key": None if key is None else Path(key),
         "insecure": insecure,
         "network": network,
+        "may_differ": None if may_differ is None else tuple(may_differ),
     }
     given = {name: value for name, value in given.items() if value is not None}
     if sys.excepthook is sys.__excepthook__:
@@ -144,7 +148,7 @@ def _configure(given: dict[str, Any]) -> PeerConfig:
     """Settings of this process, with a name for the swarm."""
     program = this_program()
     if program is not None:
-        given["script"] = program.name
+        given |= {"script": program.name, "program": program.traits()}
     if "swarm" not in given and not os.environ.get("SHOAL_SWARM"):
         if program is None:
             raise ValueError(NO_NAME)
@@ -169,7 +173,8 @@ def _name_other_runs(config: PeerConfig) -> None:
         if swarm != config.swarm:
             say(
                 f"a run of {config.script} is under way here as swarm {swarm} ({number} peers), and this is another "
-                f"one, {config.swarm}; to join that one: shoal run --join --swarm {swarm}, or SHOAL_SWARM={swarm}"
+                f"one, {config.swarm}; to join that one, with its arguments: shoal run --join --swarm {swarm}, or "
+                f"SHOAL_SWARM={swarm}"
             )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from gossip import View
 
 from .config import PeerConfig
-from .errors import RemovedFromView
+from .errors import RemovedFromView, RunEnded
 from .operations import Operations
 from .session.session import Session
 from .session.status import describe
@@ -34,7 +34,8 @@ class Peer(Operations):
     what the other has called, and `status` may be asked at any time. In a forked child every call raises.
 
     `with p2p.join() as peer:` calls `leave` at the end. If `RemovedFromView` ends the block, it is printed as one line,
-    and raised on as `SystemExit(3)`, so that whoever has started this process can tell it from a failure.
+    and raised on as `SystemExit(3)`, so that whoever has started this process can tell it from a failure; so is
+    `RunEnded`, as `SystemExit(0)`.
     """
 
     def __init__(self, config: PeerConfig) -> None:
@@ -147,7 +148,8 @@ class Peer(Operations):
             The view of the last committed step.
 
         Raises:
-            JoinRefused: the swarm trains something else.
+            JoinRefused: the swarm runs or trains something else.
+            RunEnded: this peer only joins (`shoal run --join`), and the run has ended.
             JoinTimeout: there were too few peers, or no swarm, in time. Call it again to go on waiting.
             RegistryError: nobody of the swarm is left, and this peer cannot begin another run.
             RemovedFromView: this peer may not come back (`rejoin=False`, or too often), or nobody is left.
@@ -246,7 +248,7 @@ class Peer(Operations):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
-        if isinstance(error, RemovedFromView):
+        if isinstance(error, RemovedFromView | RunEnded):
             sys.stderr.write(f"shoal: {error}\n")
             raise SystemExit(error.exit_code) from error
 

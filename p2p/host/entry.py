@@ -7,6 +7,7 @@ state, and no joiner may pretend otherwise.
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final
@@ -15,6 +16,10 @@ from ..version import VERSION
 
 HEX_NAME: Final = re.compile(r"[0-9a-f]{16}")
 ENTRY_MAX_BYTES: Final = 16 * 1024
+PROGRAM_MAX_BYTES: Final = 4 * 1024
+
+ProgramTraits = Mapping[str, tuple[bytes, str]]
+"""What a peer runs, by name: digest, and text for people."""
 
 
 class Role(StrEnum):
@@ -36,6 +41,7 @@ class Entry:
         remote_control_address, remote_data_address: for peers of other hosts; empty: there are none.
         network: as in `tcp.TcpOptions`.
         script: file name of the script that it runs, or name of the module; empty: unknown.
+        program: what it runs, as `pack_program` says it, for who starts others here; empty: unknown.
         place: of this peer among those of `shoal run` on this host; -1: it was started in another way.
         host: who has the same sees the same processes under the same numbers; see `read_host`.
         version: of the wire. Later versions may add fields here, and take none away, so that all can tell who lives.
@@ -55,6 +61,7 @@ class Entry:
     network: str = "lan"
     version: int = VERSION
     script: str = ""
+    program: str = ""
     place: int = -1
 
 
@@ -75,6 +82,19 @@ def parse_entry(text: bytes) -> Entry:
         if type(values[name]) is not kind:
             raise ValueError(f"{name} is {values[name]!r}")
     return Entry(**{**values, "role": Role(values["role"])})
+
+
+def pack_program(program: ProgramTraits, may_differ: Sequence[str]) -> str:
+    """As text; empty if it is too long for an entry, so that only the protocol compares it."""
+    values = {name: (digest.hex(), text) for name, (digest, text) in program.items()}
+    packed = json.dumps([list(may_differ), values]) if program else ""
+    return packed if len(packed) <= PROGRAM_MAX_BYTES else ""
+
+
+def unpack_program(packed: str) -> tuple[ProgramTraits, tuple[str, ...]]:
+    """What `pack_program` was given."""
+    may_differ, values = json.loads(packed) if packed else ((), {})
+    return {name: (bytes.fromhex(digest), text) for name, (digest, text) in values.items()}, tuple(may_differ)
 
 
 def all_wait(entries: tuple[Entry, ...]) -> bool:

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import RegistryError
+from .arguments import DIGEST_BYTES, by_name, digest, shown
+from .entry import ProgramTraits
 from .registry import SWARM_NAME, Registry
 
+SCRIPT: Final = "script"
 LABEL_MAX: Final = 24
 _DIGEST_BYTES: Final = 4
 
@@ -33,19 +36,21 @@ class Program:
         name: of the script's file, of the module, or of the command.
         place: tells it from others of that name on this host.
         args: of the script.
+        file: with its source; empty: unknown.
     """
 
     name: str
     place: str
     args: tuple[str, ...]
+    file: str = ""
 
     @classmethod
     def of_script(cls, path: Path, args: Sequence[str]) -> "Program":
-        return cls(path.name, str(path.resolve()), tuple(args))
+        return cls(path.name, str(path.resolve()), tuple(args), str(path))
 
     @classmethod
-    def of_module(cls, name: str, args: Sequence[str]) -> "Program":
-        return cls(name, name, tuple(args))
+    def of_module(cls, name: str, args: Sequence[str], file: str = "") -> "Program":
+        return cls(name, name, tuple(args), file)
 
     def swarm(self, *, one_host: bool) -> str:
         """Its default name; `one_host`: where no other host can take part."""
@@ -55,15 +60,33 @@ class Program:
         words = "\0".join((self.place, *self.args)).encode(errors="surrogateescape")
         return f"{label}-{blake2b(words, digest_size=_DIGEST_BYTES).hexdigest()}"
 
+    def traits(self) -> ProgramTraits:
+        """What all peers of a swarm have in common: the source as it is now, under `SCRIPT`, and the arguments."""
+        try:
+            source = Path(self.file).read_bytes() if self.file else self.name.encode(errors="surrogateescape")
+        except OSError:
+            source = b""  # as long as it cannot be read here, it is not what the others have
+        of_source = blake2b(source, digest_size=DIGEST_BYTES).digest()
+        found = {SCRIPT: (of_source, f"{shown(SCRIPT, self.name)} (digest {of_source.hex()})")}
+        return found | {name: (digest(text), shown(name, text)) for name, text in by_name(self.args).items()}
+
 
 def this_program() -> Program | None:
     """What this process runs; None: no script."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None:  # python -m
-        return Program.of_module(spec.name.removesuffix(".__main__"), sys.argv[1:])
+        name = spec.name.removesuffix(".__main__")
+        return Program.of_module(name, _args_behind(name), spec.origin or "")
     path = getattr(main, "__file__", None)
-    return None if path is None or not Path(path).is_file() else Program.of_script(Path(path), sys.argv[1:])
+    return None if path is None or not Path(path).is_file() else Program.of_script(Path(path), _args_behind(path))
+
+
+def _args_behind(program: str) -> Sequence[str]:
+    """As they were given: a script may have changed `sys.argv`."""
+    names = [Path(word).name for word in sys.orig_argv]
+    name = Path(program).name
+    return sys.orig_argv[names.index(name) + 1 :] if name in names else sys.argv[1:]
 
 
 def has_other_hosts(environ: Mapping[str, str], *given: str | None) -> bool:

@@ -29,7 +29,7 @@ import platformdirs
 
 from gossip import Member
 
-from ..errors import RegistryError
+from ..errors import RegistryError, RunEnded
 from ..version import ONE_VERSION, VERSION
 from . import last_run
 from .acceptor_page import record_path
@@ -54,7 +54,14 @@ class Registry:
     """The folder of one swarm, as one peer uses it. One thread at a time."""
 
     def __init__(
-        self, home: Path, swarm: str, *, script: str = "", place: int = -1, lock_timeout_s: float = 10.0
+        self,
+        home: Path,
+        swarm: str,
+        *,
+        script: str = "",
+        program: str = "",
+        place: int = -1,
+        lock_timeout_s: float = 10.0,
     ) -> None:
         """Make the folder, or check the one that is there.
 
@@ -62,6 +69,7 @@ class Registry:
             home: holds a folder per swarm; `default_home` says which.
             swarm: 1 to 64 letters, digits and `._-`.
             script: that this peer runs, as in `Entry`.
+            program: as in `Entry`.
             place: of this peer, as in `Entry`.
             lock_timeout_s: who waits this long for the lock waits for a stopped process.
 
@@ -76,7 +84,7 @@ class Registry:
         self.swarm = swarm
         self.folder = home / swarm
         self.lock = self.folder / "lock"
-        self._script, self._place = script, place
+        self._script, self._program, self._place = script, program, place
         self._lock_timeout_s = lock_timeout_s
         self.host = read_host()
         self._founds = True
@@ -133,6 +141,7 @@ class Registry:
                 remote_data_address=remote[1],
                 network=network,
                 script=self._script,
+                program=self._program,
                 place=self._place,
             )
             self._write(own)
@@ -166,6 +175,24 @@ class Registry:
     def knows(self, peer_id: str) -> bool:
         """Whether there is an entry of this peer, so that its sockets are in this folder."""
         return self._path(peer_id).exists()
+
+    def run_has_ended(self) -> bool:
+        """Whether there was a run of this swarm on this host, and it is over; who waits for another is none."""
+        living, _ = self.read(apart_from="")
+        return all_wait(living) and last_run.ended_at_ns(self.lock) is not None
+
+    def check_can_join(self) -> None:
+        """For a joiner that never founds: there is a run on this host, or there may be one yet.
+
+        Raises:
+            RunEnded: the last one ended well.
+            RegistryError: its members died.
+        """
+        if self.run_has_ended():
+            raise RunEnded(self.swarm)
+        living, dead = self.read(apart_from=self._entered().peer_id)
+        if all_wait(living):
+            self._check_state_not_lost(dead)
 
     def mark_member(self) -> None:
         """Say that this peer is in an agreed view, so that its death is known to cost state."""

@@ -3,9 +3,13 @@
 from collections.abc import Collection
 from itertools import count, islice
 
-from ..errors import LaunchError, RegistryError
-from ..host import last_run
+from gossip.messages import Difference
+
+from ..errors import LaunchError, RegistryError, RunEnded
+from ..host.entry import ProgramTraits, unpack_program
+from ..host.naming import SCRIPT
 from ..host.registry import Registry
+from ..session.description import describe_program, explain_program
 from .config import LaunchConfig
 
 
@@ -20,12 +24,30 @@ def check_is_new(registry: Registry) -> None:
         )
 
 
+def check_runs_the_same(config: LaunchConfig, registry: Registry) -> None:
+    """Raise LaunchError if peers of this swarm run something else on this host. Members of others refuse ours later."""
+    target = config.target
+    if target.kind == "command":
+        return
+    unknown = set() if target.program.file else {SCRIPT}
+    ours = describe_program(_without(target.program.traits(), unknown), config.may_differ)
+    for entry in registry.read(apart_from="")[0]:
+        program, may_differ = unpack_program(entry.program)
+        theirs = describe_program(_without(program, unknown), may_differ)
+        if names := ours.description.differences(theirs.description):
+            what = explain_program(ours, [Difference(name, theirs.texts.get(name)) for name in names])
+            raise LaunchError(f"nothing was started, since swarm {registry.swarm} runs something else: {what}")
+
+
+def _without(program: ProgramTraits, names: Collection[str]) -> ProgramTraits:
+    return {name: value for name, value in program.items() if name not in names}
+
+
 def why_nothing_to_join(config: LaunchConfig, registry: Registry) -> str:
     """That the run is over, as far as this host can know; empty: it is under way, or may begin elsewhere, or soon."""
-    living, _ = registry.read(apart_from="")
-    if living or config.tcp.seeds or last_run.ended_at_ns(registry.lock) is None:
+    if config.tcp.seeds or not registry.run_has_ended():
         return ""
-    return f"the run of swarm {registry.swarm} is over, so there is nothing to join; nothing was started"
+    return f"{RunEnded(registry.swarm)}; nothing was started"
 
 
 def free_places(registry: Registry, number: int) -> list[int]:

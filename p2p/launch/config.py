@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
@@ -27,6 +27,7 @@ class LaunchConfig:
         receipts: folder for the peers' receipts; None: they write none.
         join_timeout_s, step_timeout_s: as of `p2p.join`; None: its own.
         receipts_full: `warn` or `stop`; None: as for `p2p.join`.
+        may_differ: as of `p2p.join`.
         tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
         num_restarts: a peer that fails is replaced so many times.
         fence_s: a peer that was stopped (state T) for so long is killed; None: never.
@@ -46,6 +47,7 @@ class LaunchConfig:
     join_timeout_s: float | None = None
     step_timeout_s: float | None = None
     receipts_full: str | None = None
+    may_differ: Sequence[str] = ()
     tcp: TcpOptions = field(default_factory=TcpOptions)
     num_restarts: int = 0
     fence_s: float | None = None
@@ -147,6 +149,8 @@ def peer_environment(
         added["SHOAL_STEP_TIMEOUT"] = str(config.step_timeout_s)
     if config.receipts_full is not None:
         added["SHOAL_RECEIPTS_FULL"] = config.receipts_full
+    if config.may_differ:
+        added["SHOAL_MAY_DIFFER"] = ",".join(config.may_differ)
     # Left to itself, glibc gives the memory of each large frame back to the system, and faults it in again for the
     # next: a tenth of the time of a 16 MB all-reduce.
     memory = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}

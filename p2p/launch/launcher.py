@@ -22,7 +22,7 @@ from typing import Final
 from ..errors import LaunchError
 from ..host.files import raise_file_limit
 from ..host.registry import Registry, default_home
-from .admission import check_is_new, free_places, name_here, others_here, why_nothing_to_join
+from .admission import check_is_new, check_runs_the_same, free_places, name_here, others_here, why_nothing_to_join
 from .children import Child
 from .config import LaunchConfig, peer_environment
 from .death_notices import DeathNotices
@@ -68,6 +68,7 @@ class Launcher:
         self._registry = Registry(config.home or default_home(environ), config.swarm_name)
         if config.only == "new":
             check_is_new(self._registry)
+        check_runs_the_same(config, self._registry)
         self._is_over = why_nothing_to_join(config, self._registry) if config.only == "join" else ""
         self._death_notices = DeathNotices(self._registry, tcp, time.monotonic)
         self._config = config

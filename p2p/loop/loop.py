@@ -10,14 +10,14 @@ import random
 import time
 from collections.abc import Callable
 
-from gossip import Core, Envelope, View
+from gossip import Core, Envelope, Run, View
 from gossip import effects as fx
 from gossip import messages as m
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..config import LoopConfig
-from ..errors import RegistryError, RemoteProtocolError
+from ..errors import RegistryError, RemoteProtocolError, RunEnded
 from ..host.entry import Role
 from ..host.registry import Registry
 from ..memory.shared_runner import RunState
@@ -127,9 +127,9 @@ class Loop:
 
     # Commands of the training thread; to be posted.
 
-    def ask_for_seat(self, founding_size: int, layout: tuple[str, bytes]) -> None:
+    def ask_for_seat(self, founding_size: int, run: Run) -> None:
         """Found the swarm, or ask its members for a seat."""
-        self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, layout, founding_size))
+        self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, run, founding_size))
 
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
         """As `OpenStep.submit`, unless this peer cannot go on."""
@@ -281,7 +281,7 @@ class Loop:
         """Go on towards a seat, or tell the training thread why there will be none."""
         try:
             effects = request()
-        except RegistryError as error:
+        except (RegistryError, RunEnded) as error:
             self.inbox.tell(error)
             return
         if effects and self._seat.role is Role.JOINER:

@@ -2,7 +2,7 @@
 
 import os
 
-from gossip import Core
+from gossip import Core, Run
 from gossip.effects import Effect
 
 from ..config import LoopConfig
@@ -12,8 +12,8 @@ from ..host.registry import Registry
 from .seeds import Seeds
 
 RUN_IS_OVER = (
-    "nobody of the swarm is left: its run has ended, and this peer, which has a state of it, had no seat; "
-    "start all peers again to go on from a checkpoint"
+    "nobody of the swarm is left: its run has ended, and this peer, which knows of committed steps of it, had no seat, "
+    "and founds no other one; start all peers again to go on from a checkpoint"
 )
 
 
@@ -26,10 +26,10 @@ class SeatRequest:
         self._registry = registry
         self._config = config
         self._is_back = is_back
-        self._asked: tuple[tuple[str, bytes], int] | None = None
+        self._asked: tuple[Run, int] | None = None
         self._next_look = 0.0
 
-    def ask(self, now: float, core: Core, seeds: Seeds, layout: tuple[str, bytes], founding_size: int) -> list[Effect]:
+    def ask(self, now: float, core: Core, seeds: Seeds, run: Run, founding_size: int) -> list[Effect]:
         """Found the swarm, or ask its members for a seat; the first time only.
 
         Raises:
@@ -37,19 +37,19 @@ class SeatRequest:
         """
         if self._asked is not None:
             return []
-        self._asked = layout, founding_size
+        self._asked = run, founding_size
         return self._take_part(now, core, seeds)
 
     def _take_part(self, now: float, core: Core, seeds: Seeds) -> list[Effect]:
         assert self._asked is not None
-        (layout, size), policy = self._asked, self._config.policy
+        (run, size), policy = self._asked, self._config.policy
         if self.role is Role.JOINER:
             if not self._is_back:
                 seeds.may_found(now, core, size, policy)
-            return core.ask_for_seat(now, layout, follows=bool(layout[0]))
-        if self._is_back or core.digest:
+            return core.ask_for_seat(now, run, follows=run.description.trains_model)
+        if self._is_back or core.knows_steps:
             raise RegistryError(RUN_IS_OVER)
-        return core.found(now, os.urandom(16), size, layout, policy)
+        return core.found(now, os.urandom(16), size, run, policy)
 
     def look_soon(self) -> None:
         """Somebody is gone."""
@@ -60,9 +60,12 @@ class SeatRequest:
 
         Raises:
             RegistryError: its state is lost.
+            RunEnded: this peer only joins, and the run has ended.
         """
         if self._asked is None or self.role is not Role.JOINER or core.view is not None or now < self._next_look:
             return []
         self._next_look = now + self._config.look_s
+        if not self._config.may_found and self._config.tcp is None:
+            self._registry.check_can_join()
         self.role = self._registry.take_over().own.role
         return self._take_part(now, core, seeds) if self.role is Role.FOUNDER else []

@@ -5,8 +5,9 @@ xxh3-128 of its bytes, and the last of each part, and of all, says so; a link de
 donor.py, what becomes of it in observer.py. Leaves out: several donors at once, resuming, rate limits.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import xxhash
 
@@ -154,24 +155,26 @@ def _is_whole(record: object, parts: Sequence[bytes]) -> bool:
 
 Packer = Callable[[], PackedState]
 
+MODEL: Final = "model"
+"""The trait that is the layout of a state: it is compared tensor by tensor."""
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:
     """What a peer trains, for those who give and receive it.
 
     Attributes:
-        layout: hash and description of the state; a swarm admits only who has the same hash. Empty: no model.
+        traits: of what is trained, and how, which must be the same everywhere; `MODEL` is among them. Empty: no model.
         pack: lends the state, in the loop thread, while nothing changes it.
         load: takes over a member's state, in the training thread.
-        compare: says in words how a swarm's description differs from this one.
+        compare: says in words how a member's `MODEL` differs from this one.
     """
 
-    layout: tuple[str, bytes]
+    traits: Mapping[str, bytes]
     pack: Packer
     load: Callable[[PackedState], None]
     compare: Callable[[bytes], str]
 
-
-def compare_with_nothing(layout: bytes) -> str:
-    """`Replica.compare` of a peer that trains no model."""
-    return "the swarm trains a model, and this peer has none: construct p2p.DataParallel before the first operation"
+    @property
+    def trains_model(self) -> bool:
+        return bool(self.traits)

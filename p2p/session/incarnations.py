@@ -4,6 +4,7 @@ import logging
 
 from ..config import PeerConfig
 from ..errors import RemovedFromView
+from ..host.entry import pack_program
 from ..host.registry import Registry
 from ..loop.loop import Loop
 
@@ -22,7 +23,8 @@ class Incarnations:
 
     def __init__(self, config: PeerConfig) -> None:
         """Enter the registry and bind the sockets; `loop.reactor.start` begins."""
-        self._registry = Registry(config.home, config.swarm, script=config.script, place=config.place)
+        program = pack_program(config.program, config.may_differ)
+        self._registry = Registry(config.home, config.swarm, script=config.script, program=program, place=config.place)
         self._config = config.for_loop()
         self._may_return = config.rejoin
         self._returns: list[float] = []

@@ -5,23 +5,24 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty
 
-from gossip import Member, View
+from gossip import Member, Run, View
 
 from ..config import PeerConfig
 from ..data.share import Share
 from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError
-from ..net.parcels import PackedState, Replica, compare_with_nothing
+from ..net.parcels import PackedState, Replica
 from ..net.trees import pack_tree, unpack_tree
 from ..step.notices import Admitted, Commit, Notice, StateOffer
 from ..step.operation import Operation
 from ..step.receipts import Ledger
 from ..step.waiting import explain_no_seat
+from .description import describe_run, explain_refusal
 from .history import History
 from .incarnations import Incarnations
 
 logger = logging.getLogger("p2p")
 
-REMIND_S = 10.0
+REMIND_S = 5.0
 """Who waits for a seat is told this often what for."""
 
 StateDigest = Callable[[], bytes]
@@ -61,7 +62,7 @@ class Membership:
             raise
         self.share = Share()
         self.history = History(self.share, ledger)
-        self._replica = Replica(("", b""), self._pack, self._load, compare_with_nothing)
+        self._replica = Replica({}, self._pack, self._load, str)
         self._has_asked, self._complete = False, -2
         self._left = self._is_closed = False
         self.loop.reactor.start()
@@ -73,7 +74,7 @@ class Membership:
 
     @property
     def trains_model(self) -> bool:
-        return bool(self._replica.layout[0])
+        return self._replica.trains_model
 
     def check_usable(self) -> None:
         """Raise why this peer cannot go on, if it cannot."""
@@ -104,7 +105,8 @@ class Membership:
         Who trains a model and joins a run under way only waits for the state: it gets its seat while it runs its loop.
 
         Raises:
-            JoinRefused: the swarm trains something else.
+            JoinRefused: the swarm runs or trains something else.
+            RunEnded: this peer only joins, and the run has ended.
             JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
         """
         self.check_usable()
@@ -136,7 +138,7 @@ class Membership:
                 continue
             except ShoalError as error:
                 is_refusal = isinstance(error, JoinRefused)
-                self.unusable = JoinRefused(replica.compare(error.args[0])) if is_refusal else error
+                self.unusable = JoinRefused(explain_refusal(replica, self._run, error.args[0])) if is_refusal else error
                 raise self.unusable from None
             match arrival:
                 case StateOffer():
@@ -148,7 +150,11 @@ class Membership:
         return history.view
 
     def _ask(self) -> None:
-        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._replica.layout))
+        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._run))
+
+    @property
+    def _run(self) -> Run:
+        return describe_run(self._replica, self._config.program, self._config.may_differ)
 
     def _why_no_seat(self, waited_s: float) -> str:
         swarm = repr(self._config.swarm)
@@ -259,7 +265,7 @@ class Membership:
 
     def standing_of_state(self) -> Callable[[], None]:
         """A command. Who trains a model may call an operation between backward and `optimizer.step`."""
-        is_certain = not self._replica.layout[0] or self._complete == self.history.done
+        is_certain = not self.trains_model or self._complete == self.history.done
         return self._completion() if is_certain else partial(self.loop.state_withheld, self.history.done)
 
     def _pack(self) -> PackedState:

@@ -29,8 +29,7 @@ import torch
 from collectives import ALGORITHMS
 
 from ..errors import ShoalError
-from ..net.parcels import PackedState, Replica
-from ..net.wire import MAX_BYTES_LEN
+from ..net.parcels import MODEL, PackedState, Replica
 from ..peer import Peer
 from ..session.session import BACKWARD
 from .gradients import Given, Gradients, NonFinite, add_to_grad, policy
@@ -133,12 +132,10 @@ class DataParallel(torch.nn.Module):
         self._statistics = RunningStatistics(module, algorithm)
         self._in_pass = self._under_no_sync = self._has_summed = False
         self._ends_step = True
-        tensors = dict(module.state_dict())
-        layout = describe(tensors)
-        if len(layout[1]) > MAX_BYTES_LEN:
-            raise ValueError(f"{len(tensors)} tensors cannot be described to a joiner in {MAX_BYTES_LEN} bytes")
+        layout = describe(dict(module.state_dict()))
         self._pack()  # raises here, not in a member that a joiner asks
-        self._session.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
+        traits = {MODEL: layout, **self._gradients.traits(state_digest)}
+        self._session.take_seat(Replica(traits, self._pack, self._load, partial(compare, layout)))
         for parameter in self._gradients.parameters:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
         standing = (lambda: self._in_pass), (lambda: self._has_summed)

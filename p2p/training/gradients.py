@@ -34,7 +34,20 @@ class Gradients:
         self._nonfinite = nonfinite
         self._buckets = make_buckets(self.parameters, bucket_bytes, algorithm, session.empty)
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
+        self._bucket_bytes = bucket_bytes
         self._num_submitted = 0
+
+    def traits(self, state_digest: str) -> dict[str, bytes]:
+        """How it is trained, for people, by name; `state_digest`: as of `DataParallel`. Equal on all peers."""
+        names: dict[torch.Tensor, str] = {parameter: name for name, parameter in self._module.named_parameters()}
+        rows = [[names[parameter] for parameter in bucket.parameters] for bucket in self._buckets]
+        digest = xxhash.xxh3_64_hexdigest(repr(rows).encode())
+        sizes = f"{len(rows)} buckets of {self._bucket_bytes} bytes"
+        return {
+            "buckets": f"gradients of {len(self.parameters)} parameters in {sizes} (digest {digest})".encode(),
+            "codec": b"codec none",
+            "strategy": f"data parallel in each step, {state_digest} of the parameters compared".encode(),
+        }
 
     # In.
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-import xxhash
 
 from ..errors import RemoteProtocolError
 from ..net.parcels import PackedState
 from ..net.trees import Slot, pack_tree, unpack_tree
+from ..net.wire import MAX_BYTES_LEN
 from .layouts import dense_strides, in_memory_order, is_dense, is_overlapping, laid_out
 
 
@@ -29,18 +29,20 @@ class Stateful(Protocol):
         ...
 
 
-def describe(tensors: Mapping[str, torch.Tensor]) -> tuple[str, bytes]:
-    """Hash and description of a layout: name, shape, dtype and order in memory of every tensor, in order.
+def describe(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """A layout: name, shape, dtype and order in memory of every tensor, in order.
 
     Raises:
-        ValueError: elements of a tensor share memory, so that no state could be loaded into it.
+        ValueError: elements of a tensor share memory, so that no state could be loaded into it; or there are too many.
     """
     for name, tensor in tensors.items():
         if is_overlapping(tensor):
             where = f"{list(tensor.shape)} with strides {list(tensor.stride())}"
             raise ValueError(f"elements of {name} share memory ({where}): give each its own, with `.clone()`")
-    description = pack_tree(_rows(tensors))
-    return xxhash.xxh3_128_hexdigest(description), description
+    layout = pack_tree(_rows(tensors))
+    if len(layout) > MAX_BYTES_LEN:
+        raise ValueError(f"{len(tensors)} tensors cannot be described to a joiner in {MAX_BYTES_LEN} bytes")
+    return layout
 
 
 def _rows(tensors: Mapping[str, torch.Tensor]) -> list[list[Any]]:
@@ -53,8 +55,6 @@ def _rows(tensors: Mapping[str, torch.Tensor]) -> list[list[Any]]:
 
 def compare(ours: bytes, theirs: bytes) -> str:
     """The first tensor in which two descriptions differ, in words."""
-    if not theirs:
-        return "the swarm's members have no model, and this peer has one: start it in a swarm of its own"
     mine, other = unpack_tree(ours), unpack_tree(theirs)
     for index in range(max(len(mine), len(other))):
         here = _in_words(mine[index]) if index < len(mine) else "missing"

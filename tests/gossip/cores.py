@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
-from gossip import Core, CoreConfig, Envelope, Member, Phase, Policy, Seat, Stamp, View
+from gossip import Core, CoreConfig, Envelope, Member, Phase, Policy, Run, RunDescription, Seat, Stamp, Trait, View
 from gossip.commit import StepMachine
 from gossip.effects import Committed, Effect, Feed, Send
 from gossip.messages import Accept, Accepted, Body, Decide, Prepare, Promise
@@ -14,7 +14,9 @@ from gossip.view import founding_view
 
 from .members import LINEAGE, A, B, claim
 
-LAYOUT = ("hash", b"one tensor")
+SAME = RunDescription(True, (Trait("model", b"hash"),))
+OTHER_MODEL = RunDescription(True, (Trait("model", b"other"),))
+RUN = Run(SAME, {"model": b"one tensor"})
 FOUNDING_SIZE = 9
 """More than any test has: step 0 is held, so that nothing but what a test does happens."""
 
@@ -64,7 +66,7 @@ def core(me: Member = A, **config: Any) -> Core:
 def founder(founding_size: int = FOUNDING_SIZE, policy: Policy = Policy.MAJORITY, **config: Any) -> Core:
     """A, alone in view 1."""
     peer = core(**config)
-    peer.found(0.0, LINEAGE, founding_size, LAYOUT, policy)
+    peer.found(0.0, LINEAGE, founding_size, RUN, policy)
     return peer
 
 
@@ -104,7 +106,7 @@ def member_of(view: View, me: Member, **config: Any) -> Core:
         return seated(*others, founding_size=view.founding_size, policy=view.policy, **config)
     peer = core(me, **config)
     meet(peer, others)
-    peer.ask_for_seat(0.0, LAYOUT)
+    peer.ask_for_seat(0.0, RUN)
     say(peer, others[0], Decide(view))
     for member in others:
         say(peer, member, NOTHING)
@@ -117,7 +119,7 @@ def joiner(me: Member = B, *, follows: bool = False, **config: Any) -> Core:
     """`me`, which knows A and has asked it for a seat."""
     peer = core(me, **config)
     peer.meet(0.0, claim(A))
-    peer.ask_for_seat(0.0, LAYOUT, follows=follows)
+    peer.ask_for_seat(0.0, RUN, follows=follows)
     return peer
 
 

@@ -12,9 +12,10 @@ from gossip.admission import MOST_VIEWS, Admission, AdmissionConfig
 from gossip.messages import Join
 from gossip.progress import NOTHING_DONE
 
+from .cores import SAME
 from .members import A, B, C, D, E, view_of
 
-PLAIN = Join("layout", view_number=1)
+PLAIN = Join(SAME, view_number=1)
 ALL_DONE = 10**6
 
 
@@ -26,7 +27,7 @@ def admission(**config: Any) -> Admission:
 
 
 def following(done: int) -> Join:
-    return Join("layout", True, done, b"digest", view_number=1)
+    return Join(SAME, True, done, b"digest", view_number=1)
 
 
 def asked(new: Admission, now: float, *members: Member, join: Join = PLAIN) -> Admission:
@@ -261,7 +262,7 @@ def test_r8_a_join_counts_in_the_view_that_it_names_and_in_the_next(number: int,
     for installed in (1, 2, 3):
         new = Admission(AdmissionConfig())
         new.install(view_of(installed, A))
-        new.ask(0.0, D, Join("layout", view_number=number))
+        new.ask(0.0, D, Join(SAME, view_number=number))
         found += [installed] if new.candidates(0.0, 3) else []
     assert found == counts
 
@@ -277,7 +278,7 @@ def test_r8_a_join_counts_until_the_second_view_after_it_is_installed() -> None:
 
 def test_r9_who_observes_is_fed_whatever_view_it_names() -> None:
     new = admission()
-    new.ask(0.0, D, Join("layout", True, 3, b"digest"))
+    new.ask(0.0, D, Join(SAME, True, 3, b"digest"))
     assert (new.candidates(0.0, 3), new.followers(0.0)) == ([], [D])
 
 

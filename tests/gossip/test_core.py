@@ -32,6 +32,7 @@ from gossip.messages import (
     Body,
     Decide,
     Died,
+    Difference,
     Gossip,
     Head,
     Join,
@@ -48,8 +49,9 @@ from gossip.progress import Beat, Finish, Progress, Ready, StateQuery
 from gossip.view import NOWHERE
 
 from .cores import (
-    LAYOUT,
     NOTHING,
+    RUN,
+    SAME,
     after,
     bodies,
     core,
@@ -74,19 +76,19 @@ SEEDS = ["control a", "control b"]
 
 def test_a_founder_is_active_alone_and_step_0_waits_for_the_founding_members() -> None:
     peer, view = core(), first_view(2)
-    assert peer.found(0.0, LINEAGE, 2, LAYOUT, Policy.MAJORITY) == [Installed(view), Activated(view, -1, maps_all=True)]
+    assert peer.found(0.0, LINEAGE, 2, RUN, Policy.MAJORITY) == [Installed(view), Activated(view, -1, maps_all=True)]
     assert (peer.stamp, peer.view, peer.phase, peer.done) == (view.stamp, view, Phase.ACTIVE, -1)
     assert peer.reason == "1 of 1 members of view 1 are here"
 
 
 def test_a_founder_for_one_commits_step_0_at_once() -> None:
-    effects = core().found(0.0, LINEAGE, 1, LAYOUT, Policy.MAJORITY)
+    effects = core().found(0.0, LINEAGE, 1, RUN, Policy.MAJORITY)
     assert only(Committed, effects) == [Committed(Finish(0, b"", b"", 1), first_view(1))]
 
 
 def test_r13_under_live_a_founder_writes_its_view_before_anything_else() -> None:
     view = first_view(policy=Policy.LIVE)
-    effects = core().found(0.0, LINEAGE, 9, LAYOUT, Policy.LIVE)
+    effects = core().found(0.0, LINEAGE, 9, RUN, Policy.LIVE)
     assert effects[0] == WriteRecord(AcceptorRecord(view, BLANK.record.promised, None))
     assert only(Installed, effects) == [Installed(view)]
 
@@ -111,7 +113,7 @@ def seed(me: Member) -> Core:
 def test_the_first_seed_founds_when_no_other_knows_a_swarm() -> None:
     peer = seed(A)
     meet(peer, [B])
-    assert (B, LineageQuery()) in bodies(LineageQuery, peer.ask_for_seat(0.0, LAYOUT))
+    assert (B, LineageQuery()) in bodies(LineageQuery, peer.ask_for_seat(0.0, RUN))
     assert only(Installed, peer.tick(0.5)) == []
     assert peer.reason == "waiting 10 s more for control b to say whether a swarm exists"
     say(peer, B, LineageAnswer(b""))
@@ -120,7 +122,7 @@ def test_the_first_seed_founds_when_no_other_knows_a_swarm() -> None:
 
 def test_the_first_seed_founds_when_another_cannot_be_reached() -> None:
     peer = seed(A)
-    peer.ask_for_seat(0.0, LAYOUT)
+    peer.ask_for_seat(0.0, RUN)
     assert only(Installed, run(peer, 0.0, 9.5, 0.25)) == []
     assert len(only(Installed, run(peer, 9.5, 10.5, 0.25))) == 1
 
@@ -128,7 +130,7 @@ def test_the_first_seed_founds_when_another_cannot_be_reached() -> None:
 def test_the_first_seed_does_not_found_what_another_seed_knows() -> None:
     peer = seed(A)
     meet(peer, [B])
-    peer.ask_for_seat(0.0, LAYOUT)
+    peer.ask_for_seat(0.0, RUN)
     say(peer, B, LineageAnswer(b"\xfe"))
     assert only(Installed, run(peer, 0.0, 20.0, 0.25)) == []
     assert peer.reason == "the swarm exists: lineage fe"
@@ -136,7 +138,7 @@ def test_the_first_seed_does_not_found_what_another_seed_knows() -> None:
 
 def test_who_is_not_the_first_seed_waits_for_it() -> None:
     peer = seed(B)
-    peer.ask_for_seat(0.0, LAYOUT)
+    peer.ask_for_seat(0.0, RUN)
     assert only(Installed, run(peer, 0.0, 20.0, 0.25)) == []
     assert peer.reason == "waiting for a seat; seed control a founds"
 
@@ -145,7 +147,7 @@ def test_nobody_founds_before_it_asks_for_a_seat() -> None:
     peer = core()
     peer.found_from_seeds(0.0, ["control a"], LINEAGE, 1, Policy.LIVE)
     assert only(Installed, run(peer, 0.0, 2.0)) == []
-    peer.ask_for_seat(2.0, LAYOUT)
+    peer.ask_for_seat(2.0, RUN)
     assert len(only(Installed, run(peer, 2.0, 3.0))) == 1
 
 
@@ -163,22 +165,22 @@ def test_whoever_asks_is_told_the_lineage() -> None:
 
 
 def test_r13_who_asks_for_a_seat_first_writes_a_blank_record() -> None:
-    assert core(B).ask_for_seat(0.0, LAYOUT) == [BLANK]
+    assert core(B).ask_for_seat(0.0, RUN) == [BLANK]
 
 
 def test_r13_who_has_a_seat_asks_for_none_and_keeps_its_record() -> None:
-    assert seated(B, policy=Policy.LIVE).ask_for_seat(1.0, LAYOUT) == []
+    assert seated(B, policy=Policy.LIVE).ask_for_seat(1.0, RUN) == []
 
 
 def test_a_joiner_asks_everybody_alive_and_whoever_it_meets_later() -> None:
     peer = core(B)
     assert (peer.stamp, peer.reason) == (NO_VIEW, "not in a view yet")
     meet(peer, [A])
-    assert peer.ask_for_seat(1.0, LAYOUT) == [BLANK, Send(A, Join("hash"))]
-    assert bodies(Join, say(peer, C, Ping(1, (claim(C),)), now=1.0)) == [(C, Join("hash"))]
-    assert bodies(Join, peer.meet(1.0, claim(D))) == [(D, Join("hash"))]
+    assert peer.ask_for_seat(1.0, RUN) == [BLANK, Send(A, Join(SAME))]
+    assert bodies(Join, say(peer, C, Ping(1, (claim(C),)), now=1.0)) == [(C, Join(SAME))]
+    assert bodies(Join, peer.meet(1.0, claim(D))) == [(D, Join(SAME))]
     assert bodies(Join, peer.tick(1.4)) == []
-    assert bodies(Join, peer.tick(1.5)) == [(A, Join("hash")), (C, Join("hash")), (D, Join("hash"))]
+    assert bodies(Join, peer.tick(1.5)) == [(A, Join(SAME)), (C, Join(SAME)), (D, Join(SAME))]
     assert bodies(Join, peer.tick(1.75)) == []
     assert len(bodies(Join, peer.tick(2.0))) == 3
 
@@ -187,11 +189,11 @@ def test_a_joiner_that_hears_of_a_later_view_asks_everybody_again_at_once() -> N
     peer, view = joiner(), view_with(A, C)
     meet(peer, [C])
     assert say(peer, A, Head(-1, b"", 2, 2), view.stamp) == [
-        Send(A, Join("hash", view_number=2)),
-        Send(C, Join("hash")),
+        Send(A, Join(SAME, view_number=2)),
+        Send(C, Join(SAME)),
     ]
-    assert say(peer, C, Head(-1, b"", 2, 2), view.stamp) == [Send(C, Join("hash", view_number=2))]
-    assert bodies(Join, peer.tick(0.5)) == [(member, Join("hash", view_number=2)) for member in (A, C)]
+    assert say(peer, C, Head(-1, b"", 2, 2), view.stamp) == [Send(C, Join(SAME, view_number=2))]
+    assert bodies(Join, peer.tick(0.5)) == [(member, Join(SAME, view_number=2)) for member in (A, C)]
 
 
 def test_r8_a_joiner_that_had_a_seat_and_never_heard_of_it_ends() -> None:
@@ -219,9 +221,10 @@ def test_who_has_asked_for_nothing_waits_in_silence() -> None:
 
 
 def test_a_refusal_reaches_the_host_of_who_has_asked_and_has_no_seat() -> None:
-    assert say(joiner(), A, Refuse(b"their tensor")) == [Refused(b"their tensor")]
-    assert say(founder(), B, Refuse(b"their tensor"), NO_VIEW) == []
-    assert say(core(B), A, Refuse(b"their tensor")) == []
+    refusal = Refuse(True, (Difference("model", b"their tensor"),))
+    assert say(joiner(), A, refusal) == [Refused(refusal)]
+    assert say(founder(), B, refusal, NO_VIEW) == []
+    assert say(core(B), A, refusal) == []
 
 
 def test_r6_a_joiner_asks_for_the_state_at_once_and_again_until_it_is_loaded() -> None:
@@ -263,7 +266,16 @@ def test_r9_an_observer_asks_for_the_state_and_runs_the_steps_that_it_is_fed() -
     assert peer.fed(4, b"three", b"four") == [Apply(4, b"four")]
     assert peer.fed(5, b"four", b"five") == []  # one at a time
     assert peer.loaded(0.2, 4, b"four") == [Apply(5, b"five")]
-    assert bodies(Join, peer.tick(0.5)) == [(A, Join("hash", True, 4, b"four"))]
+    assert bodies(Join, peer.tick(0.5)) == [(A, Join(SAME, True, 4, b"four"))]
+
+
+def test_r18_an_observer_knows_of_a_run_as_soon_as_it_hears_how_far_that_is() -> None:
+    peer = joiner(follows=True)
+    assert not peer.knows_steps
+    say(peer, A, Head(-1, b"", 2, 2))
+    assert not peer.knows_steps
+    say(peer, A, Head(3, b"three"))
+    assert peer.knows_steps and peer.reason == f"the state was asked of {A}"
 
 
 def test_r9_a_step_on_another_chain_is_not_run() -> None:
@@ -462,7 +474,7 @@ def test_nobody_buries_itself() -> None:
 def test_a_joiner_that_died_is_not_admitted() -> None:
     peer = seated(B)
     meet(peer, [C])
-    say(peer, C, Join("hash", view_number=2), NO_VIEW)
+    say(peer, C, Join(SAME, view_number=2), NO_VIEW)
     assert peer.reason.endswith("with c")
     effects = peer.declare_dead(0.0, C, "gone")
     assert Forget(C) in effects

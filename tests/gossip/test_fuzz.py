@@ -48,7 +48,7 @@ from p2p.errors import RemoteProtocolError
 from p2p.net.wire import Codec
 
 from .arbitrary import BYTES, MEMBERS, NUMBERS, claims, envelopes, of
-from .cores import LAYOUT, NOTHING, core, founder, joiner, say, seated, view_with
+from .cores import NOTHING, RUN, SAME, core, founder, joiner, say, seated, view_with
 from .members import LINEAGE, A, B, C, claim
 
 LAW = settings(suppress_health_check=list(HealthCheck))
@@ -79,7 +79,7 @@ def seeded() -> Core:
     peer = core()
     peer.found_from_seeds(0.0, ["control a", "control b"], LINEAGE, 2, Policy.LIVE)
     peer.meet(0.0, claim(B))
-    peer.ask_for_seat(0.0, LAYOUT)
+    peer.ask_for_seat(0.0, RUN)
     return peer
 
 
@@ -154,7 +154,7 @@ def command(peer: Core, now: float, name: str, *arguments: Any) -> list[Effect]:
             return [] if wanted is None else peer.loaded(now, *wanted[:2])
         case "ask_for_seat":
             may = peer.view is None and not peer.ended
-            return peer.ask_for_seat(now, LAYOUT, follows=arguments[0]) if may else []
+            return peer.ask_for_seat(now, RUN, follows=arguments[0]) if may else []
         case "handed_out":
             peer.handed_out(*arguments)
             return []
@@ -286,7 +286,7 @@ def strangers(first: int, last: int) -> Iterator[Member]:
 NUMEROUS = (
     NOTHING,
     Beat(NOTHING, Progress(7, b"bits", None)),
-    Join("hash", follows=True),
+    Join(SAME, follows=True),
     Leave(),
     Head(7, b"bits"),
     LineageAnswer(b"another"),
@@ -377,7 +377,7 @@ def edit(frame: bytearray, changes: Sequence[tuple[int, int, str]]) -> bytes:
     return bytes(frame)
 
 
-@pytest.mark.parametrize("body", [Join("hash", numerics=b"class 16"), Decide(view_with(A, B))])
+@pytest.mark.parametrize("body", [Join(SAME, numerics=b"class 16"), Decide(view_with(A, B))])
 @pytest.mark.parametrize("size", [0, 7, 9])
 def test_a_numerics_class_of_another_length_is_refused(body: Body, size: int) -> None:
     numerics = b"class 16" if isinstance(body, Join) else NO_NUMERICS

@@ -6,7 +6,7 @@ from gossip import Claim, Policy, State
 from gossip.effects import Discovered, Send
 from gossip.messages import LineageQuery, SyncReply
 
-from .cores import LAYOUT, bodies, core, meet, only, say
+from .cores import RUN, bodies, core, meet, only, say
 from .members import LINEAGE, A, B, C, claim
 
 
@@ -36,5 +36,5 @@ def test_a_seed_is_known_by_its_address_for_other_hosts_if_it_has_one() -> None:
     )
     peer.meet(0.0, Claim(B, State.ALIVE, remote))
     peer.meet(0.0, claim(C))
-    asked = [effect.target for effect in only(Send, peer.ask_for_seat(0.0, LAYOUT)) if effect.body == LineageQuery()]
+    asked = [effect.target for effect in only(Send, peer.ask_for_seat(0.0, RUN)) if effect.body == LineageQuery()]
     assert asked == [B, C]

@@ -16,9 +16,9 @@ from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
 from gossip.view import founding_view
 
+from .cores import RUN, SAME
 from .members import LINEAGE, A, B, C, D, claim, view_of
 
-LAYOUT = ("hash", b"one tensor")
 SEEDS = tuple(f"control {name}" for name in "abc")
 NOT_YET = None
 
@@ -43,7 +43,7 @@ def observer(done: int, digest: bytes = b"done") -> Joining:
     steps = StepMachine(D)
     steps.loaded(done, digest)
     new = joining(D, A, B, steps=steps)
-    new.begin(LAYOUT, follows=True)
+    new.begin(RUN, follows=True)
     return new
 
 
@@ -64,20 +64,20 @@ def test_who_has_nothing_to_train_asks_for_nothing() -> None:
 
 def test_everybody_who_is_alive_is_asked_for_a_seat() -> None:
     new = joining(A, B, C)
-    new.begin(LAYOUT, follows=False)
-    assert new.ask() == [Send(B, Join("hash")), Send(C, Join("hash"))]
-    assert new.ask([C]) == [Send(C, Join("hash"))]
+    new.begin(RUN, follows=False)
+    assert new.ask() == [Send(B, Join(SAME)), Send(C, Join(SAME))]
+    assert new.ask([C]) == [Send(C, Join(SAME))]
     assert new.ask([]) == []
 
 
 def test_who_is_met_twice_is_asked_once() -> None:
     new = joining(A, B, B)
-    new.begin(LAYOUT, follows=False)
-    assert new.ask() == [Send(B, Join("hash"))]
+    new.begin(RUN, follows=False)
+    assert new.ask() == [Send(B, Join(SAME))]
 
 
 def test_r9_an_observer_says_how_far_it_is() -> None:
-    assert observer(3).ask([A]) == [Send(A, Join("hash", True, 3, b"done"))]
+    assert observer(3).ask([A]) == [Send(A, Join(SAME, True, 3, b"done"))]
 
 
 def test_r9_only_who_feeds_an_observer_says_a_step() -> None:
@@ -98,13 +98,13 @@ def tell(
 
 
 def naming(number: int) -> Join:
-    return Join("hash", view_number=number)
+    return Join(SAME, view_number=number)
 
 
 def asking(*known: Member) -> Joining:
     """D, which has met these and asked them for a seat."""
     new = joining(D, *known)
-    new.begin(LAYOUT, follows=False)
+    new.begin(RUN, follows=False)
     assert new.ask() == [Send(member, naming(0)) for member in known]
     return new
 
@@ -135,7 +135,7 @@ def test_a_joiner_names_to_each_the_view_of_its_own_swarm() -> None:
 def test_who_has_asked_for_nothing_or_was_never_met_is_not_listened_to() -> None:
     bystander = joining(D, A)
     assert tell(bystander, A, 7, 7) == []
-    bystander.begin(LAYOUT, follows=False)
+    bystander.begin(RUN, follows=False)
     assert bystander.ask() == [Send(A, naming(0))]
     new = asking(A)
     assert tell(new, B, 7, 7) == []
@@ -176,8 +176,8 @@ def test_only_seeds_are_asked_whether_there_is_a_swarm() -> None:
     new = joining(A, B, D)
     new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
     assert new.ask() == []
-    new.begin(LAYOUT, follows=False)
-    assert new.ask() == [Send(B, Join("hash")), Send(D, Join("hash")), Send(B, LineageQuery())]
+    new.begin(RUN, follows=False)
+    assert new.ask() == [Send(B, Join(SAME)), Send(D, Join(SAME)), Send(B, LineageQuery())]
 
 
 def test_the_first_seed_founds_once_it_has_a_layout_and_the_others_know_no_swarm() -> None:
@@ -187,7 +187,7 @@ def test_the_first_seed_founds_once_it_has_a_layout_and_the_others_know_no_swarm
     new.hear_lineage(B, b"")
     new.hear_lineage(C, b"")
     assert new.foundation(0.0) is NOT_YET
-    new.begin(LAYOUT, follows=False)
+    new.begin(RUN, follows=False)
     assert new.foundation(0.0) == (LINEAGE, 3, Policy.LIVE)
     assert new.reason == "no other seed knows a swarm"
 
@@ -195,7 +195,7 @@ def test_the_first_seed_founds_once_it_has_a_layout_and_the_others_know_no_swarm
 def test_a_seed_that_does_not_answer_is_waited_for() -> None:
     new = joining(A, B, C)
     new.found_from_seeds(5.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
-    new.begin(LAYOUT, follows=False)
+    new.begin(RUN, follows=False)
     new.hear_lineage(B, b"")
     assert new.foundation(14.9) is NOT_YET
     assert new.reason == "waiting 0 s more for control c to say whether a swarm exists"
@@ -205,17 +205,38 @@ def test_a_seed_that_does_not_answer_is_waited_for() -> None:
 def test_where_a_swarm_exists_nobody_founds() -> None:
     new = joining(A, B)
     new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
-    new.begin(LAYOUT, follows=False)
+    new.begin(RUN, follows=False)
     new.hear_lineage(B, b"\x07")
     assert new.foundation(99.0) is NOT_YET
     assert new.reason == "the swarm exists: lineage 07"
+
+
+def test_r18_who_was_told_of_a_committed_step_founds_nothing_though_no_seed_knows_a_swarm() -> None:
+    new = joining(A, B, C)
+    new.found_from_seeds(0.0, SEEDS, LINEAGE, 3, Policy.MAJORITY)
+    new.begin(RUN, follows=True)
+    new.hear_head(0.0, B, LINEAGE, Head(0, b"zero", 2, 2))
+    for member in (B, C):
+        new.hear_lineage(member, b"")
+    assert new.foundation(99.0) is NOT_YET
+    assert "founds no other" in new._reason
+
+
+def test_who_waits_for_a_seat_says_whom_it_has_asked() -> None:
+    new = joining(A, B, C)
+    new.begin(RUN, follows=False)
+    assert new.reason == "not in a view yet"
+    new.ask()
+    assert new.reason == f"not in a view yet: asked {B}, {C} for a seat"
+    new.ask([C])
+    assert new.reason == f"not in a view yet: asked {B}, {C} for a seat"
 
 
 def test_who_is_no_seed_or_was_never_met_has_no_say_in_that() -> None:
     new = joining(A, D)
     new.hear_lineage(D, b"\x07")
     new.found_from_seeds(0.0, ("control a", "control c"), LINEAGE, 3, Policy.MAJORITY)
-    new.begin(LAYOUT, follows=False)
+    new.begin(RUN, follows=False)
     new.hear_lineage(D, b"\x07")
     new.hear_lineage(C, b"\x07")
     assert new.foundation(10.0) == (LINEAGE, 3, Policy.MAJORITY)

@@ -9,6 +9,7 @@ from gossip.known_views import MOST_LINEAGES, KnownViews
 from gossip.messages import Head, Join
 from gossip.progress import NOTHING_DONE
 
+from .cores import SAME
 from .members import LINEAGE, A, B, C, D, view_of
 
 
@@ -144,5 +145,5 @@ def test_r8_whatever_is_late_or_lost_a_joiner_has_one_seat_at_most(history: list
 def _counts(view: View, number: int) -> bool:
     new = Admission(AdmissionConfig())
     new.install(view)
-    new.ask(0.0, D, Join("layout", view_number=number))
+    new.ask(0.0, D, Join(SAME, view_number=number))
     return bool(new.candidates(0.0, NOTHING_DONE))

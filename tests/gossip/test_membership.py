@@ -26,6 +26,7 @@ from gossip.messages import (
     AcceptorRecord,
     Ballot,
     Decide,
+    Difference,
     Gossip,
     Head,
     Join,
@@ -43,6 +44,8 @@ from gossip.progress import Abort, Finish, Ready, StateQuery
 
 from .cores import (
     NOTHING,
+    OTHER_MODEL,
+    SAME,
     activate,
     after,
     bodies,
@@ -74,7 +77,7 @@ B2 = Member("b", 2)
 def ask(peer: Core, *joiners: Member, follows: bool = False, now: float = 0.0) -> list[Effect]:
     """`joiners` are met and ask for a seat, as observers that have everything if they follow."""
     meet(peer, joiners, now)
-    join = Join("hash", follows, peer.done, b"", peer.stamp.number)
+    join = Join(SAME, follows, peer.done, b"", peer.stamp.number)
     return [effect for member in joiners for effect in say(peer, member, join, NO_VIEW, now)]
 
 
@@ -95,7 +98,7 @@ def test_a_join_makes_the_members_propose_a_view_with_the_joiner() -> None:
     view = view_with(A, B)
     assert bodies(Decide, effects) == [(B, Decide(view))]
     assert only(Installed, effects) == [Installed(view)]
-    assert say(peer, B, Join("hash"), NO_VIEW) == [Send(B, Decide(view))]
+    assert say(peer, B, Join(SAME), NO_VIEW) == [Send(B, Decide(view))]
 
 
 def test_those_who_ask_at_one_time_enter_by_one_view_at_most_as_many_as_are_seated() -> None:
@@ -108,7 +111,7 @@ def test_those_who_ask_at_one_time_enter_by_one_view_at_most_as_many_as_are_seat
 
 def test_a_stranger_gets_no_seat_before_it_is_met() -> None:
     peer = founder()
-    assert say(peer, B, Join("hash"), NO_VIEW) == []
+    assert say(peer, B, Join(SAME), NO_VIEW) == []
     assert only(Explain, ask(peer, B)) == [Explain("1 of 1 members of view 1 are here; with b")]
 
 
@@ -137,19 +140,19 @@ def test_nobody_is_admitted_before_the_last_barrier_is_complete() -> None:
 def test_another_layout_is_refused_and_concerns_the_joiner_only() -> None:
     peer = founder()
     meet(peer, [B])
-    assert say(peer, B, Join("other"), NO_VIEW) == [Send(B, Refuse(b"one tensor"))]
+    assert say(peer, B, Join(OTHER_MODEL), NO_VIEW) == [Send(B, Refuse(True, (Difference("model", b"one tensor"),)))]
     assert peer.reason == "1 of 1 members of view 1 are here"
 
 
 def test_who_has_no_view_admits_nobody() -> None:
-    assert say(joiner(), C, Join("hash"), NO_VIEW) == []
+    assert say(joiner(), C, Join(SAME), NO_VIEW) == []
 
 
 def test_a_joiner_that_is_taken_for_dead_is_told() -> None:
     peer = seated(C)
     meet(peer, [B])
     peer.declare_dead(0.0, B, "link lost")
-    (target, ping), *_ = bodies(Ping, say(peer, B, Join("hash"), NO_VIEW))
+    (target, ping), *_ = bodies(Ping, say(peer, B, Join(SAME), NO_VIEW))
     assert target == B
     assert [said.member for said in ping.claims][:1] == [B]
 
@@ -180,7 +183,7 @@ def test_who_asks_is_told_at_once_of_the_view_by_every_member_whether_it_follows
 def test_who_names_no_view_is_told_of_it_and_not_admitted() -> None:
     peer = seated(B)
     meet(peer, [D])
-    assert views_told(say(peer, D, Join("hash"), NO_VIEW)) == [(D, 2, 2)]
+    assert views_told(say(peer, D, Join(SAME), NO_VIEW)) == [(D, 2, 2)]
     assert peer.reason == "2 of 2 members of view 2 are here"
 
 
@@ -195,7 +198,7 @@ def test_who_asks_is_told_of_the_next_view_as_soon_as_it_is_installed() -> None:
 def test_a_seat_has_the_numerics_class_of_the_join() -> None:
     peer = founder()
     meet(peer, [B])
-    say(peer, B, Join("hash", view_number=1, numerics=b"class 16"), NO_VIEW)
+    say(peer, B, Join(SAME, view_number=1, numerics=b"class 16"), NO_VIEW)
     peer.tick(0.2)
     assert [seat.numerics for seat in view_of(peer).seats] == [bytes(8), b"class 16"]
 
@@ -264,14 +267,14 @@ def test_r9_an_observer_remembers_who_else_observes_for_the_time_when_it_has_a_s
     peer, known = joiner(B, follows=True), joiner(B)
     for each in (peer, known):
         meet(each, [C, D])
-        for member, join in ((C, Join("hash", True)), (D, Join("hash")), (D, Join("another", True))):
+        for member, join in ((C, Join(SAME, True)), (D, Join(SAME)), (D, Join(OTHER_MODEL, True))):
             assert say(each, member, join, NO_VIEW) == []
-        assert say(each, Member("stranger", 1), Join("hash", True), NO_VIEW) == []
+        assert say(each, Member("stranger", 1), Join(SAME, True), NO_VIEW) == []
     assert peer._next.admission.joiners() == [C]
     assert known._next.admission.joiners() == []
     bystander = core(B)
     meet(bystander, [C])
-    assert say(bystander, C, Join("hash", True), NO_VIEW) == []
+    assert say(bystander, C, Join(SAME, True), NO_VIEW) == []
     assert bystander._next.admission.joiners() == []
 
 
@@ -323,13 +326,13 @@ def test_r9_an_observer_that_lacks_only_what_was_just_committed_is_admitted() ->
     for step in (1, 2, 3):
         peer.finished(step / 10, step, b"bits", b"")
     meet(peer, [B], 0.3)
-    say(peer, B, Join("hash", True, 0, b"", 1), NO_VIEW, 0.3)
+    say(peer, B, Join(SAME, True, 0, b"", 1), NO_VIEW, 0.3)
     assert peer.reason == "1 of 1 members of view 1 are here; with b"
     late = founder(founding_size=1)
     for step in (1, 2, 3):
         late.finished(step / 10, step, b"bits", b"")
     meet(late, [B], 1.3)
-    say(late, B, Join("hash", True, 0, b"", 1), NO_VIEW, 1.4)
+    say(late, B, Join(SAME, True, 0, b"", 1), NO_VIEW, 1.4)
     assert late.reason == "1 of 1 members of view 1 are here"
 
 
@@ -353,7 +356,7 @@ def test_r9_an_observer_that_lacks_a_step_is_not_admitted_by_the_view_that_remov
     peer.declare_dead(0.0, B, "gone")
     meet(peer, [feeders[B], feeders[C]])
     for observer in (feeders[B], feeders[C]):
-        say(peer, observer, Join("hash", True, -1 if lacks_a_step else 0, b"", 3), NO_VIEW)
+        say(peer, observer, Join(SAME, True, -1 if lacks_a_step else 0, b"", 3), NO_VIEW)
     decide(peer, C, 0.0)
     admitted = view_of(peer).members[2:]
     assert admitted == ((feeders[C],) if lacks_a_step else (feeders[B], feeders[C]))

@@ -1,4 +1,4 @@
-"""What a peer without a seat applies, loads and asks for: R6, R9 of PROTOCOL.md."""
+"""What a peer without a seat applies, loads and asks for: R6, R9, R18 of PROTOCOL.md."""
 
 from random import Random
 
@@ -401,3 +401,38 @@ def test_r6_what_another_swarm_has_fed_is_not_run_in_a_barrier_that_wants_an_ear
     new.steps.install(view_of(3, A, B, D))
     assert new.observing.reconsider(1.0) == [Apply(9, digest(9))]
     assert new.observing.due == (9, digest(9))
+
+
+# What it has been told of, and what it says that it waits for.
+
+
+def test_r18_a_head_a_fed_step_or_a_state_tells_of_a_committed_step() -> None:
+    heard, fed, given, loaded = (Observer(NOTHING_DONE, b"") for _ in range(4))
+    assert not any(new.observing.knows_steps for new in (heard, fed, given, loaded))
+    heard.hears(0)
+    fed.fed(7)
+    given.observing.came(0, digest(0), LINEAGE)
+    loaded.loads(0)
+    assert all(new.observing.knows_steps for new in (heard, fed, given, loaded))
+
+
+def test_r18_what_is_before_the_first_step_tells_of_none() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    new.hears(NOTHING_DONE)
+    new.observing.came(NOTHING_DONE, b"genesis", LINEAGE)
+    new.loads(NOTHING_DONE)
+    assert not new.observing.knows_steps
+
+
+def test_it_says_what_it_waits_for_and_for_whom() -> None:
+    new = Observer(NOTHING_DONE, b"")
+    assert new.observing.waits_for == ""
+    new.hears(3)
+    assert new.observing.waits_for == f"the state was asked of {A}"
+    new.observing.comes(0.0, A)
+    assert new.observing.waits_for == f"the state comes from {A}"
+    new.gets(3)
+    assert new.observing.waits_for == "the state after step 3 is here, and its script is to load it"
+    new.loads(3)
+    new.hears(5)
+    assert new.observing.waits_for == f"it is at step 3, and fed by {A}, which was at step 5"

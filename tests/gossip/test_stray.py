@@ -26,8 +26,8 @@ from gossip.progress import Abort, Beat, Progress, Ready, StateQuery
 from gossip.view import founding_view
 
 from .cores import (
-    LAYOUT,
     NOTHING,
+    RUN,
     bodies,
     core,
     first_view,
@@ -132,7 +132,7 @@ def test_r4_of_too_many_that_overtake_a_view_the_latest_are_kept(again: bool) ->
 def other_swarm() -> Core:
     """C, which has founded another one."""
     peer = core(C)
-    peer.found(0.0, OTHER.lineage, 9, LAYOUT, Policy.MAJORITY)
+    peer.found(0.0, OTHER.lineage, 9, RUN, Policy.MAJORITY)
     return peer
 
 

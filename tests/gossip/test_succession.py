@@ -36,6 +36,7 @@ from gossip.view import NO_VIEW
 
 from .cores import (
     NOTHING,
+    SAME,
     activate,
     after,
     bodies,
@@ -229,7 +230,7 @@ def test_for_a_joiner_the_first_turn_rotates_with_the_number_of_the_view() -> No
     for me, delay_s in ((A, 0.2), (B, 0.4), (C, 0.0)):  # view 2
         peer = trio(me)
         meet(peer, [D])
-        say(peer, D, Join("hash", view_number=2), NO_VIEW)
+        say(peer, D, Join(SAME, view_number=2), NO_VIEW)
         assert due(peer) == pytest.approx(delay_s)
 
 
@@ -274,7 +275,7 @@ def remove(peer: Core, member: Member, now: float = 0.0) -> None:
 
 
 def ask(peer: Core, member: Member, now: float = 0.0) -> list[Effect]:
-    join = Join("hash", view_number=peer.stamp.number)
+    join = Join(SAME, view_number=peer.stamp.number)
     return [*peer.meet(now, claim(member)), *say(peer, member, join, NO_VIEW, now)]
 
 
@@ -296,7 +297,7 @@ def test_r8_who_was_removed_is_not_admitted_by_a_join_of_before(took_part: bool)
     remove(peer, C)
     meet(peer, [C])
     for number in (0, 1):  # it knew of no later view before it had a seat in view 2
-        assert say(peer, C, Join("hash", view_number=number), NO_VIEW) == [Send(C, Head(-1, b"", 3, absent_since=3))]
+        assert say(peer, C, Join(SAME, view_number=number), NO_VIEW) == [Send(C, Head(-1, b"", 3, absent_since=3))]
         assert peer.reason == "2 of 2 members of view 3 are here"
 
 

@@ -13,6 +13,7 @@ from gossip import NO_VIEW, Decision, Member, Policy, Seat, View, is_quorum, pro
 from gossip.messages import Join
 from gossip.view import NO_NUMERICS, NOWHERE, Change, Joiner, can_decide, founding_view
 
+from .cores import SAME
 from .members import A2, LINEAGE, A, B, C, D, E, contact_of, view_of
 
 B2, C2 = Member("b", 2), Member("c", 2)
@@ -361,7 +362,7 @@ def test_a_numerics_class_has_8_bytes(size: int) -> None:
     with pytest.raises(ValueError, match=f"a numerics class has 8 bytes, this one has {size}"):
         Seat(A, 1, numerics=bytes(size))
     with pytest.raises(ValueError, match=f"a numerics class has 8 bytes, this one has {size}"):
-        Join("hash", numerics=bytes(size))
+        Join(SAME, numerics=bytes(size))
 
 
 @pytest.mark.parametrize(

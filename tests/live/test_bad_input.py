@@ -9,7 +9,7 @@ import msgpack
 import pytest
 import zmq
 
-from gossip import Claim, Contact, Envelope, Member, State, View
+from gossip import Claim, Contact, Envelope, Member, RunDescription, State, View
 from gossip import messages as m
 from gossip.given_up import Cause, GivenUp
 from gossip.progress import Abort, Beat, Finish, Progress, Ready, StateQuery
@@ -217,8 +217,8 @@ def test_what_is_well_formed_but_of_no_member_and_no_view_changes_nothing(swarm:
     bodies: list[m.Body] = [
         m.Ping(7, ()),
         m.Ack(7, ()),
-        m.Join("hash"),
-        m.Refuse(b"layout"),
+        m.Join(RunDescription()),
+        m.Refuse(True, (m.Difference("model", b"layout"),)),
         m.Leave(),
         m.ViewQuery(),
         m.Prepare(m.Ballot(9, 1)),

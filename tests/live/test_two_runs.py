@@ -1,8 +1,10 @@
 """Two experiments never merge: which swarm a script is in, and what its user is told of it."""
 
 import re
+import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -49,19 +51,21 @@ def test_another_learning_rate_is_another_swarm_and_its_founder_names_the_first(
     assert code == 0 and other_name != name
     assert (
         f"[0] shoal: a run of script.py is under way here as swarm {name} (2 peers), and this is another one, "
-        f"{other_name}; to join that one: shoal run --join --swarm {name}, or SHOAL_SWARM={name}"
+        f"{other_name}; to join that one, with its arguments: shoal run --join --swarm {name}, or SHOAL_SWARM={name}"
     ) in stderr
     assert f"[0] shoal: founded swarm {other_name} at step 0, 1 member" in stderr
 
 
 def test_a_plain_python_joins_what_shoal_run_has_started_and_says_so(shoal: Shoal, script: Script) -> None:
-    path = script(STAY.replace("while True", "while peer.world_size == 1"))
+    """Also where the script has taken its arguments away from `sys.argv`."""
+    path = script("import sys\ndel sys.argv[1:]" + STAY.replace("while True", "while peer.world_size < 3"))
     one = shoal("-n", "1", path, "--lr", "0.1")
     name = first_line(one).split()[1]
     told(one, rf"\[0\] shoal: founded swarm {name} at step 0, 1 member")
     other = shoal(path, "--lr", "0.1", program=())
     joined = told(other, rf"shoal: joined swarm {name} at step (\d+), 2 members")
     assert int(joined[1]) > 0
+    told(shoal("-n", "1", path, "--lr", "0.1"), rf"\[1\] shoal: joined swarm {name} at step \d+, 3 members")
 
 
 @pytest.mark.parametrize("program", [["-c", STAY], ["-"]], ids=["-c", "stdin"])
@@ -101,3 +105,109 @@ def test_join_and_new_contradict_each_other(shoal: Shoal, script: Script) -> Non
         [],
         ["shoal: --join and --new contradict each other: give one"],
     )
+
+
+# What differs in one swarm.
+
+RUNS = "this peer does not run what the swarm's members do"
+
+
+def test_who_has_another_learning_rate_in_a_swarm_of_one_name_is_refused_alone(shoal: Shoal, script: Script) -> None:
+    path = script(STAY)
+    one = shoal("-n", "2", "--swarm", "x", path, "--lr", "0.1")
+    first_line(one)
+    code, stdout, stderr = outcome(shoal(path, "--lr=0.001", program=(), environ={"SHOAL_SWARM": "x"}))
+    assert (code, stdout) == (1, [])
+    (refusal,) = stderr
+    assert refusal.startswith(f"shoal: {RUNS}: --lr 0.001 here, --lr 0.1 in the swarm; start it as they were, or ")
+    assert "--may-differ lr" in refusal
+    one.send_signal(signal.SIGTERM)
+    code, _, stderr = outcome(one)
+    assert code == 0 and not any("is out" in line or "has joined" in line for line in stderr), stderr
+
+
+def test_a_launcher_starts_nothing_that_would_be_refused(shoal: Shoal, script: Script) -> None:
+    path = script(STAY.replace("while True", "while peer.world_size == 2"))
+    one = shoal("-n", "2", "--swarm", "x", path, "--lr", "0.1")
+    first_line(one)
+    assert outcome(shoal("-n", "2", "--swarm", "x", path, "--lr", "0.001", "--api-key", "abc")) == (
+        2,
+        [],
+        [
+            "shoal: nothing was started, since swarm x runs something else: --api-key (not shown; its digest is "
+            "7211cac1c5b56379) here, no --api-key in the swarm; --lr 0.001 here, --lr 0.1 in the swarm; start it as "
+            "they were, or with another --swarm, or, if peers may differ in that, with --may-differ api-key "
+            "--may-differ lr (p2p.join(may_differ=['api-key', 'lr']))"
+        ],
+    )
+    third = shoal("-n", "1", "--swarm", "x", "--may-differ", "lr", path, "--lr", "0.001")
+    assert [outcome(each)[0] for each in (third, one)] == [0, 0]
+
+
+def test_who_says_that_it_may_differ_is_let_in(shoal: Shoal, script: Script) -> None:
+    path = script(STAY.replace("while True", "while peer.world_size == 1"))
+    one = shoal("-n", "1", "--swarm", "x", path, "--lr", "0.1", "data")
+    first_line(one)
+    other = shoal("-n", "1", "--swarm", "x", "--may-differ", "lr", "--may-differ", "1", path, "--lr", "0.001", "dates")
+    told(other, r"\[1\] shoal: joined swarm x at step \d+, 2 members")
+    assert [outcome(each)[0] for each in (one, other)] == [0, 0]
+
+
+def test_another_script_is_refused_in_a_swarm_of_one_name_whatever_it_is_called(
+    shoal: Shoal, script: Script, tmp_path: Path
+) -> None:
+    first_line(shoal("-n", "1", "--swarm", "x", script(STAY)))
+    (tmp_path / "changed").mkdir()
+    changed = tmp_path / "changed" / "script.py"
+    changed.write_text(STAY + "# changed")
+    code, _, stderr = outcome(shoal(str(changed), program=(), environ={"SHOAL_SWARM": "x"}))
+    digest = "[0-9a-f]{16}"
+    pattern = rf".*{RUNS}: script\.py \(digest {digest}\) here, script\.py \(digest {digest}\) in the swarm; .*"
+    assert code == 1 and any(re.fullmatch(pattern, line) for line in stderr), stderr
+
+
+WITHHELD = """
+import signal
+import torch
+import p2p
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(2, 1)
+with p2p.join() as peer:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    parallel = p2p.DataParallel(peer, model, optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        parallel(torch.ones(1, 2)).sum().backward()
+        if peer.done == 2:
+            print("here", flush=True)
+            signal.pause()
+        optimizer.step()
+"""
+"""Whoever founds stays between backward and `optimizer.step`, so that nobody can be given its state."""
+
+
+def left_alone(shoal: Shoal, path: str, *options: str) -> tuple[int, list[str], list[str]]:
+    """What becomes of a joiner that waits for a state when the only member leaves."""
+    member = shoal("-n", "1", "--swarm", "x", path)
+    first_line(member)
+    joiner = shoal(*options, "-n", "1", "--swarm", "x", path)
+    waits = r"shoal: peer 1 waits for a seat in swarm x: the state was asked of 0 \(for \d+ s\)"
+    told(joiner, waits)
+    member.send_signal(signal.SIGTERM)
+    assert outcome(member)[0] == 0
+    return outcome(joiner)
+
+
+def test_a_joiner_that_was_told_of_a_run_whose_members_have_left_does_not_found_another(
+    shoal: Shoal, script: Script
+) -> None:
+    code, stdout, stderr = left_alone(shoal, script(WITHHELD))
+    assert (code, stdout) == (1, []) and not any("founded" in line for line in stderr)
+    assert any("nobody of the swarm is left: its run has ended" in line for line in stderr), stderr
+
+
+def test_who_only_joins_ends_with_0_when_the_run_ends_while_it_waits(shoal: Shoal, script: Script) -> None:
+    code, stdout, stderr = left_alone(shoal, script(WITHHELD), "--join")
+    assert (code, stdout) == (0, []) and not any("founded" in line for line in stderr)
+    assert "[1] shoal: the run of swarm x is over, so there is nothing to join" in stderr, stderr

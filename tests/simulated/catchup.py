@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gossip import Member, Stamp
 from gossip.effects import Feed
+from gossip.progress import NOTHING_DONE
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
@@ -95,6 +96,7 @@ class CatchUp:
     # What this one is given.
 
     def take_fed(self, fed: Fed) -> None:
+        self._peer.knows_steps = True
         if fed.step > self._peer.done:
             self._fed[fed.step, fed.digest] = fed  # two swarms may feed it
             self._peer.perform(self._peer.core.fed(fed.step, fed.previous, fed.digest))
@@ -115,6 +117,7 @@ class CatchUp:
         core, step, digest = self._peer.core, snapshot.step, snapshot.digest
         if not core.seated and core.state_comes(self._peer.now(), snapshot.donor):
             self._states[step, digest] = snapshot
+            self._peer.knows_steps |= step > NOTHING_DONE
             self._peer.perform(core.state_came(step, digest, snapshot.stamp.lineage))
 
     def load(self, step: int, digest: bytes) -> None:

@@ -134,6 +134,16 @@ VIEWS: dict[str, Mutant] = {
         breaks="I2",
         scenario="C8: a late JOIN of an older incarnation arrives after the newer has its seat",
     ),
+    "R18: who was told of a committed step founds": mutant(
+        (Core, "knows_steps", False),
+        breaks="S15",
+        scenario="R18: an observer that has only heard how far the members are survives them all",
+    ),
+    "R18: nobody founds after a founder": mutant(
+        (Core, "knows_steps", True),
+        breaks="L1",
+        scenario="a joiner survives a founder that died before the first step",
+    ),
     "R9: a joiner is counted before it is current": mutant(
         (gossip.admission, "_is_current", lambda join, done: True),
         breaks="S10 L1",

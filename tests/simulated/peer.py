@@ -7,10 +7,11 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from gossip import Claim, Contact, Core, Envelope, Member, Phase, State, View
+from gossip import Claim, Contact, Core, Envelope, Member, Phase, Run, RunDescription, State, Trait, View
 from gossip import effects as fx
 from gossip.given_up import Cause, GivenUp
-from gossip.messages import AcceptorRecord, Leave
+from gossip.messages import AcceptorRecord, Head, Leave
+from gossip.progress import NOTHING_DONE
 from p2p.errors import OperationMismatch, ShoalError
 from p2p.net.frames import Segment
 from p2p.step import effects as sx
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 Effect = fx.Effect | sx.StepEffect
 
-LAYOUT = ("layout", b"two tensors")
+RUN = Run(RunDescription(True, (Trait("model", b"layout"),)), {"model": b"two tensors"})
 LOOK_AGAIN_S = 2.0
 
 
@@ -47,7 +48,7 @@ class Peer:
         self.incarnations = (member, *place.former)
         self.alive = True
         self.ended_at: float | None = None
-        self.unproven = self.came_back = False
+        self.unproven = self.came_back = self.knows_steps = False
         self.paused_until = 0.0
         self.leaving = self.active = self.doomed = False
         self.fuse: int | None = None
@@ -88,7 +89,14 @@ class Peer:
 
     def found(self, lineage: bytes) -> None:
         plan = self._world.plan
-        self.perform(self.core.found(self.now(), lineage, plan.founding_size, LAYOUT, plan.policy))
+        self.perform(self.core.found(self.now(), lineage, plan.founding_size, RUN, plan.policy))
+
+    def take_over(self, lineage: bytes) -> None:
+        """The registry says that nobody else is there who could found, as it says to p2p/loop/seat_request.py."""
+        if self.core.knows_steps:
+            self._world.end(self, "its run is over")
+        else:
+            self.found(lineage)
 
     def found_from_seeds(self, seeds: tuple[str, ...], lineage: bytes) -> None:
         plan = self._world.plan
@@ -97,7 +105,7 @@ class Peer:
 
     def ask_for_seat(self) -> None:
         self.catch_up.follows = self._rng.random() < self._world.plan.follows
-        self.perform(self.core.ask_for_seat(self.now(), LAYOUT, follows=self.catch_up.follows))
+        self.perform(self.core.ask_for_seat(self.now(), RUN, follows=self.catch_up.follows))
         self._world.clock.after(LOOK_AGAIN_S, self, "look again", self._look_again)
 
     def _look_again(self) -> None:
@@ -108,6 +116,8 @@ class Peer:
 
     def receive(self, envelope: Envelope) -> None:
         self._world.membership.heard(self, envelope.body)
+        if isinstance(envelope.body, Head) and envelope.body.step > NOTHING_DONE:
+            self.knows_steps = True
         if isinstance(envelope.body, Leave) and self.view is not None:  # else others know nothing of what it was told
             self._world.invariants.heard_leaving.add(envelope.sender)
         self.perform(self.core.receive(self.now(), envelope))
@@ -304,6 +314,8 @@ class Peer:
         world = self._world
         self.arena.tag = tag_of(view)
         world.membership.installed(self.member, self.view, view)
+        if view.number == 1 and self.knows_steps:
+            raise Violation("S15", f"{self.member} founds {view.lineage!r}, and was told of committed steps of a run")
         self.view, self.active, self.waits = view, False, ""
         self.catch_up.install()
         self.perform(self.training.open_step.installed(view))

@@ -167,6 +167,36 @@ def _an_observer_gets_nothing() -> None:
     stage.end_well()
 
 
+@scenario("R18: an observer that has only heard how far the members are survives them all")
+def _an_observer_is_left_alone() -> None:
+    stage = Stage(num_peers=2, follows=1.0)
+    stage.table.holds = lambda source, target, frame: target.peer_id == "p3" and isinstance(frame, Snapshot | Fed)
+    stage.until_trained(2)
+    stage.launch("p3")
+    observer = stage.peer("p3")
+    stage.until(lambda: observer.knows_steps)
+    stage.kill("p1", "p2")
+    stage.act(observer.take_over, b"another lineage ")
+    if observer.alive:
+        raise Failure("S15", "it waits for a run that is gone")
+
+
+@scenario("a joiner survives a founder that died before the first step")
+def _a_joiner_knows_of_no_step() -> None:
+    stage = Stage(num_peers=1, founding_size=2, follows=1.0)
+    stage.table.holds = lambda source, target, frame: isinstance(frame, Join)
+    stage.until(lambda: stage.named("p1"))
+    stage.launch("p2")
+    joiner = stage.peer("p2")
+    stage.wait(2.0)
+    stage.kill("p1")
+    stage.act(joiner.take_over, b"another lineage ")
+    stage.launch("p3")
+    stage.table.release()
+    stage.until_trained(2, "p2", "p3")
+    stage.end_well()
+
+
 @scenario("an observer whose swarm has died is further than the one that gives it a seat")
 def _an_observer_has_a_later_past_elsewhere() -> None:
     stage = Stage(num_peers=1, follows=1.0)

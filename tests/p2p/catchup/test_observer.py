@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gossip import Claim, Contact, Core, CoreConfig, Envelope, Member, Phase, State, View
+from gossip import Claim, Contact, Core, CoreConfig, Envelope, Member, Phase, Run, RunDescription, State, View
 from gossip import effects as fx
 from gossip import messages as m
 from gossip.progress import Ready, StateQuery
@@ -27,7 +27,7 @@ from tests.p2p.net.parcels import A, B, digest, fed, state, view_of
 
 ME = Member("f" * 16, 1)
 SEGMENT_BYTES = 1000
-LAYOUT = ("hash", b"layout")
+RUN = Run(RunDescription(True), {})
 
 
 def claim(member: Member) -> Claim:
@@ -48,7 +48,7 @@ class Newcomer:
         self.open_step = OpenStep(ME, segment_bytes=SEGMENT_BYTES)
         self.observer = Observer(self.core, self.open_step, lambda *taken: self.taken.append(taken))
         self.carry_out(self.core.meet(0.0, claim(A)))
-        self.carry_out(self.core.ask_for_seat(0.0, LAYOUT, follows=True))
+        self.carry_out(self.core.ask_for_seat(0.0, RUN, follows=True))
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """In order; what they entail, last."""

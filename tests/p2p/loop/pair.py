@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gossip import Envelope, Member
+from gossip import Envelope, Member, Run, RunDescription
 from gossip.messages import Body
 from p2p.config import PeerConfig
 from p2p.errors import ShoalError
@@ -14,7 +14,7 @@ from p2p.step.notices import Admitted, Commit, Notice, StateOffer
 from p2p.step.operation import Operation
 
 STATE = b"of the parameters"[:16]
-NO_MODEL = ("", b"")
+NO_MODEL = Run(RunDescription(), {})
 MOST_TURNS = 20_000
 """More than anything here takes; a turn that has nothing to do waits for a millisecond."""
 
@@ -28,7 +28,7 @@ class Peer:
     """
 
     def __init__(self, home: Path) -> None:
-        config = PeerConfig(home=home, receipts=home, arena_bytes=32 << 20).for_loop()
+        config = PeerConfig(swarm="pair", home=home, receipts=home, arena_bytes=32 << 20).for_loop()
         self.loop = Loop(Registry(home, "pair"), config)
         self.told: list[Notice] = []
         self.attempt = 0

@@ -8,11 +8,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from gossip import Core, Member, Phase, Policy
+from gossip import Core, Envelope, Member, Phase, Policy, Run, RunDescription, Stamp
 from gossip import effects as fx
 from gossip import messages as m
 from p2p.config import LoopConfig
-from p2p.errors import RegistryError
+from p2p.errors import RegistryError, RunEnded
 from p2p.host.entry import Entry, Role
 from p2p.loop.neighbours import claim_of
 from p2p.loop.seat_request import RUN_IS_OVER, SeatRequest
@@ -21,7 +21,7 @@ from p2p.net.frames import Frames
 from p2p.net.transport import Transport
 from tests.p2p.host.entries import enter_and_die, registry
 
-MODEL, NO_MODEL = ("hash", b"layout"), ("", b"")
+MODEL, NO_MODEL = Run(RunDescription(True), {}), Run(RunDescription(), {})
 ONE, OTHER = "a" * 16, "b" * 16
 ADDRESS, ELSEWHERE = "tcp://127.0.0.1:7000", "tcp://127.0.0.1:7100"
 LOOK_S = 2.0
@@ -31,14 +31,21 @@ class Applicant:
     """A peer that has entered, with all that its request for a seat needs, and a clock that is moved by hand."""
 
     def __init__(
-        self, home: Path, stack: ExitStack, peer_id: str, *, is_back: bool = False, seeds: tuple[str, ...] = ()
+        self,
+        home: Path,
+        stack: ExitStack,
+        peer_id: str,
+        *,
+        is_back: bool = False,
+        founds: bool = True,
+        seeds: tuple[str, ...] = (),
     ) -> None:
         self.now = 100.0
         self.registry = registry(home)
         remote = (ADDRESS, ADDRESS) if seeds else ("", "")
-        census = self.registry.enter(peer_id, 1, remote=remote, founds=not seeds)
+        census = self.registry.enter(peer_id, 1, remote=remote, founds=founds and not seeds)
         stack.callback(self.registry.leave)
-        config = LoopConfig(look_s=LOOK_S, policy=Policy.MAJORITY)
+        config = LoopConfig(look_s=LOOK_S, policy=Policy.MAJORITY, may_found=founds)
         self.core_config = config.core
         self.core = Core(claim_of(census.own), rng=random.Random(1), config=config.core, now=self.now)
         for entry in census.others:
@@ -48,8 +55,8 @@ class Applicant:
         self.seeds = Seeds(seeds, transport, Frames(self.core.me, transport), founds=True)
         self.request = SeatRequest(self.registry, config, census.own.role, is_back=is_back)
 
-    def ask(self, layout: tuple[str, bytes] = MODEL, founding_size: int = 3) -> list[fx.Effect]:
-        return self.request.ask(self.now, self.core, self.seeds, layout, founding_size)
+    def ask(self, run: Run = MODEL, founding_size: int = 3) -> list[fx.Effect]:
+        return self.request.ask(self.now, self.core, self.seeds, run, founding_size)
 
     def look(self) -> list[fx.Effect]:
         return self.request.look_again(self.now, self.core, self.seeds)
@@ -104,13 +111,11 @@ def test_two_founders_begin_two_lineages(enter: Enter, tmp_path: Path) -> None:
         assert len(one) == 16 and one != other
 
 
-@pytest.mark.parametrize(("layout", "follows"), [(MODEL, True), (NO_MODEL, False)])
-def test_a_joiner_asks_who_is_there_and_follows_if_it_trains_a_model(
-    enter: Enter, layout: tuple[str, bytes], follows: bool
-) -> None:
+@pytest.mark.parametrize(("run", "follows"), [(MODEL, True), (NO_MODEL, False)])
+def test_a_joiner_asks_who_is_there_and_follows_if_it_trains_a_model(enter: Enter, run: Run, follows: bool) -> None:
     one, other = enter(ONE), enter(OTHER)
-    ((asked, join),) = joins(other.ask(layout))
-    assert (asked, join.state_hash, join.follows) == (one.core.me, layout[0], follows)
+    ((asked, join),) = joins(other.ask(run))
+    assert (asked, join.run, join.follows) == (one.core.me, run.description, follows)
     assert other.core.view is None and other.core.phase is Phase.JOINING
 
 
@@ -233,6 +238,42 @@ def test_a_joiner_whose_members_have_died_is_told_that_their_state_is_lost(enter
     with pytest.raises(RegistryError, match=f"all members of swarm 'pond' are gone.*{ONE}"):
         other.look()
     assert other.core.view is None and other.request.role is Role.JOINER
+
+
+def test_who_has_only_heard_how_far_the_members_are_founds_nothing(enter: Enter, home: Path) -> None:
+    other = waiting(enter, home)
+    (asked, _) = joins(other.core.tick(other.now + 1.0))[0]
+    other.core.receive(other.now, Envelope(asked, Stamp(bytes(16), 1, b"hash"), m.Head(7, b"seven", 1, 1)))
+    with pytest.raises(RegistryError) as raised:
+        other.look()
+    assert str(raised.value) == RUN_IS_OVER and other.core.view is None
+
+
+def test_all_who_only_join_end_well_when_the_run_has(enter: Enter, home: Path) -> None:
+    member = enter(ONE)
+    member.registry.mark_member()
+    joiners = [enter(peer_id, founds=False) for peer_id in (OTHER, "c" * 16)]
+    for joiner in joiners:
+        joiner.ask()
+        assert joiner.look() == []
+        joiner.now += LOOK_S
+    member.registry.leave()
+    for joiner in joiners:
+        with pytest.raises(RunEnded, match="the run of swarm pond is over, so there is nothing to join"):
+            joiner.look()
+
+
+def test_who_only_joins_is_told_of_members_that_have_died_and_waits_where_there_was_no_run(
+    enter: Enter, home: Path
+) -> None:
+    founder, other = enter(ONE), enter(OTHER, founds=False)
+    other.ask()
+    founder.registry.leave()
+    assert other.look() == [] and other.core.view is None
+    other.now += LOOK_S
+    dead(home, Role.MEMBER)
+    with pytest.raises(RegistryError, match=f"all members of swarm 'pond' are gone.*{ONE}"):
+        other.look()
 
 
 def test_who_was_given_a_state_founds_nothing_and_is_told_so_once(enter: Enter, home: Path) -> None:

@@ -103,11 +103,11 @@ def test_each_of_several_peers_on_a_host_gets_two_ports_of_its_own(key: Path) ->
 
 def test_a_peer_reads_what_the_launcher_has_set_and_its_script_has_the_last_word(key: Path, tmp_path: Path) -> None:
     options = TcpOptions(seeds="a:1", bind="*:7700", advertise="node1", key=key, network="wan")
-    environ = {"SHOAL_HOME": str(tmp_path), **options.to_environment()}
+    environ = {"SHOAL_HOME": str(tmp_path), "SHOAL_SWARM": "lake", **options.to_environment()}
     assert PeerConfig.from_environment(environ).tcp == options
     config = PeerConfig.from_environment(environ, bind="*:1", swarm="pond")
     assert (config.tcp.bind, config.tcp.seeds, config.swarm) == ("*:1", "a:1", "pond")
-    assert PeerConfig.from_environment({"SHOAL_INSECURE": "0", "SHOAL_HOME": "/x"}).tcp == TcpOptions()
+    assert PeerConfig.from_environment({"SHOAL_INSECURE": "0"}, home=tmp_path, swarm="lake").tcp == TcpOptions()
 
 
 def test_the_network_decides_the_timers_and_who_is_let_in(key: Path, tmp_path: Path) -> None:
@@ -117,10 +117,23 @@ def test_the_network_decides_the_timers_and_who_is_let_in(key: Path, tmp_path: P
         config = PeerConfig(home=tmp_path, swarm="pond", tcp=tcp, loop=LoopConfig(core=timers)).for_loop()
         assert config.core == core
         assert config.tcp is not None and config.tcp.realm == realm
-    assert PeerConfig(home=tmp_path, loop=LoopConfig(core=timers)).for_loop().core == timers
+    assert PeerConfig(swarm="pond", home=tmp_path, loop=LoopConfig(core=timers)).for_loop().core == timers
 
 
 @pytest.mark.parametrize("name", ["SHOAL_MIN_PEERS", "SHOAL_ARENA"])
 def test_a_number_in_the_environment_that_is_none_is_named(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be a whole number, is 'two'"):
         PeerConfig.from_environment({"SHOAL_HOME": "/x", name: "two"})
+
+
+def test_a_swarm_that_nothing_names_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"say which swarm it is, p2p\.join\(swarm=\.\.\.\)"):
+        PeerConfig.from_environment({"SHOAL_HOME": "/x", "SHOAL_SWARM": ""})
+
+
+def test_names_of_what_may_differ_come_from_the_environment_and_are_short() -> None:
+    config = PeerConfig.from_environment({"SHOAL_HOME": "/x", "SHOAL_MAY_DIFFER": "lr,1"}, swarm="pond")
+    assert config.may_differ == ("lr", "1")
+    for name in ("", "x" * 65):
+        with pytest.raises(ValueError, match="may_differ has names of at most 64 characters"):
+            PeerConfig(swarm="pond", home=Path("/x"), may_differ=(name,))

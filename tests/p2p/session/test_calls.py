@@ -15,7 +15,7 @@ def peer() -> Iterator[Peer]:
     """Has a seat."""
     with (
         TemporaryDirectory(prefix="shoal") as folder,  # tmp_path can be too long for a socket
-        Peer(PeerConfig(home=Path(folder) / "home", step_timeout_s=20.0)) as peer,
+        Peer(PeerConfig(swarm="pond", home=Path(folder) / "home", step_timeout_s=20.0)) as peer,
     ):
         peer.wait_view()
         yield peer

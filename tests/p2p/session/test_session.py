@@ -13,12 +13,12 @@ import pytest
 from gossip import effects as fx
 from p2p.config import PeerConfig
 from p2p.errors import ShoalError
-from p2p.net.parcels import PackedState, Replica, compare_with_nothing
+from p2p.net.parcels import PackedState, Replica
 from p2p.session.session import Session
 from p2p.step.notices import Notice
 from tests.p2p.step.group import all_reduce
 
-MODEL = Replica(("hash", b"layout"), lambda: PackedState(b"", []), lambda state: None, compare_with_nothing)
+MODEL = Replica({"model": b"layout"}, lambda: PackedState(b"", []), lambda state: None, str)
 
 
 def run_step(session: Session) -> None:
@@ -38,7 +38,8 @@ def in_thread(script: Callable[[], object]) -> threading.Thread:
 def sessions() -> Iterator[list[Session]]:
     """All have a seat."""
     with TemporaryDirectory(prefix="shoal") as folder, ExitStack() as stack:  # tmp_path can be too long for a socket
-        config = PeerConfig(home=Path(folder) / "home", min_peers=3, step_timeout_s=20.0, leave_timeout_s=0.5)
+        home = Path(folder) / "home"
+        config = PeerConfig(swarm="pond", home=home, min_peers=3, step_timeout_s=20.0, leave_timeout_s=0.5)
         sessions = [Session(config) for _ in range(3)]
         for session in sessions:
             stack.callback(session.leave)

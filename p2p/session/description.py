@@ -1,0 +1,79 @@
+"""The run description of this peer, and why it was refused by members that have another one, in words.
+
+JOIN has names and digests only. Who is refused hears from the member itself what that one has of what differs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import xxhash
+
+from gossip import Run, RunDescription, Trait
+from gossip.messages import Difference, Refuse
+
+from ..host.arguments import SHOWN_MAX
+from ..host.entry import ProgramTraits
+from ..net.parcels import MODEL, Replica
+
+NO_MODEL_HERE: Final = (
+    "the swarm trains a model, and this peer has none: construct p2p.DataParallel before the first operation"
+)
+NO_MODEL_THERE: Final = "the swarm's members have no model, and this peer has one: start it in a swarm of its own"
+
+_TEXT_MAX: Final = SHOWN_MAX + 64
+
+
+def describe_program(program: ProgramTraits, may_differ: Sequence[str]) -> Run:
+    """What a peer runs, whatever it trains."""
+    traits = tuple([Trait(name, digest) for name, (digest, _) in program.items()])
+    description = RunDescription(program=traits, may_differ=tuple([name.lstrip("-") for name in may_differ]))
+    return Run(description, {name: text.encode() for name, (_, text) in program.items()})
+
+
+def describe_run(replica: Replica, program: ProgramTraits, may_differ: Sequence[str]) -> Run:
+    """What this peer trains, and runs; `may_differ`: names of arguments, or `script`."""
+    run = describe_program(program, may_differ)
+    training = tuple([Trait(name, xxhash.xxh3_128_digest(text)) for name, text in replica.traits.items()])
+    description = replace(run.description, trains_model=replica.trains_model, training=training)
+    return Run(description, {**replica.traits, **run.texts})
+
+
+def explain_refusal(replica: Replica, run: Run, refusal: Refuse) -> str:
+    """Both values of whatever differs, and what to do."""
+    if refusal.trains_model != replica.trains_model:
+        return NO_MODEL_HERE if refusal.trains_model else NO_MODEL_THERE
+    training = [each for each in refusal.differences if each.name in replica.traits]
+    program = [each for each in refusal.differences if each.name not in replica.traits]
+    parts = []
+    if program:
+        parts.append(f"this peer does not run what the swarm's members do: {explain_program(run, program)}")
+    for each in training:
+        is_model = each.name == MODEL
+        parts.append(
+            replica.compare(each.text or b"") if is_model else f"it does not train as they do: {_both(run, each)}"
+        )
+    return "; ".join(parts)
+
+
+def explain_program(run: Run, differences: Sequence[Difference]) -> str:
+    """Both values of what differs in `run`, and what to do."""
+    names = [each.name.lstrip("-") for each in differences]
+    may = " ".join(f"--may-differ {name}" for name in names)
+    both = "; ".join(_both(run, each) for each in differences)
+    return (
+        f"{both}; start it as they were, or with another --swarm, or, if peers may differ in that, with {may} "
+        f"(p2p.join(may_differ={names}))"
+    )
+
+
+def _both(run: Run, difference: Difference) -> str:
+    ours, theirs = (_in_words(difference.name, text) for text in (run.texts.get(difference.name), difference.text))
+    return f"{ours} here, {theirs} in the swarm"
+
+
+def _in_words(name: str, text: bytes | None) -> str:
+    """What a stranger may have sent, or has not, in a line."""
+    if text is None:
+        return f"no {name}" if name.startswith("-") else f"no argument {name}"
+    return "".join(filter(str.isprintable, text.decode(errors="replace")))[:_TEXT_MAX]
