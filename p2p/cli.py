@@ -178,6 +178,19 @@ def _target(words: list[str], module: str | None, *, is_command: bool) -> "Targe
     return Target.of_command(words) if is_command else Target.script(Path(words[0]), words[1:])
 
 
+@app.command(short_help="Show swarms: members, steps, who waits for whom, what happened last.")
+def status(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of a swarm; without it, all of this host.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
+    home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
+) -> None:
+    """Show the swarms of this host, also peers that hang, are stopped, or have died; or ask a peer of another host."""
+    from p2p.status.screen import show
+
+    show(home, name, is_json=json, watches=watch)
+
+
 @key.command("new")
 def key_new(
     out: Annotated[

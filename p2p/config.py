@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 from gossip import WAN, CoreConfig, Policy
 
-from .host.registry import default_home
+from .host.folders import default_home
 from .net.tcp import Network, TcpConfig, TcpOptions
 
 RECEIPTS_FULL: Final = ("warn", "stop")

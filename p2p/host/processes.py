@@ -18,10 +18,16 @@ def process_start(pid: int) -> int | None:
     Raises:
         OSError: that cannot be found out, say because no file can be opened.
     """
+    found = look_at(pid)
+    return None if found is None else found[1]
+
+
+def look_at(pid: int) -> tuple[str, int] | None:
+    """State of process `pid` (one letter, as of ps: T is stopped) and its start; None, and errors, as above."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     # Field 2 is the program's name in parentheses and may itself hold blanks and parentheses.
     state, *rest = status.rpartition(")")[2].split()
-    return None if state in ("Z", "X") else int(rest[18])
+    return None if state in ("Z", "X") else (state, int(rest[18]))

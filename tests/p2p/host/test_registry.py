@@ -12,9 +12,9 @@ import pytest
 
 from p2p.errors import RegistryError
 from p2p.host.entry import Entry, Role, parse_entry
-from p2p.host.folders import acquire, make_private
+from p2p.host.folders import acquire, default_home, make_private
 from p2p.host.processes import process_start
-from p2p.host.registry import Registry, default_home
+from p2p.host.registry import Registry
 from p2p.version import VERSION
 from tests.p2p.host.entries import enter_and_die, registry, socket_paths
 
