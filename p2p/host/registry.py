@@ -118,7 +118,7 @@ class Registry:
         with self._locked():
             living, dead = self._read_all(apart_from=peer_id)
             self._clean_up(dead, keep_members=bool(living) and all_wait(living))
-            self._sweep_pages(is_over=not living)
+            self._sweep_pages(peer_id, is_over=not living)
             self._check_fits(living, network)
             own = Entry(
                 swarm=self.swarm,
@@ -189,7 +189,7 @@ class Registry:
                 self._path(own.peer_id).unlink(missing_ok=True)  # now, so that of two that leave one is the last
                 living, dead = self.read(apart_from=own.peer_id)
                 self._clean_up(dead, keep_members=bool(living) and all_wait((own, *living)))
-                self._sweep_pages(is_over=not living)
+                self._sweep_pages(own.peer_id, is_over=not living)
                 if own.role is Role.MEMBER and all_wait(living) and not own.remote_control_address:
                     last_run.mark_ended(self.lock)
         except RegistryError as error:
@@ -280,9 +280,10 @@ class Registry:
         for address in (entry.control_address, entry.data_address):
             Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
 
-    def _sweep_pages(self, *, is_over: bool) -> None:
+    def _sweep_pages(self, own: str, *, is_over: bool) -> None:
         """What can be seen of the dead goes with the last of the living, or when there are too many of them."""
-        pages = [path for path in self.folder.glob("*.page") if not path.with_suffix(".json").exists()]
+        others = (path for path in self.folder.glob("*.page") if path.stem != own)
+        pages = [path for path in others if not path.with_suffix(".json").exists()]
         pages.sort(key=lambda path: path.stat().st_mtime_ns if path.exists() else 0)
         for path in pages if is_over else pages[:-MOST_DEAD_PAGES]:
             path.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from ..errors import RegistryError, RemoteProtocolError
 from ..host.entry import Role
 from ..host.registry import Registry
 from ..memory.shared_runner import RunState
-from ..net.frames import Delivery, Frames, Segment, Taken
+from ..net.frames import ANSWER_CODEC, Delivery, Frames, Segment, StatusAnswer, StatusQuery, Taken
 from ..net.parcels import Packer
 from ..net.transport import Polled
 from ..step.notices import StateOffer
@@ -263,6 +263,10 @@ class Loop:
             envelope = self._frames.read_control(frame)
         except RemoteProtocolError as error:
             self.resources.transport.count_invalid(error)
+            return
+        if isinstance(envelope, StatusQuery):
+            answer = StatusAnswer(time.monotonic_ns(), self.resources.seen.shown)
+            self.resources.transport.answer(ANSWER_CODEC.encode(answer))
             return
         effects = self.core.receive(self.now(), envelope)
         if effects and isinstance(envelope.body, m.Died):

@@ -104,10 +104,10 @@ class Reporter:
 
     def _report(self) -> None:
         with self._lock, suppress(RuntimeError):  # what it reads has changed meanwhile: there is another look
-            text = self._page.show(self._snapshot())
+            self._page.show(self._snapshot())
             if self._launcher is not None:
                 with suppress(OSError):  # it is gone, or stopped and has enough to read
-                    self._launcher.send(text, socket.MSG_DONTWAIT)
+                    self._launcher.send(self._page.shown, socket.MSG_DONTWAIT)
 
     def _snapshot(self) -> Snapshot:
         loop, history = self._session.loop, self._session.history

@@ -42,7 +42,7 @@ def _swarm(peers: Sequence[Looked]) -> dict[str, Any]:
 
 def _peer(looked: Looked) -> dict[str, Any]:
     seen = looked.seen
-    at, since_ns = doing(seen.records)
+    at, since_ns = is_at(seen)
     snapshot: dict[str, Any] | None = None
     if seen.snapshot is not None:
         snapshot = asdict(seen.snapshot)
@@ -66,6 +66,12 @@ def _record(record: Record) -> dict[str, Any]:
     values["kind"] = Kind(record.kind).name.lower() if record.kind in set(Kind) else record.kind
     values["how"] = How(record.how).name.lower() if record.how in set(How) else record.how
     return values
+
+
+def is_at(seen: Seen) -> tuple[str, int]:
+    """What it does, and since when (ns); 0: unknown."""
+    is_asked = seen.snapshot is not None and not seen.records
+    return (seen.snapshot.phase.lower(), 0) if is_asked and seen.snapshot is not None else doing(seen.records)
 
 
 def last_step(seen: Seen) -> int:
@@ -124,7 +130,7 @@ def _table(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str,
     table = Table("peer", "process", "seat", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("step", "steps/s", "compute", "exchange", "wait"):
         table.add_column(column, justify="right")
-    table.add_column("is at", overflow="fold", max_width=44)
+    table.add_column("is at", overflow="fold", max_width=52)
     table.add_column("logged", overflow="fold")
     for looked in peers:
         table.add_row(*map(Text, _row(looked, latest, names)))
@@ -159,7 +165,7 @@ def _row(looked: Looked, latest: Snapshot | None, names: Mapping[str, str]) -> t
 
 def _is_at(looked: Looked, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     """What it does, for how long, and for whom it waits; or did last."""
-    at, since_ns = doing(looked.seen.records) if looked.seen.records else (snapshot.phase.lower(), 0)
+    at, since_ns = is_at(looked.seen)
     since = f", {span(max(0, looked.now_ns - since_ns) / 1e9)}" if since_ns else ""
     if looked.condition is Condition.DEAD:
         return f"was {at}{since} ago" if since else f"was {at}"

@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..host.folders import default_home
 from .local import Looked, look
 from .report import for_people, for_programs
+
+if TYPE_CHECKING:
+    from ..net.tcp import TcpOptions
 
 EVERY_S: Final = 1.0
 WIDTH: Final = 160
@@ -20,14 +23,20 @@ WIDTH: Final = 160
 Look = Callable[[], Mapping[str, Sequence[Looked]]]
 
 
-def show(home: Path | None, swarm: str, *, is_json: bool, watches: bool) -> None:
-    """Show the swarms of this host, or one of them.
+def show(home: Path | None, swarm: str, tcp: "TcpOptions | None", *, is_json: bool, watches: bool) -> None:
+    """Show the swarms of this host, or one of them; with `tcp`, that of the peers at its seeds.
 
     Raises:
         LaunchError: nobody is there.
+        NetworkError, SecurityError, RemoteProtocolError: nobody can be asked, or answers.
     """
-    folder = home or default_home(os.environ)
-    present(lambda: look(folder, swarm, time.monotonic_ns), is_json=is_json, watches=watches)
+    if tcp is None:
+        folder = home or default_home(os.environ)
+        present(lambda: look(folder, swarm, time.monotonic_ns), is_json=is_json, watches=watches)
+        return
+    from .remote import ask
+
+    present(lambda: ask(tcp, swarm, time.monotonic), is_json=is_json, watches=watches)
 
 
 def present(look_now: Look, *, is_json: bool, watches: bool) -> None:

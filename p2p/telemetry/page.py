@@ -49,6 +49,7 @@ class Page:
         path: of the file.
         identity: what stands in it.
         now: the monotonic clock, in ns.
+        shown: the last snapshot, as JSON; empty: there was none yet.
         loop: the records of whoever drives the loop.
         training: those of the training thread.
     """
@@ -67,6 +68,7 @@ class Page:
         self.path = page_path(folder, identity.peer_id)
         self.identity = identity
         self.now = clock
+        self.shown = b""
         self._pid = os.getpid()
         self._number = 0
         try:
@@ -86,14 +88,13 @@ class Page:
         self._memory[_HEADER.size : _HEADER.size + len(text)] = text
         _HEADER.pack_into(self._memory, 0, _MAGIC, VERSION, len(text), xxhash.xxh3_64_intdigest(text))
 
-    def show(self, snapshot: Snapshot) -> bytes:
-        """Make `snapshot` what others read. One thread at a time. Returns it as JSON."""
-        text = snapshot.pack()
+    def show(self, snapshot: Snapshot) -> None:
+        """Make `snapshot` what others read. One thread at a time."""
+        text = self.shown = snapshot.pack()
         self._number = number = self._number + 1
         at = _SLOTS_AT + number % 2 * _SLOT_BYTES
         self._memory[at + _SLOT.size : at + _SLOT.size + len(text)] = text
         _SLOT.pack_into(self._memory, at, number, len(text), _checksum(number, text))
-        return text
 
     def latest(self) -> list[Record]:
         """The last records of both halves, 512 of each at most, in the order of their times. Any thread."""
