@@ -59,7 +59,9 @@ class Postmortem:
             return
         where = f"in step {place.step + 1}" if place.step >= 0 else "before its first step"
         at = f" while {doing(seen.records)[0]}" if seen is not None else ""
-        words = f" ({last_words[:MOST_CHARACTERS]})" if last_words and place.ending.code > 0 else ""
+        words = (
+            f" ({last_words.removeprefix('shoal: ')[:MOST_CHARACTERS]})" if last_words and place.ending.code > 0 else ""
+        )
         self.is_news = place.standing is not None
         self.first = f"peer {place.name} failed first, {where}: it {place.ending.words}{at}{words}"
 
