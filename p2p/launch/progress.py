@@ -41,6 +41,7 @@ class Progress:
         self._names: dict[str, str] = {}
         self._view = 0
         self._members: dict[str, int] = {}
+        self._known: dict[str, int] = {}
         self._counted: set[str] = set()
         self._untold: dict[str, Untold] = {}
         self._rated = now, -1
@@ -105,7 +106,9 @@ class Progress:
         self._view = standing.view
         for peer_id in self._members:
             self.name(peer_id)  # as long as its entry is there
-        return [] if is_first else self._changes(before, standing, now)
+        lines = [] if is_first else self._changes(before, standing, now)
+        self._known |= self._members
+        return lines
 
     def _changes(self, before: dict[str, int], standing: Snapshot, now: float) -> list[str]:
         """Our own peers say themselves that they have joined, and their launcher how they have failed."""
@@ -123,10 +126,10 @@ class Progress:
             elif place is None or place.ending is None or not place.ending.code:
                 lines.append(line)
         for peer_id, incarnation in self._members.items():
-            if peer_id not in before and peer_id not in ours:
-                lines.append(f"peer {self.name(peer_id)} has joined {after}; {waited(standing.change)}")
-            elif before.get(peer_id, incarnation) != incarnation:
+            if self._known.get(peer_id, incarnation) != incarnation:
                 lines.append(f"peer {self.name(peer_id)} is back {after}; {waited(standing.change)}")
+            elif peer_id not in before and peer_id not in ours:
+                lines.append(f"peer {self.name(peer_id)} has joined {after}; {waited(standing.change)}")
         return lines
 
     def _why_out(self, peer_id: str, standing: Snapshot) -> str:

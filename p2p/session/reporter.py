@@ -57,7 +57,7 @@ class Reporter:
         self._is_over = False
         self._news = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shoal-reporter", daemon=True)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the handler of a signal may leave in the middle of a report
         self._seen: tuple[int, int] = -2, 0
         self._counted_ns = 0
         self._change = Change()
@@ -164,6 +164,9 @@ class Reporter:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM."""
-    pages = Path("/proc/self/statm").read_text().split()[1]
+    """Memory of this process that is in RAM; 0: unknown."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:  # there are no descriptors left
+        return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -51,6 +51,15 @@ def test_who_comes_goes_and_returns_is_one_line_each_with_its_name_and_the_reaso
     ]
 
 
+def test_one_of_ours_that_was_out_for_a_while_is_back() -> None:
+    run = Run()
+    run.report(1)
+    run.members(2, (A, 1), (B, 1))
+    assert run.members(3, (A, 1)) == []
+    assert len(run.progress.look(110.0)) == 1
+    assert run.members(4, (A, 1), (B, 2), step=9) == ["peer 1 is back at step 9; 2 members; the others waited 14 ms"]
+
+
 def test_a_name_outlives_the_entry_of_its_peer() -> None:
     run = Run()
     assert run.members(2, (A, 1), (C, 1)) == []
