@@ -169,7 +169,7 @@ def _is_at(looked: Looked, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     since = f", {span(max(0, looked.now_ns - since_ns) / 1e9)}" if since_ns else ""
     if looked.condition is Condition.DEAD:
         return f"was {at}{since} ago" if since else f"was {at}"
-    if snapshot.waiting.peers:
+    if snapshot.waiting.peers and since_ns <= snapshot.time_ns:  # it has waited since before that
         at += f"; waits for {', '.join(_name(peer_id, names) for peer_id in snapshot.waiting.peers)}"
     elif snapshot.waiting.text and not snapshot.has_begun:
         at = _rename(snapshot.waiting.text, names)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -34,6 +35,7 @@ WAITS = looked(
     Condition.RUNNING,
     (record(8.0, Kind.COMMITTED, 6), record(9.0, Kind.SUBMITTED, 7), record(9.5, Kind.FINISHED, 7)),
     step=6,
+    time_ns=int(9.7 * S),
     reason=f"3 of 3 members of view 3 are here, {B} and {D} too",
     events=((7 * S, f"{C} is dead: its process has ended"),),
     waiting=Waiting(text="waits", peers=(B,)),
@@ -66,6 +68,13 @@ def test_people_see_who_is_there_what_each_is_at_and_for_whom_it_waits() -> None
         "now: 3 of 3 members of view 3 are here, 1 and dddddddd too",
         "3.0 s ago: 2 is dead: its process has ended",
     ]
+
+
+def test_for_whom_a_peer_waited_a_moment_ago_is_not_shown() -> None:
+    assert WAITS.seen.snapshot is not None
+    before = replace(WAITS.seen.snapshot, time_ns=9 * S)
+    lines = screen({"pond": [replace(WAITS, seen=replace(WAITS.seen, snapshot=before))]})
+    assert any("waiting for the others to finish step 7, 500 ms" in line for line in lines)
 
 
 def test_a_swarm_of_which_all_are_dead_comes_last_and_says_how_far_it_was() -> None:
