@@ -25,8 +25,8 @@ IMPORT_S: Final = 120.0
 ANSWER_S: Final = 20.0
 MAX_BYTES: Final = 1 << 12
 
-WITHOUT_TORCH: Final = ("p2p",)
-WITH_TORCH: Final = ("p2p", "p2p.training", "torch._dynamo")
+WITHOUT_TORCH: Final = ("p2p.joining",)
+WITH_TORCH: Final = ("p2p.joining", "p2p.training", "torch._dynamo")
 """The first optimizer imports the last one."""
 
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -1,35 +1,38 @@
-"""A peer of a swarm: `join`, operations and steps that commit. `import p2p` does not import torch."""
+"""A peer of a swarm: `join`, operations and steps that commit. Each name is imported when it is first asked for.
 
-from typing import TYPE_CHECKING, Any
+So `import p2p` takes milliseconds, and imports no torch; `shoal status` needs neither numpy nor zmq.
+"""
 
-from gossip import Member, View
-
-from .config import PeerConfig
-from .errors import (
-    JoinRefused,
-    JoinTimeout,
-    NetworkError,
-    NonFiniteGradient,
-    OperationInterrupted,
-    OperationMismatch,
-    QuorumLost,
-    RegistryError,
-    RemoteProtocolError,
-    RemovedFromView,
-    ReplicasDiverged,
-    RunEnded,
-    SecurityError,
-    ShoalError,
-    StepTimeout,
-)
-from .join import join
-from .net.tcp import TcpOptions
-from .peer import Peer
-from .session.calls import Handle, Step
-from .step.receipts import Contribution, Receipt
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from gossip import Member, View
+
+    from .config import PeerConfig
     from .data.loader import Loader
+    from .errors import (
+        JoinRefused,
+        JoinTimeout,
+        NetworkError,
+        NonFiniteGradient,
+        OperationInterrupted,
+        OperationMismatch,
+        QuorumLost,
+        RegistryError,
+        RemoteProtocolError,
+        RemovedFromView,
+        ReplicasDiverged,
+        RunEnded,
+        SecurityError,
+        ShoalError,
+        StepTimeout,
+    )
+    from .joining import join
+    from .net.tcp import TcpOptions
+    from .peer import Peer
+    from .session.calls import Handle, Step
+    from .step.receipts import Contribution, Receipt
     from .training import DataParallel, Stateful
 
 __all__ = [
@@ -63,19 +66,31 @@ __all__ = [
     "join",
 ]
 
+_HOMES: Final = {
+    "gossip": ("Member", "View"),
+    "p2p.config": ("PeerConfig",),
+    "p2p.data.loader": ("Loader",),
+    "p2p.joining": ("join",),
+    "p2p.net.tcp": ("TcpOptions",),
+    "p2p.peer": ("Peer",),
+    "p2p.session.calls": ("Handle", "Step"),
+    "p2p.step.receipts": ("Contribution", "Receipt"),
+    "p2p.training": ("DataParallel", "Stateful"),
+}
+"""Which module has a name; the others are errors."""
+
 
 def __getattr__(name: str) -> Any:
-    """What needs torch, which takes seconds to import; and what is rarely asked for."""
     if name == "__version__":
         from importlib.metadata import version
 
         return version("shoal")
-    if name == "Loader":
-        from .data.loader import Loader
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = next((module for module, names in _HOMES.items() if name in names), "p2p.errors")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
 
-        return Loader
-    if name in ("DataParallel", "Stateful"):
-        from . import training
 
-        return getattr(training, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

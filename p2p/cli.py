@@ -191,6 +191,32 @@ def _target(words: list[str], module: str | None, *, is_command: bool) -> "Targe
     return Target.of_command(words) if is_command else Target.script(Path(words[0]), words[1:])
 
 
+@app.command(short_help="Show swarms: members, steps, who waits for whom, what happened last.")
+def status(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of a swarm; without it, all of this host.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
+    home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
+    seeds: Annotated[
+        str, typer.Option(help="host:port of a peer of another host to ask, or of several, with commas.")
+    ] = "",
+    key: Annotated[
+        Path | None, typer.Option(help="File with the swarm key, or env:NAME, or fd:N.", envvar="SHOAL_KEY")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="That peer runs without a key.")] = False,
+    network: Annotated[str, typer.Option(help="As of that peer: lan or wan.")] = "lan",
+) -> None:
+    """Show the swarms of this host, also peers that hang, are stopped, or have died; or ask a peer of another host."""
+    from p2p.status.screen import show
+
+    tcp = None
+    if seeds:
+        from p2p.net.tcp import TcpOptions
+
+        tcp = TcpOptions(seeds=seeds, key=None if insecure else key, insecure=insecure, network=network)
+    show(home, name, tcp, is_json=json, watches=watch)
+
+
 @key.command("new")
 def key_new(
     out: Annotated[

@@ -8,8 +8,8 @@ from typing import Any, Final, Self
 from gossip import WAN, CoreConfig, Policy
 
 from .host.arguments import NAME_MAX
+from .host.folders import default_home
 from .host.naming import NO_NAME
-from .host.registry import default_home
 from .net.tcp import Network, TcpConfig, TcpOptions
 
 RECEIPTS_FULL: Final = ("warn", "stop")

@@ -18,8 +18,6 @@ ShoalError
     StepTimeout           a step was not committed in time; this peer leaves, the others go on without it
 """
 
-from gossip.effects import Diverged, Paused, Refused, Removed
-
 
 class ShoalError(Exception):
     """What happened, with which values, and what to do, in one line. The base of all errors of shoal.
@@ -173,16 +171,3 @@ class StepTimeout(ShoalError):
     These members have not called the step's operations, or too few can be heard to go on without them; a member that
     is dead or silent would have been left out. This peer leaves the swarm, which goes on without it: join again.
     """
-
-
-def error_of(effect: Refused | Removed | Paused | Diverged) -> ShoalError:
-    """What the training thread raises when the core has this to say."""
-    match effect:
-        case Refused(refusal):
-            return JoinRefused(refusal)
-        case Removed(reason):
-            return RemovedFromView(reason)
-        case Paused(reason=reason):
-            return QuorumLost(reason)
-        case Diverged(step, reason):
-            return ReplicasDiverged(step, reason)

@@ -119,6 +119,25 @@ class Peer(Operations):
         self._session.callers.check_process("peer.status")
         return describe(self._session.loop, self._config.swarm)
 
+    def log(self, **numbers: Any) -> None:
+        """Say how it goes: `peer.log(loss=loss, lr=lr)`. `shoal status` shows it, and `shoal run` every 30 s.
+
+        The last number of each name, of this peer, stands on a page of this host. It is not sent to other peers, which
+        may have logged others, and written nowhere else: it is for people who look. Any thread may call it; an
+        operation on the GPU is waited for, if a tensor there holds the number.
+
+        Args:
+            numbers: by name: ints, floats, and tensors or arrays without dimensions; 32 names at most, of 32 characters
+                at most. A number that is not finite is shown as it is.
+
+        Raises:
+            TypeError: what is given is no number, or more than one.
+            ValueError: a name is too long, or there are too many names.
+            ShoalError: this process is a forked child of the peer.
+        """
+        self._session.callers.check_process("peer.log")
+        self._session.logged.update(numbers)
+
     def on_view_change(self, listener: Callable[[View], None]) -> None:
         """Call `listener` in the training thread, at the commit that shows another view than the one before.
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from p2p.errors import LaunchError, ShoalError
-from p2p.host.registry import default_home
+from p2p.host.folders import default_home
 from p2p.launch.config import LaunchConfig
 from p2p.launch.launcher import Launcher
 from p2p.launch.target import Target

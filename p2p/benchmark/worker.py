@@ -23,7 +23,7 @@ from p2p.benchmark.contenders import SHOAL, TIMEOUT, Array, Contender, Gloo
 from p2p.benchmark.plan import ITEM_BYTES, SOCKETS, Plan
 from p2p.benchmark.result import Measurement
 from p2p.errors import ShoalError
-from p2p.join import join
+from p2p.joining import join
 from p2p.peer import Peer
 
 REPORT_S: Final = 0.25

@@ -16,7 +16,6 @@ import errno
 import logging
 import os
 import re
-import stat
 import struct
 from collections.abc import Callable
 from io import FileIO
@@ -30,6 +29,7 @@ from gossip.messages import AcceptorRecord
 
 from ..errors import RegistryError, RemoteProtocolError
 from ..version import VERSION
+from .folders import open_private
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class RecordReader:
     def open(cls, folder: Path, member: Member, decode: Decode) -> Self | None:
         """Open the page of a living member: compare its process with its entry *after* this. None: the log says why."""
         try:
-            return cls(FileIO(record_path(folder, member), opener=_open_private), decode)
+            return cls(FileIO(record_path(folder, member), opener=open_private), decode)
         except (OSError, ValueError) as error:
             logger.warning("the acceptor record of peer %s cannot be opened: %s", member, error)
             return None
@@ -140,16 +140,6 @@ def record_path(folder: Path, member: Member) -> Path:
 
 def read_boot_id() -> bytes:
     return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
-
-
-def _open_private(path: str, flags: int) -> int:
-    """Open a file that only this user can have written. Follows no link, waits for no writer of a pipe."""
-    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-    status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
-        return fd
-    os.close(fd)
-    raise PermissionError(f"{path} is {stat.filemode(status.st_mode)} of user {status.st_uid}, no private file of ours")
 
 
 def pack_slot(number: int, boot_id: bytes, payload: bytes) -> bytes:

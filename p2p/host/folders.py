@@ -5,10 +5,13 @@ import os
 import shlex
 import stat
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+import platformdirs
 
 from ..errors import RegistryError
 
@@ -46,6 +49,16 @@ def make_private(folder: Path) -> None:
             f"the registry folder {folder} has mode {mode:04o}, so others may use it; "
             f"run: chmod 700 {shlex.quote(str(folder))}"
         )
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a file that only this user can have written. Follows no link, waits for no writer of a pipe."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+        return fd
+    os.close(fd)
+    raise PermissionError(f"{path} is {stat.filemode(status.st_mode)} of user {status.st_uid}, no private file of ours")
 
 
 def acquire(descriptor: int, *, timeout_s: float) -> bool:
@@ -89,3 +102,13 @@ def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
+
+
+def default_home(environ: Mapping[str, str]) -> Path:
+    """The folder of all swarms of this user: `$SHOAL_HOME`, else the platform's runtime folder."""
+    if home := environ.get("SHOAL_HOME"):
+        return Path(home)
+    with warnings.catch_warnings():
+        # It warns that the fallback under /tmp may not be private; `make_private` does not rely on it.
+        warnings.simplefilter("ignore")
+        return platformdirs.user_runtime_path("shoal")

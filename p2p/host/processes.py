@@ -18,21 +18,22 @@ def process_start(pid: int) -> int | None:
     Raises:
         OSError: that cannot be found out, say because no file can be opened.
     """
-    state, start = _read_state(pid)
-    return None if state in ("", "Z", "X") else start
+    found = look_at(pid)
+    return None if found is None else found[1]
 
 
 def is_stopped(pid: int) -> bool:
     """Whether process `pid` is stopped, by SIGSTOP or Ctrl-Z, so that somebody has to wake it. OSError as above."""
-    return _read_state(pid)[0] == "T"
+    found = look_at(pid)
+    return found is not None and found[0] == "T"
 
 
-def _read_state(pid: int) -> tuple[str, int]:
-    """Its letter, empty if there is no such process, and when it was started."""
+def look_at(pid: int) -> tuple[str, int] | None:
+    """State of process `pid` (one letter, as of ps: T is stopped) and its start; None, and errors, as above."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return "", 0
+        return None
     # Field 2 is the program's name in parentheses and may itself hold blanks and parentheses.
     state, *rest = status.rpartition(")")[2].split()
-    return state, int(rest[18])
+    return None if state in ("Z", "X") else (state, int(rest[18]))

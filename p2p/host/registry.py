@@ -4,6 +4,7 @@ Each peer of a swarm keeps one entry in `<home>/<swarm>/`, beside its two socket
 
     lock                    held while somebody enters or takes over, for milliseconds; see also last_run.py
     <peer_id>.json          an entry: who, which process, which addresses, which role
+    <peer_id>.page          what can be seen of it, also when it is dead; see telemetry/page.py
     <16 hex digits>         a socket
 
 An entry is written before its sockets are bound, so an entry names whatever a crash leaves behind. It counts
@@ -18,14 +19,10 @@ import logging
 import os
 import re
 import secrets
-import warnings
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
-
-import platformdirs
 
 from gossip import Member
 
@@ -38,6 +35,9 @@ from .folders import check_socket_path, locked, make_private
 from .processes import process_start, read_host
 
 logger = logging.getLogger(__name__)
+
+MOST_DEAD_PAGES: Final = 16
+"""Of peers that died while others went on (telemetry/page.py)."""
 
 SWARM_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}")
 
@@ -66,7 +66,7 @@ class Registry:
         """Make the folder, or check the one that is there.
 
         Args:
-            home: holds a folder per swarm; `default_home` says which.
+            home: holds a folder per swarm; `folders.default_home` says which.
             swarm: 1 to 64 letters, digits and `._-`.
             script: that this peer runs, as in `Entry`.
             program: as in `Entry`.
@@ -126,6 +126,7 @@ class Registry:
         with self._locked():
             living, dead = self._read_all(apart_from=peer_id)
             self._clean_up(dead, keep_members=bool(living) and all_wait(living))
+            self._sweep_pages(peer_id, is_over=not living)
             self._check_fits(living, network)
             own = Entry(
                 swarm=self.swarm,
@@ -212,8 +213,10 @@ class Registry:
         self._own = None
         try:
             with self._locked():
+                self._path(own.peer_id).unlink(missing_ok=True)  # now, so that of two that leave one is the last
                 living, dead = self.read(apart_from=own.peer_id)
                 self._clean_up(dead, keep_members=bool(living) and all_wait((own, *living)))
+                self._sweep_pages(own.peer_id, is_over=not living)
                 if own.role is Role.MEMBER and all_wait(living) and not own.remote_control_address:
                     last_run.mark_ended(self.lock)
         except RegistryError as error:
@@ -304,6 +307,14 @@ class Registry:
         for address in (entry.control_address, entry.data_address):
             Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
 
+    def _sweep_pages(self, own: str, *, is_over: bool) -> None:
+        """What can be seen of the dead goes with the last of the living, or when there are too many of them."""
+        others = (path for path in self.folder.glob("*.page") if path.stem != own)
+        pages = [path for path in others if not path.with_suffix(".json").exists()]
+        pages.sort(key=lambda path: path.stat().st_mtime_ns if path.exists() else 0)
+        for path in pages if is_over else pages[:-MOST_DEAD_PAGES]:
+            path.unlink(missing_ok=True)
+
     def _check_state_not_lost(self, dead: tuple[Entry, ...]) -> None:
         lost = [f"{entry.peer_id} (pid {entry.pid})" for entry in dead if entry.role is Role.MEMBER]
         if lost:
@@ -337,13 +348,3 @@ class Registry:
 
     def _locked(self) -> AbstractContextManager[None]:
         return locked(self.lock, timeout_s=self._lock_timeout_s)
-
-
-def default_home(environ: Mapping[str, str]) -> Path:
-    """The folder of all swarms of this user: `$SHOAL_HOME`, else the platform's runtime folder."""
-    if home := environ.get("SHOAL_HOME"):
-        return Path(home)
-    with warnings.catch_warnings():
-        # It warns that the fallback under /tmp may not be private; `make_private` does not rely on it.
-        warnings.simplefilter("ignore")
-        return platformdirs.user_runtime_path("shoal")

@@ -23,7 +23,7 @@ class LaunchConfig:
         only: `join`: found nothing; `new`: join nothing; empty: whatever there is.
         policy: `live` or `majority`; None: as for `p2p.join`.
         min_peers: the swarm's first step waits for this many; None: for `num_peers`.
-        home: the registry folder; None: `registry.default_home`.
+        home: the registry folder; None: `folders.default_home`.
         receipts: folder for the peers' receipts; None: they write none.
         join_timeout_s, step_timeout_s: as of `p2p.join`; None: its own.
         receipts_full: `warn` or `stop`; None: as for `p2p.join`.

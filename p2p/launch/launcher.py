@@ -15,13 +15,16 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ..errors import LaunchError
+from ..errors import LaunchError, RemoteProtocolError
 from ..host.files import raise_file_limit
-from ..host.registry import Registry, default_home
+from ..host.folders import default_home
+from ..host.registry import Registry
+from ..telemetry.snapshot import MOST_BYTES, Snapshot
 from .admission import check_is_new, check_runs_the_same, free_places, name_here, others_here, why_nothing_to_join
 from .children import Child
 from .config import LaunchConfig, peer_environment
@@ -29,10 +32,10 @@ from .death_notices import DeathNotices
 from .fence import Fence
 from .output import READ_BYTES, Output, Stream
 from .places import FAILED, Place
+from .postmortem import Postmortem
 from .progress import Progress
 from .report import names, run_exit_code, table, what_became_of
 from .signals import catches, signal_name, signals_to_socket
-from .standing import REPORT_BYTES, Standing
 
 SETTLED_S: Final = 1.5
 """A peer that still waits so long after a death has heard of it."""
@@ -77,6 +80,7 @@ class Launcher:
         self._output = Output(self._selector, stdout, stderr, self._end_unheard)
         numbers = free_places(self._registry, config.num_peers)
         self._places = [Place(index, str(number)) for index, number in enumerate(numbers)]
+        self._postmortem = Postmortem(self._registry.folder)
         self._progress = Progress(self._places, partial(name_here, self._registry), time.monotonic())
         self._fence = Fence(config.fence_s)
         self._streams: dict[Child, tuple[Stream, ...]] = {}
@@ -99,9 +103,12 @@ class Launcher:
                     self._start(place)
                 while self._streams or self._next_start() < math.inf:
                     self._wait(wake_up)
+                self._tell(self._progress.rest())
             finally:
                 self._kill_all()
                 self._warn(self._death_notices.close())
+        if self._postmortem.is_news and self._ended_by is None:
+            self._output.say(self._postmortem.first)
         if self._config.verbosity >= 0 and self._progress.done >= 0:
             self._output.show(table(self._places))
         endings = [place.ending for place in self._places if place.ending is not None]
@@ -142,25 +149,32 @@ class Launcher:
         """One packet, if there is one."""
         child = place.child
         try:
-            packet = b"" if child is None else child.reports.recv(REPORT_BYTES)
+            packet = b"" if child is None else child.reports.recv(MOST_BYTES)
         except BlockingIOError:
             return
         if not packet:  # nobody is left who could report
             if child is not None:
                 self._selector.unregister(child.reports)
             return
-        standing = Standing.parse(packet)
-        if standing is None:
-            return
-        self._tell(self._progress.take(place, standing, time.monotonic()))
-        if not standing.has_begun and self._ended_by is None and time.monotonic() > self._died_at + SETTLED_S:
+        self._hear(place, packet)
+        standing = place.standing
+        if (
+            standing is not None
+            and not standing.has_begun
+            and self._ended_by is None
+            and time.monotonic() > self._died_at + SETTLED_S
+        ):
             self._end_if_hopeless()
+
+    def _hear(self, place: Place, packet: bytes) -> None:
+        with suppress(RemoteProtocolError):  # it runs another version of shoal
+            self._tell(self._progress.take(place, Snapshot.parse(packet), time.monotonic()))
 
     def _end_if_hopeless(self) -> None:
         """The first step waits for more peers than can come: some have died."""
         if self._died_at == -math.inf or self._config.is_open:
             return
-        ours = {place.standing.peer_id for place in self._places if place.standing is not None}
+        ours = {place.standing.who.peer_id for place in self._places if place.standing is not None}
         if why := self._progress.why_no_start(len(others_here(self._registry, ours))):
             self._is_hopeless = True
             self._end(signal.SIGTERM, why)
@@ -214,7 +228,7 @@ class Launcher:
         deaf = []
         for place in self._living():
             assert place.child is not None
-            pid = place.child.pid if place.standing is None else place.standing.pid
+            pid = place.child.pid if place.standing is None else place.standing.who.pid
             if catches(pid, number):
                 place.child.signal(number, pid)
             else:
@@ -224,6 +238,7 @@ class Launcher:
 
     def _end(self, number: int, why: str) -> None:
         """Ask the peers to leave the swarm, as if signal `number` had come."""
+        self._tell(self._progress.rest())
         self._ended_by = number
         self._kill_at = time.monotonic() + self._config.grace_s
         living = self._living()
@@ -232,7 +247,7 @@ class Launcher:
         self._output.say(f"{why}: asking {names(living)} to leave")
         for place in living:
             assert place.child is not None
-            place.child.signal(signal.SIGTERM, None if place.standing is None else place.standing.pid)
+            place.child.signal(signal.SIGTERM, None if place.standing is None else place.standing.who.pid)
 
     def _end_unheard(self, error: OSError) -> None:
         if self._ended_by is None:
@@ -253,8 +268,10 @@ class Launcher:
         child.kill()
         self._warn(self._death_notices.announce(child.pid, child.process_start))
         self._read_last_reports(place, child)
+        seen = self._postmortem.examine(place)
         return_code = child.reap()
-        self._output.end(self._streams.pop(child))
+        streams = self._streams.pop(child)
+        self._output.end(streams)
         now = time.monotonic()
         what_next = place.end(
             return_code, now, 0 if self._ended_by is not None or killed else self._config.num_restarts
@@ -262,18 +279,22 @@ class Launcher:
         assert place.ending is not None
         self._died_at = now
         if return_code and self._ended_by is None and not killed:
+            if place.ending.exit_code:
+                self._postmortem.conclude(place, seen, streams[1].prefixer.last_line)
             others = [other for other in self._places if other is not place]
-            self._output.say(what_became_of(place, child.pid, others, what_next))
+            line = what_became_of(place, child.pid, others, what_next)
+            for each in self._progress.died(place, line, now) if self._config.verbosity >= 0 else [line]:
+                self._output.say(each)
 
     def _read_last_reports(self, place: Place, child: Child) -> None:
         while child.reports in self._selector.get_map():
             try:
-                packet = child.reports.recv(REPORT_BYTES)
+                packet = child.reports.recv(MOST_BYTES)
             except OSError:
                 packet = b""
-            if packet and (standing := Standing.parse(packet)) is not None:
-                self._tell(self._progress.take(place, standing, time.monotonic()))
-            elif not packet:
+            if packet:
+                self._hear(place, packet)
+            else:
                 self._selector.unregister(child.reports)
 
     def _tell(self, lines: list[str]) -> None:

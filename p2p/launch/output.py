@@ -15,9 +15,10 @@ PREFIX_STYLES: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 class LinePrefixer:
-    """Turns chunks of bytes into whole lines, each with a prefix, in UTF-8."""
+    """Turns chunks of bytes into whole lines, each with a prefix, in UTF-8. `last_line`: without it, and not blank."""
 
     def __init__(self, prefix: str) -> None:
+        self.last_line = ""
         self._prefix = prefix.encode()
         self._rest = b""
 
@@ -35,7 +36,9 @@ class LinePrefixer:
         return self._finish(rest) if rest else b""
 
     def _finish(self, line: bytes) -> bytes:
-        return self._prefix + line.decode(errors="replace").encode() + b"\n"
+        text = line.decode(errors="replace")
+        self.last_line = text.strip() or self.last_line
+        return self._prefix + text.encode() + b"\n"
 
 
 @dataclass(eq=False, slots=True)

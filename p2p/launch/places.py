@@ -5,9 +5,9 @@ import signal
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..telemetry.snapshot import Snapshot
 from .children import Child
 from .signals import signal_name
-from .standing import Standing
 
 BACK_OFF_S: Final = 1.0
 MOST_BACK_OFF_S: Final = 30.0
@@ -66,7 +66,7 @@ class Place:
     name: str
     child: Child | None = None
     started_s: float = 0.0
-    standing: Standing | None = None
+    standing: Snapshot | None = None
     ending: Ending | None = None
     num_restarts: int = 0
     restart_at: float = math.inf
@@ -77,7 +77,7 @@ class Place:
     @property
     def step(self) -> int:
         """The last one that is known to be committed; -1: none."""
-        return self.standing.done if self.standing is not None and self.standing.has_begun else -1
+        return self.standing.step if self.standing is not None and self.standing.has_begun else -1
 
     def begin(self, child: Child, now: float) -> None:
         """Another process takes this place."""
@@ -92,8 +92,8 @@ class Place:
         """
         has_begun = self.standing is not None and self.standing.has_begun
         if self.standing is not None:
-            self.steps += self.standing.steps
-            self.samples += self.standing.samples
+            self.steps += self.standing.counted.steps
+            self.samples += self.standing.counted.samples
         self.child, self.ending = None, Ending.of(code, has_begun=has_begun)
         if not self.ending.exit_code or not num_allowed:
             return ""

@@ -1,16 +1,34 @@
 """What a launcher says of its run while it goes on: who comes and goes, who waits, how fast it is. Peers report it."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
+from ..telemetry.snapshot import SHORT, Change, Snapshot
 from .places import Place
-from .standing import Standing
 
 RATE_S: Final = 30.0
 WAITING_S: Final = 5.0
-SHORT: Final = 8
+PATIENCE_S: Final = 1.5
+"""How long the news of a death waits for what it has cost, or that for the news of the death."""
 PEER_ID: Final = re.compile(r"\b[0-9a-f]{16}\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """That a peer of ours is out, or has died: one of the two is known, and the other is waited for.
+
+    Attributes:
+        line: is said then, or at `until`.
+        cost: what its end has cost; empty: not known yet.
+    """
+
+    line: str
+    until: float
+    cost: str
 
 
 class Progress:
@@ -23,6 +41,9 @@ class Progress:
         self._names: dict[str, str] = {}
         self._view = 0
         self._members: dict[str, int] = {}
+        self._known: dict[str, int] = {}
+        self._counted: set[str] = set()
+        self._untold: dict[str, Untold] = {}
         self._rated = now, -1
         self._rate_at = now + RATE_S
         self._waiting: dict[Place, tuple[int, float]] = {}
@@ -32,12 +53,12 @@ class Progress:
     @property
     def deadline(self) -> float:
         """When to `look`."""
-        return self._rate_at
+        return min([self._rate_at, *(untold.until for untold in self._untold.values())])
 
     def name(self, peer_id: str) -> str:
         """The same in all messages: the number of a peer of this host, or the first digits of the peer_id."""
         if peer_id not in self._names:
-            name = next((p.name for p in self._places if p.standing and p.standing.peer_id == peer_id), None)
+            name = next((p.name for p in self._places if p.standing and p.standing.who.peer_id == peer_id), None)
             name = self._name_here(peer_id) if name is None else name
             if name is None:
                 return peer_id[:SHORT]
@@ -48,73 +69,127 @@ class Progress:
         """With the names of peers instead of their ids."""
         return PEER_ID.sub(lambda found: self.name(found[0]), text)
 
-    def take(self, place: Place, standing: Standing, now: float) -> list[str]:
+    def take(self, place: Place, standing: Snapshot, now: float) -> list[str]:
         """A peer has reported: lines for whatever is new."""
         place.standing = standing
-        self.name(standing.peer_id)
-        return [*self._who_comes_and_goes(standing), *self._who_waits(place, standing, now)]
+        self.name(standing.who.peer_id)
+        lines = self._who_comes_and_goes(standing, now)
+        return [*self._who_counts(place, standing), *lines, *self._who_waits(place, standing, now)]
 
-    def _who_comes_and_goes(self, standing: Standing) -> list[str]:
+    def _who_counts(self, place: Place, standing: Snapshot) -> list[str]:
+        """The first step that counts a peer of ours, and how long it took to come to that."""
+        counted, peer_id = standing.counted, standing.who.peer_id
+        if not counted.since_ns or peer_id in self._counted:
+            return []
+        is_first, at_s = not self._counted, counted.since_ns / 1e9
+        self._counted.add(peer_id)
+        size = members(len(standing.members))
+        if counted.steps < standing.step:
+            joined_s = at_s - standing.who.joined_ns / 1e9
+            took = f"{at_s - place.started_s:.1f} s after its start, {joined_s:.1f} s after p2p.join"
+            return [f"peer {place.name} counts, {took}; {size}"]
+        if not is_first:
+            return []
+        joined_s = at_s - max(p.standing.who.joined_ns for p in self._places if p.standing) / 1e9
+        started_s = at_s - min(p.started_s for p in self._places if p.standing)
+        return [f"first step {started_s:.1f} s after the start, {joined_s:.1f} s after the last p2p.join; {size}"]
+
+    def _who_comes_and_goes(self, standing: Snapshot, now: float) -> list[str]:
         if not standing.has_begun:
             return []
-        if self.done < 0 and standing.done >= 0:
-            self._rated = self._rated[0], standing.done
-        self.done = max(self.done, standing.done)
-        if standing.view <= self._view:
-            return []
+        if self.done < 0 and standing.step >= 0:
+            self._rated = self._rated[0], standing.step
+        self.done = max(self.done, standing.step)
+        if standing.view <= self._view or standing.change.view != standing.view:
+            return []  # nothing new, or not all of its members go on yet
         before, self._members, is_first = self._members, dict(standing.members), not self._view
         self._view = standing.view
         for peer_id in self._members:
             self.name(peer_id)  # as long as its entry is there
-        return [] if is_first else self._changes(before, standing)
-
-    def _changes(self, before: dict[str, int], standing: Standing) -> list[str]:
-        """Our own peers say themselves that they have joined, and their launcher how they have failed."""
-        size = len(self._members)
-        after = f"at step {standing.done}; {size} member{'s' if size > 1 else ''}"
-        ours = {place.standing.peer_id: place for place in self._places if place.standing is not None}
-        lines = []
-        for peer_id in before.keys() - self._members.keys():
-            place = ours.get(peer_id)
-            if place is not None and place.ending is not None and place.ending.code:
-                continue
-            known = [text for text in standing.reasons if peer_id in text]
-            why = next((text for text in reversed(known) if text.startswith(peer_id)), known[-1] if known else "")
-            reason = f" ({self.rename(why)})" if why and place is None else ""
-            lines.append(f"peer {self.name(peer_id)} is out {after}{reason}")
-        for peer_id, incarnation in self._members.items():
-            if peer_id not in before and peer_id not in ours:
-                lines.append(f"peer {self.name(peer_id)} has joined {after}")
-            elif before.get(peer_id, incarnation) != incarnation:
-                lines.append(f"peer {self.name(peer_id)} is back {after}")
+        lines = [] if is_first else self._changes(before, standing, now)
+        self._known |= self._members
         return lines
+
+    def _changes(self, before: dict[str, int], standing: Snapshot, now: float) -> list[str]:
+        """Our own peers say themselves that they have joined, and their launcher how they have failed."""
+        after = f"at step {standing.step}; {members(len(self._members))}"
+        ours = {place.standing.who.peer_id: place for place in self._places if place.standing is not None}
+        cost, lines = cost_of(standing.change), []
+        for peer_id in before.keys() - self._members.keys():
+            why = self._why_out(peer_id, standing)
+            line = f"peer {self.name(peer_id)} is out {after}{why}; {cost}"
+            place = ours.get(peer_id)
+            if peer_id in self._untold:  # it has died, and how is known already
+                lines.append(f"{self._untold.pop(peer_id).line}; {cost}")
+            elif place is not None and (place.child is not None or place.ending is None):
+                self._untold[peer_id] = Untold(line, now + PATIENCE_S, cost)  # it may be dead, as will be seen soon
+            elif place is None or place.ending is None or not place.ending.code:
+                lines.append(line)
+        for peer_id, incarnation in self._members.items():
+            if self._known.get(peer_id, incarnation) != incarnation:
+                lines.append(f"peer {self.name(peer_id)} is back {after}; {waited(standing.change)}")
+            elif peer_id not in before and peer_id not in ours:
+                lines.append(f"peer {self.name(peer_id)} has joined {after}; {waited(standing.change)}")
+        return lines
+
+    def _why_out(self, peer_id: str, standing: Snapshot) -> str:
+        known = [text for _, text in standing.events if peer_id in text]
+        why = next((text for text in reversed(known) if text.startswith(peer_id)), known[-1] if known else "")
+        return f" ({self.rename(why)})" if why else ""
+
+    def died(self, place: Place, line: str, now: float) -> list[str]:
+        """A peer of ours has failed, as `line` says: told with what it has cost, as soon as a survivor knows."""
+        peer_id = "" if place.standing is None else place.standing.who.peer_id
+        if (untold := self._untold.pop(peer_id, None)) is not None:
+            return [f"{line}; {untold.cost}"]
+        if peer_id not in self._members or not any(other.child for other in self._places):
+            return [line]
+        self._untold[peer_id] = Untold(line, now + PATIENCE_S, "")
+        return []
 
     def look(self, now: float) -> list[str]:
         """Lines that are due."""
-        lines = []
+        due = [peer_id for peer_id, untold in self._untold.items() if now >= untold.until]
+        lines = [self._untold.pop(peer_id).line for peer_id in due]
         if now >= self._rate_at:
             self._rate_at = now + RATE_S
             since, done = self._rated
             if self.done >= 0:
                 rate = (self.done - done) / (now - since)
                 here = sum(place.child is not None for place in self._places)
-                lines.append(f"step {self.done}, {rate:.3g} steps/s, {len(self._members)} members, {here} of them here")
+                line = f"step {self.done}, {rate:.3g} steps/s, {len(self._members)} members, {here} of them here"
+                lines.append(line + self._logged())
                 self._rated = now, self.done
         return lines
 
-    def _who_waits(self, place: Place, standing: Standing, now: float) -> list[str]:
+    def rest(self) -> list[str]:
+        """Lines that have waited for more."""
+        lines = [untold.line for untold in self._untold.values()]
+        self._untold.clear()
+        return lines
+
+    def _logged(self) -> str:
+        """What the scripts have said by `peer.log`: the means over the peers that are here."""
+        values = defaultdict[str, list[float]](list)
+        for place in self._places:
+            if place.child is not None and place.standing is not None:
+                for name, value in place.standing.logged.items():
+                    values[name].append(value)
+        return "".join(f", {name} {fmean(each):.4g}" for name, each in values.items())
+
+    def _who_waits(self, place: Place, standing: Snapshot, now: float) -> list[str]:
         """Every few seconds the first of the peers that wait, and for whom."""
-        if not standing.waits:
+        if not standing.waiting.text:
             self._waiting.pop(place, None)
             return []
-        step, since = self._waiting.get(place, (standing.done, now))
-        self._waiting[place] = (step, since) if step == standing.done else (standing.done, now)
+        step, since = self._waiting.get(place, (standing.step, now))
+        self._waiting[place] = (step, since) if step == standing.step else (standing.step, now)
         waited_s = now - self._waiting[place][1]
         is_first = place is next(place for place in self._places if place.child and place in self._waiting)
         if not is_first or min(waited_s, now - self._waiting_told) < WAITING_S:
             return []
         self._waiting_told = now
-        return [f"peer {place.name} {self.rename(standing.waits)} (for {waited_s:.0f} s)"]
+        return [f"peer {place.name} {self.rename(standing.waiting.text)} (for {waited_s:.0f} s)"]
 
     def why_no_start(self, num_others: int) -> str:
         """That the first step cannot be, for certain, if those who may still come are all here; empty: it can.
@@ -133,3 +208,23 @@ class Progress:
             f"the first step waits for {needed} peers (--min-peers), and only {len(possible)} are left to come, since "
             f"peer {gone} has ended; start again, or say --min-peers {len(possible)}"
         )
+
+
+def members(number: int) -> str:
+    return f"{number} member{'s' if number != 1 else ''}"
+
+
+def waited(change: Change) -> str:
+    """For a new member."""
+    return f"the others waited {in_ms(change.waited_s)}"
+
+
+def cost_of(change: Change) -> str:
+    """Of an end."""
+    lost = f"{change.num_lost} steps lost" if change.num_lost else "no step lost"
+    redone = f", step {change.redone} done over" if change.redone >= 0 else ""
+    return f"resumed after {in_ms(change.waited_s)}, {lost}{redone}"
+
+
+def in_ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.{0 if seconds >= 0.01 else 1}f} ms"

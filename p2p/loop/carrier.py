@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -19,7 +19,6 @@ from gossip.progress import Finish, Progress
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
-from ..errors import error_of
 from ..host.registry import Registry
 from ..memory.shared_runner import SharedRunner
 from ..net.frames import Frames
@@ -29,7 +28,8 @@ from ..step import effects as sx
 from ..step.notices import Commit, Notice
 from ..step.open_step import OpenStep
 from ..step.runner import MessageRunner, Runner
-from .inbox import Inbox
+from ..telemetry.records import How, Kind, peer_number
+from .inbox import Inbox, error_of
 from .neighbours import Neighbours
 from .resources import Resources
 from .seat_request import SeatRequest
@@ -38,10 +38,18 @@ logger = logging.getLogger("p2p")
 
 Effect = fx.Effect | sx.StepEffect
 
+_ENDS = {
+    fx.Refused: Kind.REMOVED,
+    fx.Removed: Kind.REMOVED,
+    fx.Paused: Kind.PAUSED,
+    fx.Diverged: Kind.DIVERGED,
+}
+"""What ends this peer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a running peer is made of. `ended`: set when everything may be closed."""
+    """What a running peer is made of. `note`: of the flight recorder; `ended`: set when everything may be closed."""
 
     core: Core
     open_step: OpenStep
@@ -53,6 +61,7 @@ class Parts:
     observer: Observer
     seat: SeatRequest
     inbox: Inbox
+    note: Callable[..., None]
     ended: threading.Event
     segment_bytes: int
 
@@ -65,6 +74,7 @@ class Carrier:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self._effects: deque[Effect] = deque()
+        self._members: tuple[Member, ...] = ()
 
     def shared(self) -> SharedRunner | None:
         """What runs over the memory of others."""
@@ -101,7 +111,7 @@ class Carrier:
             case sx.Leave():
                 self.carry_out(self.parts.core.leave(self.now()))
             case sx.Note(event, detail):
-                self.parts.inbox.note(event, detail)
+                self.parts.note(Kind[event.upper()], detail)
             case _:
                 self._do_for_core(effect)
 
@@ -115,7 +125,9 @@ class Carrier:
                 self.parts.resources.page.write(record)
             case fx.Explain(reason) | fx.Resumed(reason):
                 logger.info("%s", reason)
-                self.parts.inbox.explained.append(reason)
+                self.parts.inbox.explain(reason)
+                if isinstance(effect, fx.Resumed):
+                    self.parts.note(Kind.RESUMED)
             case fx.Strangers(reason):
                 logger.warning("%s", reason)
             case fx.Discovered(claim):
@@ -127,6 +139,7 @@ class Carrier:
             case fx.Activated(view, done, maps_all):
                 self._activate(view, done, maps_all=maps_all)
             case fx.Aborted(given_up):
+                self.parts.note(Kind.GIVEN_UP, given_up.step)
                 self.carry_out(self.parts.open_step.aborted(given_up))
             case fx.Overheard(source, abort):
                 self.carry_out(self.parts.open_step.overhear(source, abort))
@@ -137,24 +150,29 @@ class Carrier:
             case fx.Drop(step, digest):
                 self.parts.observer.drop(step, digest)
             case fx.Provide(member, step):
+                self.parts.note(Kind.GIVES, step, peer=peer_number(member.peer_id))
                 has_seat = self.parts.core.view is not None and self.parts.core.view.since(member) is not None
                 self.parts.donor.ask(member, step, has_seat=has_seat)
                 self.serve_state()
             case fx.Left(reason):
                 logger.info("left: %s", reason)
+                self.parts.note(Kind.LEFT)
                 self.parts.resources.host_memory.install(None)
                 self.parts.ended.set()
             case fx.Paused(reason=reason, is_final=False):
                 logger.warning("%s", reason)
+                self.parts.inbox.explain(reason)
+                self.parts.note(Kind.PAUSED)
             case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
                 self.parts.resources.host_memory.install(None)
+                self.parts.note(_ENDS[type(effect)], self.parts.core.done)
                 self.parts.inbox.tell(error_of(effect))
             case _:
                 assert_never(effect)
 
     def _tell(self, notice: Notice) -> None:
         if isinstance(notice, Commit):  # an observer was fed with it
-            self.parts.inbox.note("followed", notice.receipt.step)
+            self.parts.note(Kind.FOLLOWED, notice.receipt.step)
         self.parts.inbox.tell(notice)
 
     # Steps.
@@ -164,7 +182,7 @@ class Carrier:
         step, digest, state_digest, chain = effect.step, effect.digest, effect.state_digest, self.parts.core.digest
         if not self.parts.core.may_finish(step, effect.view_number):
             return
-        self.parts.inbox.note("finished", step)
+        self.parts.note(Kind.FINISHED, step)
         if (runner := self.shared()) is not None:
             runner.announce(step, b"".join([digest or NO_DIGEST, state_digest or NO_DIGEST, chain or NO_DIGEST]))
         self.parts.core.submitted(step, effect.num_operations, effect.num_operations)
@@ -185,7 +203,7 @@ class Carrier:
 
     def _commit(self, effect: fx.Committed) -> None:
         commit = self.parts.open_step.committed(effect.finish, effect.view)
-        self.parts.inbox.note("committed", effect.finish.step)
+        self.parts.note(Kind.COMMITTED, effect.finish.step)
         if effect.feeds:
             self.parts.donor.feed(self.now(), effect.feeds, effect.finish, commit)
         self.parts.inbox.tell(commit)
@@ -195,7 +213,12 @@ class Carrier:
     def _install(self, view: View) -> None:
         self.parts.resources.host_memory.install(view)  # before anything is said in it
         logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
-        self.parts.inbox.note("installed", view.number)
+        self.parts.note(Kind.INSTALLED, self.parts.core.done, view.number, size=len(view.members))
+        for kind, one, other in ((Kind.IN, view.members, self._members), (Kind.OUT, self._members, view.members)):
+            for member in one:
+                if member not in other:
+                    self.parts.note(kind, view=view.number, peer=peer_number(member.peer_id))
+        self._members = view.members
         self.parts.frames.install(view)
         self.carry_out(self.parts.open_step.installed(view))
         self.parts.donor.install(view)
@@ -203,7 +226,9 @@ class Carrier:
         self.parts.neighbours.open_records(view.members)
 
     def _activate(self, view: View, done: int, *, maps_all: bool) -> None:
-        self.parts.inbox.note("active", view.number)
+        self.parts.note(Kind.ACTIVE, done, view.number)
+        if self.parts.open_step.submission is not None:
+            self.parts.note(Kind.REDO, done + 1, view.number)
         self.parts.donor.seated(view)
         self.parts.observer.seated()
         runner: Runner = MessageRunner(self.parts.segment_bytes)
@@ -225,10 +250,12 @@ class Carrier:
         self.parts.observer.forget(member)
         self.carry_out(self.parts.core.can_read(self.now(), member, is_so=False))
 
-    def declare_dead(self, member: Member, reason: str, record: m.AcceptorRecord | None = None) -> None:
+    def declare_dead(
+        self, member: Member, reason: str, record: m.AcceptorRecord | None = None, how: How = How.KERNEL
+    ) -> None:
         self.parts.seat.look_soon()
         if effects := self.parts.core.declare_dead(self.now(), member, reason, record):
-            self.parts.inbox.note("gone", member.peer_id)
+            self.parts.note(Kind.GONE, peer=peer_number(member.peer_id), how=how)
             self.carry_out(effects)
 
     def serve_state(self) -> None:
@@ -236,7 +263,9 @@ class Carrier:
         if self.parts.donor.waiting and self.parts.core.seated and (view := self.parts.core.view) is not None:
             record = StateRecord(self.parts.core.digest, view)
             for member, reason in self.parts.donor.serve(self.now(), self.parts.core.done, record):
-                self.declare_dead(member, reason)  # nobody else can send it either: go on without the joiner
+                self.declare_dead(
+                    member, reason, how=How.UNKNOWN
+                )  # nobody else can send it either: go on without the joiner
 
 
 def in_three(digests: bytes) -> tuple[bytes, bytes, bytes]:

@@ -5,11 +5,21 @@ from collections import deque
 from queue import SimpleQueue
 from typing import Final
 
-from ..errors import ShoalError
+from gossip.effects import Diverged, Paused, Refused, Removed
+
+from ..errors import JoinRefused, QuorumLost, RemovedFromView, ReplicasDiverged, ShoalError
 from ..step.notices import Notice
 from ..step.receipts import Moment
+from ..telemetry.records import Kind
 
 NUM_EXPLAINED: Final = 16
+
+_OF_VIEWS: Final = (Kind.INSTALLED, Kind.ACTIVE)
+_MOMENTS: Final = (
+    *_OF_VIEWS,
+    *(Kind.ASKED, Kind.STATE, Kind.LOADED, Kind.FOLLOWED, Kind.FINISHED, Kind.COMMITTED, Kind.GONE),
+)
+"""What receipts are accompanied by."""
 
 
 class Inbox:
@@ -19,17 +29,16 @@ class Inbox:
         notices: in the order in which they happened.
         moments: when things happened; for whoever writes receipts.
         failure: why this peer cannot go on.
-        explained: the last reasons for what happened to members, in words.
+        explained: the last reasons for what happened to members, in words, with their times (monotonic ns).
         crash: why the loop drives nothing any more: the same for whoever waits, or calls something later.
     """
 
-    def __init__(self, *, keep_moments: bool) -> None:
+    def __init__(self) -> None:
         self.notices: SimpleQueue[Notice] = SimpleQueue()
         self.moments: SimpleQueue[Moment] = SimpleQueue()
         self.failure: ShoalError | None = None
-        self.explained: deque[str] = deque(maxlen=NUM_EXPLAINED)
+        self.explained: deque[tuple[int, str]] = deque(maxlen=NUM_EXPLAINED)
         self.crash: ShoalError | None = None
-        self._keep_moments = keep_moments
 
     def tell(self, notice: Notice) -> None:
         """After an error that ends this peer there is no further one."""
@@ -57,7 +66,25 @@ class Inbox:
             self.notices.put(notice)  # there may be others who wait
         return notice
 
-    def note(self, event: str, detail: str | int) -> None:
-        """Remember when this happened."""
-        if self._keep_moments:
-            self.moments.put(Moment(time.monotonic(), event, detail))
+    def explain(self, reason: str) -> None:
+        """Why something happened to members, for people."""
+        self.explained.append((time.monotonic_ns(), reason))
+
+    def keep(self, time_ns: int, kind: Kind, step: int, view: int, peer: int) -> None:
+        """The flight recorder has this record; some are for receipts, too."""
+        if kind in _MOMENTS:
+            detail = f"{peer:016x}" if kind is Kind.GONE else view if kind in _OF_VIEWS else step
+            self.moments.put(Moment(time_ns / 1e9, kind.name.lower(), detail))
+
+
+def error_of(effect: Refused | Removed | Paused | Diverged) -> ShoalError:
+    """What the training thread raises when the core has this to say."""
+    match effect:
+        case Refused(refusal):
+            return JoinRefused(refusal)
+        case Removed(reason):
+            return RemovedFromView(reason)
+        case Paused(reason=reason):
+            return QuorumLost(reason)
+        case Diverged(step, reason):
+            return ReplicasDiverged(step, reason)

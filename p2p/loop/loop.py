@@ -21,13 +21,14 @@ from ..errors import RegistryError, RemoteProtocolError, RunEnded
 from ..host.entry import Role
 from ..host.registry import Registry
 from ..memory.shared_runner import RunState
-from ..net.frames import Delivery, Frames, Segment, Taken
+from ..net.frames import ANSWER_CODEC, Delivery, Frames, Segment, StatusAnswer, StatusQuery, Taken
 from ..net.parcels import Packer
 from ..net.transport import Polled
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
 from ..step.operation import Operation
 from ..step.waiting import explain_waiting
+from ..telemetry.records import How, Kind, peer_number
 from .carrier import Carrier, Parts
 from .inbox import Inbox
 from .neighbours import Neighbours, claim_of
@@ -46,6 +47,7 @@ class Loop:
         core: its part in the protocol.
         open_step: the step that is under way.
         inbox: what the training thread should hear.
+        note: writes into the flight recorder, `records.Half.note`; for whoever drives.
         reactor: the thread that drives this.
         seeds: the addresses that it calls.
         resources: what it has opened.
@@ -60,14 +62,16 @@ class Loop:
             former: was removed, and has stopped: this one goes on as the same peer, in another incarnation.
         """
         before: Resources | None = None if former is None else former.resources
-        self.resources: Resources = acquire(registry, config, time.time_ns(), before)
+        self.resources: Resources = acquire(registry, config, time.time_ns(), time.monotonic_ns, before)
         own, transport = self.resources.own, self.resources.transport
         me = claim_of(own)
         self.core = Core(me, rng=random.Random(own.incarnation), config=config.core, now=time.monotonic())
         self._acquaintances = [claim_of(entry) for entry in self.resources.others]
         if former is not None:
             self._acquaintances += former.core.acquaintances()
-        self.inbox = Inbox(keep_moments=config.keep_moments)
+        self.inbox = Inbox()
+        self.note = self.resources.seen.loop.note
+        self.resources.seen.loop.listener = self.inbox.keep if config.keep_moments else None
         self.reactor = Reactor(self, self.inbox.notices, transport.wake)
         self._link_check_s = config.link_check_s
         self._frames = Frames(me.member, transport)
@@ -89,6 +93,7 @@ class Loop:
                 observer=self._observer,
                 seat=self._seat,
                 inbox=self.inbox,
+                note=self.note,
                 ended=self.reactor.ended,
                 segment_bytes=config.segment_bytes,
             )
@@ -164,11 +169,12 @@ class Loop:
     def loaded(self, offer: StateOffer, contributors: tuple[str, ...], state_digest: bytes | None) -> None:
         """The state that was offered is loaded. Arguments as of `OpenStep.loaded`."""
         self.open_step.loaded(offer.step, contributors, state_digest)
-        self.inbox.note("loaded", offer.step)
+        self.note(Kind.LOADED, offer.step)
         self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
 
     def leave(self) -> None:
         """Say so; `reactor.ended` is set when the others can do without this peer."""
+        self.note(Kind.LEAVES, self.core.done)
         self._carrier.carry_out(self.core.leave(self.now()))
 
     # What the reactor drives.
@@ -258,9 +264,13 @@ class Loop:
         except RemoteProtocolError as error:
             self.resources.transport.count_invalid(error)
             return
+        if isinstance(envelope, StatusQuery):
+            answer = StatusAnswer(time.monotonic_ns(), self.resources.seen.shown)
+            self.resources.transport.answer(ANSWER_CODEC.encode(answer))
+            return
         effects = self.core.receive(self.now(), envelope)
         if effects and isinstance(envelope.body, m.Died):
-            self.inbox.note("gone", envelope.sender.peer_id)
+            self.note(Kind.GONE, peer=peer_number(envelope.sender.peer_id), how=How.LAUNCHER)
         self._carrier.carry_out(effects)
 
     def _take_data(self, frame: memoryview, payload: memoryview) -> None:
@@ -285,5 +295,5 @@ class Loop:
             self.inbox.tell(error)
             return
         if effects and self._seat.role is Role.JOINER:
-            self.inbox.note("asked", self.core.done)
+            self.note(Kind.ASKED, self.core.done)
         self._carrier.carry_out(effects)

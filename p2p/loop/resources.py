@@ -1,6 +1,7 @@
 """What a peer opens before it runs, in an order that leaves nothing behind where something cannot be opened."""
 
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -14,37 +15,44 @@ from ..memory.host_memory import HostMemory
 from ..net.frames import RECORD_CODEC
 from ..net.listener import TcpListeners
 from ..net.transport import Transport
+from ..telemetry.page import Page
+from ..telemetry.snapshot import SHORT, Identity
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """All that is open, and who is here already."""
+    """All that is open, and who is here already. `seen`: what others see of this peer, in all its incarnations."""
 
     registry: Registry
     own: Entry
     others: tuple[Entry, ...]
     host_memory: HostMemory
     page: RecordPage
+    seen: Page
     transport: Transport
 
     def release(self, *, keeps_memory: bool) -> None:
-        """Close all of it; `keeps_memory`: but the arena, for the next incarnation of this peer."""
+        """Close all of it; `keeps_memory`: not the arena and what others see, for the next incarnation of this peer."""
         self.transport.close()
         self.registry.leave()
         self.page.close()
         self.page.remove()
         self.host_memory.vacate()
         if not keeps_memory:
+            self.seen.remove()
             self.host_memory.close()
 
 
-def acquire(registry: Registry, config: LoopConfig, now_ns: int, former: Resources | None = None) -> Resources:
-    """Make the arena, listen to other hosts, enter the registry, make the acceptor record's page, listen to this host.
+def acquire(
+    registry: Registry, config: LoopConfig, now_ns: int, clock_ns: Callable[[], int], former: Resources | None = None
+) -> Resources:
+    """Make the arena, listen to other hosts, enter the registry, make both pages, listen to this host.
 
     Args:
         registry: of the swarm.
         config: settings.
         now_ns: the time of day, which becomes the incarnation.
+        clock_ns: the monotonic clock.
         former: of the same peer, which comes back: it keeps its name and its arena, where tensors of the script may be.
 
     Raises:
@@ -70,6 +78,22 @@ def acquire(registry: Registry, config: LoopConfig, now_ns: int, former: Resourc
         own = standing.own
         page = RecordPage(registry.folder, Member(own.peer_id, own.incarnation), RECORD_CODEC.encode)
         undo.callback(page.remove)
+        seen = Page(registry.folder, _identity(own, clock_ns()), clock_ns) if former is None else former.seen
+        undo.callback(seen.remove)
         transport = Transport(own.control_address, own.data_address, listeners)
         undo.pop_all()
-    return Resources(registry, own, standing.others, host_memory, page, transport)
+    return Resources(registry, own, standing.others, host_memory, page, seen, transport)
+
+
+def _identity(own: Entry, joined_ns: int) -> Identity:
+    return Identity(
+        peer_id=own.peer_id,
+        swarm=own.swarm,
+        name=str(own.place) if own.place >= 0 else own.peer_id[:SHORT],
+        pid=own.pid,
+        process_start=own.process_start,
+        host=own.host,
+        script=own.script,
+        joined_ns=joined_ns,
+        wall_ns=own.incarnation,
+    )

@@ -6,6 +6,7 @@ here. Parcels go to who is in no view yet, and are acknowledged from there: inst
 sender and its *stream*, all that it sends to one peer in a row.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
 import xxhash
@@ -21,6 +22,30 @@ from .headers import NO_DIGEST, FinishedHeader, ParcelHeader, SegmentHeader, Tak
 from .parcels import ParcelSegment
 from .transport import Transport
 from .wire import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class StatusQuery:
+    """STATUS?: where do you stand? Asked by who is no peer, and answered on the connection on which it came."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusAnswer:
+    """STATUS: as `telemetry.snapshot.Snapshot.pack` has made it, at most a second ago.
+
+    Attributes:
+        now_ns: by the monotonic clock of the sender, to which the times in the snapshot belong.
+    """
+
+    now_ns: int
+    snapshot: bytes
+
+
+CONTROL_TYPES = (Envelope, StatusQuery)
+"""What control frames carry."""
+
+ANSWER_CODEC = Codec([StatusAnswer])
+"""Of what goes to who is no peer."""
 
 RECORD_CODEC = Codec([m.AcceptorRecord])
 """Of the pages that outlive their peers."""
@@ -59,7 +84,7 @@ class Frames:
     def __init__(self, me: Member, transport: Transport) -> None:
         self._me = me
         self._transport = transport
-        self._codec = Codec([Envelope])
+        self._codec = Codec(CONTROL_TYPES)
         self._encoded: tuple[m.Body, Stamp, bytes] | None = None
         self._members: tuple[Member, ...] = ()
         self._stamp, self._view = NO_VIEW, b""
@@ -133,15 +158,15 @@ class Frames:
 
     # In.
 
-    def read_control(self, frame: bytes) -> Envelope:
-        """What a peer says.
+    def read_control(self, frame: bytes) -> Envelope | StatusQuery:
+        """What a peer says, or somebody asks.
 
         Raises:
-            RemoteProtocolError: it is no envelope.
+            RemoteProtocolError: it is neither.
         """
-        envelope = self._codec.decode(frame)
-        assert isinstance(envelope, Envelope)
-        return envelope
+        message = self._codec.decode(frame)
+        assert isinstance(message, Envelope | StatusQuery)
+        return message
 
     def read_data(self, frame: memoryview, payload: memoryview) -> Envelope | Segment | Delivery | Taken | None:
         """FINISHED, a segment of an operation or of a parcel, or that some have come; None: of another view.

@@ -1,5 +1,6 @@
 """What one peer sends on: two DEALERs to each other peer, and what ZeroMQ's monitor says of them."""
 
+import math
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Final, Protocol
@@ -171,6 +172,14 @@ class SeedCall:
         """To who is there; nothing happens if nobody is."""
         with suppress(zmq.Again):
             self._dealer.send(frame, zmq.DONTWAIT)
+
+    def wait(self, timeout_s: float) -> bytes | None:
+        """Wait until something comes of it: what the other end answers, to who is no peer; None: nothing yet."""
+        poller = zmq.Poller()
+        poller.register(self._dealer, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
+        is_answered = self._dealer in dict(poller.poll(math.ceil(timeout_s * 1000)))
+        return self._dealer.recv(zmq.DONTWAIT) if is_answered else None
 
     def close(self) -> None:
         self._dealer.disable_monitor()

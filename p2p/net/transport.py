@@ -1,8 +1,8 @@
 """All ZeroMQ sockets of one peer: who is connected to whom, and frames in and out. Knows nothing of their meaning.
 
 A peer binds two ROUTERs, control and data, which only receive; it sends to another peer on two DEALERs of its own.
-So whoever connects to us learns nothing and cannot be answered by mistake. Who sent a frame is said inside the
-frame: routing ids are ZeroMQ's business and are thrown away.
+So whoever connects to us cannot be answered by mistake; only who asks for a status is answered where it asked. Who sent
+a frame is said inside the frame: routing ids are ZeroMQ's business and are thrown away.
 
 For peers of other hosts there are two ROUTERs more, on TCP (listener.py).
 
@@ -100,6 +100,7 @@ class Transport:
         ):
             self._poller.register(source, zmq.POLLIN)
         self._paths: list[str] = []
+        self._asker: tuple[zmq.Socket[bytes], bytes] | None = None
         self._bind(self._control, control_address)
         self._bind(self._data, data_address)
 
@@ -218,8 +219,17 @@ class Transport:
     def receive_control(self) -> Iterator[bytes]:
         """Frames that are there, up to a bound; ask `poll` for more."""
         for socket in self._controls:
-            for _, frame in self._receive(socket, num_parts=(2,)):
+            for route, frame in self._receive(socket, num_parts=(2,)):
+                self._asker = socket, route.bytes
                 yield frame.bytes
+        self._asker = None
+
+    def answer(self, frame: bytes) -> None:
+        """To who has sent the control frame that `receive_control` has given last. Dropped if it is gone."""
+        if self._asker is not None:
+            socket, route = self._asker
+            with suppress(zmq.ZMQError):
+                socket.send_multipart([route, frame], zmq.DONTWAIT)
 
     def receive_data(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Headers and payloads that are there, up to a bound. A payload is libzmq's own memory, and not aligned."""

@@ -20,6 +20,7 @@ class History:
         receipt: of the last committed step, if this peer has seen it committed.
         listeners: called with each new view, after the commit that shows it.
         num_steps, num_samples: committed with this peer on the receipt, and what it has added to them.
+        count_listeners: called when the first step is committed that counts this peer.
         end_listeners: called when nothing more is committed.
         seat_listeners: called with the view and the last committed step that the script begins with.
     """
@@ -31,6 +32,7 @@ class History:
         self.receipt: Receipt | None = None
         self.listeners: list[Callable[[View], None]] = []
         self.num_steps = self.num_samples = 0
+        self.count_listeners: list[Callable[[], None]] = []
         self.end_listeners: list[Callable[[], None]] = []
         self.seat_listeners: list[Callable[[View, int], None]] = []
         self._share = share
@@ -44,7 +46,10 @@ class History:
             self._share.num_trained += operation.collective.is_counts
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
         if commit.view.since(me) is not None:
-            self.num_steps += receipt.step > 0  # step 0 is the start, and has no operation
+            if receipt.step > 0:  # step 0 is the start, and has no operation
+                self.num_steps += 1
+                for listener in self.count_listeners if self.num_steps == 1 else ():
+                    listener()
             self.num_samples += receipt.contributions[commit.view.members.index(me)].num_samples
             if self._ledger is not None:
                 self._ledger.record(receipt)

@@ -1,21 +1,22 @@
-"""Where a peer stands, once a second: for the launcher that has started it, or, while it waits, for people on stderr.
+"""Where a peer stands, once a second: in its page, for the launcher that has started it, or, while it waits, on stderr.
 
 A launcher that listens says so in SHOAL_REPORT: a descriptor of a socket and its inode, since a process that the
 script has started may have another file under that number. A report that is not taken in time is dropped.
 """
 
-import json
 import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
-
-from gossip import View
+from pathlib import Path
+from typing import Final
 
 from ..host.processes import is_stopped
 from ..step.transitions import Stage
+from ..step.waiting import awaited
+from ..telemetry.snapshot import Change, Counted, Other, Snapshot, Waiting
+from ..telemetry.timeline import last_change, pace
 from .session import Session
 
 EVERY_S: Final = 1.0
@@ -50,87 +51,135 @@ class Reporter:
             say: prints a line, if there is no launcher.
         """
         self._session = session
+        self._page = session.loop.resources.seen
         self._swarm = swarm
         self._launcher = launcher
         self._say = say
-        self._is_over = threading.Event()
+        self._is_over = False
+        self._news = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shoal-reporter", daemon=True)
+        self._lock = threading.RLock()  # the handler of a signal may leave in the middle of a report
         self._seen: tuple[int, int] = -2, 0
+        self._counted_ns = 0
+        self._change = Change()
 
     def start(self) -> None:
-        """Begin; also when the peer has a seat, at once."""
-        self._session.history.seat_listeners.append(self._seated)
-        self._session.history.end_listeners.append(self._stop)
+        """Begin; also when the peer has a seat, and when the view has changed, at once."""
+        history = self._session.history
+        history.seat_listeners.append(lambda view, done: self._report())
+        history.count_listeners.append(self._counted)
+        history.listeners.append(lambda view: self._news.set())
+        history.end_listeners.append(self._stop)
+        self._report()
         self._thread.start()
 
+    def _counted(self) -> None:
+        self._counted_ns = self._page.now()
+        self._news.set()
+
     def _stop(self) -> None:
-        self._is_over.set()
-        self._send()
+        self._is_over = True
+        self._news.set()
+        self._thread.join(EVERY_S)
+        self._report()
         if self._launcher is not None:
             self._launcher.close()
 
-    def _seated(self, view: View, done: int) -> None:
-        self._send()
-
     def _run(self) -> None:
-        while not self._is_over.wait(EVERY_S):
-            done, number = self._seen
-            now = self._session.done
-            self._seen = now, number + 1 if now == done else 0
-            with suppress(RuntimeError, OSError):  # what it reads has changed meanwhile: there is another look
-                self._send()
-                self._remind(self._seen[1])
+        while not self._is_over:
+            is_early = self._news.wait(EVERY_S)
+            self._news.clear()
+            self._report()
+            if not is_early:
+                self._remind()
 
-    def _remind(self, number: int) -> None:
-        if self._launcher is None and number and number % REMIND == 0 and (why := self._waits_for()):
-            self._say(f"{why} (for {number * EVERY_S:g} s)")
+    def _remind(self) -> None:
+        done, number = self._seen
+        now = self._session.done
+        self._seen = now, number + 1 if now == done else 0
+        number = self._seen[1]
+        if self._launcher is None and number and number % REMIND == 0:
+            with suppress(RuntimeError, OSError):
+                if why := self._waiting().text:
+                    self._say(f"{why} (for {number * EVERY_S:g} s)")
 
-    def _send(self) -> None:
-        if self._launcher is not None:
-            text = json.dumps(self._standing()).encode()
-            with suppress(OSError):  # it is gone, or stopped and has enough to read
-                self._launcher.send(text, socket.MSG_DONTWAIT)
+    def _report(self) -> None:
+        with self._lock, suppress(RuntimeError, OSError):  # what it reads has changed meanwhile: there is another look
+            self._page.show(self._snapshot())
+            if self._launcher is not None:
+                with suppress(OSError):  # it is gone, or stopped and has enough to read
+                    self._launcher.send(self._page.shown, socket.MSG_DONTWAIT)
 
-    def _standing(self) -> dict[str, Any]:
-        """As the launcher reads it, launch/standing.py."""
-        core, history = self._session.loop.core, self._session.history
-        view = core.view
-        return {
-            "pid": os.getpid(),
-            "peer_id": self._session.loop.peer_id,
-            "swarm": self._swarm,
-            "done": history.done,
-            "has_begun": history.view is not None,
-            "steps": history.num_steps,
-            "samples": history.num_samples,
-            "view": 0 if view is None else view.number,
-            "needed": 0 if view is None else view.founding_size,
-            "members": [] if view is None else [[member.peer_id, member.incarnation] for member in view.members],
-            "reasons": list(self._session.loop.inbox.explained),
-            "waits": self._waits_for(),
-        }
+    def _snapshot(self) -> Snapshot:
+        loop, history = self._session.loop, self._session.history
+        core = loop.core
+        view, now_ns = core.view, self._page.now()
+        records = self._page.latest()
+        self._change = last_change(records) or self._change
+        claims = [claim for claim in core.claims() if claim.member != core.me]
+        failure = loop.inbox.failure
+        return Snapshot(
+            who=self._page.identity,
+            time_ns=now_ns,
+            phase=core.phase.name,
+            view=0 if view is None else view.number,
+            members=() if view is None else tuple((each.peer_id, each.incarnation) for each in view.members),
+            needed=0 if view is None else view.founding_size,
+            others=tuple(
+                Other(
+                    peer_id=claim.member.peer_id,
+                    view=claim.status.view_number,
+                    step=claim.status.step,
+                    steps_per_s=claim.status.steps_per_s,
+                )
+                for claim in claims
+            ),
+            step=history.done,
+            has_begun=history.view is not None,
+            reason=core.reason,
+            events=tuple(loop.inbox.explained),
+            resident_bytes=resident_bytes(),
+            dropped=loop.dropped_frames,
+            error="" if failure is None else str(failure),
+            waiting=self._waiting(),
+            pace=pace(records, now_ns),
+            change=self._change,
+            counted=Counted(steps=history.num_steps, samples=history.num_samples, since_ns=self._counted_ns),
+            logged=self._session.logged.values,
+        )
 
-    def _waits_for(self) -> str:
-        """Whom this peer waits for, in words; empty: it does not."""
-        core = self._session.loop.core
+    def _waiting(self) -> Waiting:
+        loop = self._session.loop
+        core = loop.core
         if self._session.history.view is None:
             if core.view is None:
-                return f"waits for a seat in swarm {self._swarm}: {core.reason}"
+                return Waiting(text=f"waits for a seat in swarm {self._swarm}: {core.reason}")
             here, size = core.view.members, core.view.founding_size
-            return f"waits for {size - len(here)} of {size} peers; here are {', '.join(map(str, here))}"
-        if self._session.loop.open_step.stage in (Stage.CLOSED, Stage.FINISHED):
-            why = [self._session.loop.explain(), *self._stopped()]
-            return f"waits in step {self._session.done + 1}: {'; '.join(why)}"
-        return ""
+            text = f"waits for {size - len(here)} of {size} peers; here are {', '.join(map(str, here))}"
+            return Waiting(text=text)
+        if loop.open_step.stage not in (Stage.CLOSED, Stage.FINISHED):
+            return Waiting()
+        members = awaited(core, loop.now())
+        text = f"waits in step {self._session.done + 1}: {'; '.join([loop.explain(), *self._stopped()])}"
+        return Waiting(text=text, peers=tuple(member.peer_id for member in members if member != core.me))
 
     def _stopped(self) -> list[str]:
         """Members on this host that do nothing until somebody wakes them, and what to do, in words."""
-        view = self._session.loop.core.view
-        members = set() if view is None else {member.peer_id for member in view.members}
-        here, _ = self._session.loop.resources.registry.read(apart_from=self._session.loop.peer_id)
+        loop = self._session.loop
+        members = set() if loop.core.view is None else {member.peer_id for member in loop.core.view.members}
+        here, _ = loop.resources.registry.read(apart_from=loop.peer_id)
         return [
             f"peer {entry.peer_id} is stopped (SIGSTOP or Ctrl-Z): `kill -CONT {entry.pid}` wakes it, and after "
             f"`kill -KILL {entry.pid}`, which `shoal run --fence S` does by itself, the others go on without it"
             for entry in here
             if entry.peer_id in members and is_stopped(entry.pid)
         ]
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM; 0: unknown."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:  # there are no descriptors left
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

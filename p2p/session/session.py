@@ -20,6 +20,8 @@ from ..net.parcels import Replica
 from ..step.notices import Commit, Notice, StateOffer, Uncommitted, Withdrawn
 from ..step.operation import Operation
 from ..step.receipts import Receipt
+from ..telemetry.logged import Logged
+from ..telemetry.records import Kind
 from .attempt import EARLY, Attempt
 from .callers import BACKWARD_CALL, Callers
 from .membership import Membership, StateDigest
@@ -38,6 +40,7 @@ class Session:
         history: what is committed.
         share: of the samples.
         callers: which thread may call what now.
+        logged: what the script says of itself.
     """
 
     def __init__(self, config: PeerConfig) -> None:
@@ -46,8 +49,10 @@ class Session:
         self.history = self.membership.history
         self.share = self.membership.share
         self._step_timeout_s = config.step_timeout_s
+        self._note = self.loop.resources.seen.training.note  # in all incarnations
         self._attempt = Attempt()
         self.callers = Callers(self._attempt)
+        self.logged = Logged()
         self._skipped = ""
 
     @property
@@ -108,6 +113,7 @@ class Session:
             self.membership.check_usable()
             self._attempt.begin(what)
             self.callers.open_step()
+            self._note(Kind.BEGUN, self.history.done + 1)
             if self._skipped:
                 self.membership.post(partial(self.membership.loop.void, self.history.done + 1, self._skipped))
                 self._skipped = ""
@@ -130,6 +136,7 @@ class Session:
         """
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
+            self._note(Kind.SUBMITTED, self.history.done + 1)
             self.membership.post(self._closing(b"" if state_digest is None else state_digest()))
             self._await(Commit, self.membership.next_notice, state_digest)
 
@@ -164,6 +171,7 @@ class Session:
         """End a step with this operation, run by the calling thread: the only one in it, or behind those run early."""
         self.membership.take_seat()
         self.open_step("an operation waits for the others")
+        self._note(Kind.SUBMITTED, self.history.done + 1)
         self._await(Commit, self._driven(operation, self._closing(b"")))
 
     def may_run_early(self, operation: Operation) -> bool:
@@ -248,6 +256,9 @@ class Session:
             if isinstance(error, Empty):
                 raise StepTimeout(why) from None
             raise
+        if awaited is Commit:
+            history = self.history
+            self._note(Kind.RECEIVED, history.done, size=history.num_steps, value=history.num_samples)
         if offer is not None:
             self.membership.loop.inbox.notices.put(offer)  # for the commit that comes next
         return arrival

@@ -1,6 +1,8 @@
 """Who waits for whom, in words: what a member can tell of a step that does not commit."""
 
-from gossip import Core
+import math
+
+from gossip import Core, Member
 
 from .open_step import OpenStep
 
@@ -14,15 +16,19 @@ def explain_waiting(core: Core, open_step: OpenStep, now: float) -> str:
     view = core.view
     if view is None:
         return core.reason
-    standings = [(member, *core.standing(now, member)) for member in view.members]
-    counts = [count for _, count, _ in standings if count is not None]
-    is_finished_by_some = len(counts) < len(standings)
     parts = [open_step.explain_missing(view.members)]
-    for member, count, silence_s in standings:
-        if count is not None and (is_finished_by_some or count < max(counts)):
-            heard = "this one" if member == core.me else f"last heard {silence_s:.1f} s ago"
-            parts.append(f"peer {member} ({heard}) has submitted {count} operations of step {core.done + 1}")
+    for member, (count, silence_s) in awaited(core, now).items():
+        heard = "this one" if member == core.me else f"last heard {silence_s:.1f} s ago"
+        parts.append(f"peer {member} ({heard}) has submitted {count} operations of step {core.done + 1}")
     return "; ".join(part for part in parts if part) or core.reason
+
+
+def awaited(core: Core, now: float) -> dict[Member, tuple[int, float]]:
+    """The members that the open step waits for: operations that each has submitted, and its silence in s."""
+    standings = {} if core.view is None else {member: core.standing(now, member) for member in core.view.members}
+    counts = [count for count, _ in standings.values() if count is not None]
+    limit = math.inf if len(counts) < len(standings) else max(counts, default=0)  # some have finished it
+    return {member: (count, s) for member, (count, s) in standings.items() if count is not None and count < limit}
 
 
 def explain_no_seat(core: Core, waited_s: float, advice: str) -> str:

@@ -75,7 +75,10 @@ def test_a_host_goes_on_when_all_peers_of_the_other_are_killed(
     assert runs[dying].end() == 1, runs[dying].report()
     stop.touch()
     assert survivor.end() == 0, survivor.report()
-    expected = r"\[.*|peer \d \(pid \d+\) was killed by .*|peer [0-9a-f]{8} is out at step .*; \d members? \(.*\)| .*"
+    expected = (
+        r"\[.*|peer \d \(pid \d+\) was killed by .*|peer \d failed first, in step .*|first step .*| .*|"
+        r"peer [0-9a-f]{8} is out at step .*; \d members? \(.*\); resumed after [\d.]+ ms, no step lost.*"
+    )
     lines = [line.removeprefix("shoal: ") for run in runs for line in run.stderr]
     assert [line for line in lines if not re.fullmatch(expected, line)] == []
 

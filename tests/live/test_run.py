@@ -86,6 +86,7 @@ def test_one_of_three_dies_and_the_others_complete(
     assert code == expected, stderr
     pattern = (
         rf"shoal: peer 1 \(pid \d+\) {said} at step \d+; (2|1|none) left(, [12] completed)?"  # the others are quick
+        r"(; resumed after [\d.]+ ms, no step lost(, step \d+ done over)?)?"
     )
     assert any(re.fullmatch(pattern, line) for line in stderr), stderr
     assert [row for row in rows(stderr) if "completed" in row] == ["0 completed 40 160", "2 completed 40 160"]
@@ -140,11 +141,42 @@ def test_a_later_launch_has_other_names_and_the_first_one_says_who_has_joined(sh
     line_like(run, r"\[[01]\] shoal: (founded|joined) swarm .*")
     late = shoal("-n", "1", path)
     line_like(late, r"\[2\] shoal: joined swarm .* at step \d+, 3 members")
-    line_like(run, r"shoal: peer 2 has joined at step \d+; 3 members")
+    line_like(run, r"shoal: peer 2 has joined at step \d+; 3 members; the others waited [\d.]+ ms")
     late.send_signal(signal.SIGTERM)
     code, _, stderr = outcome(late)
     assert code == 0 and rows(stderr)[0].startswith("2 left, asked to by SIGTERM"), stderr
     line_like(run, r"shoal: peer 2 is out at step \d+; 2 members \(2 has left.*\)|shoal: peer 2 is out .*")
+
+
+def test_what_a_run_has_cost_and_why_it_failed_is_said(shoal: Shoal, script: Script) -> None:
+    """The run goes on until a third peer has come in the place of the one that is killed."""
+    happening = "if is_first and peer.last_step == 20: mark.touch(); os.kill(os.getpid(), signal.SIGKILL)"
+    before = "from pathlib import Path; mark = Path('mark'); is_first = place == '1' and not mark.exists()"
+    source = training(happening, before, size=3).replace(
+        "with peer.step", "peer.log(loss=1.5)\n            with peer.step"
+    )
+    code, _, stderr = outcome(shoal("-n", "3", "--restarts", "1", script(source)))
+    text, took = "\n".join(stderr), r"\d+\.\d s"
+    assert code == 0, text
+    assert re.search(
+        rf"^shoal: first step {took} after the start, {took} after the last p2p\.join; 3 members$", text, re.M
+    )
+    cost = r"resumed after [\d.]+ ms, no step lost(, step \d+ done over)?"
+    assert re.search(
+        rf"^shoal: peer 1 \(pid \d+\) was killed by SIGKILL at step 20; 2 left; .*; {cost}$", text, re.M
+    ), text
+    assert re.search(
+        rf"^shoal: peer 1 counts, {took} after its start, {took} after p2p\.join; 3 members$", text, re.M
+    ), text
+    why = "shoal: peer 1 failed first, in step 21: it was killed by SIGKILL while computing step 21"
+    assert why in stderr, text
+
+
+def test_an_exception_is_why_a_run_has_failed(shoal: Shoal, script: Script) -> None:
+    happening = "if place == '1' and peer.last_step == 20: raise ValueError('a bad sample')"
+    _, _, stderr = outcome(shoal("-n", "2", script(training(happening))))
+    why = "shoal: peer 1 failed first, in step 21: it ended with exit code 1 (ValueError: a bad sample)"
+    assert why in stderr
 
 
 def test_sigterm_lets_all_leave_and_ends_with_0(shoal: Shoal, script: Script) -> None:

@@ -88,7 +88,8 @@ def test_who_only_joins_ends_with_0_when_the_run_is_over(shoal: Shoal, script: S
 def test_who_only_joins_founds_nothing_and_fails_when_nobody_comes(shoal: Shoal, script: Script) -> None:
     code, stdout, stderr = outcome(shoal("--join", "--join-timeout", "1", "-n", "2", script(STAY)))
     assert (code, stdout) == (1, [])
-    assert sum(bool(re.search(r"no seat after 1 s: .*; no run of 'script-\w+' to join", line)) for line in stderr) == 2
+    why = r"\[[01]\] shoal: no seat after 1 s: .*; no run of 'script-\w+' to join"
+    assert sum(bool(re.match(why, line)) for line in stderr) == 2
 
 
 def test_who_only_founds_starts_nothing_where_a_run_is_under_way(shoal: Shoal, script: Script) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from p2p.errors import RegistryError
 from p2p.host.entry import Entry, Role, parse_entry
-from p2p.host.folders import acquire, make_private
+from p2p.host.folders import acquire, default_home, make_private
 from p2p.host.processes import process_start
-from p2p.host.registry import Registry, default_home
+from p2p.host.registry import MOST_DEAD_PAGES, Registry
 from p2p.version import VERSION
 from tests.p2p.host.entries import enter_and_die, registry, socket_paths
 
@@ -138,6 +138,31 @@ def test_leaving_removes_the_entry_and_the_sockets_and_what_the_dead_left(home: 
     one.leave()
     one.leave()
     assert [path.name for path in one.folder.iterdir()] == ["lock"]
+
+
+def test_what_can_be_seen_of_the_dead_goes_with_the_last_who_leaves(home: Path) -> None:
+    one, other = registry(home), registry(home)
+    one.enter(A, 1)
+    pages = [one.folder / f"{number:016x}.page" for number in range(MOST_DEAD_PAGES + 3)]
+    for number, page in enumerate(pages):
+        page.touch()
+        os.utime(page, (number, number))
+    own = one.folder / f"{A}.page"
+    own.touch()
+    other.enter(B, 2)
+    assert sorted(one.folder.glob("*.page")) == [*pages[3:], own]
+    other.leave()
+    assert pages[-1].exists()
+    one.leave()  # and then removes its own
+    assert list(one.folder.glob("*.page")) == [own]
+
+
+def test_what_could_be_seen_of_a_run_that_was_killed_goes_with_the_next_one(home: Path) -> None:
+    enter_and_die(home, A, 1, role=Role.MEMBER)
+    page = registry(home).folder / f"{A}.page"
+    page.touch()
+    registry(home).enter(B, 2)
+    assert not page.exists()
 
 
 def test_a_peer_that_cannot_get_the_lock_still_removes_its_own(home: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -382,7 +407,7 @@ def test_a_lock_that_stays_held_is_an_error_that_names_it(home: Path) -> None:
 ENTER = """
 import sys
 from pathlib import Path
-from p2p.host.registry import Registry
+from p2p.host.registry import MOST_DEAD_PAGES, Registry
 
 registry = Registry(Path(sys.argv[1]), "pond")
 print("ready", flush=True)

@@ -14,7 +14,7 @@ def die(place: Place, *, step: int | None, lived_s: float, allowed: int = 9, cod
         place.num_restarts += 1
     place.started_s, place.restart_at, place.standing = start, math.inf, None
     if step is not None:
-        place.standing = dataclasses.replace(standing(), done=step, has_begun=True)
+        place.standing = dataclasses.replace(standing(), step=step, has_begun=True)
     return place.end(code, start + lived_s, allowed)
 
 

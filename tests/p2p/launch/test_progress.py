@@ -1,11 +1,12 @@
 """What a launcher says of its run, from what its peers report."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
+
+import pytest
 
 from p2p.launch.places import Place
 from p2p.launch.progress import Progress
-from p2p.launch.standing import Standing
+from p2p.telemetry.snapshot import Change, Counted, Waiting
 from tests.p2p.launch.standings import standing
 
 A, B, C, D = ("a" * 16, "b" * 16, "c" * 16, "d" * 16)
@@ -24,46 +25,118 @@ class Run:
     def report(self, index: int, now: float = 100.0, **changes: object) -> list[str]:
         return self.progress.take(self.places[index], replace(standing((A, B)[index]), **changes), now)  # type: ignore[arg-type]
 
-    def members(self, view: int, *members: tuple[str, int], done: int = 5, reasons: tuple[str, ...] = ()) -> list[str]:
-        return self.report(0, has_begun=True, done=done, view=view, members=members, reasons=reasons)
-
-
-def test_a_report_is_read_as_it_was_written_and_another_version_is_none() -> None:
-    one = standing()
-    assert Standing.parse(json.dumps(asdict(one)).encode()) == one
-    assert Standing.parse(b'{"pid": 1}') is None
+    def members(
+        self, view: int, *members: tuple[str, int], step: int = 5, reasons: tuple[str, ...] = (), redone: int = -1
+    ) -> list[str]:
+        """All of them go on in this view."""
+        events = tuple(enumerate(reasons))
+        change = Change(view=view, waited_s=0.014, redone=redone)
+        return self.report(0, has_begun=True, step=step, view=view, members=members, events=events, change=change)
 
 
 def test_who_comes_goes_and_returns_is_one_line_each_with_its_name_and_the_reason() -> None:
     run = Run()
     run.report(1)
     assert run.members(2, (A, 1), (B, 1)) == []
-    assert run.members(3, (A, 1), (B, 1), (C, 1)) == ["peer 7 has joined at step 5; 3 members"]
+    assert run.members(3, (A, 1), (B, 1), (C, 1)) == ["peer 7 has joined at step 5; 3 members; the others waited 14 ms"]
     assert run.members(3, (A, 1), (B, 1), (C, 1)) == []
-    assert run.members(4, (A, 1), (B, 1), (C, 2), (D, 1), done=6) == [
-        "peer 7 is back at step 6; 4 members",
-        "peer dddddddd has joined at step 6; 4 members",
+    assert run.members(4, (A, 1), (B, 1), (C, 2), (D, 1), step=6) == [
+        "peer 7 is back at step 6; 4 members; the others waited 14 ms",
+        "peer dddddddd has joined at step 6; 4 members; the others waited 14 ms",
     ]
     why = (f"{D} may be dead: nothing", f"{D} is dead: its process has ended", f"1 of 2: without {D}")
     assert run.members(5, (A, 1), (B, 1), (C, 2), reasons=why) == [
-        "peer dddddddd is out at step 5; 3 members (dddddddd is dead: its process has ended)"
+        "peer dddddddd is out at step 5; 3 members (dddddddd is dead: its process has ended); "
+        "resumed after 14 ms, no step lost"
     ]
+
+
+def test_one_of_ours_that_was_out_for_a_while_is_back() -> None:
+    run = Run()
+    run.report(1)
+    run.members(2, (A, 1), (B, 1))
+    assert run.members(3, (A, 1)) == []
+    assert len(run.progress.look(110.0)) == 1
+    assert run.members(4, (A, 1), (B, 2), step=9) == ["peer 1 is back at step 9; 2 members; the others waited 14 ms"]
 
 
 def test_a_name_outlives_the_entry_of_its_peer() -> None:
     run = Run()
     assert run.members(2, (A, 1), (C, 1)) == []
     run.here.clear()
-    assert run.members(3, (A, 1)) == ["peer 7 is out at step 5; 1 member"]
+    assert run.members(3, (A, 1)) == ["peer 7 is out at step 5; 1 member; resumed after 14 ms, no step lost"]
 
 
-def test_what_our_own_peers_and_their_launcher_say_is_not_said_again() -> None:
+def test_what_our_own_peers_say_of_their_coming_is_not_said_again() -> None:
     run = Run()
     run.report(1)
     assert run.members(2, (A, 1)) == []
     assert run.members(3, (A, 1), (B, 1)) == []
+
+
+@pytest.mark.parametrize("is_cost_first", [False, True])
+def test_a_death_is_one_line_with_what_it_has_cost_whichever_is_known_first(is_cost_first: bool) -> None:
+    run = Run()
+    run.report(1)
+    run.members(2, (A, 1), (B, 1))
+    told = run.members(3, (A, 1), redone=6) if is_cost_first else []
     run.places[1].end(-9, 101.0, 0)
-    assert run.members(4, (A, 1)) == []
+    told += run.progress.died(run.places[1], "peer 1 was killed", 101.0)
+    told += [] if is_cost_first else run.members(3, (A, 1), redone=6)
+    assert told == ["peer 1 was killed; resumed after 14 ms, no step lost, step 6 done over"]
+    assert run.progress.rest() == []
+
+
+def test_a_death_is_not_kept_back_for_long_and_not_where_nobody_is_left_to_say_what_it_cost() -> None:
+    run = Run()
+    run.report(1)
+    run.members(2, (A, 1), (B, 1))
+    run.places[1].end(-9, 101.0, 0)
+    assert run.progress.died(run.places[1], "peer 1 was killed", 101.0) == []
+    assert (run.progress.deadline, run.progress.look(102.4)) == (102.5, [])
+    assert run.progress.look(102.5) == ["peer 1 was killed"]
+    run.places[0].end(-9, 103.0, 0)
+    assert run.progress.died(run.places[0], "peer 0 was killed", 103.0) == ["peer 0 was killed"]
+
+
+def test_who_is_out_and_lives_is_said_to_be_out() -> None:
+    run = Run()
+    run.report(1)
+    run.members(2, (A, 1), (B, 1))
+    assert run.members(3, (A, 1), reasons=(f"{B} is lost: nobody heard it",)) == []
+    assert run.progress.look(101.5) == [
+        "peer 1 is out at step 5; 1 member (1 is lost: nobody heard it); resumed after 14 ms, no step lost"
+    ]
+
+
+def test_a_view_that_not_all_have_come_to_yet_is_not_told() -> None:
+    run = Run()
+    run.members(2, (A, 1), (B, 1))
+    assert run.report(0, has_begun=True, step=5, view=3, members=((A, 1),), change=Change(view=2)) == []
+
+
+def test_the_first_step_is_said_once_with_how_long_it_took() -> None:
+    run = Run()
+    run.places[0].started_s, run.places[1].started_s = 0.5, 0.75
+    counted = Counted(steps=1, samples=4, since_ns=2_500_000_000)
+    said = run.report(0, has_begun=True, step=1, counted=counted, members=((A, 1), (B, 1)))
+    assert said == ["first step 2.0 s after the start, 1.5 s after the last p2p.join; 2 members"]
+    assert run.report(1, has_begun=True, step=1, counted=counted) == []
+
+
+def test_the_first_step_that_counts_a_joiner_is_said_with_how_long_it_took() -> None:
+    run = Run()
+    run.places[1].started_s = 0.75
+    counted = Counted(steps=1, samples=4, since_ns=3_000_000_000)
+    said = run.report(1, has_begun=True, step=90, counted=counted, members=((A, 1), (B, 1), (C, 1)))
+    assert said == ["peer 1 counts, 2.2 s after its start, 2.0 s after p2p.join; 3 members"]
+
+
+def test_what_scripts_have_logged_is_in_the_line_of_the_rate_as_a_mean() -> None:
+    run = Run()
+    run.report(0, has_begun=True, step=60, logged={"loss": 2.0, "lr": 0.1})
+    run.report(1, has_begun=True, step=60, logged={"loss": 3.0})
+    assert run.progress.look(130.0) == ["step 60, 0 steps/s, 0 members, 2 of them here, loss 2.5, lr 0.1"]
 
 
 def test_one_of_ours_that_is_done_with_it_has_left() -> None:
@@ -71,17 +144,17 @@ def test_one_of_ours_that_is_done_with_it_has_left() -> None:
     run.report(1)
     run.members(2, (A, 1), (B, 1))
     run.places[1].end(0, 101.0, 0)
-    assert run.members(3, (A, 1)) == ["peer 1 is out at step 5; 1 member"]
+    assert run.members(3, (A, 1)) == ["peer 1 is out at step 5; 1 member; resumed after 14 ms, no step lost"]
 
 
 def test_the_rate_is_that_of_the_last_30_seconds() -> None:
     run = Run()
     assert run.progress.look(130.0) == []
-    run.members(2, (A, 1), (B, 1), done=0)
-    run.members(2, (A, 1), (B, 1), done=300)
+    run.members(2, (A, 1), (B, 1), step=0)
+    run.members(2, (A, 1), (B, 1), step=300)
     assert run.progress.look(159.0) == []
     assert run.progress.look(160.0) == ["step 300, 5 steps/s, 2 members, 2 of them here"]
-    run.members(2, (A, 1), (B, 1), done=330)
+    run.members(2, (A, 1), (B, 1), step=330)
     assert run.progress.look(190.0) == ["step 330, 1 steps/s, 2 members, 2 of them here"]
 
 
@@ -90,7 +163,7 @@ def test_who_waits_is_named_every_5_seconds_by_one_of_them() -> None:
     said: list[tuple[float, list[str]]] = []
     for second in range(100, 112):
         for index in (0, 1):
-            lines = run.report(index, float(second), waits=f"waits for 1 of 3 peers; here are {A}, {C}")
+            lines = run.report(index, float(second), waiting=Waiting(text=f"waits for 1 of 3 peers; here are {A}, {C}"))
             said += [(float(second), lines)] if lines else []
     text = "peer 0 waits for 1 of 3 peers; here are 0, 7"
     assert said == [(105.0, [f"{text} (for 5 s)"]), (110.0, [f"{text} (for 10 s)"])]
@@ -99,7 +172,7 @@ def test_who_waits_is_named_every_5_seconds_by_one_of_them() -> None:
 def test_who_goes_on_has_not_waited() -> None:
     run = Run()
     for second in range(100, 120):
-        assert run.report(0, float(second), done=second // 3, waits="waits") == []
+        assert run.report(0, float(second), step=second // 3, waiting=Waiting(text="waits")) == []
 
 
 def test_it_is_certain_that_there_is_no_start_when_too_few_are_left_to_come() -> None:
@@ -121,5 +194,5 @@ def test_it_is_certain_that_there_is_no_start_when_too_few_are_left_to_come() ->
     )
     run.report(0, needed=4)
     assert run.progress.why_no_start(0) == ""  # more than were started here are expected
-    run.report(0, has_begun=True, done=0)
+    run.report(0, has_begun=True, step=0)
     assert run.progress.why_no_start(0) == ""  # it has begun

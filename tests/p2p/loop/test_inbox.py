@@ -1,6 +1,8 @@
 from p2p.errors import OperationMismatch, QuorumLost, RemovedFromView
 from p2p.loop.inbox import Inbox
 from p2p.step.notices import Admitted, Notice, Withdrawn
+from p2p.step.receipts import Moment
+from p2p.telemetry.records import HALF_BYTES, Half, Kind
 from tests.gossip.members import A, view_of
 
 VIEW = view_of(2, A)
@@ -14,7 +16,7 @@ def heard(inbox: Inbox) -> list[Notice]:
 
 
 def test_notices_come_in_the_order_in_which_they_were_told() -> None:
-    inbox = Inbox(keep_moments=False)
+    inbox = Inbox()
     notices: list[Notice] = [Admitted(VIEW, 3), Withdrawn(4), OperationMismatch("shapes differ")]
     for notice in notices:
         inbox.tell(notice)
@@ -22,14 +24,14 @@ def test_notices_come_in_the_order_in_which_they_were_told() -> None:
 
 
 def test_of_what_ends_a_peer_only_the_first_is_told() -> None:
-    inbox, first = Inbox(keep_moments=False), RemovedFromView("the others go on")
+    inbox, first = Inbox(), RemovedFromView("the others go on")
     for notice in (first, QuorumLost("nobody is left"), Withdrawn(4)):
         inbox.tell(notice)
     assert heard(inbox) == [first, Withdrawn(4)] and inbox.failure is first
 
 
 def test_a_crash_is_told_as_often_as_somebody_waits_also_behind_what_ended_the_peer() -> None:
-    inbox, first, error = Inbox(keep_moments=False), RemovedFromView("the others go on"), ValueError("of the loop")
+    inbox, first, error = Inbox(), RemovedFromView("the others go on"), ValueError("of the loop")
     inbox.tell(first)
     inbox.tell_crash(error)
     assert inbox.next(0.0) is first is inbox.failure
@@ -38,9 +40,12 @@ def test_a_crash_is_told_as_often_as_somebody_waits_also_behind_what_ended_the_p
 
 
 def test_moments_are_kept_for_whoever_writes_them_down() -> None:
-    for is_kept in (False, True):
-        inbox = Inbox(keep_moments=is_kept)
-        inbox.note("committed", 7)
-        assert inbox.moments.empty() is not is_kept
-    moment = inbox.moments.get_nowait()
-    assert (moment.event, moment.detail) == ("committed", 7)
+    inbox = Inbox()
+    half = Half(memoryview(bytearray(HALF_BYTES)), lambda: 3 * 10**9, inbox.keep)
+    half.note(Kind.SUBMITTED, 7)
+    half.note(Kind.COMMITTED, 7)
+    half.note(Kind.ACTIVE, 7, view=2)
+    half.note(Kind.GONE, peer=0xAB)
+    moments = [inbox.moments.get_nowait() for _ in range(3)]
+    assert moments == [Moment(3.0, "committed", 7), Moment(3.0, "active", 2), Moment(3.0, "gone", "00000000000000ab")]
+    assert inbox.moments.empty()

@@ -364,3 +364,24 @@ def test_last_words_are_delivered(open_transport: Open, folder: Path) -> None:
         a.send_control("b", b"bye %d" % i)
         a.close()
         assert receive(b, num_control=1)[0] == [b"bye %d" % i]
+
+
+def test_who_asks_on_a_connection_of_its_own_is_answered_there(open_transport: Open, folder: Path) -> None:
+    one, other = open_transport("a"), open_transport("b")
+    other.connect("a", *addresses(folder, "a"))
+    other.send_control("a", b"no question")
+    context = zmq.Context()
+    with context.socket(zmq.DEALER) as asker:
+        asker.connect(addresses(folder, "a")[0])
+        asker.send(b"question")
+        heard: list[bytes] = []
+        while len(heard) < 2:
+            assert one.poll(WAIT_S).control, "nothing came in time"
+            for frame in one.receive_control():
+                heard.append(frame)
+                if frame == b"question":
+                    one.answer(b"answer")
+            one.answer(b"to nobody")
+        assert asker.poll(int(1000 * WAIT_S)) and asker.recv() == b"answer"
+        assert not asker.poll(0)
+    context.term()

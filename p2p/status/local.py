@@ -1,0 +1,78 @@
+"""The swarms of this host, by the pages of their peers: also of those that hang, are stopped, or are dead."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from ..errors import LaunchError, RemoteProtocolError
+from ..host.processes import look_at, read_host
+from ..telemetry.page import SUFFIX, Seen, read_page
+from ..telemetry.snapshot import Identity
+
+LATE_S: Final = 3.0
+"""A snapshot is made every second; who has made none for so long hangs, with the interpreter held."""
+
+
+class Condition(StrEnum):
+    """Of a process."""
+
+    RUNNING = "running"
+    HANGS = "hangs"
+    STOPPED = "stopped"
+    DEAD = "dead"
+    ELSEWHERE = "elsewhere"
+    """On another host, or in another pid namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A peer, as it was found.
+
+    Attributes:
+        age_s: of its snapshot, or of its page, if there is none.
+        now_ns: when it was looked at, by the clock of its records.
+    """
+
+    seen: Seen
+    condition: Condition
+    age_s: float
+    now_ns: int
+
+
+def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[Looked]]:
+    """All peers of this user by swarm, or those of one swarm; in each by their numbers.
+
+    Raises:
+        LaunchError: nobody is there.
+    """
+    found: dict[str, list[Looked]] = {}
+    host = read_host()
+    for path in sorted(home.glob(f"{swarm or '*'}/*{SUFFIX}")):
+        try:
+            seen = read_page(path)
+        except (OSError, RemoteProtocolError):
+            continue  # it is gone meanwhile, is being made, or none of ours
+        now_ns = clock_ns()
+        since_ns = seen.identity.joined_ns if seen.snapshot is None else seen.snapshot.time_ns
+        age_s = max(0, now_ns - since_ns) / 1e9
+        looked = Looked(seen, _condition(seen.identity, host, age_s), age_s, now_ns)
+        found.setdefault(seen.identity.swarm, []).append(looked)
+    if not found:
+        what = f"no peer of swarm {swarm}" if swarm else "no peer of any swarm"
+        raise LaunchError(f"there is {what} on this host, in {home}; of other hosts: --seeds HOST:PORT --key FILE")
+    for peers in found.values():
+        peers.sort(key=lambda looked: (len(looked.seen.identity.name), looked.seen.identity.name))
+    return found
+
+
+def _condition(who: Identity, host: str, age_s: float) -> Condition:
+    if who.host != host:
+        return Condition.ELSEWHERE
+    process = look_at(who.pid)
+    if process is None or process[1] != who.process_start:
+        return Condition.DEAD
+    if process[0] in ("T", "t"):
+        return Condition.STOPPED
+    return Condition.HANGS if age_s > LATE_S else Condition.RUNNING

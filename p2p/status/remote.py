@@ -1,0 +1,27 @@
+"""How a swarm stands that has no peer here: one of its peers is asked, by address and key."""
+
+from collections.abc import Callable
+
+from ..errors import NetworkError
+from ..net.asking import ask_status
+from ..net.tcp import TcpOptions
+from ..telemetry.page import Seen
+from ..telemetry.snapshot import Snapshot
+from .local import Condition, Looked
+
+
+def ask(options: TcpOptions, swarm: str, clock: Callable[[], float]) -> dict[str, list[Looked]]:
+    """What a peer at one of the seeds says of itself and of all others. `clock`: monotonic seconds.
+
+    Raises:
+        NetworkError, SecurityError: there is no such address, or no key, or nobody answers.
+        RemoteProtocolError: a peer of another version answers.
+    """
+    if not swarm:
+        raise NetworkError("say which swarm: the peers at --seeds tell its name from others before they answer")
+    config = options.check(swarm)
+    assert config is not None, "there are seeds"
+    answer = ask_status(config, clock)
+    snapshot = Snapshot.parse(answer.snapshot)
+    age_s = max(0, answer.now_ns - snapshot.time_ns) / 1e9
+    return {swarm: [Looked(Seen(snapshot.who, snapshot, ()), Condition.ELSEWHERE, age_s, answer.now_ns)]}

@@ -1,0 +1,207 @@
+"""What was found of swarms, for programs and for people."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from ..telemetry.page import Seen
+from ..telemetry.records import How, Kind, Record
+from ..telemetry.snapshot import SHORT, Snapshot
+from ..telemetry.timeline import doing
+from .local import Condition, Looked
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+NUM_RECORDS: Final = 32
+"""Of each peer, for programs."""
+NUM_EVENTS: Final = 5
+
+_DONE: Final = (Kind.COMMITTED, Kind.FOLLOWED, Kind.LOADED)
+_PEER_ID: Final = re.compile(r"\b[0-9a-f]{16}\b")
+
+
+def for_programs(found: Mapping[str, Sequence[Looked]]) -> dict[str, Any]:
+    """Everything, as it becomes JSON: what is no finite number is a string (`nan`, `inf`)."""
+    return {"version": 1, "swarms": {swarm: _swarm(peers) for swarm, peers in found.items()}}
+
+
+def _swarm(peers: Sequence[Looked]) -> dict[str, Any]:
+    latest = latest_snapshot(peers)
+    return {
+        "view": 0 if latest is None else latest.view,
+        "members": [] if latest is None else [peer_id for peer_id, _ in latest.members],
+        "step": max((last_step(looked.seen) for looked in peers), default=-1),
+        "steps_per_s": 0.0 if latest is None else latest.pace.steps_per_s,
+        "peers": [_peer(looked) for looked in peers],
+    }
+
+
+def _peer(looked: Looked) -> dict[str, Any]:
+    seen = looked.seen
+    at, since_ns = is_at(seen)
+    snapshot: dict[str, Any] | None = None
+    if seen.snapshot is not None:
+        snapshot = asdict(seen.snapshot)
+        del snapshot["who"]
+        snapshot["logged"] = {
+            name: value if math.isfinite(value) else str(value) for name, value in snapshot["logged"].items()
+        }
+    return {
+        **asdict(seen.identity),
+        "condition": looked.condition.value,
+        "age_s": round(looked.age_s, 3),
+        "doing": at,
+        "doing_since_s": round(max(0, looked.now_ns - since_ns) / 1e9, 3) if since_ns else None,
+        "snapshot": snapshot,
+        "records": [_record(record) for record in seen.records[-NUM_RECORDS:]],
+    }
+
+
+def _record(record: Record) -> dict[str, Any]:
+    values = record._asdict()
+    values["kind"] = Kind(record.kind).name.lower() if record.kind in set(Kind) else record.kind
+    values["how"] = How(record.how).name.lower() if record.how in set(How) else record.how
+    return values
+
+
+def is_at(seen: Seen) -> tuple[str, int]:
+    """What it does, and since when (ns); 0: unknown."""
+    is_asked = seen.snapshot is not None and not seen.records
+    return (seen.snapshot.phase.lower(), 0) if is_asked and seen.snapshot is not None else doing(seen.records)
+
+
+def last_step(seen: Seen) -> int:
+    """That is committed, or was loaded; -1: none."""
+    known = -1 if seen.snapshot is None else seen.snapshot.step
+    return max(known, max((record.step for record in seen.records if record.kind in _DONE), default=-1))
+
+
+def _is_over(peers: Sequence[Looked]) -> bool:
+    return all(looked.condition is Condition.DEAD for looked in peers)
+
+
+def latest_snapshot(peers: Sequence[Looked]) -> Snapshot | None:
+    """What is known best: of those that run, before others; of who has come furthest."""
+    found = [
+        (looked.condition in (Condition.RUNNING, Condition.ELSEWHERE), looked.seen.snapshot.step, -looked.age_s, index)
+        for index, looked in enumerate(peers)
+        if looked.seen.snapshot is not None
+    ]
+    return peers[max(found)[-1]].seen.snapshot if found else None
+
+
+# For people.
+
+
+def for_people(found: Mapping[str, Sequence[Looked]]) -> "RenderableType":
+    """A table for each swarm, and what happened last in it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for swarm, peers in sorted(found.items(), key=lambda item: (_is_over(item[1]), item[0])):
+        latest = latest_snapshot(peers)
+        names = {looked.seen.identity.peer_id: looked.seen.identity.name for looked in peers}
+        parts += [Text(_headline(swarm, peers, latest)), _table(peers, latest, names)]
+        parts += [Text(f"  {line}") for line in _events(peers, latest, names)]
+        parts.append(Text(""))
+    return Group(*parts[:-1])
+
+
+def _headline(swarm: str, peers: Sequence[Looked], latest: Snapshot | None) -> str:
+    if latest is None:
+        return f"swarm {swarm}: starting"
+    step = max(last_step(looked.seen) for looked in peers)
+    if _is_over(peers):
+        return f"swarm {swarm}: nobody lives here; the last known step is {step}, in view {latest.view}"
+    size = len(latest.members)
+    text = f"swarm {swarm}: {size} member{'s' if size != 1 else ''} in view {latest.view}, step {step}"
+    return f"{text}, {latest.pace.steps_per_s:.3g} steps/s"
+
+
+def _table(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str, str]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("peer", "process", "seat", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("step", "steps/s", "compute", "exchange", "wait"):
+        table.add_column(column, justify="right")
+    table.add_column("is at", overflow="fold", max_width=52)
+    table.add_column("logged", overflow="fold")
+    for looked in peers:
+        table.add_row(*map(Text, _row(looked, latest, names)))
+    members = {} if latest is None else dict(latest.members)
+    for other in () if latest is None or _is_over(peers) else latest.others:
+        if other.peer_id not in names:
+            seat = "member" if other.peer_id in members else "observes"
+            rate = f"{other.steps_per_s:.3g}"
+            name, step = other.peer_id[:SHORT], _step(other.step)
+            table.add_row(*map(Text, (name, Condition.ELSEWHERE.value, seat, step, rate, "", "", "", "", "")))
+    return table
+
+
+def _row(looked: Looked, latest: Snapshot | None, names: Mapping[str, str]) -> tuple[str, ...]:
+    who, snapshot = looked.seen.identity, looked.seen.snapshot
+    process = looked.condition.value + (f" ({who.pid})" if looked.condition is not Condition.ELSEWHERE else "")
+    if snapshot is None:
+        return who.name, process, "", "", "", "", "", "", "starting", ""
+    members = [peer_id for peer_id, _ in (latest or snapshot).members]
+    seat = f"rank {members.index(who.peer_id)}" if who.peer_id in members else "observes" if snapshot.has_begun else ""
+    if looked.condition is Condition.DEAD:
+        seat = ""
+    logged = ", ".join(f"{name} {value:.4g}" for name, value in snapshot.logged.items())
+    pace = snapshot.pace
+    split = (f"{seconds * 1e3:.3g} ms" for seconds in (pace.compute_s, pace.exchange_s, pace.wait_s))
+    return (
+        *(who.name, process, seat, _step(last_step(looked.seen)), f"{pace.steps_per_s:.3g}"),
+        *(split if pace.steps_per_s else ("", "", "")),
+        *(_is_at(looked, snapshot, names), logged),
+    )
+
+
+def _is_at(looked: Looked, snapshot: Snapshot, names: Mapping[str, str]) -> str:
+    """What it does, for how long, and for whom it waits; or did last."""
+    at, since_ns = is_at(looked.seen)
+    since = f", {span(max(0, looked.now_ns - since_ns) / 1e9)}" if since_ns else ""
+    if looked.condition is Condition.DEAD:
+        return f"was {at}{since} ago" if since else f"was {at}"
+    if snapshot.waiting.peers and since_ns <= snapshot.time_ns:  # it has waited since before that
+        at += f"; waits for {', '.join(_name(peer_id, names) for peer_id in snapshot.waiting.peers)}"
+    elif snapshot.waiting.text and not snapshot.has_begun:
+        at = _rename(snapshot.waiting.text, names)
+    return f"{snapshot.error or at}{since}"
+
+
+def _events(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str, str]) -> Iterator[str]:
+    if latest is None:
+        return
+    now_ns = next(looked.now_ns for looked in peers if looked.seen.snapshot is latest)
+    if latest.reason:
+        yield f"now: {_rename(latest.reason, names)}"
+    for time_ns, text in reversed(latest.events[-NUM_EVENTS:]):
+        yield f"{span(max(0, now_ns - time_ns) / 1e9)} ago: {_rename(text, names)}"
+
+
+def span(seconds: float) -> str:
+    """A time in the unit that fits."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min"
+
+
+def _step(step: int) -> str:
+    return str(step) if step >= 0 else ""
+
+
+def _name(peer_id: str, names: Mapping[str, str]) -> str:
+    return names.get(peer_id, peer_id[:SHORT])
+
+
+def _rename(text: str, names: Mapping[str, str]) -> str:
+    return _PEER_ID.sub(lambda found: _name(found[0], names), text)

@@ -1,0 +1,72 @@
+"""Prints what was found, once or again and again."""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..host.folders import default_home
+from .local import Looked, look
+from .report import for_people, for_programs
+
+if TYPE_CHECKING:
+    from ..net.tcp import TcpOptions
+
+EVERY_S: Final = 1.0
+WIDTH: Final = 160
+"""Where it goes to a file or a pipe."""
+
+Look = Callable[[], Mapping[str, Sequence[Looked]]]
+
+
+def show(home: Path | None, swarm: str, tcp: "TcpOptions | None", *, is_json: bool, watches: bool) -> None:
+    """Show the swarms of this host, or one of them; with `tcp`, that of the peers at its seeds.
+
+    Raises:
+        LaunchError: nobody is there.
+        NetworkError, SecurityError, RemoteProtocolError: nobody can be asked, or answers.
+    """
+    if tcp is None:
+        folder = home or default_home(os.environ)
+        present(lambda: look(folder, swarm, time.monotonic_ns), is_json=is_json, watches=watches)
+        return
+    from .remote import ask
+
+    present(lambda: ask(tcp, swarm, time.monotonic), is_json=is_json, watches=watches)
+
+
+def present(look_now: Look, *, is_json: bool, watches: bool) -> None:
+    """Print what `look_now` finds; `watches`: every second, until Ctrl-C."""
+    if is_json:
+        _print_json(look_now())
+        while watches and _pause():
+            _print_json(look_now())
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH, color_system=None)
+    found = for_people(look_now())
+    if not watches:
+        console.print(found)
+        return
+    with Live(found, console=console, auto_refresh=False, screen=sys.stdout.isatty()) as live:
+        while _pause():
+            live.update(for_people(look_now()), refresh=True)
+
+
+def _print_json(found: Mapping[str, Sequence[Looked]]) -> None:
+    print(json.dumps(for_programs(found), separators=(",", ":"), allow_nan=False), flush=True)
+
+
+def _pause() -> bool:
+    """Wait for the next look; False after Ctrl-C."""
+    try:
+        threading.Event().wait(EVERY_S)
+    except KeyboardInterrupt:
+        return False
+    return True

@@ -1,0 +1,171 @@
+"""The flight recorder: the last things that a peer did, as fixed records in memory that outlives its process.
+
+A *half* is a ring of 2,048 records of 64 bytes, written by one thread at a time: one by whoever drives the loop, one by
+the training thread. Record n, counted from 1, goes into slot n % 2,048. Little-endian:
+
+    0   n (8 bytes)
+    8   monotonic nanoseconds (8); one clock for all processes of a host
+    16  kind (2), how (2), size (4)
+    24  step, with a sign (8); -1: none
+    32  number of a view (8), peer_id as a number (8); 0: none
+    48  a value, float64 (8)
+    56  n again (8)
+
+A writer stores these in this order, with one `pack_into`. A reader takes the last number, then all, then the first: the
+record is whole if the two are equal, also where the writer was killed in the middle of it. That relies on a processor
+that keeps stores in order, and loads, as x86-64 does.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+NUM_RECORDS: Final = 2048
+"""Of a half."""
+RECORD_BYTES: Final = 64
+HALF_BYTES: Final = NUM_RECORDS * RECORD_BYTES
+
+_RECORD: Final = struct.Struct("<QQHHIqQQdQ")
+_NUMBER: Final = struct.Struct("<Q")
+assert _RECORD.size == RECORD_BYTES
+
+Memory = memoryview
+Listener = Callable[[int, "Kind", int, int, int], None]
+"""Hears time in ns, kind, step, view and peer of each record."""
+
+
+class Kind(IntEnum):
+    """What happened. The numbers are in pages, so they stay."""
+
+    # The training thread's.
+    BEGUN = 1
+    """A step was opened: its first operation comes."""
+    SUBMITTED = 2
+    """All of it is submitted: the script waits."""
+    RECEIVED = 3
+    """The script has its results; `size` and `value`: in so many steps, with so many samples, it was counted."""
+    # Of whoever drives the loop.
+    FINISHED = 16
+    """All operations of the step are complete here."""
+    COMMITTED = 17
+    FOLLOWED = 18
+    """Committed by the members, and taken over by this peer, an observer."""
+    REDO = 19
+    """It is done over, in this view."""
+    GIVEN_UP = 20
+    ASKED = 32
+    """For a seat."""
+    STATE = 33
+    """The state after this step begins to come."""
+    LOADED = 34
+    GIVES = 35
+    """The state after this step, or a later one, is to be given to this peer."""
+    INSTALLED = 48
+    """A view, of `size` members."""
+    ACTIVE = 49
+    """All its members have done the same steps, this one the last of them."""
+    IN = 50
+    """This peer is a member of the view that is installed now, and was none before."""
+    OUT = 51
+    GONE = 64
+    """This peer is dead, or has left; `how` says who says so."""
+    PAUSED = 65
+    """Too few members can be heard to go on."""
+    RESUMED = 66
+    LEAVES = 67
+    """This peer has said that it starts no further step."""
+    LEFT = 68
+    REMOVED = 69
+    """The others go on without this peer."""
+    DIVERGED = 70
+
+
+class How(IntEnum):
+    """By whom it is known that a peer is gone."""
+
+    UNKNOWN = 0
+    KERNEL = 1
+    LAUNCHER = 2
+
+
+class Record(NamedTuple):
+    """One record, as it is read.
+
+    Attributes:
+        number: in its half, from 1 on.
+        time_ns: of the host's monotonic clock.
+        kind: a number that is no `Kind` is of a later version.
+        peer_id: 16 hex digits; empty: none.
+    """
+
+    number: int
+    time_ns: int
+    kind: int
+    how: int
+    size: int
+    step: int
+    view: int
+    peer_id: str
+    value: float
+
+
+class Half:
+    """The records of one writing thread, in its part of a page."""
+
+    def __init__(self, memory: Memory, clock: Callable[[], int], listener: Listener | None = None) -> None:
+        """Nothing is written.
+
+        Args:
+            memory: `HALF_BYTES` of zeros.
+            clock: monotonic nanoseconds.
+            listener: hears each record, too.
+        """
+        self.listener = listener
+        self._memory, self._clock, self._pack_into = memory, clock, _RECORD.pack_into
+        self._number = 0
+
+    def note(
+        self, kind: Kind, step: int = -1, view: int = 0, peer: int = 0, how: int = 0, size: int = 0, value: float = 0.0
+    ) -> None:
+        """Write one record: half a microsecond. Arguments that do not fit into their fields raise `struct.error`."""
+        self._number = number = self._number + 1
+        offset = number % NUM_RECORDS * RECORD_BYTES
+        now = self._clock()
+        self._pack_into(self._memory, offset, number, now, kind, how, size, step, view, peer, value, number)
+        if self.listener is not None:
+            self.listener(now, kind, step, view, peer)
+
+    def latest(self, number: int = 512) -> list[Record]:
+        """The last records, so many at most, oldest first. For the process that writes: there each is whole."""
+        last = self._number
+        numbers = range(max(1, last - number + 1), last + 1)
+        found = [_RECORD.unpack_from(self._memory, each % NUM_RECORDS * RECORD_BYTES) for each in numbers]
+        return [_record(values) for values, each in zip(found, numbers, strict=True) if values[0] == each]
+
+
+def peer_number(peer_id: str) -> int:
+    """A peer_id as it is in a record."""
+    return int(peer_id, 16)
+
+
+def read_half(memory: Memory) -> list[Record]:
+    """The whole records of a half, oldest first. Its writer may be at it; what it writes meanwhile may be left out."""
+    return sorted(_whole_records(memory))
+
+
+def _whole_records(memory: Memory) -> Iterator[Record]:
+    for slot in range(NUM_RECORDS):
+        offset = slot * RECORD_BYTES
+        (last,) = _NUMBER.unpack_from(memory, offset + RECORD_BYTES - _NUMBER.size)
+        if not last or last % NUM_RECORDS != slot:
+            continue
+        values = _RECORD.unpack_from(memory, offset)
+        (first,) = _NUMBER.unpack_from(memory, offset)
+        if first == last:
+            yield _record(values)
+
+
+def _record(values: tuple[Any, ...]) -> Record:
+    number, time_ns, kind, how, size, step, view, peer, value, _ = values
+    return Record(number, time_ns, kind, how, size, step, view, f"{peer:016x}" if peer else "", value)

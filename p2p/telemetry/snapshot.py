@@ -1,0 +1,193 @@
+"""Where a peer stands, as it says itself once a second: in its page, to its launcher, to who asks from elsewhere."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from ..errors import RemoteProtocolError
+
+SHORT: Final = 8
+"""Digits of a peer_id that stand for a peer which has no number here."""
+
+MOST_BYTES: Final = 30_000
+"""Of a snapshot. One that is longer names fewer others, and fewer events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose page it is.
+
+    Attributes:
+        name: in messages: the number of the peer on its host, or the first digits of its peer_id.
+        process_start, host: with `pid` they say which process of which host it is, as in its registry entry.
+        script: file name of what it runs; empty: unknown.
+        joined_ns: when it called `p2p.join`, by the monotonic clock.
+        wall_ns: the same by the clock on the wall.
+    """
+
+    peer_id: str
+    swarm: str
+    name: str
+    pid: int
+    process_start: int
+    host: str
+    script: str
+    joined_ns: int
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast it is lately, per committed step: the parts of a step add up to its time.
+
+    Attributes:
+        compute_s: from the results of the step before until all of this one is submitted: the script's own time.
+        exchange_s: from then until all its operations are complete here.
+        wait_s: from then until all others have finished it.
+    """
+
+    steps_per_s: float = 0.0
+    compute_s: float = 0.0
+    exchange_s: float = 0.0
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The last change of the view that is over, and what it has cost.
+
+    Attributes:
+        view: the one that is active since; 0: none was yet.
+        waited_s: from the first sign of it (a death, or the view) until all members could go on.
+        redone: the step that was done over; -1: none.
+        num_lost: committed steps that were lost; 0, as long as the protocol holds.
+    """
+
+    view: int = 0
+    waited_s: float = 0.0
+    redone: int = -1
+    num_lost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What it has added.
+
+    Attributes:
+        steps: with it on the receipt.
+        samples: in these.
+        since_ns: when the first of them was committed, by the monotonic clock; 0: none was.
+    """
+
+    steps: int = 0
+    samples: int = 0
+    since_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Other:
+    """Another peer, as far as this one knows from gossip, which may be seconds old.
+
+    Attributes:
+        view: in which it has a seat; 0: it observes, or waits.
+        step: the last one that it has committed; -1: none.
+    """
+
+    peer_id: str
+    view: int
+    step: int
+    steps_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """For whom it waits.
+
+    Attributes:
+        text: in words; empty: it does not wait.
+        peers: their peer_ids, as far as it knows.
+    """
+
+    text: str = ""
+    peers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Where a peer stood at one moment.
+
+    Attributes:
+        time_ns: when, by the monotonic clock of its host.
+        phase: JOINING, INSTALLING or ACTIVE, as of `Peer.status`.
+        view: number of the installed one; 0: none.
+        members: of that, as (peer_id, incarnation), in rank order.
+        needed: so many peers the first step waits for.
+        others: of which it knows, members or not.
+        step: the last one that is committed here; -1: none.
+        has_begun: it has, or had, a seat, or observes.
+        reason: why the view is as it is, or why there is none.
+        events: the last things that happened to members, with their times: (ns, words).
+        resident_bytes: of its process.
+        dropped: frames that changed nothing, by reason.
+        error: why it cannot go on; empty: it can.
+        logged: what its script has said by `peer.log`.
+    """
+
+    who: Identity
+    time_ns: int
+    phase: str
+    view: int
+    members: tuple[tuple[str, int], ...]
+    needed: int
+    others: tuple[Other, ...]
+    step: int
+    has_begun: bool
+    reason: str
+    events: tuple[tuple[int, str], ...]
+    resident_bytes: int
+    dropped: dict[str, int]
+    error: str = ""
+    waiting: Waiting = field(default_factory=Waiting)
+    pace: Pace = field(default_factory=Pace)
+    change: Change = field(default_factory=Change)
+    counted: Counted = field(default_factory=Counted)
+    logged: dict[str, float] = field(default_factory=dict)
+
+    def pack(self) -> bytes:
+        """As JSON, of `MOST_BYTES` at most."""
+        values = asdict(self)
+        text = to_json(values)
+        while len(text) > MOST_BYTES:
+            for name in ("others", "members"):
+                values[name] = values[name][: len(values[name]) // 2]
+            values["events"] = values["events"][(len(values["events"]) + 1) // 2 :]
+            values["reason"], values["waiting"]["text"] = values["reason"][:1000], values["waiting"]["text"][:1000]
+            values["dropped"], values["error"] = {}, values["error"][:1000]
+            text = to_json(values)
+        return text
+
+    @classmethod
+    def parse(cls, text: bytes) -> "Snapshot":
+        """Raises RemoteProtocolError: it is none of this version."""
+        try:
+            values: dict[str, Any] = json.loads(text)
+            for name, kind in _PARTS.items():
+                values[name] = kind(**values[name])
+            values["others"] = tuple(Other(**each) for each in values["others"])
+            values["members"] = tuple((str(peer_id), int(incarnation)) for peer_id, incarnation in values["members"])
+            values["events"] = tuple((int(time_ns), str(words)) for time_ns, words in values["events"])
+            waiting = values["waiting"]
+            values["waiting"] = Waiting(text=waiting.text, peers=tuple(waiting.peers))
+            return cls(**values)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            what = type(error).__name__
+            raise RemoteProtocolError(f"no snapshot that this version of shoal can read ({what})") from None
+
+
+_PARTS: Final = {"who": Identity, "waiting": Waiting, "pace": Pace, "change": Change, "counted": Counted}
+IDENTITY_FIELDS: Final = {each.name for each in fields(Identity)}
+
+
+def to_json(values: Any) -> bytes:
+    """In one line. A number that is not finite is written as Python does, as NaN or Infinity."""
+    return json.dumps(values, separators=(",", ":")).encode()

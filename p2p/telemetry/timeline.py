@@ -1,0 +1,101 @@
+"""What the records of a peer say: how fast it is, what the last change of its view has cost, and what it does. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from .records import Kind, Record
+from .snapshot import Change, Pace
+
+WINDOW_NS: Final = 5_000_000_000
+"""The pace is that of so long a time; where steps take longer, of the last two."""
+
+_NS: Final = 1e9
+_COMMITS: Final = (Kind.COMMITTED, Kind.FOLLOWED)
+_ENDS: Final = (Kind.COMMITTED, Kind.FOLLOWED, Kind.LOADED)
+
+
+def pace(records: Sequence[Record], now_ns: int) -> Pace:
+    """How fast steps were committed lately. `records`: in the order of their times."""
+    commits = [record.time_ns for record in records if record.kind in _COMMITS]
+    recent = [time_ns for time_ns in commits if time_ns > now_ns - WINDOW_NS]
+    commits = recent if len(recent) > 2 else commits[-3:]
+    if len(commits) < 2:
+        return Pace()
+    first, number = commits[0], len(commits) - 1
+    elapsed = commits[-1] - first
+    elapsed = max(elapsed, now_ns - first - elapsed // number)  # where nothing is committed any more, it falls
+    submitted = finished = begun = 0
+    parts = [0, 0, 0]
+    for record in records:
+        if record.time_ns <= first:
+            begun = first
+        elif record.kind == Kind.SUBMITTED:
+            submitted = finished = record.time_ns
+        elif record.kind == Kind.FINISHED:
+            finished = record.time_ns
+        elif record.kind in _COMMITS:
+            if submitted > begun:
+                finished = max(finished, submitted)
+                for index, part in enumerate((submitted - begun, finished - submitted, record.time_ns - finished)):
+                    parts[index] += part
+            begun = record.time_ns
+    compute_s, exchange_s, wait_s = (round(part / number / _NS, 6) for part in parts)
+    rate = round(number * _NS / max(elapsed, 1), 3)
+    return Pace(steps_per_s=rate, compute_s=compute_s, exchange_s=exchange_s, wait_s=wait_s)
+
+
+def last_change(records: Sequence[Record]) -> Change | None:
+    """Of the view that became active last; None: none did in these records."""
+    actives = [index for index, record in enumerate(records) if record.kind == Kind.ACTIVE]
+    if not actives:
+        return None
+    end = actives[-1]
+    start = actives[-2] + 1 if len(actives) > 1 else 0
+    active, during = records[end], records[start:end]
+    out = {record.peer_id for record in during if record.kind == Kind.OUT}
+    signs = [
+        record.time_ns
+        for record in during
+        if record.kind == Kind.INSTALLED or (record.kind == Kind.GONE and record.peer_id in out)
+    ]
+    redone = next((record.step for record in records[end:] if record.kind == Kind.REDO), -1)
+    done = max((record.step for record in during if record.kind in _ENDS), default=active.step)
+    waited_s = (active.time_ns - min(signs, default=active.time_ns)) / _NS
+    lost = max(0, done - active.step)
+    return Change(view=active.view, waited_s=round(waited_s, 6), redone=redone, num_lost=lost)
+
+
+def doing(records: Sequence[Record]) -> tuple[str, int]:
+    """What the peer is at, in words ("computing step 7"), and since when (ns); or was, if it is dead."""
+    training = next((record for record in reversed(records) if record.kind < Kind.FINISHED), None)
+    own = next((record for record in reversed(records) if record.kind in _LOOP), None)
+    if training is None and own is None:
+        return "starting", 0
+    if own is not None and own.kind in _STANDINGS and (training is None or own.time_ns >= training.time_ns):
+        return _STANDINGS[Kind(own.kind)].format(record=own), own.time_ns
+    if training is None:
+        assert own is not None
+        return f"going on after step {own.step}", own.time_ns
+    if training.kind == Kind.RECEIVED:
+        return f"computing step {training.step + 1}", training.time_ns
+    if training.kind == Kind.BEGUN:
+        return f"computing step {training.step}, part of which is under way", training.time_ns
+    if own is not None and own.time_ns >= training.time_ns:
+        if own.kind == Kind.FINISHED:
+            return f"waiting for the others to finish step {own.step}", own.time_ns
+        if own.kind in _COMMITS:
+            return f"taking the results of step {own.step}", own.time_ns
+    return f"exchanging step {training.step} with the others", training.time_ns
+
+
+_STANDINGS: Final = {
+    Kind.ASKED: "waiting for a seat",
+    Kind.STATE: "taking the state after step {record.step}",
+    Kind.INSTALLED: "waiting for the other members of view {record.view}",
+    Kind.PAUSED: "waiting until more members can be heard",
+    Kind.LEAVES: "leaving",
+    Kind.LEFT: "gone: it has left",
+    Kind.REMOVED: "removed: the others went on without it",
+    Kind.DIVERGED: "stopped by other bits than those of the others",
+}
+_LOOP: Final = {*_STANDINGS, *_COMMITS, Kind.FINISHED, Kind.ACTIVE, Kind.LOADED}

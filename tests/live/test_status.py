@@ -1,0 +1,130 @@
+"""`shoal status`: swarms as they are seen from outside, also where a peer is stopped or dead, and from other hosts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p2p.host.keys import write_key
+from tests.live.conftest import NewHost
+from tests.live.swarm import HANG_S, ROOT, STREAM, Swarm, name, stop
+from tests.live.test_tcp import joined
+
+pytestmark = pytest.mark.light
+
+Peers = Mapping[str, dict[str, Any]]
+"""By peer_id."""
+
+LOGS = STREAM.replace(
+    '        print("step"', '        peer.log(loss=1 / peer.last_step, tensor=np.float32(0.5))\n        print("step"'
+)
+
+
+def status(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("SHOAL_")}
+    return subprocess.run(
+        [sys.executable, "-m", "p2p", "status", *arguments],
+        env={**clean, "SHOAL_HOME": str(home), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def swarms(home: Path, *arguments: str) -> dict[str, Any]:
+    found = status(home, "--json", *arguments)
+    assert found.returncode == 0, found.stderr
+    result: dict[str, Any] = json.loads(found.stdout)["swarms"]
+    return result
+
+
+def peers_when(swarm: Swarm, is_so: Callable[[Peers], bool]) -> Peers:
+    """Ask again and again until it is so."""
+    deadline = time.monotonic() + HANG_S
+    while True:
+        peers = {peer["peer_id"]: peer for peer in swarms(swarm.home)["default"]["peers"]}
+        if is_so(peers):
+            return peers
+        assert time.monotonic() < deadline, json.dumps(peers, indent=1)
+
+
+def test_a_peer_that_is_stopped_is_seen_with_who_waits_for_it(swarm: Swarm) -> None:
+    here, stopped = swarm.start_all(2, STREAM)
+    here.expect_step(20)
+    assert {peer["condition"] for peer in peers_when(swarm, lambda peers: len(peers) == 2).values()} == {"running"}
+    stopped.send_signal(signal.SIGSTOP)
+    found = peers_when(
+        swarm,
+        lambda peers: (
+            peers[name(stopped)]["condition"] == "stopped"
+            and peers[name(here)]["snapshot"]["waiting"]["peers"] == [name(stopped)]
+        ),
+    )
+    assert found[name(here)]["doing"].startswith(("exchanging step", "waiting for the others"))
+    assert {each["kind"] for each in found[name(stopped)]["records"]} >= {"submitted", "committed", "received"}
+    assert "stopped" in status(swarm.home).stdout
+    stopped.send_signal(signal.SIGCONT)
+    stop([here, stopped])
+
+
+def test_a_peer_that_is_killed_is_seen_with_what_it_did_last_until_the_run_ends(swarm: Swarm) -> None:
+    peers = swarm.start_all(3, STREAM)
+    for peer in peers:
+        peer.expect_step(20)
+    names = [name(peer) for peer in peers]
+    peers[1].kill()
+    for peer in (peers[0], peers[2]):
+        peer.expect("view of 2")
+    found = peers_when(swarm, lambda peers: peers[names[1]]["condition"] == "dead")
+    assert max(each["step"] for each in found[names[1]]["records"]) >= 20
+    dead, survivor = swarm.home / "default" / f"{names[1]}.page", found[names[0]]["snapshot"]
+    assert (survivor["change"]["view"], survivor["change"]["num_lost"]) == (survivor["view"], 0)
+    assert any(names[1] in words for _, words in survivor["events"])
+    assert dead.exists()
+    stop([peers[0], peers[2]])
+    assert not dead.exists()
+
+
+def test_two_swarms_are_seen_together_or_one_of_them(swarm: Swarm) -> None:
+    one, other = swarm.start(STREAM), swarm.start(LOGS, name="lake")
+    for peer in (one, other):
+        peer.expect_step(20)
+    assert set(swarms(swarm.home)) == {"default", "lake"}
+    (lake,) = swarms(swarm.home, "lake")["lake"]["peers"]
+    assert (lake["peer_id"], lake["pid"]) == (name(other), other.pid)
+    assert set(lake["snapshot"]["logged"]) == {"loss", "tensor"}
+    sea = status(swarm.home, "sea")
+    assert (sea.returncode, sea.stdout) == (2, "") and "there is no peer of swarm sea on this host" in sea.stderr
+    stop([one])
+    stop([other])
+
+
+def test_a_swarm_of_other_hosts_is_seen_with_its_key_and_not_without(
+    new_host: NewHost, key: Path, tmp_path: Path
+) -> None:
+    hosts = [new_host(), new_host()]
+    peers, port = joined(hosts, key)
+    for peer in peers:
+        peer.expect_step(20)
+    ask = "default", "--seeds", f"127.0.0.1:{port}"
+    nowhere = tmp_path / "nowhere"
+    found = swarms(nowhere, *ask, "--key", str(key))["default"]
+    assert found["members"] == [name(peer) for peer in peers]
+    assert [peer["peer_id"] for peer in found["peers"]] == [name(peers[0])]
+    assert [other["peer_id"] for other in found["peers"][0]["snapshot"]["others"]] == [name(peers[1])]
+    write_key(tmp_path / "other.key")
+    for arguments, said in (
+        ((*ask, "--key", str(tmp_path / "other.key")), "hangs up: it has another key"),
+        (("lake", *ask[1:], "--key", str(key)), "belongs to another swarm"),
+        (ask, "TCP needs a key"),
+    ):
+        refused = status(nowhere, *arguments)
+        assert (refused.returncode, refused.stdout) == (2, "") and said in refused.stderr
+    stop(peers)

@@ -1,0 +1,61 @@
+"""Why a run has failed."""
+
+from pathlib import Path
+
+from p2p.launch.places import Place
+from p2p.launch.postmortem import Postmortem
+from p2p.telemetry.records import Kind
+from tests.p2p.telemetry.pages import A, identity, page, snapshot
+
+
+def place(name: str) -> Place:
+    found = Place(0, name)
+    found.standing = snapshot(identity(), step=3, has_begun=True)
+    return found
+
+
+def test_who_was_killed_first_is_named_with_its_step_and_what_it_was_at(tmp_path: Path) -> None:
+    made = page(tmp_path, identity())
+    made.loop.note(Kind.COMMITTED, 20)
+    made.training.note(Kind.RECEIVED, 20, size=19, value=76)
+    made.training.note(Kind.SUBMITTED, 21)
+    first, second = place("1"), place("0")
+    postmortem = Postmortem(tmp_path)
+    for each in (first, second):
+        seen = postmortem.examine(each)
+        each.end(-9, 1.0, 0)
+        postmortem.conclude(each, seen, "shoal: a warning")
+    assert postmortem.first == (
+        "peer 1 failed first, in step 21: it was killed by SIGKILL while exchanging step 21 with the others"
+    )
+    assert (first.step, first.steps, first.samples) == (20, 19, 76)
+
+
+def test_who_has_raised_is_named_with_its_last_words(tmp_path: Path) -> None:
+    failed = place("1")
+    postmortem = Postmortem(tmp_path)
+    assert postmortem.examine(failed) is None  # it has left in order, and its page is gone
+    failed.end(1, 1.0, 0)
+    postmortem.conclude(failed, None, "ValueError: " + "x" * 1000)
+    start = "peer 1 failed first, in step 4: it ended with exit code 1 (ValueError: xxx"
+    assert postmortem.first.startswith(start) and len(postmortem.first) < 300
+
+
+def test_who_has_failed_before_it_joined_is_news_only_if_others_failed_too(tmp_path: Path) -> None:
+    postmortem = Postmortem(tmp_path)
+    news = []
+    for name in ("1", "0"):
+        failed = Place(0, name)
+        assert postmortem.examine(failed) is None
+        failed.end(1, 1.0, 0)
+        postmortem.conclude(failed, None, "")
+        news.append(postmortem.is_news)
+    assert news == [False, True]
+    assert postmortem.first == "peer 1 failed first, before its first step: it ended with exit code 1"
+
+
+def test_a_page_that_cannot_be_read_leaves_what_the_peer_has_reported(tmp_path: Path) -> None:
+    (tmp_path / f"{A}.page").write_bytes(b"?")
+    failed = place("1")
+    assert Postmortem(tmp_path).examine(failed) is None
+    assert failed.step == 3

@@ -1,0 +1,108 @@
+"""What is shown of swarms, to programs and to people."""
+
+import json
+import math
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from p2p.status.local import Condition, Looked
+from p2p.status.report import for_people, for_programs
+from p2p.telemetry.page import Seen
+from p2p.telemetry.records import Kind, Record
+from p2p.telemetry.snapshot import Other, Pace, Waiting
+from tests.p2p.telemetry.pages import A, B, identity, snapshot
+
+C, D = "c" * 16, "d" * 16
+S = 10**9
+
+
+def record(time_s: float, kind: Kind, step: int) -> Record:
+    return Record(1, int(time_s * S), kind, 0, 0, step, 0, "", 0.0)
+
+
+def looked(peer_id: str, name: str, condition: Condition, records: tuple[Record, ...] = (), **changes: Any) -> Looked:
+    who = identity(peer_id, name=name, pid=70 + int(name))
+    shown = snapshot(who, view=3, members=((A, 1), (B, 1), (D, 1)), has_begun=True, **changes)
+    return Looked(Seen(who, shown, records), condition, 0.5, 10 * S)
+
+
+WAITS = looked(
+    A,
+    "0",
+    Condition.RUNNING,
+    (record(8.0, Kind.COMMITTED, 6), record(9.0, Kind.SUBMITTED, 7), record(9.5, Kind.FINISHED, 7)),
+    step=6,
+    time_ns=int(9.7 * S),
+    reason=f"3 of 3 members of view 3 are here, {B} and {D} too",
+    events=((7 * S, f"{C} is dead: its process has ended"),),
+    waiting=Waiting(text="waits", peers=(B,)),
+    pace=Pace(steps_per_s=2.5, compute_s=0.25, exchange_s=0.1, wait_s=0.05),
+    others=(Other(peer_id=D, view=3, step=4, steps_per_s=2.0), Other(peer_id=B, view=3, step=4, steps_per_s=2.0)),
+    logged={"loss": 0.25, "bad": math.nan},
+)
+STOPPED = looked(B, "1", Condition.STOPPED, (record(8.0, Kind.RECEIVED, 6),), step=5)
+DEAD = looked(C, "2", Condition.DEAD, (record(4.0, Kind.COMMITTED, 5), record(5.0, Kind.SUBMITTED, 6)), step=3)
+POND = {"pond": [WAITS, STOPPED, DEAD]}
+
+
+def screen(found: dict[str, list[Looked]]) -> list[str]:
+    console = Console(file=StringIO(), width=160, color_system=None)
+    console.print(for_people(found))
+    assert isinstance(console.file, StringIO)
+    return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+
+
+def test_people_see_who_is_there_what_each_is_at_and_for_whom_it_waits() -> None:
+    assert screen(POND) == [
+        "swarm pond: 3 members in view 3, step 6, 2.5 steps/s",
+        "peer process seat step steps/s compute exchange wait is at logged",
+        "0 running (70) rank 0 6 2.5 250 ms 100 ms 50 ms "
+        "waiting for the others to finish step 7; waits for loss 0.25, bad nan",
+        "1, 500 ms",
+        "1 stopped (71) rank 1 5 0 computing step 7, 2.0 s",
+        "2 dead (72) 5 0 was exchanging step 6 with the others, 5.0 s ago",
+        "dddddddd elsewhere member 4 2",
+        "now: 3 of 3 members of view 3 are here, 1 and dddddddd too",
+        "3.0 s ago: 2 is dead: its process has ended",
+    ]
+
+
+def test_for_whom_a_peer_waited_a_moment_ago_is_not_shown() -> None:
+    assert WAITS.seen.snapshot is not None
+    before = replace(WAITS.seen.snapshot, time_ns=9 * S)
+    lines = screen({"pond": [replace(WAITS, seen=replace(WAITS.seen, snapshot=before))]})
+    assert any("waiting for the others to finish step 7, 500 ms" in line for line in lines)
+
+
+def test_a_swarm_of_which_all_are_dead_comes_last_and_says_how_far_it_was() -> None:
+    starting = Looked(Seen(identity(B), None, ()), Condition.RUNNING, 0.5, 10 * S)
+    lines = screen({"bog": [DEAD], "pond": [starting]})
+    assert lines[0] == "swarm pond: starting"
+    assert "swarm bog: nobody lives here; the last known step is 5, in view 3" in lines
+    assert not any("elsewhere" in line for line in lines)
+
+
+def test_programs_get_the_same_as_strict_json() -> None:
+    text = json.dumps(for_programs(POND), allow_nan=False)
+    pond = json.loads(text)["swarms"]["pond"]
+    assert (pond["view"], pond["members"], pond["step"], pond["steps_per_s"]) == (3, [A, B, D], 6, 2.5)
+    first, second, third = pond["peers"]
+    assert (first["name"], first["condition"], first["doing_since_s"]) == ("0", "running", 0.5)
+    assert first["snapshot"]["logged"] == {"loss": 0.25, "bad": "nan"}
+    assert first["snapshot"]["waiting"]["peers"] == [B]
+    assert (second["condition"], second["doing"]) == ("stopped", "computing step 7")
+    assert [(each["kind"], each["step"]) for each in third["records"]] == [("committed", 5), ("submitted", 6)]
+
+
+def test_a_record_of_a_later_version_is_shown_by_its_number() -> None:
+    odd = Record(1, 1, 999, 9, 0, 5, 0, "", 0.0)
+    found = for_programs({"pond": [looked(A, "0", Condition.RUNNING, (odd,))]})
+    assert [(each["kind"], each["how"]) for each in found["swarms"]["pond"]["peers"][0]["records"]] == [(999, 9)]
+
+
+def test_a_peer_that_was_asked_from_elsewhere_has_no_records() -> None:
+    told = looked(A, "0", Condition.ELSEWHERE, phase="ACTIVE", step=5)
+    assert "0 elsewhere rank 0 5 0 active" in screen({"pond": [told]})

@@ -1,0 +1,27 @@
+"""Pages and snapshots of peers that do nothing else."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from p2p.telemetry.page import Page
+from p2p.telemetry.snapshot import Identity, Snapshot
+from tests.p2p.launch.standings import standing
+
+A, B = "a" * 16, "b" * 16
+
+
+def identity(peer_id: str = A, **changes: Any) -> Identity:
+    values = {"swarm": "pond", "name": "0", "pid": 1, "process_start": 1, "host": "f" * 16, "script": "train.py"}
+    return Identity(peer_id=peer_id, **{**values, "joined_ns": 10**9, "wall_ns": 10**18, **changes})
+
+
+def page(folder: Path, who: Identity) -> Page:
+    """Its clock ticks by a millisecond."""
+    return Page(folder, who, itertools.count(10**9, 10**6).__next__)
+
+
+def snapshot(who: Identity, **changes: Any) -> Snapshot:
+    from dataclasses import replace
+
+    return replace(standing(), who=who, **changes)

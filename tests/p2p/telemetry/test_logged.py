@@ -1,0 +1,53 @@
+"""What `peer.log` takes, and refuses in words."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from p2p.telemetry.logged import MOST_NUMBERS, Logged
+
+
+def test_the_last_number_of_each_name_is_kept() -> None:
+    logged = Logged()
+    logged.update({"loss": torch.tensor(2.5, requires_grad=True), "lr": np.float32(0.5), "epoch": 3})
+    logged.update({"loss": 2, "is_last": True, "bad": math.inf, "worse": torch.tensor(math.nan)})
+    worse = logged.values.pop("worse")
+    assert math.isnan(worse)
+    assert logged.values == {"loss": 2.0, "lr": 0.5, "epoch": 3.0, "is_last": 1.0, "bad": math.inf}
+    assert {type(value) for value in logged.values.values()} == {float}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (torch.ones(3), r"loss must be one number, and has shape \(3,\): give its mean"),
+        (np.ones((1, 1)), r"loss must be one number, and has shape \(1, 1\)"),
+        ("0.3", "loss must be a number, got str '0.3'"),
+        (None, "loss must be a number, got NoneType None"),
+        (1j, "loss must be a number, got complex"),
+        (torch.tensor(1j), "loss must be a number, got complex"),
+    ],
+)
+def test_what_is_no_number_is_refused_and_nothing_of_it_kept(value: Any, said: str) -> None:
+    logged = Logged()
+    with pytest.raises(TypeError, match=said):
+        logged.update({"lr": 1, "loss": value})
+    assert logged.values == {}
+
+
+@pytest.mark.parametrize("name", ["", "x" * 33, "two\nlines"])
+def test_a_name_that_cannot_be_shown_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a name has 1 to 32 characters"):
+        Logged().update({name: 1})
+
+
+def test_too_many_names_are_refused_and_those_that_are_there_go_on() -> None:
+    logged = Logged()
+    logged.update({f"x{n}": n for n in range(MOST_NUMBERS)})
+    with pytest.raises(ValueError, match="keeps 32 names at most, and with more they would be 33"):
+        logged.update({"more": 1})
+    logged.update({"x0": 7})
+    assert logged.values["x0"] == 7
