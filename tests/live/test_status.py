@@ -45,11 +45,11 @@ def swarms(home: Path, *arguments: str) -> dict[str, Any]:
     return result
 
 
-def peers_when(swarm: Swarm, is_so: Callable[[Peers], bool]) -> Peers:
+def peers_when(swarm: Swarm, is_so: Callable[[Peers], bool], swarm_name: str = "default") -> Peers:
     """Ask again and again until it is so."""
     deadline = time.monotonic() + HANG_S
     while True:
-        peers = {peer["peer_id"]: peer for peer in swarms(swarm.home)["default"]["peers"]}
+        peers = {peer["peer_id"]: peer for peer in swarms(swarm.home)[swarm_name]["peers"]}
         if is_so(peers):
             return peers
         assert time.monotonic() < deadline, json.dumps(peers, indent=1)
@@ -97,6 +97,7 @@ def test_two_swarms_are_seen_together_or_one_of_them(swarm: Swarm) -> None:
     for peer in (one, other):
         peer.expect_step(20)
     assert set(swarms(swarm.home)) == {"default", "lake"}
+    peers_when(swarm, lambda peers: all(peer["snapshot"]["logged"] for peer in peers.values()), "lake")
     (lake,) = swarms(swarm.home, "lake")["lake"]["peers"]
     assert (lake["peer_id"], lake["pid"]) == (name(other), other.pid)
     assert set(lake["snapshot"]["logged"]) == {"loss", "tensor"}
