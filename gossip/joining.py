@@ -12,6 +12,7 @@ from .founding import Founding
 from .known_views import KnownViews
 from .messages import Head, Join, LineageAnswer, LineageQuery, Refuse
 from .observing import Observing
+from .progress import NOTHING_DONE
 from .swim import Swim
 from .view import Member, Policy
 
@@ -27,6 +28,7 @@ class Joining:
         self._observing = observing
         self._config = config
         self._views = KnownViews()
+        self._from = NOTHING_DONE, b""
         self._founding: Founding | None = None
         self._found_with: tuple[bytes, int, Policy] = b"", 1, Policy.MAJORITY
 
@@ -47,6 +49,7 @@ class Joining:
         if self.layout is None:
             return []
         asked = self._swim.alive() if targets is None else targets
+        self._from = self._observing.asks_from()
         effects: list[Effect] = [Send(member, self._join(self.layout[0], member)) for member in asked]
         if self._founding is not None:
             effects += [
@@ -55,8 +58,7 @@ class Joining:
         return effects
 
     def _join(self, state_hash: str, member: Member) -> Join:
-        steps = self._steps
-        return Join(state_hash, self._observing.follows, steps.done, steps.digest, self._views.number_for(member))
+        return Join(state_hash, self._observing.follows, *self._from, self._views.number_for(member))
 
     def receive(self, now: float, source: Member, lineage: bytes, body: Head | Refuse | LineageAnswer) -> list[Effect]:
         """What is answered to who asks for a seat, or founds. `source` is a member of `lineage`."""

@@ -18,6 +18,13 @@ from .progress import NOTHING_DONE, StateQuery
 from .swim import Swim
 from .view import Member, View
 
+NUM_PROVING = 2
+"""An observer runs so many fed steps on a state before it asks for a seat: at the second it is compared with its
+feeder after an update of its own."""
+
+MOST_ASKED = 20
+"""Who has asked so often with a state is too slow for that, and is compared once it has its seat."""
+
 MOST_WAITING = 1024
 """Fed steps that are kept while an older one, or the state, is on its way. The host bounds their bytes."""
 
@@ -61,8 +68,18 @@ class Observing:
         self._loading: _State | None = None
         self._barrier: tuple[View | None, float] = None, -math.inf
         self._is_barrier_known = False
+        self._num_run = self._num_asked = 0
+        self._is_proven = False
 
     # Steps.
+
+    def asks_from(self) -> tuple[int, bytes]:
+        """Step and chain digest that a JOIN names: nothing, as long as it is not proven that this peer keeps step."""
+        done, digest = self._steps.done, self._steps.digest
+        if not self.follows or done == NOTHING_DONE:
+            return done, digest
+        self._num_asked += 1
+        return (done, digest) if self._is_proven or self._num_asked > MOST_ASKED else (NOTHING_DONE, b"")
 
     @property
     def due(self) -> tuple[int, bytes] | None:
@@ -117,8 +134,10 @@ class Observing:
     def loaded(self, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` was loaded, or that step was run with what was fed."""
         self._applying = None
+        self._num_run += 1
+        self._is_proven |= self._num_run >= NUM_PROVING
         if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):
-            self._loading, self._asked, self._coming = None, {}, None
+            self._loading, self._asked, self._coming, self._num_run = None, {}, None, 0
         return [*self._load(), *self._go_on()]
 
     def _ask(self, now: float, donor: Member, step: int) -> list[Effect]:

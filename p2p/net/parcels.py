@@ -13,7 +13,7 @@ import xxhash
 from gossip import View
 from gossip.progress import Finish
 
-from ..errors import RemoteProtocolError
+from ..errors import RemoteProtocolError, ShoalError
 from .wire import Codec
 
 
@@ -47,6 +47,7 @@ class StepRecord:
         counts: first sample, number and weight of the samples of each member of `view` (step/receipts.py).
         algorithms: of the operations, without the counts.
         fingerprints: of the operations, in order.
+        shown: what the replica of the sender is compared by; empty where the step is none of a model.
     """
 
     previous: bytes
@@ -56,6 +57,7 @@ class StepRecord:
     counts: tuple[tuple[int, int, int], ...]
     algorithms: tuple[str, ...]
     fingerprints: tuple[bytes, ...]
+    shown: bytes = b""
 
 
 Record = StateRecord | StepRecord
@@ -164,12 +166,16 @@ class Replica:
         pack: lends the state, in the loop thread, while nothing changes it.
         load: takes over a member's state, in the training thread.
         compare: says in words how a swarm's description differs from this one.
+        show: what a replica is compared by, while it waits for a commit.
+        check: why this replica cannot go on, if that of a member, which is shown in this step, is not like it.
     """
 
     layout: tuple[str, bytes]
     pack: Packer
     load: Callable[[PackedState], None]
     compare: Callable[[bytes], str]
+    show: Callable[[], bytes] = bytes
+    check: Callable[[int, bytes], ShoalError | None] = lambda step, shown: None
 
 
 def compare_with_nothing(layout: bytes) -> str:

@@ -144,7 +144,7 @@ class Membership:
         return history.view
 
     def _ask(self) -> None:
-        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._replica.layout))
+        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._replica))
 
     def _why_no_seat(self, waited_s: float) -> str:
         swarm = repr(self._config.swarm)

@@ -19,8 +19,8 @@ Leaves out: devices other than the CPU; buffers other than running statistics; o
 times in a step (LBFGS).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
@@ -28,13 +28,12 @@ import torch
 
 from collectives import ALGORITHMS
 
-from ..errors import ShoalError
-from ..net.parcels import PackedState, Replica
-from ..net.wire import MAX_BYTES_LEN
 from ..peer import Peer
-from ..session.session import BACKWARD
-from .gradients import Given, Gradients, NonFinite, add_to_grad, policy
-from .replica_state import Stateful, compare, describe, pack, unpack_into
+from .gradients import Given, Gradients, NonFinite, policy
+from .passes import Passes
+from .rates import unwrapped
+from .replica import ModelReplica
+from .replica_state import Stateful
 from .statistics import RunningStatistics
 from .updates import Updates
 
@@ -124,25 +123,24 @@ class DataParallel(torch.nn.Module):
         if state_digest not in ("part", "all"):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
         self.module = module
-        self.has_committed = False
         self._session = peer._session
-        self._share = self._session.share
-        self._parts = (optimizer, *extra)
-        self._state_digest = state_digest
         self._gradients = Gradients(module, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
-        self._statistics = RunningStatistics(module, algorithm)
-        self._in_pass = self._under_no_sync = self._has_summed = False
-        self._ends_step = True
-        tensors = dict(module.state_dict())
-        layout = describe(tensors)
-        if len(layout[1]) > MAX_BYTES_LEN:
-            raise ValueError(f"{len(tensors)} tensors cannot be described to a joiner in {MAX_BYTES_LEN} bytes")
-        self._pack()  # raises here, not in a member that a joiner asks
-        self._session.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
-        for parameter in self._gradients.parameters:
-            parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
-        standing = (lambda: self._in_pass), (lambda: self._has_summed)
-        self._updates = Updates(self._parts, self._gradients, *standing, allow_local=allow_local)
+        statistics = RunningStatistics(module, algorithm)
+        parts = [unwrapped(part) for part in (optimizer, *extra)]
+        replica = ModelReplica(module, parts, self._session, self._gradients, is_digested_whole=state_digest == "all")
+        offered = replica.offered()
+        updates = partial(Updates, parts, self._gradients, allow_local=allow_local)
+        self._passes = Passes(self._session, self._gradients, statistics, updates, replica.digest)
+        replica.updates = self._passes.updates
+        try:
+            self._session.take_seat(offered)
+        except BaseException:
+            self._passes.end()
+            raise
+
+    @property
+    def has_committed(self) -> bool:
+        return self._passes.has_committed
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass.
@@ -158,10 +156,10 @@ class DataParallel(torch.nn.Module):
             OperationMismatch, QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout, ShoalError: the last backward
                 pass raised, and the step that it had begun cannot be taken back.
         """
-        if self._in_pass and torch._C._current_graph_task_id() < 0:  # it raised: no backward is under way
-            self._begin_anew()
-        if torch.is_grad_enabled() and not self._updates.is_due:  # an evaluation may come before it, or a schedule
-            self._session.state_is_complete()
+        if torch._C._current_graph_task_id() < 0:  # no backward is under way
+            self._passes.go_on()
+        if torch.is_grad_enabled():
+            self._passes.open_window()
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
@@ -177,10 +175,9 @@ class DataParallel(torch.nn.Module):
             ShoalError: the batch has had a backward pass before.
             ValueError: `number` is negative.
         """
-        self._share.set_number(number)
+        self._session.share.set_number(number)
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Backward passes in the block add to `grad`, and to this peer's samples of the step, and do not end it.
 
         The first pass after the block does. Parts of one batch of `peer.loader` add no samples: all of it counts.
@@ -189,11 +186,7 @@ class DataParallel(torch.nn.Module):
         Returns:
             A context manager.
         """
-        before, self._under_no_sync = self._under_no_sync, True
-        try:
-            yield
-        finally:
-            self._under_no_sync = before
+        return self._passes.no_sync()
 
     def skip_step(self) -> None:
         """End the step without adding to it: `loss.backward() if loss.isfinite() else model.skip_step()`.
@@ -206,18 +199,7 @@ class DataParallel(torch.nn.Module):
             OperationMismatch, QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout,
                 RemoteProtocolError, ShoalError: as `loss.backward()`; or it was called under `no_sync`.
         """
-        if self._under_no_sync:
-            raise ShoalError("`skip_step` leaves out the whole step: call it outside `no_sync`")
-        with self._session.callers.call("DataParallel.skip_step"):
-            if self._in_pass:
-                self._begin_anew()
-            self._updates.check_is_wanted(was_added=False)
-            self._gradients.drop()
-            self._share.skip()
-            self._begin_pass()
-            self._end_pass()
-        if self.has_committed:
-            self._updates.skipped()
+        self._passes.skip()
 
     def reduce_gradients(self, gradients: Given) -> Given:
         """Average gradients that the script has computed itself, with `torch.autograd.grad` or `torch.func`.
@@ -239,112 +221,6 @@ class DataParallel(torch.nn.Module):
                 ReplicasDiverged, StepTimeout, RemoteProtocolError, ShoalError: as `loss.backward()`.
         """
         matched = self._gradients.match(gradients)
-        with self._session.callers.call("DataParallel.reduce_gradients"):
-            if self._in_pass:
-                self._begin_anew()
-            self._updates.check_is_wanted(was_added=False)
-            if not self._has_summed:
-                self._gradients.drop()
-            self._begin_pass()
-            for parameter, gradient in matched.values():
-                if gradient is not None:
-                    add_to_grad(parameter, gradient, is_kept=self._under_no_sync)
-                    self._put(parameter)
-            self._end_pass()
+        self._passes.take(list(matched.values()))
         means = {name: each.grad if self.has_committed else None for name, (each, _) in matched.items()}
         return means if isinstance(gradients, Mapping) else tuple(means.values())
-
-    # State.
-
-    def _pack(self) -> PackedState:
-        return pack(dict(self.module.state_dict()), self._parts, self._share.pack())
-
-    def _load(self, state: PackedState) -> None:
-        self._share.load(unpack_into(state, dict(self.module.state_dict()), self._parts))
-
-    def _digest_state(self) -> bytes:
-        """Of the parameters that this step was computed with."""
-        if self._state_digest == "all":
-            return self._gradients.digest()
-        return self._gradients.digest((self._session.done + 1) % 16, 16)
-
-    # Passes.
-
-    def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
-        """Copy a finished gradient into its bucket, and submit the buckets whose turn has come."""
-        self._session.callers.check_pass()
-        if not self._in_pass:
-            self._updates.check_is_wanted(self._gradients.was_added_to(parameter))
-            self._begin_pass()
-            end = self._session.callers.follow_pass(self._end_pass, torch._C._current_graph_task_id)
-            torch.autograd.Variable._execution_engine.queue_callback(end)
-        self._put(parameter)
-
-    def _put(self, parameter: torch.nn.Parameter) -> None:
-        if not self._under_no_sync:
-            bucket = self._gradients.add(parameter)
-            if self._ends_step and not bucket.missing:
-                self._gradients.submit_full()
-
-    def _begin_pass(self) -> None:
-        self.has_committed = False
-        self._ends_step = self._share.is_last and not self._under_no_sync
-        if self._ends_step:
-            self._share.end()
-            counts = self._share.operation()
-            self._session.open_step(BACKWARD)
-            self._in_pass = True
-            self._session.submit(counts)
-        else:
-            self._in_pass = True
-            self._share.accumulate(is_joined=not self._under_no_sync)
-
-    def _end_pass(self) -> None:
-        """Nothing more comes in this pass: end the step, or get ready for the next pass."""
-        if self._under_no_sync:
-            self._has_summed, self._in_pass = True, False
-            return
-        if self._has_summed:
-            self._gradients.add_summed()
-        if self._ends_step:
-            self._end_step()
-        else:
-            self._gradients.drop()
-            self._gradients.begin_pass()
-            self._has_summed = self._in_pass = False
-
-    def _begin_anew(self) -> None:
-        """A pass was interrupted: this peer adds nothing to the step, which the next pass may end."""
-        self._session.withdraw()
-        self._share.void()
-        self._reset()
-
-    def _reset(self) -> None:
-        self._in_pass = self._has_summed = False
-        self._gradients.begin_step()
-
-    # Steps.
-
-    def _end_step(self) -> None:
-        """Submit what is left, wait for the commit, and hand the committed gradients out."""
-        self._gradients.submit_all()
-        for operation in self._statistics.operations():  # the last of a step, on every peer
-            self._session.submit(operation)
-        try:
-            self._session.commit(self._digest_state)
-            self._hand_out()
-        except BaseException:
-            self._gradients.drop()  # what only this peer has computed must not update its replica
-            raise
-        finally:
-            self._reset()
-        self._session.announce()
-
-    def _hand_out(self) -> None:
-        self._share.spend()
-        receipt = self._session.receipt
-        assert receipt is not None
-        self._statistics.hand_out(has_mean=receipt.weight > 0)
-        self._gradients.hand_out()
-        self._updates.committed()
-        self.has_committed = True

@@ -9,12 +9,12 @@ from p2p.errors import ShoalError
 from p2p.host.registry import Registry
 from p2p.loop.loop import Loop
 from p2p.memory.shared_runner import RunState
-from p2p.net.parcels import PackedState
+from p2p.net.parcels import PackedState, Replica
 from p2p.step.notices import Admitted, Commit, Notice, StateOffer
 from p2p.step.operation import Operation
 
 STATE = b"of the parameters"[:16]
-NO_MODEL = ("", b"")
+NO_MODEL = Replica(("", b""), lambda: PackedState(b"", []), lambda state: None, lambda theirs: "")
 MOST_TURNS = 20_000
 """More than anything here takes; a turn that has nothing to do waits for a millisecond."""
 

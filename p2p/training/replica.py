@@ -1,0 +1,89 @@
+"""What a joiner is given of a model, and what it is compared by while it observes."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import nn
+
+from ..errors import ShoalError
+from ..net.parcels import PackedState, Replica
+from ..net.wire import MAX_BYTES_LEN
+from ..session.session import Session
+from .comparison import check, show
+from .gradients import Gradients
+from .module_state import ModuleState, tensors_of
+from .replica_state import Stateful, compare, describe, pack, unpack_into
+from .updates import Updates
+
+
+class ModelReplica:
+    """One model on one peer, with all that changes it.
+
+    Attributes:
+        updates: that were made of it; None before there can be any.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parts: Sequence[Stateful],
+        session: Session,
+        gradients: Gradients,
+        *,
+        is_digested_whole: bool,
+    ) -> None:
+        """Of `module`, which is changed by `parts`.
+
+        Args:
+            module: on the CPU.
+            parts: the optimizer, and what else a joiner must have.
+            session: of the peer.
+            gradients: of the module's parameters.
+            is_digested_whole: members show in each step that all of their parameters are the same, not a sixteenth.
+        """
+        self._module = module
+        self._parts = parts
+        self._state_of_module = ModuleState(module)
+        self._session = session
+        self._gradients = gradients
+        self._is_digested_whole = is_digested_whole
+        self.updates: Updates | None = None
+
+    def offered(self) -> Replica:
+        """For those who give and receive it.
+
+        Raises:
+            TypeError, ValueError: it cannot be described, or sent.
+        """
+        tensors = tensors_of(self._module)
+        layout = describe(tensors)
+        if len(layout[1]) > MAX_BYTES_LEN:
+            raise ValueError(f"{len(tensors)} tensors cannot be described to a joiner in {MAX_BYTES_LEN} bytes")
+        self._pack()  # raises here, not in a member that a joiner asks
+        return Replica(layout, self._pack, self._load, partial(compare, layout[1]), self._show, self._check)
+
+    def digest(self) -> bytes:
+        """Of the parameters that the open step was computed with."""
+        if self._is_digested_whole:
+            return self._gradients.digest()
+        return self._gradients.digest((self._session.done + 1) % 16, 16)
+
+    # A state.
+
+    def _pack(self) -> PackedState:
+        return pack(tensors_of(self._module), (*self._parts, self._state_of_module), self._session.share.pack())
+
+    def _load(self, state: PackedState) -> None:
+        parts = (*self._parts, self._state_of_module)
+        self._session.share.load(unpack_into(state, tensors_of(self._module), parts))
+        if self.updates is not None:
+            self.updates.loaded()
+
+    # A comparison, in the loop's thread while the training thread waits for a commit.
+
+    def _show(self) -> bytes:
+        updated = None if self.updates is None else self.updates.since_commit()
+        return show(self._parts, dict(self._module.named_parameters()), updated)
+
+    def _check(self, step: int, theirs: bytes) -> ShoalError | None:
+        return check(step, self._show(), theirs, [name for name, _ in self._module.named_parameters()])
