@@ -133,9 +133,9 @@ class Observing:
 
     def loaded(self, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` was loaded, or that step was run with what was fed."""
-        self._applying = None
-        self._num_run += 1
+        self._num_run += self._applying == (step, digest)
         self._is_proven |= self._num_run >= NUM_PROVING
+        self._applying = None
         if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):
             self._loading, self._asked, self._coming, self._num_run = None, {}, None, 0
         return [*self._load(), *self._go_on()]

@@ -58,7 +58,7 @@ class Membership:
         self.share = Share()
         self.history = History(self.share, ledger)
         self._replica = Replica(("", b""), self._pack, self._load, compare_with_nothing)
-        self._has_asked, self._complete = False, -2
+        self._has_asked, self._complete, self._settled = False, -2, -2
         self._left = self._is_closed = False
         self.loop.reactor.start()
 
@@ -248,9 +248,15 @@ class Membership:
             self._complete = self.history.done
             self.post(self._completion())
 
+    def asks_for_batch(self) -> None:
+        """The script has done with its last step, and may set this and that before its forward pass."""
+        self._settled = self.history.done
+        if not self.trains_model:
+            self.state_is_complete()
+
     def standing_of_state(self) -> Callable[[], None]:
         """A command. Who trains a model may call an operation between backward and `optimizer.step`."""
-        is_certain = not self._replica.layout[0] or self._complete == self.history.done
+        is_certain = not self.trains_model or self.history.done in (self._complete, self._settled)
         return self._completion() if is_certain else partial(self.loop.state_withheld, self.history.done)
 
     def _pack(self) -> PackedState:

@@ -202,7 +202,7 @@ class Session:
             if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
                 self.withdraw()
                 self.share.void()
-            self.membership.state_is_complete()
+            self.membership.asks_for_batch()
             return self.history.done
 
     def _submission(self, operation: Operation) -> Callable[[], None]:

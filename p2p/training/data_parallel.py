@@ -15,8 +15,7 @@ several backward passes, of which the last ends it:
 middle of a run, used by nobody in this step. (Also after `zero_grad(set_to_none=False)`, where one process has zeros.)
 After a commit it lies in the arena, which other peers of the host can read and forked children cannot.
 
-Leaves out: devices other than the CPU; buffers other than running statistics; optimizers that call backward several
-times in a step (LBFGS).
+Leaves out: devices other than the CPU; optimizers that call backward several times in a step (LBFGS).
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,12 +28,12 @@ import torch
 from collectives import ALGORITHMS
 
 from ..peer import Peer
+from .buffers import BufferMode, Buffers
 from .gradients import Given, Gradients, NonFinite, policy
 from .passes import Passes
 from .rates import unwrapped
 from .replica import ModelReplica
 from .replica_state import Stateful
-from .statistics import RunningStatistics
 from .updates import Updates
 
 BUCKET_BYTES = 12 << 20
@@ -82,6 +81,7 @@ class DataParallel(torch.nn.Module):
         algorithm: str | None = None,
         state_digest: Literal["part", "all"] = "part",
         nonfinite: NonFinite | None = None,
+        buffers: BufferMode = "check",
         allow_local: bool = False,
     ) -> None:
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
@@ -106,12 +106,16 @@ class DataParallel(torch.nn.Module):
                 to the receipt; the step is started over without them, which takes some milliseconds, and if nobody
                 adds anything `grad` is None. `allow`: they are averaged as they are. None: `raise`, or
                 `allow` if there is a GradScaler in `extra`, which has to see them.
+            buffers: what becomes of those other than running statistics. `check`: a sixteenth of them is compared in
+                each step, and the first that is not the same everywhere is named in the log. `mean`: they are averaged
+                over the samples, as running statistics are; whole numbers stay. `rank0`: they become those of rank 0.
+                `local`: nothing.
             allow_local: `optimizer.step` may use gradients that came from no commit, which updates this replica alone.
 
         Raises:
             TypeError, ValueError: a parameter of another type, on another device, or none at all; a tensor whose
-                elements share memory (`expand`); a state that cannot be sent; no such `algorithm`, `state_digest` or
-                `nonfinite`.
+                elements share memory (`expand`); a state that cannot be sent; a layer of SyncBatchNorm; no such
+                `algorithm`, `state_digest`, `nonfinite` or `buffers`.
             JoinRefused: the swarm trains another model.
             JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
             RemoteProtocolError: a state was received that does not fit this replica.
@@ -125,12 +129,13 @@ class DataParallel(torch.nn.Module):
         self.module = module
         self._session = peer._session
         self._gradients = Gradients(module, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
-        statistics = RunningStatistics(module, algorithm)
         parts = [unwrapped(part) for part in (optimizer, *extra)]
         replica = ModelReplica(module, parts, self._session, self._gradients, is_digested_whole=state_digest == "all")
         offered = replica.offered()
         updates = partial(Updates, parts, self._gradients, allow_local=allow_local)
-        self._passes = Passes(self._session, self._gradients, statistics, updates, replica.digest)
+        self._passes = Passes(
+            self._session, self._gradients, Buffers(module, buffers, algorithm), updates, replica.digest
+        )
         replica.updates = self._passes.updates
         try:
             self._session.take_seat(offered)

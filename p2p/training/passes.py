@@ -8,8 +8,8 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import ShoalError
 from ..session.session import BACKWARD, Session
+from .buffers import Buffers
 from .gradients import Gradients, add_to_grad
-from .statistics import RunningStatistics
 from .updates import Updates
 
 
@@ -27,7 +27,7 @@ class Passes:
         self,
         session: Session,
         gradients: Gradients,
-        statistics: RunningStatistics,
+        buffers: Buffers,
         updates: Callable[["Passes"], Updates],
         state_digest: Callable[[], bytes],
     ) -> None:
@@ -36,7 +36,7 @@ class Passes:
         Args:
             session: of the peer.
             gradients: of the model.
-            statistics: of the model.
+            buffers: of the model.
             updates: makes what watches the optimizers.
             state_digest: of the parameters that a step was computed with.
         """
@@ -44,7 +44,7 @@ class Passes:
         self._session = session
         self._share = session.share
         self._gradients = gradients
-        self._statistics = statistics
+        self._buffers = buffers
         self._state_digest = state_digest
         self._under_no_sync = False
         self._ends_step = True
@@ -170,7 +170,7 @@ class Passes:
     def _end_step(self) -> None:
         """Submit what is left, wait for the commit, and hand the committed gradients out."""
         self._gradients.submit_all()
-        for operation in self._statistics.operations():  # the last of a step, on every peer
+        for operation in self._buffers.operations(self._session.done + 1):  # the last of a step, on every peer
             self._session.submit(operation)
         try:
             self._session.commit(self._state_digest)
@@ -186,7 +186,7 @@ class Passes:
         self._share.spend()
         receipt = self._session.receipt
         assert receipt is not None
-        self._statistics.hand_out(has_mean=receipt.weight > 0)
+        self._buffers.hand_out(receipt)
         self._gradients.hand_out()
         self.updates.committed()
         self.has_committed = True
