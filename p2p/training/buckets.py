@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -183,12 +184,15 @@ def make_buckets(
     """
     groups: list[list[tuple[int, nn.Parameter]]] = []
     current: dict[torch.dtype, list[tuple[int, nn.Parameter]]] = {}
+    num_bytes: Counter[torch.dtype] = Counter()
     for place, parameter in enumerate(parameters):
         group = current.get(parameter.dtype)
-        if group is None or sum(each.nbytes for _, each in group) + parameter.nbytes > bucket_bytes:
+        if group is None or num_bytes[parameter.dtype] + parameter.nbytes > bucket_bytes:
             group = current[parameter.dtype] = []
             groups.append(group)
+            num_bytes[parameter.dtype] = 0
         group.append((place, parameter))
+        num_bytes[parameter.dtype] += parameter.nbytes
     groups.sort(key=lambda group: group[-1][0])
     return [make_bucket([parameter for _, parameter in group], algorithm, empty) for group in groups]
 
