@@ -39,6 +39,7 @@ class Membership:
         share: of the samples.
         history: what is committed.
         unusable: why this peer cannot go on; None: it can.
+        has_left: it was asked to leave.
     """
 
     def __init__(self, config: PeerConfig) -> None:
@@ -59,7 +60,7 @@ class Membership:
         self.history = History(self.share, ledger)
         self._replica = Replica(("", b""), self._pack, self._load, compare_with_nothing)
         self._has_asked, self._complete, self._settled = False, -2, -2
-        self._left = self._is_closed = False
+        self.has_left = self._is_closed = False
         self.loop.reactor.start()
 
     @property
@@ -187,9 +188,9 @@ class Membership:
         Args:
             is_aside: another thread waits for what it has called, and is told that this peer has left.
         """
-        if self._left:
+        if self.has_left:
             return
-        self._left, self.unusable = True, ShoalError(LEFT)
+        self.has_left, self.unusable = True, ShoalError(LEFT)
         reactor = self.loop.reactor
         if is_aside:
             self.loop.inbox.tell(self.unusable)
@@ -206,7 +207,7 @@ class Membership:
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        return (self._left and not self._is_closed) or self.loop.reactor.drive_lock.defer(interruption)
+        return (self.has_left and not self._is_closed) or self.loop.reactor.drive_lock.defer(interruption)
 
     # What the loop says.
 

@@ -61,6 +61,10 @@ class Session:
         return self.history.done
 
     @property
+    def has_left(self) -> bool:
+        return self.membership.has_left
+
+    @property
     def receipt(self) -> Receipt | None:
         """Of the last committed step, if this peer has seen it committed."""
         return self.history.receipt

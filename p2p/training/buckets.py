@@ -26,6 +26,14 @@ Empty = Callable[[int, np.dtype[Any]], Array]
 """Makes memory for so many elements of a type."""
 
 
+Layout = tuple[torch.dtype, torch.Size, tuple[int, ...]]
+"""Type, shape and strides of a parameter."""
+
+
+def layout_of(tensor: Tensor) -> Layout:
+    return tensor.dtype, tensor.shape, tensor.stride()
+
+
 @dataclass(slots=True, eq=False)
 class Bucket:
     """Gradients of parameters of one type, which are averaged over the samples in one operation.
@@ -42,6 +50,7 @@ class Bucket:
         marks: the end of `flat`.
         operation: a weighted mean.
         make_memory: for another result.
+        layouts: of `parameters`, when the bucket was made.
         missing: indices of parameters that this backward pass has not reached.
         empty: indices of parameters without a gradient in this step.
         is_suspect: some of `flat` is not finite, or so large that a sum of it is not.
@@ -53,6 +62,7 @@ class Bucket:
     marks: Tensor
     operation: Operation
     make_memory: Callable[[], Tensor]
+    layouts: Sequence[Layout]
     missing: set[int] = field(default_factory=set)
     empty: set[int] = field(default_factory=set)
     is_suspect: bool = False
@@ -163,7 +173,7 @@ def make_bucket(parameters: Sequence[Tensor], algorithm: str | None, empty: Empt
         AllReduce("mean", is_weighted=True), as_array(flat), as_array(make_memory()), shape, algorithm
     )
     inputs, marks = views(flat[:num_values], parameters), flat[num_values:]
-    bucket = Bucket(parameters, flat, inputs, marks, operation, make_memory)
+    bucket = Bucket(parameters, flat, inputs, marks, operation, make_memory, [*map(layout_of, parameters)])
     bucket.begin_step()
     return bucket
 

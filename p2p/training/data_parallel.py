@@ -28,6 +28,7 @@ import torch
 from collectives import ALGORITHMS
 
 from ..peer import Peer
+from .belonging import check_optimizers, claim
 from .buffers import BufferMode, Buffers
 from .gradients import Given, Gradients, NonFinite, policy
 from .passes import Passes
@@ -119,7 +120,8 @@ class DataParallel(torch.nn.Module):
             JoinRefused: the swarm trains another model.
             JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
             RemoteProtocolError: a state was received that does not fit this replica.
-            ShoalError: this peer has asked for its seat without this model, or has left.
+            ShoalError: this peer has asked for its seat without this model, or has left; or a parameter is in another
+                p2p.DataParallel.
         """
         super().__init__()
         if algorithm is not None and algorithm not in ALGORITHMS:
@@ -127,9 +129,12 @@ class DataParallel(torch.nn.Module):
         if state_digest not in ("part", "all"):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
         self.module = module
+        self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
         self._session = peer._session
         self._gradients = Gradients(module, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
         parts = [unwrapped(part) for part in (optimizer, *extra)]
+        if not allow_local:
+            check_optimizers(module, parts)
         replica = ModelReplica(module, parts, self._session, self._gradients, is_digested_whole=state_digest == "all")
         offered = replica.offered()
         updates = partial(Updates, parts, self._gradients, allow_local=allow_local)
@@ -138,6 +143,7 @@ class DataParallel(torch.nn.Module):
         )
         replica.updates = self._passes.updates
         try:
+            claim(module.named_parameters(), self._passes.is_in_use)
             self._session.take_seat(offered)
         except BaseException:
             self._passes.end()
@@ -146,6 +152,10 @@ class DataParallel(torch.nn.Module):
     @property
     def has_committed(self) -> bool:
         return self._passes.has_committed
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the module, under the names that it has there."""
+        return self.module.state_dict(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass.
@@ -229,3 +239,10 @@ class DataParallel(torch.nn.Module):
         self._passes.take(list(matched.values()))
         means = {name: each.grad if self.has_committed else None for name, (each, _) in matched.items()}
         return means if isinstance(gradients, Mapping) else tuple(means.values())
+
+
+def _take_names_of_module(wrapper: DataParallel, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
+    """`load_state_dict` takes what `state_dict` returns; and names that begin with `module`, as those of DDP."""
+    for name in wrapper.module.state_dict(keep_vars=True):
+        if prefix + name in state_dict:
+            state_dict[f"{prefix}module.{name}"] = state_dict.pop(prefix + name)

@@ -8,7 +8,7 @@ import xxhash
 
 from ..errors import NonFiniteGradient, ShoalError
 from ..session.session import BACKWARD, Session
-from .buckets import DTYPES, Bucket, make_buckets
+from .buckets import DTYPES, Bucket, layout_of, make_buckets
 from .replica_state import raw_bytes
 
 NonFinite = Literal["raise", "skip", "allow"]
@@ -58,6 +58,15 @@ class Gradients:
         if gradient.layout is not torch.strided:
             name = self._name_of(parameter)
             raise TypeError(f"the gradient of {name} is {gradient.layout}: construct its layer with sparse=False")
+        if layout_of(parameter) != bucket.layouts[index]:
+            ours, before = (
+                f"{dtype} {list(shape)} with strides {list(strides)}"
+                for dtype, shape, strides in (layout_of(parameter), bucket.layouts[index])
+            )
+            raise ShoalError(
+                f"parameter {self._name_of(parameter)} is {ours}, and was {before} when it was wrapped: change the "
+                "model first, on every peer, and construct p2p.DataParallel then"
+            )
         bucket.add(index, gradient.detach(), self._share.fraction, self._share.keep)
         if self._nonfinite != "allow":
             bucket.check(index)
@@ -108,7 +117,7 @@ class Gradients:
             what = f"the gradient of {self._name_of(bucket.first_not_finite())} in step {self._session.done + 1}"
             raise NonFiniteGradient(
                 f"{what} is not finite on this peer; nothing of it was sent: catch this to go on with other samples, "
-                "or pass nonfinite='skip' to p2p.DataParallel"
+                "or pass nonfinite='skip' to p2p.DataParallel; a GradScaler, which skips by itself, has to be in extra="
             )
         self._session.withdraw()
         self._share.void()

@@ -17,6 +17,7 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
     Raises:
         TypeError: something else is among them, that `set_extra_state` would not take.
+        ValueError: one is not on the CPU.
     """
     found = {}
     for name, value in module.state_dict().items():
@@ -25,6 +26,10 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
         if not isinstance(value, Tensor):
             kind = type(value).__name__
             raise TypeError(f"{name} in the module's state_dict is no tensor but {kind}: return it in get_extra_state")
+        if value.device.type != "cpu" or value.layout is not torch.strided:
+            raise ValueError(
+                f"{name} is {value.dtype} on {value.device}, {value.layout}: it has to be dense, on the CPU"
+            )
         found[name] = value
     return found
 

@@ -54,10 +54,17 @@ class Passes:
             for parameter in gradients.parameters
         ]
 
+    def is_in_use(self) -> bool:
+        """Whether it follows passes, for a peer that has not left. If that has, nothing is followed from now on."""
+        if self._session.has_left:
+            self.end()
+        return bool(self._hooks)
+
     def end(self) -> None:
         """Follow no further pass."""
         for hook in (*self._hooks, *self.updates.hooks):
             hook.remove()
+        self._hooks = []
 
     def go_on(self) -> None:
         """If a pass was interrupted, this peer adds nothing to the step, which the next pass may end."""
@@ -88,7 +95,7 @@ class Passes:
             raise ShoalError("`skip_step` leaves out the whole step: call it outside `no_sync`")
         with self._session.callers.call("DataParallel.skip_step"):
             self.go_on()
-            self.updates.check_is_wanted(was_added=False)
+            self.updates.check_is_wanted()
             self._gradients.drop()
             self._share.skip()
             self._begin_pass()
@@ -100,7 +107,7 @@ class Passes:
         """A pass with gradients that the script has computed."""
         with self._session.callers.call("DataParallel.reduce_gradients"):
             self.go_on()
-            self.updates.check_is_wanted(was_added=False)
+            self.updates.check_is_wanted()
             if not self.has_summed:
                 self._gradients.drop()
             self._begin_pass()
@@ -117,7 +124,7 @@ class Passes:
         if self.is_under_way and callers.is_pass_over:
             self.go_on()
         if not self.is_under_way:
-            self.updates.check_is_wanted(self._gradients.was_added_to(parameter))
+            self.updates.check_is_wanted(parameter)
             self._begin_pass()
             end = callers.follow_pass(self._end_pass, torch._C._current_graph_task_id)
             torch.autograd.Variable._execution_engine.queue_callback(end)

@@ -59,7 +59,13 @@ class ModelReplica:
         layout = describe(tensors)
         if len(layout[1]) > MAX_BYTES_LEN:
             raise ValueError(f"{len(tensors)} tensors cannot be described to a joiner in {MAX_BYTES_LEN} bytes")
-        self._pack()  # raises here, not in a member that a joiner asks
+        try:
+            self._pack()  # raises here, not in a member that a joiner asks
+        except TypeError as error:
+            raise TypeError(
+                f"{error}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
+                "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
+            ) from None
         return Replica(layout, self._pack, self._load, partial(compare, layout[1]), self._show, self._check)
 
     def digest(self) -> bytes:

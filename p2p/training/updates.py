@@ -10,8 +10,13 @@ from .gradients import Gradients
 from .rates import Rates
 
 TWICE = (
-    "backward was called twice for one `optimizer.step`: call all but the last under `with model.no_sync():`, "
-    "checkpoint with use_reentrant=False, and use no optimizer that evaluates the model several times (LBFGS)"
+    "backward was called twice for one `optimizer.step`: to add up k batches, write `with model.no_sync() if (i + 1) % "
+    "k else contextlib.nullcontext(): (loss / k).backward()`; checkpoint with use_reentrant=False, and use no "
+    "optimizer that evaluates the model several times (LBFGS)"
+)
+WITHIN = (
+    "`optimizer.step` was called within a backward pass: gradients are those of all peers at its end, so call it after "
+    "`loss.backward()`"
 )
 SKIPPED = (
     "the gradients that `skip_step` brought were not used, so this replica is not that of the others: go on after it "
@@ -52,8 +57,6 @@ class Updates:
             passes: what has become of backward passes.
             allow_local: gradients of this peer alone may be used.
         """
-        if not isinstance(parts[0], torch.optim.Optimizer):
-            raise TypeError(f"the optimizer has to be a torch.optim.Optimizer, is a {type(parts[0]).__name__}")
         self._optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
         self._gradients = gradients
         self._allow_local = allow_local
@@ -103,8 +106,8 @@ class Updates:
         if self._gradients.are_finite:  # a GradScaler may leave an update out
             self._unused = self._gradients.digest()
 
-    def check_is_wanted(self, was_added: bool) -> None:
-        """A pass begins; `was_added`: to a gradient that was handed out, which nothing else has changed since.
+    def check_is_wanted(self, parameter: torch.nn.Parameter | None = None) -> None:
+        """A pass begins, and has reached `parameter`.
 
         Raises:
             ShoalError: the optimizer has not used what the pass before has committed.
@@ -114,12 +117,20 @@ class Updates:
             raise ShoalError(SKIPPED)
         before, self._last_pass = self._last_pass, torch._C._current_graph_task_id()
         is_around_it = 0 <= self._last_pass < before  # a pass within this one has ended a step
-        if self.is_due and (is_around_it or self._is_under_way or was_added):
+        if (self.is_due and (is_around_it or self._is_under_way)) or self._is_unused(parameter):
             raise ShoalError(TWICE)
+
+    def _is_unused(self, parameter: torch.nn.Parameter | None) -> bool:
+        """Whether the pass has added to what was handed out for `parameter`, and its optimizer has not used that."""
+        if parameter is None or not self._due or not self._gradients.was_added_to(parameter):
+            return False
+        return any(each is parameter for due in self._due for group in due.param_groups for each in group["params"])
 
     def _before(
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if torch._C._current_graph_task_id() >= 0:
+            raise ShoalError(WITHIN)
         closure = named.get("closure") or (arguments[1] if len(arguments) > 1 else None)
         if self._passes.is_under_way:  # it was interrupted, and the script goes on
             self._gradients.drop()

@@ -1,11 +1,15 @@
 """Habits of training code: buffers, optimizers, models that are saved. More of what test_data_parallel.py compares."""
 
+import contextlib
 import copy
 import logging
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+import p2p
 from p2p import Peer
 from tests.live.gradient_cases import CASES, main
 from tests.live.training_cases import assert_same_everywhere, case, linear, raises, wrap
@@ -117,6 +121,180 @@ def layers_that_exchange_statistics_are_refused(peer: Peer) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.SyncBatchNorm(3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     raises(ValueError, "layer 1 is a SyncBatchNorm", lambda: wrap(peer, model, optimizer))
-    raises(ValueError, "buffers must be one of check, mean", lambda: wrap(peer, model[0], optimizer, buffers="all"))
+    raises(ValueError, "buffers must be one of check, mean", lambda: wrap(peer, *linear(), buffers="all"))
     assert peer.view is None
     wrap(peer, *linear())
+
+
+class Around(torch.optim.Optimizer):
+    """Holds another optimizer, as `accelerate`'s does, which is none by itself."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> Any:  # type: ignore[override]
+        return self.optimizer.param_groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> Any:
+        return self.optimizer.step(closure)
+
+
+@case
+def an_optimizer_around_another_trains(peer: Peer) -> None:
+    model, optimizer = linear()
+    around = Around(optimizer)
+    parallel = wrap(peer, model, around)
+    for x in torch.randn(3, 6, 4):
+        around.zero_grad()
+        parallel(x).square().mean().backward()
+        around.step()
+    assert peer.done == 3
+    assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+
+
+@case
+def what_a_script_has_in_its_groups_is_sent_or_refused_with_the_way_out(peer: Peer) -> None:
+    model, optimizer = linear()
+    optimizer.param_groups[0]["lr"] = np.float64(0.1)
+    optimizer.param_groups[0]["tags"] = {"a", "b"}
+    words = "param_groups[0].tags: set is not allowed: a joiner is given plain values"
+    raises(TypeError, words, lambda: wrap(peer, model, optimizer))
+    optimizer.param_groups[0]["tags"] = ["a", np.bool_(True), np.int64(3)]
+    wrap(peer, model, optimizer)
+
+
+class Tied(nn.Module):
+    """Two names for one parameter, and a state of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embed.weight
+        self.note = {"made": [1, 2]}
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.head(self.embed(x))
+        return output
+
+    def get_extra_state(self) -> dict[str, list[int]]:
+        return self.note
+
+    def set_extra_state(self, state: dict[str, list[int]]) -> None:
+        self.note = state
+
+
+@case
+def a_wrapped_model_is_saved_and_loaded_under_its_own_names(peer: Peer) -> None:
+    model = Tied()
+    parallel = wrap(peer, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    saved = parallel.state_dict()
+    assert list(saved) == list(model.state_dict()) == ["_extra_state", "embed.weight", "head.weight"]
+    assert saved["embed.weight"].data_ptr() == saved["head.weight"].data_ptr()
+    for prefix in ("", "module."):  # DDP's names have that
+        other = {prefix + name: value for name, value in Tied().state_dict().items()}
+        parallel.load_state_dict(other)
+        assert torch.equal(model.embed.weight, other[prefix + "head.weight"])
+    outer = nn.ModuleDict({"net": parallel})
+    assert list(outer.state_dict()) == ["net._extra_state", "net.embed.weight", "net.head.weight"]
+    outer.load_state_dict(outer.state_dict())
+
+
+@case
+def two_optimizers_may_step_in_any_order(peer: Peer) -> None:
+    for first, second in (("g", "d"), ("d", "g")):
+        torch.manual_seed(3)
+        nets = nn.ModuleDict({"g": nn.Linear(4, 3), "d": nn.Linear(3, 1)})
+        alone = copy.deepcopy(nets)
+        with p2p.join(swarm=f"order-{first}") as another:
+            ours, theirs = (
+                {name: torch.optim.SGD(net.parameters(), lr=0.1) for name, net in each.items()}
+                for each in (nets, alone)
+            )
+            wrap(another, nets, ours[first], extra=[ours[second]])
+            for x, real in zip(torch.randn(4, 2, 6, 4), torch.randn(4, 2, 6, 3), strict=True):
+                for used, optimizers, noise, data in (
+                    (nets, ours, x[another.rank], real[another.rank]),
+                    (alone, theirs, x.flatten(0, 1), real.flatten(0, 1)),
+                ):
+                    fake = used["g"](noise)
+                    optimizers["d"].zero_grad()
+                    (used["d"](fake.detach()) - used["d"](data)).square().mean().backward()
+                    optimizers["d"].step()
+                    optimizers["g"].zero_grad()  # and what is in `d` is added to, as in most scripts
+                    used["d"](fake).square().mean().backward()
+                    optimizers["g"].step()
+        for one, other in zip(nets.parameters(), alone.parameters(), strict=True):
+            assert torch.allclose(one, other, rtol=1e-5, atol=1e-6), (one, other)
+
+
+@case
+def what_is_wrong_with_a_model_is_said_before_a_seat_is_asked_for(peer: Peer) -> None:
+    model, optimizer = linear()
+    other = torch.optim.SGD([*model.parameters(), nn.Parameter(torch.zeros(2, 3))], lr=0.1)
+    words = "parameter 4 of group 0 of an optimizer, torch.float32 [2, 3], is none of the model's"
+    raises(ValueError, words, lambda: wrap(peer, model, other))
+    raises(ValueError, words, lambda: wrap(peer, model, optimizer, extra=[other]))
+    model.register_buffer("table", torch.zeros(3, device="meta"))
+    raises(ValueError, "table is torch.float32 on meta", lambda: wrap(peer, model, optimizer))
+    del model.table
+    assert peer.view is None
+    wrap(peer, model, optimizer)
+    twice = nn.ModuleDict({"one": model, "two": nn.Linear(2, 2)})
+    with p2p.join(swarm="another") as another:
+        raises(
+            p2p.ShoalError, "parameter one.0.weight is in a p2p.DataParallel", lambda: wrap(another, twice, optimizer)
+        )
+        assert another.view is None
+        wrap(another, *linear())
+    peer.leave()
+    with p2p.join(swarm="another-again") as another:
+        parallel = wrap(another, model, optimizer)
+        parallel(torch.ones(2, 4)).sum().backward()
+        assert another.done == 1, "of a peer that has left nothing is in the way"
+
+
+@case
+def a_model_that_was_moved_after_the_wrap_is_named(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    before = peer.last_step
+    model.double()
+    words = (
+        "2.bias is torch.float64 [3] with strides [1], and was torch.float32 [3] with strides [1] when it was wrapped"
+    )
+    raises(p2p.ShoalError, words, parallel(torch.ones(2, 4).double()).sum().backward)
+    model.float()
+    parallel(torch.ones(2, 4)).sum().backward()
+    assert peer.last_step == before + 1, "nothing has happened"
+
+
+@case
+def an_update_within_backward_is_told_what_to_do(peer: Peer) -> None:
+    model, optimizer = linear()
+    model.get_parameter("0.bias").register_post_accumulate_grad_hook(lambda _: optimizer.step())  # type: ignore[no-untyped-call]
+    parallel = wrap(peer, model, optimizer)
+    raises(p2p.ShoalError, "within a backward pass", parallel(torch.ones(2, 4)).sum().backward)
+    raises(p2p.ShoalError, "within a backward pass", parallel(torch.ones(2, 4)).sum().backward)
+
+
+@case
+def batches_are_added_up_as_the_error_says(peer: Peer) -> None:
+    model, optimizer = linear()
+    alone = copy.deepcopy(model)
+    optimizer_alone = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    parallel = wrap(peer, model, optimizer)
+    k = 3
+    for i, x in enumerate(torch.randn(9, 2, 6, 4)):
+        with parallel.no_sync() if (i + 1) % k else contextlib.nullcontext():
+            (parallel(x[peer.rank]).square().mean() / k).backward()
+        (alone(x.flatten(0, 1)).square().mean() / k).backward()
+        if (i + 1) % k == 0:
+            for each in (optimizer, optimizer_alone):
+                each.step()
+                each.zero_grad()
+    for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
