@@ -223,6 +223,11 @@ class Core:
         """Number and digest of the fed step that is to be run now."""
         return None if self.ended or self.leaving else self._observing.due
 
+    @property
+    def asked_for_state(self) -> tuple[Member, ...]:
+        """Who was asked for the state that this peer waits for."""
+        return self._observing.asked
+
     def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
         """An observer was given the committed `step`, as bytes. `previous`: digest of the chain before it."""
         return [] if self.ended else self._observing.fed(step, previous, digest)

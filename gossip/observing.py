@@ -107,6 +107,11 @@ class Observing:
 
     # States.
 
+    @property
+    def asked(self) -> tuple[Member, ...]:
+        """Who was asked for the state that this peer waits for."""
+        return () if self._loading is not None else tuple(self._asked)
+
     def comes(self, now: float, source: Member) -> bool:
         """A segment of a state has come. Whether it is of use: `source` was asked for it."""
         if source not in self._asked:

@@ -115,10 +115,12 @@ def _values(parts: Iterable[Stateful]) -> Iterator[tuple[str, Any]]:
 
 def _plain(value: Any) -> Any:
     """`value`, or what is the same for equal ones; of objects of other kinds only the type."""
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, np.generic):  # before float, since one of them is a float
+        value = value.item()
+    if value is None or type(value) in (bool, float, str):
         return value
-    if isinstance(value, np.generic):
-        return value.item()
+    if isinstance(value, int):
+        return int(value) if -(2**63) <= value < 2**63 else str(value)
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             return str(value.layout)
