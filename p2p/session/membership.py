@@ -107,9 +107,8 @@ class Membership:
         self.check_usable()
         replica = replica or self._replica
         if self._has_asked and replica is not self._replica:
-            raise ShoalError(
-                "this peer asked for its seat without this model: construct one p2p.DataParallel, before anything else"
-            )
+            why = "trains a model already: wrap" if self.trains_model else "asked for its seat without this model: wrap"
+            raise ShoalError(f"this peer {why} all models in one nn.ModuleDict, with one p2p.DataParallel, at first")
         history = self.history
         if history.view is not None:
             return history.view

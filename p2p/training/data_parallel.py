@@ -124,6 +124,7 @@ class DataParallel(torch.nn.Module):
                 p2p.DataParallel.
         """
         super().__init__()
+        peer._session.callers.check_process("p2p.DataParallel")
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         if state_digest not in ("part", "all"):
