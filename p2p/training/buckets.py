@@ -163,23 +163,33 @@ class Bucket:
         return next(parameter for parameter, values in pairs if not values.isfinite().all())
 
 
-def make_bucket(parameters: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty) -> Bucket:
+def make_bucket(
+    parameters: Sequence[Tensor],
+    algorithm: str | None,
+    empty: Empty = np.empty,
+    kind: type[Bucket] = Bucket,
+    num_marks: int = 0,
+) -> Bucket:
     """A bucket for `parameters`, which are of one type; its input and its result lie in memory that `empty` makes."""
     num_values = sum(parameter.numel() for parameter in parameters)
-    shape, dtype = (num_values + len(parameters),), parameters[0].dtype
+    shape, dtype = (num_values + (num_marks or len(parameters)),), parameters[0].dtype
     make_memory = partial(empty_tensor, shape, dtype, empty)
-    flat = make_memory()
+    flat = make_memory().zero_()
     operation = Operation(
         AllReduce("mean", is_weighted=True), as_array(flat), as_array(make_memory()), shape, algorithm
     )
     inputs, marks = views(flat[:num_values], parameters), flat[num_values:]
-    bucket = Bucket(parameters, flat, inputs, marks, operation, make_memory, [*map(layout_of, parameters)])
+    bucket = kind(parameters, flat, inputs, marks, operation, make_memory, [*map(layout_of, parameters)])
     bucket.begin_step()
     return bucket
 
 
 def make_buckets(
-    parameters: Iterable[nn.Parameter], bucket_bytes: int, algorithm: str | None, empty: Empty = np.empty
+    parameters: Iterable[nn.Parameter],
+    bucket_bytes: int,
+    algorithm: str | None,
+    empty: Empty = np.empty,
+    make: Callable[[Sequence[Tensor]], Bucket | None] = lambda parameters: None,
 ) -> list[Bucket]:
     """Buckets of `bucket_bytes`, more only where one parameter is larger; their marks are not counted.
 
@@ -188,14 +198,19 @@ def make_buckets(
         bucket_bytes: of one bucket.
         algorithm: of every operation.
         empty: makes memory for inputs and results.
+        make: a bucket for one parameter, if that has to have its own.
 
     Returns:
         In the order in which they should be full, which is the same on every peer.
     """
+    found: list[tuple[int, Bucket]] = []
     groups: list[list[tuple[int, nn.Parameter]]] = []
     current: dict[torch.dtype, list[tuple[int, nn.Parameter]]] = {}
     num_bytes: Counter[torch.dtype] = Counter()
     for place, parameter in enumerate(parameters):
+        if (own := make([parameter])) is not None:
+            found.append((place, own))
+            continue
         group = current.get(parameter.dtype)
         if group is None or num_bytes[parameter.dtype] + parameter.nbytes > bucket_bytes:
             group = current[parameter.dtype] = []
@@ -203,8 +218,9 @@ def make_buckets(
             num_bytes[parameter.dtype] = 0
         group.append((place, parameter))
         num_bytes[parameter.dtype] += parameter.nbytes
-    groups.sort(key=lambda group: group[-1][0])
-    return [make_bucket([parameter for _, parameter in group], algorithm, empty) for group in groups]
+    for group in groups:
+        found.append((group[-1][0], make_bucket([parameter for _, parameter in group], algorithm, empty)))
+    return [bucket for _, bucket in sorted(found, key=lambda pair: pair[0])]
 
 
 def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:

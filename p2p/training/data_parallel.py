@@ -59,7 +59,7 @@ class DataParallel(torch.nn.Module):
         `grad` is then None, or what this process has summed alone.
 
         NonFiniteGradient: this peer has computed NaN or infinity, and has sent none of it.
-        TypeError: a gradient is sparse.
+        TypeError: a gradient is sparse, and not that of an embedding layer.
         OperationMismatch: another member has called something else; raised on every member.
         QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on.
         RemoteProtocolError: a state was received that does not fit this replica.

@@ -8,8 +8,9 @@ import xxhash
 
 from ..errors import NonFiniteGradient, ShoalError
 from ..session.session import BACKWARD, Session
-from .buckets import DTYPES, Bucket, layout_of, make_buckets
+from .buckets import DTYPES, Bucket, layout_of, make_bucket, make_buckets
 from .replica_state import raw_bytes
+from .rows import RowBucket, tables_of
 
 NonFinite = Literal["raise", "skip", "allow"]
 Given = Sequence[torch.Tensor | None] | Mapping[str, torch.Tensor | None]
@@ -32,7 +33,14 @@ class Gradients:
         self._session = session
         self._share = session.share
         self._nonfinite = nonfinite
-        self._buckets = make_buckets(self.parameters, bucket_bytes, algorithm, session.empty)
+        tables = tables_of(module)
+
+        def make(parameters: Sequence[torch.Tensor]) -> Bucket | None:
+            if id(parameters[0]) not in tables:
+                return None
+            return make_bucket(parameters, algorithm, session.empty, RowBucket, len(parameters[0]))
+
+        self._buckets = make_buckets(self.parameters, bucket_bytes, algorithm, session.empty, make)
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
         self._num_submitted = 0
 
@@ -55,9 +63,12 @@ class Gradients:
         bucket, index = self._place[parameter]
         gradient = parameter.grad
         assert gradient is not None
-        if gradient.layout is not torch.strided:
+        if gradient.layout is not torch.strided and not (gradient.is_sparse and isinstance(bucket, RowBucket)):
             name = self._name_of(parameter)
-            raise TypeError(f"the gradient of {name} is {gradient.layout}: construct its layer with sparse=False")
+            raise TypeError(
+                f"the gradient of {name} is {gradient.layout}, which is averaged for layers only: use nn.Embedding or "
+                "nn.EmbeddingBag with sparse=True, or no sparse gradients"
+            )
         if layout_of(parameter) != bucket.layouts[index]:
             ours, before = (
                 f"{dtype} {list(shape)} with strides {list(strides)}"

@@ -298,3 +298,68 @@ def batches_are_added_up_as_the_error_says(peer: Peer) -> None:
                 each.zero_grad()
     for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+class Tables(nn.Module):
+    """Two tables with sparse gradients, and a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.bags = nn.Embedding(12, 3, sparse=True), nn.EmbeddingBag(7, 3, sparse=True, mode="sum")
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, words: Tensor) -> Tensor:
+        hidden: Tensor = self.words(words).mean(1)
+        output: Tensor = self.layer(hidden + self.bags(words[:, 1:] % 7))
+        return output
+
+
+@case
+def rows_of_tables_are_averaged_and_no_others_move(peer: Peer) -> None:
+    model = Tables()
+    alone = copy.deepcopy(model)
+    ours, theirs = (
+        [
+            torch.optim.SparseAdam([*each.words.parameters(), *each.bags.parameters()], lr=0.1),
+            torch.optim.SGD(each.layer.parameters(), lr=0.1),
+        ]
+        for each in (model, alone)
+    )
+    parallel = wrap(peer, model, ours[0], extra=ours[1:])
+    parallel.num_samples(1 + 2 * peer.rank)
+    for turn in range(6):
+        words = torch.randint(0, 9, (4, 3))  # nobody uses the others
+        cases: list[tuple[Any, Any, Tensor]] = [
+            (parallel, ours, words[:1] if peer.rank == 0 else words[1:]),
+            (alone, theirs, words),
+        ]
+        for used, optimizers, mine in cases:
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            if turn % 3 == 2 and used is parallel:
+                with parallel.no_sync():
+                    (used(mine).square().mean() / 2).backward()
+                (used(mine).square().mean() / 2).backward()
+            else:
+                used(mine).square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        assert model.words.weight.grad is not None and alone.words.weight.grad is not None
+        rows = alone.words.weight.grad.coalesce().indices()
+        assert torch.equal(model.words.weight.grad.coalesce().indices(), rows)
+        for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+            assert torch.allclose(one, other, rtol=1e-5, atol=1e-6), (turn, one - other)
+    assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+    parallel.num_samples(0)
+    for optimizer in ours:
+        optimizer.zero_grad()
+    parallel(torch.zeros(2, 3, dtype=torch.int64)).mean().backward()
+    assert model.words.weight.grad is None, "nobody counts"
+
+
+@case
+def a_second_wrapper_is_told_what_to_do(peer: Peer) -> None:
+    wrap(peer, *linear())
+    raises(
+        p2p.ShoalError, "trains a model already: wrap all models in one nn.ModuleDict", lambda: wrap(peer, *linear())
+    )

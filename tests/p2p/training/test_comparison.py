@@ -45,7 +45,10 @@ def exchange(replica: Replica) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda r: r.optimizer.param_groups[0].update(lr=0.05), "lr of group 0 of SGD is 0.05 here, 0.1 there; put whatever changes it"),
+        (
+            lambda r: r.optimizer.param_groups[0].update(lr=0.05),
+            "lr of group 0 of SGD is 0.05 here, 0.1 there; put whatever changes it",
+        ),
         (lambda r: r.schedule.__dict__.update(last_epoch=5), "last_epoch of LambdaLR is 5 here, 0 there; put whatever"),
         (lambda r: r.optimizer.param_groups[0].update(momentum=0.9), "momentum of group 0 of SGD is 0.9 here, 0 there"),
         (lambda r: r.optimizer.param_groups[0].update(own=1), "own of group 0 of SGD is 1 here, missing there"),
