@@ -25,6 +25,9 @@ feeder after an update of its own."""
 MOST_ASKED = 20
 """Who has asked so often with a state is too slow for that, and is compared once it has its seat."""
 
+MOST_LAG = 8
+"""Who has proven that it keeps step, and lacks more steps than that, and more and more, asks for the state."""
+
 MOST_WAITING = 1024
 """Fed steps that are kept while an older one, or the state, is on its way. The host bounds their bytes."""
 
@@ -69,6 +72,7 @@ class Observing:
         self._barrier: tuple[View | None, float] = None, -math.inf
         self._is_barrier_known = False
         self._num_run = self._num_asked = 0
+        self._least_lag = math.inf, -math.inf
         self._is_proven = False
 
     # Steps.
@@ -166,7 +170,7 @@ class Observing:
         known, since = self._gap
         if not self.follows or not self._has_gap():
             self._gap = NOTHING_DONE, -math.inf
-            return []
+            return self._ask(now, source, head.step) if self._falls_behind(now, head.step - done) else []
         is_new = since == -math.inf or known != done
         self._gap = done, now if is_new else since
         if done != NOTHING_DONE and is_new:
@@ -175,6 +179,17 @@ class Observing:
             return []
         self._gap = done, now
         return self._ask(now, source, head.step)
+
+    def _falls_behind(self, now: float, lag: int) -> bool:
+        """Whether more is fed than is run, for a while: once it has proven itself, the state is the shorter way."""
+        least, at = self._least_lag
+        if not self.follows or not self._is_proven or lag <= max(2 * least, MOST_LAG):
+            self._least_lag = min(least, lag), now
+            return False
+        if now - at < self._config.state_s:
+            return False
+        self._least_lag = math.inf, now
+        return True
 
     def _has_gap(self) -> bool:
         """Whether the feeder is further, and no fed step follows the last one here."""

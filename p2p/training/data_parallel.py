@@ -62,6 +62,7 @@ class DataParallel(torch.nn.Module):
         TypeError: a gradient is sparse, and not that of an embedding layer.
         OperationMismatch: another member has called something else; raised on every member.
         QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on.
+        JoinRefused: this peer observes, and its replica is not like those of the members: it says in what.
         RemoteProtocolError: a state was received that does not fit this replica.
         ShoalError: backward was called again for one batch, or one `optimizer.step`; or this peer has left.
 
@@ -97,7 +98,8 @@ class DataParallel(torch.nn.Module):
                 shapes, strides and types in `module.state_dict()`, and their order, are the same on every peer.
                 Gradients have the strides of their parameters.
             optimizer: of these parameters.
-            extra: what else a joiner must have: schedules, scalers; the same, in the same order, on every peer.
+            extra: what else a joiner must have, since it changes parameters: schedules, scalers, further optimizers,
+                averages; the same, in the same order, on every peer.
             bucket_bytes: gradients are summed in operations of about so many bytes, each of one type.
             algorithm: of `collectives.ALGORITHMS`; None: by size.
             state_digest: how much of the parameters every member shows per step to be the same: a sixteenth (`part`),
@@ -155,7 +157,15 @@ class DataParallel(torch.nn.Module):
         return self._passes.has_committed
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the module, under the names that it has there."""
+        """That of the module, under the names that it has there.
+
+        Args:
+            args: of the module's.
+            kwargs: of the module's.
+
+        Returns:
+            What the module's returns.
+        """
         return self.module.state_dict(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

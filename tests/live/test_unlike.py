@@ -36,7 +36,7 @@ logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdo
 torch.manual_seed(1)
 model, what = Model(), sys.argv[1]
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.999**step)
 second = torch.optim.SGD(model.second.parameters(), lr=0.01, momentum=0.9)
 average = torch.optim.swa_utils.AveragedModel(model)
 extra = {
@@ -65,7 +65,7 @@ with p2p.join() as peer:
         if peer.done == 12 and what == "freezes":
             frozen = model.first.weight.detach().clone()
         if what == "by hand":
-            optimizer.param_groups[0]["lr"] = 0.01 * 0.9**peer.done
+            optimizer.param_groups[0]["lr"] = 0.01 * 0.999**peer.done
         optimizer.zero_grad()
         called(data[peer.done % 16 * 4:][:4]).square().mean().backward()
         optimizer.step()
@@ -122,7 +122,7 @@ def test_a_joiner_that_is_not_like_the_members_is_refused_alone(swarm: Swarm, wh
     pattern = rf"shoal: this peer was given the members' state, and differs from them in step \d+: {words}.*goes on"
     assert re.match(pattern, joiner.stderr[-1]), joiner.report()
     warned = [
-        line for line in founder.stdout if line.startswith("lr of group 0 of AdamW has become 0.009, it was 0.01")
+        line for line in founder.stdout if line.startswith("lr of group 0 of AdamW has become 0.00999, it was 0.01")
     ]
     assert len(warned) == (what == "schedule"), "it is said once, before anybody joins"
 
