@@ -88,6 +88,17 @@ def _differences(here: Any, there: Any, names: Sequence[str]) -> Iterator[tuple[
             yield f"parameter {name}", _hex(one), _hex(other), SAME_BITS
 
 
+def settings_of(parts: Iterable[Stateful]) -> dict[str, Any]:
+    """Name and value of what is plain in the groups of the optimizers among `parts`."""
+    return dict(_values(part for part in parts if isinstance(part, torch.optim.Optimizer)))
+
+
+def first_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """Name and both values of the first of these that has changed."""
+    pairs = ((name, value, after.get(name)) for name, value in before.items())
+    return next((pair for pair in pairs if not _is_same(*pair[1:])), None)
+
+
 def _is_same(one: object, other: object) -> bool:
     return pack_tree(one) == pack_tree(other)  # NaN is like NaN
 

@@ -1,5 +1,6 @@
 """What a joiner is given of a model, and what it is compared by while it observes."""
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 
@@ -9,11 +10,13 @@ from ..errors import ShoalError
 from ..net.parcels import PackedState, Replica
 from ..net.wire import MAX_BYTES_LEN
 from ..session.session import Session
-from .comparison import check, show
+from .comparison import check, first_change, settings_of, show
 from .gradients import Gradients
 from .module_state import ModuleState, tensors_of
 from .replica_state import Stateful, compare, describe, pack, unpack_into
 from .updates import Updates
+
+logger = logging.getLogger("p2p")
 
 
 class ModelReplica:
@@ -80,8 +83,10 @@ class ModelReplica:
         return pack(tensors_of(self._module), (*self._parts, self._state_of_module), self._session.share.pack())
 
     def _load(self, state: PackedState) -> None:
-        parts = (*self._parts, self._state_of_module)
+        parts, before = (*self._parts, self._state_of_module), settings_of(self._parts)
         self._session.share.load(unpack_into(state, tensors_of(self._module), parts))
+        if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
+            logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
         if self.updates is not None:
             self.updates.loaded()
 

@@ -363,3 +363,40 @@ def a_second_wrapper_is_told_what_to_do(peer: Peer) -> None:
     raises(
         p2p.ShoalError, "trains a model already: wrap all models in one nn.ModuleDict", lambda: wrap(peer, *linear())
     )
+
+
+@case
+def a_setting_that_is_not_that_of_the_founder_is_named(peer: Peer) -> None:
+    model, optimizer = linear()
+    mine = optimizer.param_groups[0]["lr"] = float(np.random.default_rng().random())
+    with Said() as lines:
+        wrap(peer, model, optimizer)
+    said = [line for line in lines if line.startswith("lr of group 0 of SGD was ")]
+    assert len(said) == (optimizer.param_groups[0]["lr"] != mine), lines
+    told = torch.tensor(len(said))
+    peer.all_reduce(told)
+    assert told == 1, "one of the two has founded the run"
+
+
+@case
+def who_raises_in_backward_goes_on_by_whatever_it_calls(peer: Peer) -> None:
+    model, optimizer = linear()
+    fails: list[bool] = []
+
+    def fail(_: object) -> None:
+        if fails[-1]:
+            raise RuntimeError("no memory, say")
+
+    model.get_parameter("0.bias").register_post_accumulate_grad_hook(fail)  # type: ignore[no-untyped-call]
+    wrap(peer, model, optimizer)
+    fails.append(peer.rank == 1)
+    for turn in range(3):
+        optimizer.zero_grad()
+        if fails[-1]:
+            raises(RuntimeError, "no memory", model(torch.ones(2, 4)).sum().backward)
+            fails.append(False)
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        assert peer.receipt is not None
+        assert [entry.weight for entry in peer.receipt.contributions] == ([1, 0] if turn == 0 else [1, 1])
+    assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
