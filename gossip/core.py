@@ -86,6 +86,8 @@ class Core:
     @property
     def reason(self) -> str:
         """Why the view is as it is, or why there is none."""
+        if self.view is None and (asked := self._observing.asked):
+            return f"{' and '.join(map(str, asked))} will give the state, once the next step begins there"
         return self._joining.reason if self.view is None else self._next.reason
 
     @property
@@ -222,11 +224,6 @@ class Core:
     def due(self) -> tuple[int, bytes] | None:
         """Number and digest of the fed step that is to be run now."""
         return None if self.ended or self.leaving else self._observing.due
-
-    @property
-    def asked_for_state(self) -> tuple[Member, ...]:
-        """Who was asked for the state that this peer waits for."""
-        return self._observing.asked
 
     def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
         """An observer was given the committed `step`, as bytes. `previous`: digest of the chain before it."""

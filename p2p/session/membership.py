@@ -125,7 +125,7 @@ class Membership:
             except Empty:
                 if left_s <= REMIND_S:
                     raise JoinTimeout(self._why_no_seat(limit_s)) from None
-                logger.warning("%s", self._why_no_seat(limit_s - left_s + REMIND_S))
+                logger.info("%s", self._why_no_seat(limit_s - left_s + REMIND_S))
                 continue
             except RemovedFromView as error:
                 self.return_after(error, is_asked=True)  # nothing was missed: its script has seen no step

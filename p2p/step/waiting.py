@@ -28,9 +28,6 @@ def explain_waiting(core: Core, open_step: OpenStep, now: float) -> str:
 def explain_no_seat(core: Core, waited_s: float, advice: str) -> str:
     """Why this peer has waited so long for a seat, or for step 0; `advice` is for who has found no view."""
     view = core.view
-    if view is None and core.asked_for_state:
-        members = " and ".join(map(str, core.asked_for_state))
-        return f"no state after {waited_s:g} s: {members} will give it in the next backward pass"
     if view is None:
         return f"no seat after {waited_s:g} s: {core.reason}; {advice}"
     here = f"{len(view.members)} of {view.founding_size} peers are here"

@@ -56,7 +56,7 @@ def test_who_waits_for_a_seat_is_told_what_to_do_and_who_waits_for_others_how_ma
     observer = joiner(follows=True)
     say(observer, A, Head(3, b"three"))
     assert explain_no_seat(observer, 10.0, "look there") == (
-        "no state after 10 s: a will give it in the next backward pass"
+        "no seat after 10 s: a will give the state, once the next step begins there; look there"
     )
     assert explain_no_seat(founder(), 30.0, "look there") == (
         "no start after 30 s: 1 of 9 peers are here (a); start the others"
