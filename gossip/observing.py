@@ -26,7 +26,7 @@ MOST_ASKED = 20
 """Who has asked so often with a state is too slow for that, and is compared once it has its seat."""
 
 MOST_LAG = 8
-"""Who has proven that it keeps step, and lacks more steps than that, and more and more, asks for the state."""
+"""Who has proven that it keeps step, lacks more steps than that, and does not catch up, asks for the state."""
 
 MOST_WAITING = 1024
 """Fed steps that are kept while an older one, or the state, is on its way. The host bounds their bytes."""
@@ -181,9 +181,9 @@ class Observing:
         return self._ask(now, source, head.step)
 
     def _falls_behind(self, now: float, lag: int) -> bool:
-        """Whether more is fed than is run, for a while: once it has proven itself, the state is the shorter way."""
+        """Whether it does not catch up with what is fed: once it has proven itself, the state is the shorter way."""
         least, at = self._least_lag
-        if not self.follows or not self._is_proven or lag <= max(2 * least, MOST_LAG):
+        if not self.follows or not self._is_proven or lag <= MOST_LAG or lag < least:
             self._least_lag = min(least, lag), now
             return False
         if now - at < self._config.state_s:

@@ -415,5 +415,5 @@ def test_who_has_proven_that_it_keeps_step_and_falls_behind_all_the_same_asks_fo
     assert new.hears(100, now=5.5) == new.hears(120, now=5.9) == []
     assert new.hears(150, now=6.0) == query(150)
     assert new.hears(200, now=6.1) == new.hears(250, now=6.9) == [], "it was asked"
-    assert new.hears(252, now=7.0) == [], "it does not get worse"
-    assert new.hears(600, now=8.0) == query(600)
+    assert new.hears(199, now=7.0) == new.hears(198, now=7.9) == [], "it catches up"
+    assert new.hears(198, now=8.9) == query(198), "and does no more"
