@@ -12,6 +12,7 @@ from .founding import Founding
 from .known_views import KnownViews
 from .messages import Head, Join, LineageAnswer, LineageQuery, Refuse
 from .observing import Observing
+from .progress import NOTHING_DONE
 from .run_description import Run, RunDescription
 from .swim import Swim
 from .view import Member, Policy
@@ -31,6 +32,7 @@ class Joining:
         self._observing = observing
         self._config = config
         self._views = KnownViews()
+        self._from = NOTHING_DONE, b""
         self._founding: Founding | None = None
         self._found_with: tuple[bytes, int, Policy] = b"", 1, Policy.MAJORITY
 
@@ -61,6 +63,7 @@ class Joining:
             return []
         asked = self._swim.alive() if targets is None else targets
         self._asked = tuple(asked) if targets is None else self._asked
+        self._from = self._observing.asks_from()
         effects: list[Effect] = [Send(member, self._join(self.run.description, member)) for member in asked]
         if self._founding is not None:
             effects += [
@@ -69,8 +72,7 @@ class Joining:
         return effects
 
     def _join(self, run: RunDescription, member: Member) -> Join:
-        steps = self._steps
-        return Join(run, self._observing.follows, steps.done, steps.digest, self._views.number_for(member))
+        return Join(run, self._observing.follows, *self._from, self._views.number_for(member))
 
     def receive(self, now: float, source: Member, lineage: bytes, body: Head | Refuse | LineageAnswer) -> list[Effect]:
         """What is answered to who asks for a seat, or founds. `source` is a member of `lineage`."""

@@ -18,6 +18,16 @@ from .progress import NOTHING_DONE, StateQuery
 from .swim import Swim
 from .view import Member, View
 
+NUM_PROVING = 2
+"""An observer runs so many fed steps on a state before it asks for a seat: at the second it is compared with its
+feeder after an update of its own."""
+
+MOST_ASKED = 20
+"""Who has asked so often with a state is too slow for that, and is compared once it has its seat."""
+
+MOST_LAG = 8
+"""Who has proven that it keeps step, lacks more steps than that, and does not catch up, asks for the state."""
+
 MOST_WAITING = 1024
 """Fed steps that are kept while an older one, or the state, is on its way. The host bounds their bytes."""
 
@@ -62,8 +72,19 @@ class Observing:
         self._loading: _State | None = None
         self._barrier: tuple[View | None, float] = None, -math.inf
         self._is_barrier_known = False
+        self._num_run = self._num_asked = 0
+        self._least_lag = math.inf, -math.inf
+        self._is_proven = False
 
     # Steps.
+
+    def asks_from(self) -> tuple[int, bytes]:
+        """Step and chain digest that a JOIN names: nothing, as long as it is not proven that this peer keeps step."""
+        done, digest = self._steps.done, self._steps.digest
+        if not self.follows or done == NOTHING_DONE:
+            return done, digest
+        self._num_asked += 1
+        return (done, digest) if self._is_proven or self._num_asked > MOST_ASKED else (NOTHING_DONE, b"")
 
     @property
     def due(self) -> tuple[int, bytes] | None:
@@ -91,6 +112,11 @@ class Observing:
         return [Apply(done + 1, fed.digest)]
 
     # States.
+
+    @property
+    def asked(self) -> tuple[Member, ...]:
+        """Who was asked for the state that this peer waits for."""
+        return () if self._loading is not None else tuple(self._asked)
 
     def comes(self, now: float, source: Member) -> bool:
         """A segment of a state has come. Whether it is of use: `source` was asked for it."""
@@ -120,9 +146,11 @@ class Observing:
     def loaded(self, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` was loaded, or that step was run with what was fed."""
         self.knows_steps |= step > NOTHING_DONE
+        self._num_run += self._applying == (step, digest)
+        self._is_proven |= self._num_run >= NUM_PROVING
         self._applying = None
         if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):
-            self._loading, self._asked, self._coming = None, {}, None
+            self._loading, self._asked, self._coming, self._num_run = None, {}, None, 0
         return [*self._load(), *self._go_on()]
 
     def _ask(self, now: float, donor: Member, step: int) -> list[Effect]:
@@ -160,7 +188,7 @@ class Observing:
         known, since = self._gap
         if not self.follows or not self._has_gap():
             self._gap = NOTHING_DONE, -math.inf
-            return []
+            return self._ask(now, source, head.step) if self._falls_behind(now, head.step - done) else []
         is_new = since == -math.inf or known != done
         self._gap = done, now if is_new else since
         if done != NOTHING_DONE and is_new:
@@ -169,6 +197,17 @@ class Observing:
             return []
         self._gap = done, now
         return self._ask(now, source, head.step)
+
+    def _falls_behind(self, now: float, lag: int) -> bool:
+        """Whether it does not catch up with what is fed: once it has proven itself, the state is the shorter way."""
+        least, at = self._least_lag
+        if not self.follows or not self._is_proven or lag <= MOST_LAG or lag < least:
+            self._least_lag = min(least, lag), now
+            return False
+        if now - at < self._config.state_s:
+            return False
+        self._least_lag = math.inf, now
+        return True
 
     def _has_gap(self) -> bool:
         """Whether the feeder is further, and no fed step follows the last one here."""

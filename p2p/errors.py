@@ -109,8 +109,9 @@ class ReplicasDiverged(ShoalError):
 
     def __init__(self, step: int, reason: str) -> None:
         super().__init__(
-            f"{reason}; step {step} is not committed: start again from a checkpoint, "
-            "on devices that compute the same bits"
+            f"{reason}; step {step} is not committed: start again from a checkpoint, where nothing changes parameters "
+            "that is not the same on all peers (a schedule by a local loss, a seed, Embedding(max_norm)), and devices "
+            "compute the same bits"
         )
 
 

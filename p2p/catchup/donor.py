@@ -64,6 +64,7 @@ class Donor:
 
     Attributes:
         waiting: for a state: after which step, and whether they have a seat.
+        show: what this peer's replica is compared by.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Donor:
             most_fed_bytes: of the steps that wait for their turn to one peer, beyond the fewest.
         """
         self.waiting: dict[Member, tuple[int, bool]] = {}
+        self.show: Callable[[], bytes] = bytes
         self._send = send
         self._segment_bytes, self._most_fed_bytes = segment_bytes, most_fed_bytes
         self._packer: tuple[int, Packer] | None = None
@@ -163,7 +165,10 @@ class Donor:
         return Parcel(step, record, [state.tree, *map(copied, state.tensors)])
 
     def feed(self, now: float, feeds: Sequence[Feed], finish: Finish, commit: Commit) -> None:
-        """Send a committed step to observers; its results have not been handed out yet, and are copied."""
+        """Send a committed step to observers; its results have not been handed out yet, and are copied.
+
+        The training thread waits for the commit meanwhile, so the replica is what the step was computed with.
+        """
         if not feeds:
             return
         receipt = commit.receipt
@@ -175,6 +180,7 @@ class Donor:
             counts_of(receipt),
             receipt.algorithms,
             commit.fingerprints,
+            self.show() if finish.state_digest else b"",
         )
         parcel = Parcel(finish.step, record, [copied(o.result.view(np.uint8).data) for o in commit.operations])
         for feed in feeds:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from gossip import Core, Member
 from gossip import effects as fx
 
-from ..errors import OperationMismatch, RemoteProtocolError
+from ..errors import OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
 from ..net.frames import Delivery
 from ..net.parcels import Assembly, PackedState, Parcel, StateRecord, StepRecord
 from ..step.effects import Leave, Note, StepEffect, Tell
@@ -36,10 +36,15 @@ MOST_SOURCES = 256
 
 
 class Observer:
-    """One peer on its way into a view."""
+    """One peer on its way into a view.
+
+    Attributes:
+        check: why this peer's replica cannot go on, if that of its feeder, which is shown in this step, is another.
+    """
 
     def __init__(self, core: Core, open_step: OpenStep, send_taken: Callable[[Member, int, int], None]) -> None:
         """Nothing has come. `send_taken` takes a source, its stream and a number of segments."""
+        self.check: Callable[[int, bytes], ShoalError | None] = lambda step, shown: None
         self._core = core
         self._open_step = open_step
         self._send_taken = send_taken
@@ -136,4 +141,9 @@ class Observer:
             commit = self._open_step.take_over(record, parcel.parts)
         except OperationMismatch as error:
             return [Tell(error), Leave()]
-        return [] if commit is None else [Tell(commit), *self.loaded(now, parcel.step, record.digest)]
+        if commit is None:
+            return []
+        if record.shown and (unlike := self.check(parcel.step, record.shown)) is not None:
+            leaves = [] if isinstance(unlike, RemovedFromView) else [Leave()]
+            return [Tell(unlike), *leaves]
+        return [Tell(commit), *self.loaded(now, parcel.step, record.digest)]

@@ -232,7 +232,7 @@ class Carrier:
         self.parts.donor.seated(view)
         self.parts.observer.seated()
         runner: Runner = MessageRunner(self.parts.segment_bytes)
-        if maps_all and 1 < len(view.members) <= MOST_CHUNKS:
+        if maps_all and 1 < len(view.members) <= MOST_CHUNKS and self.parts.inbox.failure is None:
             runner = self.parts.resources.host_memory.runner(view, self.parts.core.me)
         self.carry_out(self.parts.open_step.activated(view, done, runner))
 

@@ -22,7 +22,7 @@ from ..host.entry import Role
 from ..host.registry import Registry
 from ..memory.shared_runner import RunState
 from ..net.frames import ANSWER_CODEC, Delivery, Frames, Segment, StatusAnswer, StatusQuery, Taken
-from ..net.parcels import Packer
+from ..net.parcels import Packer, Replica
 from ..net.transport import Polled
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
@@ -132,8 +132,9 @@ class Loop:
 
     # Commands of the training thread; to be posted.
 
-    def ask_for_seat(self, founding_size: int, run: Run) -> None:
+    def ask_for_seat(self, founding_size: int, run: Run, replica: Replica) -> None:
         """Found the swarm, or ask its members for a seat."""
+        self._donor.show, self._observer.check = replica.show, replica.check
         self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, run, founding_size))
 
     def submit(self, step: int, attempt: int, operation: Operation) -> None:

@@ -14,7 +14,7 @@ import xxhash
 from gossip import View
 from gossip.progress import Finish
 
-from ..errors import RemoteProtocolError
+from ..errors import RemoteProtocolError, ShoalError
 from .wire import Codec
 
 
@@ -48,6 +48,7 @@ class StepRecord:
         counts: first sample, number and weight of the samples of each member of `view` (step/receipts.py).
         algorithms: of the operations, without the counts.
         fingerprints: of the operations, in order.
+        shown: what the replica of the sender is compared by; empty where the step is none of a model.
     """
 
     previous: bytes
@@ -57,6 +58,7 @@ class StepRecord:
     counts: tuple[tuple[int, int, int], ...]
     algorithms: tuple[str, ...]
     fingerprints: tuple[bytes, ...]
+    shown: bytes = b""
 
 
 Record = StateRecord | StepRecord
@@ -168,12 +170,16 @@ class Replica:
         pack: lends the state, in the loop thread, while nothing changes it.
         load: takes over a member's state, in the training thread.
         compare: says in words how a member's `MODEL` differs from this one.
+        show: what a replica is compared by, while it waits for a commit.
+        check: why this replica cannot go on, if that of a member, which is shown in this step, is not like it.
     """
 
     traits: Mapping[str, bytes]
     pack: Packer
     load: Callable[[PackedState], None]
     compare: Callable[[bytes], str]
+    show: Callable[[], bytes] = bytes
+    check: Callable[[int, bytes], ShoalError | None] = lambda step, shown: None
 
     @property
     def trains_model(self) -> bool:

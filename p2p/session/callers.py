@@ -139,6 +139,11 @@ class Callers:
         self._pass = Pass(Caller(self, BACKWARD_CALL), current(), current, weakref.ref(end))
         return end
 
+    @property
+    def is_pass_over(self) -> bool:
+        """Whether no backward pass of autograd is under way."""
+        return self._pass is None or self._pass.is_over
+
     def check_pass(self, call: str = BACKWARD_CALL) -> None:
         """Raise ShoalError if a backward pass is under way, and `call` does not come from it."""
         self.check_process(call)

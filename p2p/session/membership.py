@@ -44,6 +44,7 @@ class Membership:
         share: of the samples.
         history: what is committed.
         unusable: why this peer cannot go on; None: it can.
+        has_left: it was asked to leave.
     """
 
     def __init__(self, config: PeerConfig) -> None:
@@ -63,8 +64,8 @@ class Membership:
         self.share = Share()
         self.history = History(self.share, ledger)
         self._replica = Replica({}, self._pack, self._load, str)
-        self._has_asked, self._complete = False, -2
-        self._left = self._is_closed = False
+        self._has_asked, self._complete, self._settled = False, -2, -2
+        self.has_left = self._is_closed = False
         self.loop.reactor.start()
 
     @property
@@ -112,9 +113,8 @@ class Membership:
         self.check_usable()
         replica = replica or self._replica
         if self._has_asked and replica is not self._replica:
-            raise ShoalError(
-                "this peer asked for its seat without this model: construct one p2p.DataParallel, before anything else"
-            )
+            why = "trains a model already: wrap" if self.trains_model else "asked for its seat without this model: wrap"
+            raise ShoalError(f"this peer {why} all models in one nn.ModuleDict, with one p2p.DataParallel, at first")
         history = self.history
         if history.view is not None:
             return history.view
@@ -150,7 +150,7 @@ class Membership:
         return history.view
 
     def _ask(self) -> None:
-        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._run))
+        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._run, self._replica))
 
     @property
     def _run(self) -> Run:
@@ -197,9 +197,9 @@ class Membership:
         Args:
             is_aside: another thread waits for what it has called, and is told that this peer has left.
         """
-        if self._left:
+        if self.has_left:
             return
-        self._left, self.unusable = True, ShoalError(LEFT)
+        self.has_left, self.unusable = True, ShoalError(LEFT)
         reactor = self.loop.reactor
         if is_aside:
             self.loop.inbox.tell(self.unusable)
@@ -216,7 +216,7 @@ class Membership:
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        return (self._left and not self._is_closed) or self.loop.reactor.drive_lock.defer(interruption)
+        return (self.has_left and not self._is_closed) or self.loop.reactor.drive_lock.defer(interruption)
 
     # What the loop says.
 
@@ -263,9 +263,15 @@ class Membership:
             self._complete = self.history.done
             self.post(self._completion())
 
+    def asks_for_batch(self) -> None:
+        """The script has done with its last step, and may set this and that before its forward pass."""
+        self._settled = self.history.done
+        if not self.trains_model:
+            self.state_is_complete()
+
     def standing_of_state(self) -> Callable[[], None]:
         """A command. Who trains a model may call an operation between backward and `optimizer.step`."""
-        is_certain = not self.trains_model or self._complete == self.history.done
+        is_certain = not self.trains_model or self.history.done in (self._complete, self._settled)
         return self._completion() if is_certain else partial(self.loop.state_withheld, self.history.done)
 
     def _pack(self) -> PackedState:

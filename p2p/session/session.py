@@ -66,6 +66,10 @@ class Session:
         return self.history.done
 
     @property
+    def has_left(self) -> bool:
+        return self.membership.has_left
+
+    @property
     def receipt(self) -> Receipt | None:
         """Of the last committed step, if this peer has seen it committed."""
         return self.history.receipt
@@ -211,7 +215,7 @@ class Session:
             if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
                 self.withdraw()
                 self.share.void()
-            self.membership.state_is_complete()
+            self.membership.asks_for_batch()
             return self.history.done
 
     def _submission(self, operation: Operation) -> Callable[[], None]:

@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,14 @@ Empty = Callable[[int, np.dtype[Any]], Array]
 """Makes memory for so many elements of a type."""
 
 
+Layout = tuple[torch.dtype, torch.Size, tuple[int, ...]]
+"""Type, shape and strides of a parameter."""
+
+
+def layout_of(tensor: Tensor) -> Layout:
+    return tensor.dtype, tensor.shape, tensor.stride()
+
+
 @dataclass(slots=True, eq=False)
 class Bucket:
     """Gradients of parameters of one type, which are averaged over the samples in one operation.
@@ -41,6 +50,7 @@ class Bucket:
         marks: the end of `flat`.
         operation: a weighted mean.
         make_memory: for another result.
+        layouts: of `parameters`, when the bucket was made.
         missing: indices of parameters that this backward pass has not reached.
         empty: indices of parameters without a gradient in this step.
         is_suspect: some of `flat` is not finite, or so large that a sum of it is not.
@@ -52,6 +62,7 @@ class Bucket:
     marks: Tensor
     operation: Operation
     make_memory: Callable[[], Tensor]
+    layouts: Sequence[Layout]
     missing: set[int] = field(default_factory=set)
     empty: set[int] = field(default_factory=set)
     is_suspect: bool = False
@@ -152,23 +163,33 @@ class Bucket:
         return next(parameter for parameter, values in pairs if not values.isfinite().all())
 
 
-def make_bucket(parameters: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty) -> Bucket:
+def make_bucket(
+    parameters: Sequence[Tensor],
+    algorithm: str | None,
+    empty: Empty = np.empty,
+    kind: type[Bucket] = Bucket,
+    num_marks: int = 0,
+) -> Bucket:
     """A bucket for `parameters`, which are of one type; its input and its result lie in memory that `empty` makes."""
     num_values = sum(parameter.numel() for parameter in parameters)
-    shape, dtype = (num_values + len(parameters),), parameters[0].dtype
+    shape, dtype = (num_values + (num_marks or len(parameters)),), parameters[0].dtype
     make_memory = partial(empty_tensor, shape, dtype, empty)
-    flat = make_memory()
+    flat = make_memory().zero_()
     operation = Operation(
         AllReduce("mean", is_weighted=True), as_array(flat), as_array(make_memory()), shape, algorithm
     )
     inputs, marks = views(flat[:num_values], parameters), flat[num_values:]
-    bucket = Bucket(parameters, flat, inputs, marks, operation, make_memory)
+    bucket = kind(parameters, flat, inputs, marks, operation, make_memory, [*map(layout_of, parameters)])
     bucket.begin_step()
     return bucket
 
 
 def make_buckets(
-    parameters: Iterable[nn.Parameter], bucket_bytes: int, algorithm: str | None, empty: Empty = np.empty
+    parameters: Iterable[nn.Parameter],
+    bucket_bytes: int,
+    algorithm: str | None,
+    empty: Empty = np.empty,
+    make: Callable[[Sequence[Tensor]], Bucket | None] = lambda parameters: None,
 ) -> list[Bucket]:
     """Buckets of `bucket_bytes`, more only where one parameter is larger; their marks are not counted.
 
@@ -177,20 +198,29 @@ def make_buckets(
         bucket_bytes: of one bucket.
         algorithm: of every operation.
         empty: makes memory for inputs and results.
+        make: a bucket for one parameter, if that has to have its own.
 
     Returns:
         In the order in which they should be full, which is the same on every peer.
     """
+    found: list[tuple[int, Bucket]] = []
     groups: list[list[tuple[int, nn.Parameter]]] = []
     current: dict[torch.dtype, list[tuple[int, nn.Parameter]]] = {}
+    num_bytes: Counter[torch.dtype] = Counter()
     for place, parameter in enumerate(parameters):
+        if (own := make([parameter])) is not None:
+            found.append((place, own))
+            continue
         group = current.get(parameter.dtype)
-        if group is None or sum(each.nbytes for _, each in group) + parameter.nbytes > bucket_bytes:
+        if group is None or num_bytes[parameter.dtype] + parameter.nbytes > bucket_bytes:
             group = current[parameter.dtype] = []
             groups.append(group)
+            num_bytes[parameter.dtype] = 0
         group.append((place, parameter))
-    groups.sort(key=lambda group: group[-1][0])
-    return [make_bucket([parameter for _, parameter in group], algorithm, empty) for group in groups]
+        num_bytes[parameter.dtype] += parameter.nbytes
+    for group in groups:
+        found.append((group[-1][0], make_bucket([parameter for _, parameter in group], algorithm, empty)))
+    return [bucket for _, bucket in sorted(found, key=lambda pair: pair[0])]
 
 
 def views(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:

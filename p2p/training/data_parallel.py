@@ -15,12 +15,11 @@ several backward passes, of which the last ends it:
 middle of a run, used by nobody in this step. (Also after `zero_grad(set_to_none=False)`, where one process has zeros.)
 After a commit it lies in the arena, which other peers of the host can read and forked children cannot.
 
-Leaves out: devices other than the CPU; buffers other than running statistics; optimizers that call backward several
-times in a step (LBFGS).
+Leaves out: devices other than the CPU; optimizers that call backward several times in a step (LBFGS).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
@@ -28,13 +27,14 @@ import torch
 
 from collectives import ALGORITHMS
 
-from ..errors import ShoalError
-from ..net.parcels import MODEL, PackedState, Replica
 from ..peer import Peer
-from ..session.session import BACKWARD
-from .gradients import Given, Gradients, NonFinite, add_to_grad, policy
-from .replica_state import Stateful, compare, describe, pack, unpack_into
-from .statistics import RunningStatistics
+from .belonging import check_optimizers, claim
+from .buffers import BufferMode, Buffers
+from .gradients import Given, Gradients, NonFinite, policy
+from .passes import Passes
+from .rates import unwrapped
+from .replica import ModelReplica
+from .replica_state import Stateful
 from .updates import Updates
 
 BUCKET_BYTES = 12 << 20
@@ -59,9 +59,10 @@ class DataParallel(torch.nn.Module):
         `grad` is then None, or what this process has summed alone.
 
         NonFiniteGradient: this peer has computed NaN or infinity, and has sent none of it.
-        TypeError: a gradient is sparse.
+        TypeError: a gradient is sparse, and not that of an embedding layer.
         OperationMismatch: another member has called something else; raised on every member.
         QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on.
+        JoinRefused: this peer observes, and its replica is not like those of the members: it says in what.
         RemoteProtocolError: a state was received that does not fit this replica.
         ShoalError: backward was called again for one batch, or one `optimizer.step`; or this peer has left.
 
@@ -82,6 +83,7 @@ class DataParallel(torch.nn.Module):
         algorithm: str | None = None,
         state_digest: Literal["part", "all"] = "part",
         nonfinite: NonFinite | None = None,
+        buffers: BufferMode = "check",
         allow_local: bool = False,
     ) -> None:
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
@@ -96,7 +98,8 @@ class DataParallel(torch.nn.Module):
                 shapes, strides and types in `module.state_dict()`, and their order, are the same on every peer.
                 Gradients have the strides of their parameters.
             optimizer: of these parameters.
-            extra: what else a joiner must have: schedules, scalers; the same, in the same order, on every peer.
+            extra: what else a joiner must have, since it changes parameters: schedules, scalers, further optimizers,
+                averages; the same, in the same order, on every peer.
             bucket_bytes: gradients are summed in operations of about so many bytes, each of one type.
             algorithm: of `collectives.ALGORITHMS`; None: by size.
             state_digest: how much of the parameters every member shows per step to be the same: a sixteenth (`part`),
@@ -106,40 +109,64 @@ class DataParallel(torch.nn.Module):
                 to the receipt; the step is started over without them, which takes some milliseconds, and if nobody
                 adds anything `grad` is None. `allow`: they are averaged as they are. None: `raise`, or
                 `allow` if there is a GradScaler in `extra`, which has to see them.
+            buffers: what becomes of those other than running statistics. `check`: a sixteenth of them is compared in
+                each step, and the first that is not the same everywhere is named in the log. `mean`: they are averaged
+                over the samples, as running statistics are; whole numbers stay. `rank0`: they become those of rank 0.
+                `local`: nothing.
             allow_local: `optimizer.step` may use gradients that came from no commit, which updates this replica alone.
 
         Raises:
             TypeError, ValueError: a parameter of another type, on another device, or none at all; a tensor whose
-                elements share memory (`expand`); a state that cannot be sent; no such `algorithm`, `state_digest` or
-                `nonfinite`.
+                elements share memory (`expand`); a state that cannot be sent; a layer of SyncBatchNorm; no such
+                `algorithm`, `state_digest`, `nonfinite` or `buffers`.
             JoinRefused: the swarm trains another model.
             JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
             RemoteProtocolError: a state was received that does not fit this replica.
-            ShoalError: this peer has asked for its seat without this model, or has left.
+            ShoalError: this peer has asked for its seat without this model, or has left; or a parameter is in another
+                p2p.DataParallel.
         """
         super().__init__()
+        peer._session.callers.check_process("p2p.DataParallel")
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         if state_digest not in ("part", "all"):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
         self.module = module
-        self.has_committed = False
+        self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
         self._session = peer._session
-        self._share = self._session.share
-        self._parts = (optimizer, *extra)
-        self._state_digest = state_digest
         self._gradients = Gradients(module, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
-        self._statistics = RunningStatistics(module, algorithm)
-        self._in_pass = self._under_no_sync = self._has_summed = False
-        self._ends_step = True
-        layout = describe(dict(module.state_dict()))
-        self._pack()  # raises here, not in a member that a joiner asks
-        traits = {MODEL: layout, **self._gradients.traits(state_digest)}
-        self._session.take_seat(Replica(traits, self._pack, self._load, partial(compare, layout)))
-        for parameter in self._gradients.parameters:
-            parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
-        standing = (lambda: self._in_pass), (lambda: self._has_summed)
-        self._updates = Updates(self._parts, self._gradients, *standing, allow_local=allow_local)
+        parts = [unwrapped(part) for part in (optimizer, *extra)]
+        if not allow_local:
+            check_optimizers(module, parts)
+        replica = ModelReplica(module, parts, self._session, self._gradients, is_digested_whole=state_digest == "all")
+        offered = replica.offered()
+        updates = partial(Updates, parts, self._gradients, allow_local=allow_local)
+        self._passes = Passes(
+            self._session, self._gradients, Buffers(module, buffers, algorithm), updates, replica.digest
+        )
+        replica.updates = self._passes.updates
+        try:
+            claim(module.named_parameters(), self._passes.is_in_use)
+            self._session.take_seat(offered)
+        except BaseException:
+            self._passes.end()
+            raise
+
+    @property
+    def has_committed(self) -> bool:
+        return self._passes.has_committed
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the module, under the names that it has there.
+
+        Args:
+            args: of the module's.
+            kwargs: of the module's.
+
+        Returns:
+            What the module's returns.
+        """
+        return self.module.state_dict(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass.
@@ -155,10 +182,10 @@ class DataParallel(torch.nn.Module):
             OperationMismatch, QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout, ShoalError: the last backward
                 pass raised, and the step that it had begun cannot be taken back.
         """
-        if self._in_pass and torch._C._current_graph_task_id() < 0:  # it raised: no backward is under way
-            self._begin_anew()
-        if torch.is_grad_enabled() and not self._updates.is_due:  # an evaluation may come before it, or a schedule
-            self._session.state_is_complete()
+        if torch._C._current_graph_task_id() < 0:  # no backward is under way
+            self._passes.go_on()
+        if torch.is_grad_enabled():
+            self._passes.open_window()
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
@@ -174,10 +201,9 @@ class DataParallel(torch.nn.Module):
             ShoalError: the batch has had a backward pass before.
             ValueError: `number` is negative.
         """
-        self._share.set_number(number)
+        self._session.share.set_number(number)
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Backward passes in the block add to `grad`, and to this peer's samples of the step, and do not end it.
 
         The first pass after the block does. Parts of one batch of `peer.loader` add no samples: all of it counts.
@@ -186,11 +212,7 @@ class DataParallel(torch.nn.Module):
         Returns:
             A context manager.
         """
-        before, self._under_no_sync = self._under_no_sync, True
-        try:
-            yield
-        finally:
-            self._under_no_sync = before
+        return self._passes.no_sync()
 
     def skip_step(self) -> None:
         """End the step without adding to it: `loss.backward() if loss.isfinite() else model.skip_step()`.
@@ -203,18 +225,7 @@ class DataParallel(torch.nn.Module):
             OperationMismatch, QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout,
                 RemoteProtocolError, ShoalError: as `loss.backward()`; or it was called under `no_sync`.
         """
-        if self._under_no_sync:
-            raise ShoalError("`skip_step` leaves out the whole step: call it outside `no_sync`")
-        with self._session.callers.call("DataParallel.skip_step"):
-            if self._in_pass:
-                self._begin_anew()
-            self._updates.check_is_wanted(was_added=False)
-            self._gradients.drop()
-            self._share.skip()
-            self._begin_pass()
-            self._end_pass()
-        if self.has_committed:
-            self._updates.skipped()
+        self._passes.skip()
 
     def reduce_gradients(self, gradients: Given) -> Given:
         """Average gradients that the script has computed itself, with `torch.autograd.grad` or `torch.func`.
@@ -236,112 +247,13 @@ class DataParallel(torch.nn.Module):
                 ReplicasDiverged, StepTimeout, RemoteProtocolError, ShoalError: as `loss.backward()`.
         """
         matched = self._gradients.match(gradients)
-        with self._session.callers.call("DataParallel.reduce_gradients"):
-            if self._in_pass:
-                self._begin_anew()
-            self._updates.check_is_wanted(was_added=False)
-            if not self._has_summed:
-                self._gradients.drop()
-            self._begin_pass()
-            for parameter, gradient in matched.values():
-                if gradient is not None:
-                    add_to_grad(parameter, gradient, is_kept=self._under_no_sync)
-                    self._put(parameter)
-            self._end_pass()
+        self._passes.take(list(matched.values()))
         means = {name: each.grad if self.has_committed else None for name, (each, _) in matched.items()}
         return means if isinstance(gradients, Mapping) else tuple(means.values())
 
-    # State.
 
-    def _pack(self) -> PackedState:
-        return pack(dict(self.module.state_dict()), self._parts, self._share.pack())
-
-    def _load(self, state: PackedState) -> None:
-        self._share.load(unpack_into(state, dict(self.module.state_dict()), self._parts))
-
-    def _digest_state(self) -> bytes:
-        """Of the parameters that this step was computed with."""
-        if self._state_digest == "all":
-            return self._gradients.digest()
-        return self._gradients.digest((self._session.done + 1) % 16, 16)
-
-    # Passes.
-
-    def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
-        """Copy a finished gradient into its bucket, and submit the buckets whose turn has come."""
-        self._session.callers.check_pass()
-        if not self._in_pass:
-            self._updates.check_is_wanted(self._gradients.was_added_to(parameter))
-            self._begin_pass()
-            end = self._session.callers.follow_pass(self._end_pass, torch._C._current_graph_task_id)
-            torch.autograd.Variable._execution_engine.queue_callback(end)
-        self._put(parameter)
-
-    def _put(self, parameter: torch.nn.Parameter) -> None:
-        if not self._under_no_sync:
-            bucket = self._gradients.add(parameter)
-            if self._ends_step and not bucket.missing:
-                self._gradients.submit_full()
-
-    def _begin_pass(self) -> None:
-        self.has_committed = False
-        self._ends_step = self._share.is_last and not self._under_no_sync
-        if self._ends_step:
-            self._share.end()
-            counts = self._share.operation()
-            self._session.open_step(BACKWARD)
-            self._in_pass = True
-            self._session.submit(counts)
-        else:
-            self._in_pass = True
-            self._share.accumulate(is_joined=not self._under_no_sync)
-
-    def _end_pass(self) -> None:
-        """Nothing more comes in this pass: end the step, or get ready for the next pass."""
-        if self._under_no_sync:
-            self._has_summed, self._in_pass = True, False
-            return
-        if self._has_summed:
-            self._gradients.add_summed()
-        if self._ends_step:
-            self._end_step()
-        else:
-            self._gradients.drop()
-            self._gradients.begin_pass()
-            self._has_summed = self._in_pass = False
-
-    def _begin_anew(self) -> None:
-        """A pass was interrupted: this peer adds nothing to the step, which the next pass may end."""
-        self._session.withdraw()
-        self._share.void()
-        self._reset()
-
-    def _reset(self) -> None:
-        self._in_pass = self._has_summed = False
-        self._gradients.begin_step()
-
-    # Steps.
-
-    def _end_step(self) -> None:
-        """Submit what is left, wait for the commit, and hand the committed gradients out."""
-        self._gradients.submit_all()
-        for operation in self._statistics.operations():  # the last of a step, on every peer
-            self._session.submit(operation)
-        try:
-            self._session.commit(self._digest_state)
-            self._hand_out()
-        except BaseException:
-            self._gradients.drop()  # what only this peer has computed must not update its replica
-            raise
-        finally:
-            self._reset()
-        self._session.announce()
-
-    def _hand_out(self) -> None:
-        self._share.spend()
-        receipt = self._session.receipt
-        assert receipt is not None
-        self._statistics.hand_out(has_mean=receipt.weight > 0)
-        self._gradients.hand_out()
-        self._updates.committed()
-        self.has_committed = True
+def _take_names_of_module(wrapper: DataParallel, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
+    """`load_state_dict` takes what `state_dict` returns; and names that begin with `module`, as those of DDP."""
+    for name in wrapper.module.state_dict(keep_vars=True):
+        if prefix + name in state_dict:
+            state_dict[f"{prefix}module.{name}"] = state_dict.pop(prefix + name)

@@ -8,8 +8,9 @@ import xxhash
 
 from ..errors import NonFiniteGradient, ShoalError
 from ..session.session import BACKWARD, Session
-from .buckets import DTYPES, Bucket, make_buckets
+from .buckets import DTYPES, Bucket, layout_of, make_bucket, make_buckets
 from .replica_state import raw_bytes
+from .rows import RowBucket, tables_of
 
 NonFinite = Literal["raise", "skip", "allow"]
 Given = Sequence[torch.Tensor | None] | Mapping[str, torch.Tensor | None]
@@ -32,7 +33,14 @@ class Gradients:
         self._session = session
         self._share = session.share
         self._nonfinite = nonfinite
-        self._buckets = make_buckets(self.parameters, bucket_bytes, algorithm, session.empty)
+        tables = tables_of(module)
+
+        def make(parameters: Sequence[torch.Tensor]) -> Bucket | None:
+            if id(parameters[0]) not in tables:
+                return None
+            return make_bucket(parameters, algorithm, session.empty, RowBucket, len(parameters[0]))
+
+        self._buckets = make_buckets(self.parameters, bucket_bytes, algorithm, session.empty, make)
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
         self._bucket_bytes = bucket_bytes
         self._num_submitted = 0
@@ -68,9 +76,21 @@ class Gradients:
         bucket, index = self._place[parameter]
         gradient = parameter.grad
         assert gradient is not None
-        if gradient.layout is not torch.strided:
+        if gradient.layout is not torch.strided and not (gradient.is_sparse and isinstance(bucket, RowBucket)):
             name = self._name_of(parameter)
-            raise TypeError(f"the gradient of {name} is {gradient.layout}: construct its layer with sparse=False")
+            raise TypeError(
+                f"the gradient of {name} is {gradient.layout}, which is averaged for layers only: use nn.Embedding or "
+                "nn.EmbeddingBag with sparse=True, or no sparse gradients"
+            )
+        if layout_of(parameter) != bucket.layouts[index]:
+            ours, before = (
+                f"{dtype} {list(shape)} with strides {list(strides)}"
+                for dtype, shape, strides in (layout_of(parameter), bucket.layouts[index])
+            )
+            raise ShoalError(
+                f"parameter {self._name_of(parameter)} is {ours}, and was {before} when it was wrapped: change the "
+                "model first, on every peer, and construct p2p.DataParallel then"
+            )
         bucket.add(index, gradient.detach(), self._share.fraction, self._share.keep)
         if self._nonfinite != "allow":
             bucket.check(index)
@@ -121,7 +141,7 @@ class Gradients:
             what = f"the gradient of {self._name_of(bucket.first_not_finite())} in step {self._session.done + 1}"
             raise NonFiniteGradient(
                 f"{what} is not finite on this peer; nothing of it was sent: catch this to go on with other samples, "
-                "or pass nonfinite='skip' to p2p.DataParallel"
+                "or pass nonfinite='skip' to p2p.DataParallel; a GradScaler, which skips by itself, has to be in extra="
             )
         self._session.withdraw()
         self._share.void()

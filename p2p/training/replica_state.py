@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from ..errors import RemoteProtocolError
@@ -97,7 +98,9 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
         raise RemoteProtocolError(f"a state that does not fit this replica: {error!r}") from None
     with torch.no_grad():
         for name, tensor in tensors.items():
-            tensor.copy_(values[name])
+            tensor.data.copy_(
+                values[name]
+            )  # unseen by autograd: a graph from before may be differentiated, for nothing
     return samples
 
 
@@ -108,6 +111,8 @@ def _lower(node: Any, slots: list[torch.Tensor]) -> Any:
         return Slot(len(slots) - 1)
     if isinstance(node, dict):
         return {key: _lower(value, slots) for key, value in node.items()}
+    if isinstance(node, np.generic):
+        return node.item()
     if type(node) in (list, tuple):  # `pack_tree` refuses their subclasses by name
         return type(node)(_lower(value, slots) for value in node)
     return node

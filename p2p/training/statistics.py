@@ -1,7 +1,7 @@
 """Running statistics of normalization layers, which each replica collects from its own samples: made one.
 
 Floating-point ones (`running_mean`, `running_var`) are averaged over the samples of the step, whole numbers
-(`num_batches_tracked`) are the greatest of all. Leaves out: other buffers; each replica computes its own.
+(`num_batches_tracked`) are the greatest of all. Other buffers are in buffers.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,18 @@ class RunningStatistics:
     """The statistics of the layers of one model."""
 
     def __init__(self, module: nn.Module, algorithm: str | None) -> None:
-        """Of the BatchNorm and InstanceNorm layers in `module` that keep any; the same layers on every peer."""
+        """Of the BatchNorm and InstanceNorm layers in `module` that keep any; the same layers on every peer.
+
+        Raises:
+            ValueError: a layer exchanges statistics in its forward pass.
+        """
+        for name, layer in module.named_modules():
+            if isinstance(layer, nn.SyncBatchNorm):
+                raise ValueError(
+                    f"layer {name or type(layer).__name__} is a SyncBatchNorm, which exchanges statistics by "
+                    "torch.distributed; here it would use those of this peer alone: use BatchNorm, whose running "
+                    "statistics are averaged, or GroupNorm, which needs none"
+                )
         layers = [layer for layer in module.modules() if isinstance(layer, _NormBase)]
         self._layer_of = {buffer: layer for layer in layers for buffer in layer.buffers(recurse=False)}
         by_type: dict[torch.dtype, list[Tensor]] = {}

@@ -1,16 +1,22 @@
 """Optimizers use gradients that all members have, or none."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from ..errors import ShoalError
 from .gradients import Gradients
+from .rates import Rates
 
 TWICE = (
-    "backward was called twice for one `optimizer.step`: call all but the last under `with model.no_sync():`, "
-    "checkpoint with use_reentrant=False, and use no optimizer that evaluates the model several times (LBFGS)"
+    "backward was called twice for one `optimizer.step`: to add up k batches, write `with model.no_sync() if (i + 1) % "
+    "k else contextlib.nullcontext(): (loss / k).backward()`; checkpoint with use_reentrant=False, and use no "
+    "optimizer that evaluates the model several times (LBFGS)"
+)
+WITHIN = (
+    "`optimizer.step` was called within a backward pass: gradients are those of all peers at its end, so call it after "
+    "`loss.backward()`"
 )
 SKIPPED = (
     "the gradients that `skip_step` brought were not used, so this replica is not that of the others: go on after it "
@@ -19,19 +25,27 @@ SKIPPED = (
 BETWEEN = "`optimizer.step` was called between the passes of a step: end it, outside `no_sync`, first"
 
 
+class Standing(Protocol):
+    """What `Passes` say of themselves."""
+
+    is_under_way: bool
+    has_summed: bool
+
+
 class Updates:
     """Which optimizers have not used the gradients of the last commit yet; refuses gradients of this peer alone.
 
     Attributes:
+        hooks: of the optimizers.
         is_due: committed gradients wait for the model's optimizer.
+        num_stale: a state was loaded in the middle of a step; so many more may use what was computed before.
     """
 
     def __init__(
         self,
         parts: Sequence[object],
         gradients: Gradients,
-        has_raised: Callable[[], bool],
-        is_between: Callable[[], bool],
+        passes: Standing,
         *,
         allow_local: bool,
     ) -> None:
@@ -40,23 +54,22 @@ class Updates:
         Args:
             parts: the model's optimizer first.
             gradients: of the optimizers' parameters.
-            has_raised: whether a backward pass was interrupted, so that what there is in `grad` is of no use.
-            is_between: whether a step has begun under `no_sync`, and has not ended.
+            passes: what has become of backward passes.
             allow_local: gradients of this peer alone may be used.
         """
-        if not isinstance(parts[0], torch.optim.Optimizer):
-            raise TypeError(f"the optimizer has to be a torch.optim.Optimizer, is a {type(parts[0]).__name__}")
         self._optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
         self._gradients = gradients
         self._allow_local = allow_local
-        self._has_raised, self._is_between = has_raised, is_between
+        self._passes = passes
         self._due: set[torch.optim.Optimizer] = set()
+        self._since_commit: set[torch.optim.Optimizer] | None = None
+        self._rates = Rates(self._optimizers, parts)
+        self.num_stale = 0
         self._is_under_way = False
         self._unused = b""  # a digest of the parameters that have to change
         self._last_pass = -1  # autograd's number of it; they ascend
-        for optimizer in self._optimizers:
-            optimizer.register_step_pre_hook(self._before)
-            optimizer.register_step_post_hook(self._after)
+        self.hooks = [each.register_step_pre_hook(self._before) for each in self._optimizers]
+        self.hooks += [each.register_step_post_hook(self._after) for each in self._optimizers]
 
     @property
     def is_due(self) -> bool:
@@ -65,14 +78,36 @@ class Updates:
     def committed(self) -> None:
         """Gradients were handed out."""
         self._due = set(self._optimizers)
+        self._since_commit = set()
+        self.num_stale = max(0, self.num_stale - 1)
+
+    def loaded(self) -> None:
+        """A member's state took the place of this one.
+
+        In the middle of a step, a loop that updates several optimizers in turn may hold what it has computed before,
+        over as many steps.
+        """
+        self._rates.forget()
+        self._since_commit = None
+        self.num_stale = len(self._optimizers) if self._passes.is_under_way else 0  # the open step is one of them
+
+    def since_commit(self) -> str | None:
+        """Which optimizers have made an update since the last commit, in words; None: this is not known."""
+        if self._since_commit is None:
+            return None
+        return " and ".join(
+            f"optimizer {number} ({type(each).__name__})"
+            for number, each in enumerate(self._optimizers)
+            if each in self._since_commit
+        )
 
     def skipped(self) -> None:
         """This peer has added nothing to what was committed, and has to use it all the same."""
         if self._gradients.are_finite:  # a GradScaler may leave an update out
             self._unused = self._gradients.digest()
 
-    def check_is_wanted(self, was_added: bool) -> None:
-        """A pass begins; `was_added`: to a gradient that was handed out, which nothing else has changed since.
+    def check_is_wanted(self, parameter: torch.nn.Parameter | None = None) -> None:
+        """A pass begins, and has reached `parameter`.
 
         Raises:
             ShoalError: the optimizer has not used what the pass before has committed.
@@ -82,18 +117,27 @@ class Updates:
             raise ShoalError(SKIPPED)
         before, self._last_pass = self._last_pass, torch._C._current_graph_task_id()
         is_around_it = 0 <= self._last_pass < before  # a pass within this one has ended a step
-        if self.is_due and (is_around_it or self._is_under_way or was_added):
+        if (self.is_due and (is_around_it or self._is_under_way)) or self._is_unused(parameter):
             raise ShoalError(TWICE)
+
+    def _is_unused(self, parameter: torch.nn.Parameter | None) -> bool:
+        """Whether the pass has added to what was handed out for `parameter`, and its optimizer has not used that."""
+        if parameter is None or not self._due or not self._gradients.was_added_to(parameter):
+            return False
+        return any(each is parameter for due in self._due for group in due.param_groups for each in group["params"])
 
     def _before(
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if torch._C._current_graph_task_id() >= 0:
+            raise ShoalError(WITHIN)
         closure = named.get("closure") or (arguments[1] if len(arguments) > 1 else None)
-        if self._has_raised():
-            self._gradients.drop()  # the script goes on
+        if self._passes.is_under_way:  # it was interrupted, and the script goes on
+            self._gradients.drop()
         if closure is None:
             self._check(optimizer)
         self._is_under_way = True
+        self._rates.look(optimizer)
         if closure is None:
             return None
 
@@ -106,13 +150,15 @@ class Updates:
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._due.discard(optimizer)
+        if self._since_commit is not None:
+            self._since_commit.add(optimizer)
         self._unused = b""
         self._is_under_way = False
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise ShoalError if `optimizer` has gradients to use that came from no commit."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if self._is_between():
+        if self._passes.has_summed:
             if any(parameter.grad is not None for parameter in parameters):
                 raise ShoalError(BETWEEN)
         elif optimizer not in self._due and not self._allow_local:

@@ -266,7 +266,9 @@ def test_r9_an_observer_asks_for_the_state_and_runs_the_steps_that_it_is_fed() -
     assert peer.fed(4, b"three", b"four") == [Apply(4, b"four")]
     assert peer.fed(5, b"four", b"five") == []  # one at a time
     assert peer.loaded(0.2, 4, b"four") == [Apply(5, b"five")]
-    assert bodies(Join, peer.tick(0.5)) == [(A, Join(SAME, True, 4, b"four"))]
+    assert bodies(Join, peer.tick(0.5)) == [(A, Join(SAME, True))], "one step does not prove anything"
+    assert peer.loaded(0.6, 5, b"five") == []
+    assert bodies(Join, peer.tick(1.0)) == [(A, Join(SAME, True, 5, b"five"))]
 
 
 def test_r18_an_observer_knows_of_a_run_as_soon_as_it_hears_how_far_that_is() -> None:

@@ -9,7 +9,7 @@ from gossip import CoreConfig, Member, Seat, State
 from gossip.commit import StepMachine
 from gossip.effects import Apply, Drop, Effect, Load, Send
 from gossip.messages import Head
-from gossip.observing import MOST_WAITING, PATIENCE_S, Observing
+from gossip.observing import MOST_LAG, MOST_WAITING, NUM_PROVING, PATIENCE_S, Observing
 from gossip.progress import NOTHING_DONE, Ready, StateQuery
 from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
@@ -401,6 +401,22 @@ def test_r6_what_another_swarm_has_fed_is_not_run_in_a_barrier_that_wants_an_ear
     new.steps.install(view_of(3, A, B, D))
     assert new.observing.reconsider(1.0) == [Apply(9, digest(9))]
     assert new.observing.due == (9, digest(9))
+
+
+def test_who_has_proven_that_it_keeps_step_and_falls_behind_all_the_same_asks_for_the_state() -> None:
+    new = Observer()
+    new.fed(*range(1, 400))
+    assert new.hears(30) == [], "it has proven nothing yet"
+    for step in range(1, NUM_PROVING + 1):
+        new.loads(step)
+    least = 4
+    assert new.hears(NUM_PROVING + least) == []
+    assert new.hears(NUM_PROVING + MOST_LAG, now=5.0) == [], "that is not much"
+    assert new.hears(100, now=5.5) == new.hears(120, now=5.9) == []
+    assert new.hears(150, now=6.0) == query(150)
+    assert new.hears(200, now=6.1) == new.hears(250, now=6.9) == [], "it was asked"
+    assert new.hears(199, now=7.0) == new.hears(198, now=7.9) == [], "it catches up"
+    assert new.hears(198, now=8.9) == query(198), "and does no more"
 
 
 # What it has been told of, and what it says that it waits for.

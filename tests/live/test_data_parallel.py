@@ -1,15 +1,15 @@
-"""Two peers that are processes, and train in all the ways that scripts have: training_cases.py, gradient_cases.py."""
+"""Two peers that are processes, and train in all the ways that scripts have: training_cases.py and so on."""
 
 import pytest
 
-from tests.live.gradient_cases import CASES
+from tests.live.habit_cases import CASES
 from tests.live.swarm import Swarm
 
 pytestmark = pytest.mark.torch
 
 
 def test_what_scripts_do_trains_as_in_one_process(swarm: Swarm) -> None:
-    source = "from tests.live.gradient_cases import main\nmain()\n"
+    source = "from tests.live.habit_cases import main\nmain()\n"
     peers = [swarm.start(source, min_peers=2) for _ in range(2)]
     for line in ("here", *(f"passed {name}" for name in CASES)):
         peers[0].expect(line)

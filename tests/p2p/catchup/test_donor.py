@@ -212,6 +212,17 @@ def test_a_step_is_fed_with_the_results_as_they_were() -> None:
         )
 
 
+def test_a_step_of_a_model_shows_what_the_replica_is_like() -> None:
+    donor = Giver()
+    donor.show = lambda: b"lr 0.1"
+    finish, committed = commit(4, np.zeros(1))
+    for each in (finish, replace(finish, state_digest=b"p" * 16)):
+        donor.feed(0.0, [Feed(B, 4, digest(3), digest(4))], each, committed)
+    donor.settle()
+    records = [parcel.record for _, parcel in donor.came]
+    assert [record.shown for record in records if isinstance(record, StepRecord)] == [b"", b"lr 0.1"]
+
+
 def test_nothing_is_copied_for_nobody() -> None:
     donor = Giver()
     feed(donor, 4)

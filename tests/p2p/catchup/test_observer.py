@@ -13,9 +13,9 @@ from gossip import effects as fx
 from gossip import messages as m
 from gossip.progress import Ready, StateQuery
 from p2p.catchup.observer import FEWEST_KEPT, MOST_KEPT_BYTES, Effect, Observer
-from p2p.errors import OperationMismatch, RemoteProtocolError
+from p2p.errors import JoinRefused, OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
 from p2p.net.frames import Delivery
-from p2p.net.parcels import Parcel, ParcelSegment, cut
+from p2p.net.parcels import Parcel, ParcelSegment, StepRecord, cut
 from p2p.step import effects as sx
 from p2p.step.collective import AllGather, AllReduce
 from p2p.step.effects import Note
@@ -328,3 +328,30 @@ def test_who_has_a_seat_takes_nothing_more(observer: Newcomer) -> None:
     num_taken = len(observer.taken)
     observer.deliver(state(9), sums(6, observer))
     assert observer.told == [] and len(observer.taken) == num_taken
+
+
+# What its feeder shows.
+
+
+@pytest.mark.parametrize(
+    ("error", "leaves"), [(JoinRefused("lr is 1 here"), True), (RemovedFromView("elsewhere"), False)]
+)
+def test_who_is_not_like_its_feeder_is_told_so_instead_of_the_step(
+    observer: Newcomer, error: ShoalError, leaves: bool
+) -> None:
+    asked = []
+
+    def check(step: int, shown: bytes) -> ShoalError | None:
+        asked.append((step, shown))
+        return error if shown == b"other" else None
+
+    observer.observer.check = check
+    observer.at(5)
+    for step, shown in ((6, b""), (7, b"like"), (8, b"other")):
+        parcel = sums(step, observer)
+        assert isinstance(parcel.record, StepRecord)
+        observer.submit(step, total())
+        observer.deliver(replace(parcel, record=replace(parcel.record, shown=shown)))
+    assert asked == [(7, b"like"), (8, b"other")], "a step of no model shows nothing"
+    assert [type(notice) for notice in observer.told] == [Commit, Commit, type(error)]
+    assert (observer.core.done, observer.left) == (7, leaves)

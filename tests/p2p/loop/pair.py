@@ -9,12 +9,13 @@ from p2p.errors import ShoalError
 from p2p.host.registry import Registry
 from p2p.loop.loop import Loop
 from p2p.memory.shared_runner import RunState
-from p2p.net.parcels import PackedState
+from p2p.net.parcels import PackedState, Replica
 from p2p.step.notices import Admitted, Commit, Notice, StateOffer
 from p2p.step.operation import Operation
 
 STATE = b"of the parameters"[:16]
-NO_MODEL = Run(RunDescription(), {})
+NO_MODEL = Replica({}, lambda: PackedState(b"", []), lambda state: None, str)
+NO_RUN = Run(RunDescription(), {})
 MOST_TURNS = 20_000
 """More than anything here takes; a turn that has nothing to do waits for a millisecond."""
 
@@ -44,7 +45,7 @@ class Peer:
 
     def ask_for_seat(self, founding_size: int) -> None:
         self.loop.begin()
-        self.loop.ask_for_seat(founding_size, NO_MODEL)
+        self.loop.ask_for_seat(founding_size, NO_RUN, NO_MODEL)
 
     def turn(self) -> None:
         """As the reactor drives it."""

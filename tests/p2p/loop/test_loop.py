@@ -79,6 +79,14 @@ def test_what_comes_of_a_view_that_is_over_is_void(peers: tuple[Peer, Peer]) -> 
     assert one.told == [] and not one.loop.core.has_finished
 
 
+def test_a_view_that_becomes_active_behind_an_error_is_none_for_memory(peers: tuple[Peer, Peer]) -> None:
+    one, _ = peers
+    view = one.loop.core.view
+    assert view is not None
+    one.loop._carrier.carry_out([fx.Diverged(1, "other bits"), fx.Activated(view, 0, maps_all=True)])
+    assert one.loop.shared() is None and isinstance(one.loop.inbox.failure, ReplicasDiverged)
+
+
 def test_a_peer_that_cannot_go_on_takes_no_commands(lone: Peer) -> None:
     lone.loop._carrier.carry_out([fx.Diverged(1, "bits differ")])
     lone.submit(all_reduce(np.ones(3)))

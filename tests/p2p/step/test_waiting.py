@@ -1,12 +1,13 @@
 import numpy as np
 
 from gossip import Core
+from gossip.messages import Head
 from gossip.progress import Beat, Finish, Progress
 from p2p.step.open_step import OpenStep
 from p2p.step.runner import MessageRunner
 from p2p.step.waiting import explain_no_seat, explain_waiting
 from tests.gossip.cores import NOTHING, founder, genesis, joiner, say, seated, view_of
-from tests.gossip.members import B, C
+from tests.gossip.members import A, B, C
 from tests.p2p.step.group import all_reduce
 
 
@@ -52,6 +53,11 @@ def test_where_all_are_alike_the_view_says_why_it_is_as_it_is() -> None:
 def test_who_waits_for_a_seat_is_told_what_to_do_and_who_waits_for_others_how_many_are_here() -> None:
     newcomer = joiner()
     assert explain_no_seat(newcomer, 30.0, "look there") == f"no seat after 30 s: {newcomer.reason}; look there"
+    observer = joiner(follows=True)
+    say(observer, A, Head(3, b"three"))
+    assert explain_no_seat(observer, 10.0, "look there") == (
+        "no seat after 10 s: a will give the state, once the next step begins there; look there"
+    )
     assert explain_no_seat(founder(), 30.0, "look there") == (
         "no start after 30 s: 1 of 9 peers are here (a); start the others"
     )

@@ -40,6 +40,20 @@ def test_each_parameter_is_in_one_bucket_of_its_type_and_buckets_are_full_in_ord
         assert bucket.operation.input.nbytes == bucket.flat.nbytes
 
 
+def test_the_size_of_each_parameter_is_asked_for_twice_however_many_there_are() -> None:
+    asked = []
+
+    class Counted(nn.Parameter):
+        @property
+        def nbytes(self) -> int:  # type: ignore[override]
+            asked.append(self)
+            return 4
+
+    parameters = [Counted(torch.zeros(1)) for _ in range(200)]
+    assert len(make_buckets(parameters, 10**6, None)) == 1
+    assert len(asked) <= 2 * len(parameters)
+
+
 def test_gradients_of_several_passes_are_added_by_their_fraction() -> None:
     (bucket,) = make_buckets(parameters_of((torch.float32, 2), (torch.float32, 1)), 100, None)
     bucket.add(0, torch.tensor([1.0, 2.0]), 0.75)

@@ -1,0 +1,51 @@
+"""Which parameters belong to one wrapped model: all those of its optimizers, and none of another wrapped model."""
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..errors import ShoalError
+
+_OWNERS = WeakTensorKeyDictionary()
+"""By parameter, what says whether the wrapper that has it is still in use."""
+
+
+def claim(named: Iterable[tuple[str, nn.Parameter]], is_in_use: Callable[[], bool]) -> None:
+    """These parameters are those of a wrapper as long as `is_in_use`, a method of it.
+
+    Raises:
+        ShoalError: another wrapper has one.
+    """
+    named = list(named)
+    for name, parameter in named:
+        asks = _OWNERS[parameter]() if parameter in _OWNERS else None
+        if asks is not None and asks():
+            raise ShoalError(
+                f"parameter {name} is in a p2p.DataParallel already: wrap both models at once, in one nn.ModuleDict"
+            )
+    for _, parameter in named:
+        _OWNERS[parameter] = weakref.WeakMethod(is_in_use)
+
+
+def check_optimizers(module: nn.Module, parts: Sequence[object]) -> None:
+    """Raise unless the first of `parts` is an optimizer, and all optimizers among them have parameters of `module`.
+
+    Raises:
+        TypeError, ValueError: they do not.
+    """
+    if not isinstance(parts[0], torch.optim.Optimizer):
+        raise TypeError(f"the optimizer has to be a torch.optim.Optimizer, is a {type(parts[0]).__name__}")
+    known = {id(parameter) for parameter in module.parameters()}
+    optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
+    pairs = [(number, each) for optimizer in optimizers for number, each in enumerate(optimizer.param_groups)]
+    for number, group in pairs:
+        for place, parameter in enumerate(group["params"]):
+            if id(parameter) not in known and parameter.requires_grad:
+                raise ValueError(
+                    f"parameter {place} of group {number} of an optimizer, {parameter.dtype} {list(parameter.shape)}, "
+                    "is none of the model's, so nobody would average its gradient: wrap a module that has it, or make "
+                    "the optimizer after the model has its last form"
+                )

@@ -1,0 +1,139 @@
+"""Buffers other than running statistics, which each replica computes from its own samples: compared, or made one."""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, get_args
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from ..step.collective import AllGather
+from ..step.operation import Operation
+from ..step.receipts import Receipt
+from .buckets import DTYPES, Bucket, make_bucket
+from .layouts import dense_strides, laid_out
+from .replica_state import raw_bytes
+from .statistics import RunningStatistics
+
+logger = logging.getLogger("p2p")
+
+BufferMode = Literal["check", "mean", "rank0", "local"]
+
+NUM_TURNS: Final = 16
+"""In so many steps all buffers are compared."""
+
+
+class Buffers:
+    """The buffers of one model, by the names that they have in it: a script may put others in their place."""
+
+    def __init__(self, module: nn.Module, mode: BufferMode, algorithm: str | None) -> None:
+        """What becomes of those that are no running statistics; see `DataParallel`."""
+        if mode not in get_args(BufferMode):
+            raise ValueError(f"buffers must be one of {', '.join(get_args(BufferMode))}, is {mode!r}")
+        self._statistics = RunningStatistics(module, algorithm)
+        self._named = dict(_others(module, is_whole=mode == "check"))
+        self._mode: BufferMode = mode if self._named else "local"
+        self._turn = 0
+        self._buckets: list[tuple[list[str], Bucket]] = []
+        self._gather: Operation | None = None
+        self._has_warned = False
+        if self._mode == "mean":
+            by_type: dict[torch.dtype, list[str]] = {}
+            for name in self._named:
+                if (dtype := self._tensor(name).dtype) in DTYPES:
+                    by_type.setdefault(dtype, []).append(name)
+            for names in by_type.values():
+                self._buckets.append((names, make_bucket(self._tensors(names), algorithm)))
+        elif self._mode != "local":
+            length = math.ceil(len(self._named) / NUM_TURNS) if mode == "check" else len(self._bytes())
+            row = np.zeros(length, np.int64 if mode == "check" else np.uint8)
+            self._gather = Operation(AllGather(label=f"buffers, {mode}"), row, row, row.shape, "one-shot")
+        self._known = {name: self._tensor(name).clone() for names, _ in self._buckets for name in names}
+
+    def _tensor(self, name: str) -> Tensor:
+        owner, key = self._named[name]
+        return owner.get_buffer(key)
+
+    def _tensors(self, names: Sequence[str]) -> list[Tensor]:
+        return [self._tensor(name) for name in names]
+
+    def _bytes(self) -> bytes:
+        return b"".join(raw_bytes(self._tensor(name)) for name in self._named)
+
+    def operations(self, step: int) -> Iterator[Operation]:
+        """What to submit once the forward passes of `step` are over."""
+        yield from self._statistics.operations()
+        self._turn = step % NUM_TURNS
+        for names, bucket in self._buckets:
+            bucket.take_back()
+            for index, name in enumerate(names):
+                bucket.inputs[index].copy_(self._tensor(name))
+                is_same = torch.equal(self._tensor(name), self._known[name])
+                (bucket.empty.add if is_same else bucket.empty.discard)(index)
+            bucket.mark()
+            yield bucket.operation
+        if self._gather is not None:
+            shown = self._gather.input
+            if self._mode == "check":
+                digests = [xxhash.xxh3_64_intdigest(raw_bytes(self._tensor(name))) >> 1 for name in self._turns()]
+                shown[: len(digests)] = digests
+            else:
+                shown[:] = np.frombuffer(self._bytes(), np.uint8)
+            yield self._gather
+
+    def _turns(self) -> list[str]:
+        return list(self._named)[self._turn :: NUM_TURNS]
+
+    def hand_out(self, receipt: Receipt) -> None:
+        """A step is committed: the results are the replicas', where there is any."""
+        self._statistics.hand_out(has_mean=receipt.weight > 0)
+        for names, bucket in self._buckets:
+            parts = bucket.hand_out() if receipt.weight else []
+            for name, part in zip(names, parts, strict=False):
+                if part is not None:  # nobody has changed it: a mean of equal values is not always that value
+                    self._tensor(name).copy_(part)
+                    self._known[name].copy_(part)
+        if self._gather is not None:
+            rows = self._gather.result.reshape(-1, self._gather.input.size)
+            (self._compare if self._mode == "check" else self._take)(rows, receipt)
+
+    def _take(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], receipt: Receipt) -> None:
+        start = 0
+        for name in self._named:
+            tensor = self._tensor(name)
+            raw = rows[0, start : start + tensor.nbytes].copy()
+            start += tensor.nbytes
+            if raw.size:
+                tensor.copy_(laid_out(torch.from_numpy(raw).view(tensor.dtype), tensor.shape, dense_strides(tensor)))
+
+    def _compare(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]], receipt: Receipt) -> None:
+        """Say once which buffer is not the same everywhere."""
+        if self._has_warned:
+            return
+        for column, name in enumerate(self._turns()):
+            (others,) = (rows[:, column] != rows[0, column]).nonzero()
+            if len(others):
+                one, other = (receipt.contributions[index].peer_id for index in (0, int(others[0])))
+                logger.warning(
+                    "buffer %s is not the same at peers %s and %s in step %d (digests %x and %x), so what is saved "
+                    "depends on who saves it: pass buffers='mean' or 'rank0' to p2p.DataParallel to make it one, or "
+                    "'local' if it may differ; this is said once",
+                    *(name, one, other, receipt.step, rows[0, column], rows[others[0], column]),
+                )
+                self._has_warned = True
+                return
+
+
+def _others(module: nn.Module, *, is_whole: bool) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
+    """Buffers that are no running statistics; `is_whole`: those, too, that no `state_dict` has."""
+    for path, owner in module.named_modules():
+        statistics = ("running_mean", "running_var", "num_batches_tracked") if isinstance(owner, _NormBase) else ()
+        left_out = () if is_whole else owner._non_persistent_buffers_set
+        for key, buffer in owner.named_buffers(recurse=False):
+            is_plain = buffer.layout is torch.strided and buffer.device.type == "cpu"
+            if key not in statistics and key not in left_out and is_plain:
+                yield f"{path}.{key}" if path else key, (owner, key)

@@ -1,0 +1,81 @@
+"""What of a module is state beside the tensors of its `state_dict`: extra states, buffers outside, what is frozen."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from .layouts import is_overlapping
+
+EXTRA_STATE: Final = "_extra_state"
+"""Ends the names that `get_extra_state` has in a `state_dict`."""
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """By name, those that every peer has in the same shapes.
+
+    Raises:
+        TypeError: something else is among them, that `set_extra_state` would not take.
+        ValueError: one is not on the CPU.
+    """
+    found = {}
+    for name, value in module.state_dict().items():
+        if name.endswith(EXTRA_STATE):
+            continue
+        if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise TypeError(f"{name} in the module's state_dict is no tensor but {kind}: return it in get_extra_state")
+        if value.device.type != "cpu" or value.layout is not torch.strided:
+            raise ValueError(
+                f"{name} is {value.dtype} on {value.device}, {value.layout}: it has to be dense, on the CPU"
+            )
+        found[name] = value
+    return found
+
+
+class ModuleState:
+    """A part of the state, as an optimizer is one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """Of `module` and those in it."""
+        self._module = module
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values and tensors."""
+        return {
+            "trained": {name: each.requires_grad for name, each in self._module.named_parameters()},
+            "extra": {name: value for name, value in self._module.state_dict().items() if name.endswith(EXTRA_STATE)},
+            "buffers": {name: owner.get_buffer(key) for name, owner, key in _not_persistent(self._module)},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` of another replica returned."""
+        for name, parameter in self._module.named_parameters():
+            if parameter.requires_grad != state["trained"][name]:
+                parameter.requires_grad_(state["trained"][name])
+        for name, module in self._module.named_modules():
+            key = f"{name}.{EXTRA_STATE}" if name else EXTRA_STATE
+            if key in state["extra"]:
+                module.set_extra_state(state["extra"][key])
+        for name, owner, key in _not_persistent(self._module):
+            if name in state["buffers"]:
+                _put(owner, key, state["buffers"][name])
+
+
+def _not_persistent(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Name, owner, and name there, of each buffer that no `state_dict` has."""
+    for path, owner in module.named_modules():
+        for key in sorted(owner._non_persistent_buffers_set):
+            buffer = owner._buffers.get(key)
+            if buffer is not None and buffer.layout is torch.strided and buffer.device.type == "cpu":
+                yield f"{path}.{key}" if path else key, owner, key
+
+
+def _put(owner: nn.Module, key: str, value: Tensor) -> None:
+    """In the memory that there is, if it fits: a table that was computed may be as long as its peer has needed it."""
+    buffer = owner.get_buffer(key)
+    if (buffer.shape, buffer.dtype) == (value.shape, value.dtype) and not is_overlapping(buffer):
+        buffer.data.copy_(value)
+    else:
+        owner._buffers[key] = value

@@ -1,0 +1,199 @@
+"""Backward passes, and the steps that they make: from the first gradient of a pass to what is handed out at its end."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from ..errors import ShoalError
+from ..session.session import BACKWARD, Session
+from .buffers import Buffers
+from .gradients import Gradients, add_to_grad
+from .updates import Updates
+
+
+class Passes:
+    """Of one model.
+
+    Attributes:
+        has_committed: the last pass ended a step.
+        is_under_way: a pass has begun, and has not ended; after one that raised, too.
+        has_summed: passes under `no_sync` have begun a step, which has not ended.
+        updates: that use the gradients.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        gradients: Gradients,
+        buffers: Buffers,
+        updates: Callable[["Passes"], Updates],
+        state_digest: Callable[[], bytes],
+    ) -> None:
+        """Follow each backward pass from now on.
+
+        Args:
+            session: of the peer.
+            gradients: of the model.
+            buffers: of the model.
+            updates: makes what watches the optimizers.
+            state_digest: of the parameters that a step was computed with.
+        """
+        self.has_committed = self.is_under_way = self.has_summed = False
+        self._session = session
+        self._share = session.share
+        self._gradients = gradients
+        self._buffers = buffers
+        self._state_digest = state_digest
+        self._under_no_sync = False
+        self._ends_step = True
+        self.updates = updates(self)
+        self._hooks: list[RemovableHandle] = [
+            parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
+            for parameter in gradients.parameters
+        ]
+
+    def is_in_use(self) -> bool:
+        """Whether it follows passes, for a peer that has not left. If that has, nothing is followed from now on."""
+        if self._session.has_left:
+            self.end()
+        return bool(self._hooks)
+
+    def end(self) -> None:
+        """Follow no further pass."""
+        for hook in (*self._hooks, *self.updates.hooks):
+            hook.remove()
+        self._hooks = []
+
+    def go_on(self) -> None:
+        """If a pass was interrupted, this peer adds nothing to the step, which the next pass may end."""
+        if self.is_under_way:
+            self._session.withdraw()
+            self._share.void()
+            self._reset()
+
+    def open_window(self) -> None:
+        """A pass begins, or the forward pass before it: the state may be copied, unless an update is to come."""
+        if not self.updates.is_due:  # an evaluation may come before it, or a schedule
+            self._session.state_is_complete()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """As `DataParallel.no_sync`."""
+        before, self._under_no_sync = self._under_no_sync, True
+        try:
+            yield
+        finally:
+            self._under_no_sync = before
+
+    # Ways to make a pass.
+
+    def skip(self) -> None:
+        """As `DataParallel.skip_step`."""
+        if self._under_no_sync:
+            raise ShoalError("`skip_step` leaves out the whole step: call it outside `no_sync`")
+        with self._session.callers.call("DataParallel.skip_step"):
+            self.go_on()
+            self.updates.check_is_wanted()
+            self._gradients.drop()
+            self._share.skip()
+            self._begin_pass()
+            self._end_pass()
+        if self.has_committed:
+            self.updates.skipped()
+
+    def take(self, given: list[tuple[torch.nn.Parameter, torch.Tensor | None]]) -> None:
+        """A pass with gradients that the script has computed."""
+        with self._session.callers.call("DataParallel.reduce_gradients"):
+            self.go_on()
+            self.updates.check_is_wanted()
+            if not self.has_summed:
+                self._gradients.drop()
+            self._begin_pass()
+            for parameter, gradient in given:
+                if gradient is not None:
+                    add_to_grad(parameter, gradient, is_kept=self._under_no_sync)
+                    self._put(parameter)
+            self._end_pass()
+
+    def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
+        """Copy a finished gradient into its bucket, and submit the buckets whose turn has come."""
+        callers = self._session.callers
+        callers.check_pass()
+        if self.is_under_way and callers.is_pass_over:
+            self.go_on()
+        if not self.is_under_way:
+            self.updates.check_is_wanted(parameter)
+            self._begin_pass()
+            end = callers.follow_pass(self._end_pass, torch._C._current_graph_task_id)
+            torch.autograd.Variable._execution_engine.queue_callback(end)
+        self._put(parameter)
+
+    # A pass.
+
+    def _put(self, parameter: torch.nn.Parameter) -> None:
+        if not self._under_no_sync:
+            bucket = self._gradients.add(parameter)
+            if self._ends_step and not bucket.missing:
+                self._gradients.submit_full()
+
+    def _begin_pass(self) -> None:
+        self.has_committed = False
+        self.open_window()
+        if self.updates.num_stale:
+            self._share.void()  # what is differentiated may be from before the state was loaded
+        self._ends_step = self._share.is_last and not self._under_no_sync
+        if self._ends_step:
+            self._share.end()
+            counts = self._share.operation()
+            self._session.open_step(BACKWARD)
+            self.is_under_way = True
+            self._session.submit(counts)
+        else:
+            self.is_under_way = True
+            self._share.accumulate(is_joined=not self._under_no_sync)
+
+    def _end_pass(self) -> None:
+        """Nothing more comes in this pass: end the step, or get ready for the next pass."""
+        if self._under_no_sync:
+            self.has_summed, self.is_under_way = True, False
+            return
+        if self.has_summed:
+            self._gradients.add_summed()
+        if self._ends_step:
+            self._end_step()
+        else:
+            self._gradients.drop()
+            self._gradients.begin_pass()
+            self.has_summed = self.is_under_way = False
+
+    def _reset(self) -> None:
+        self.is_under_way = self.has_summed = False
+        self._gradients.begin_step()
+
+    # A step.
+
+    def _end_step(self) -> None:
+        """Submit what is left, wait for the commit, and hand the committed gradients out."""
+        self._gradients.submit_all()
+        for operation in self._buffers.operations(self._session.done + 1):  # the last of a step, on every peer
+            self._session.submit(operation)
+        try:
+            self._session.commit(self._state_digest)
+            self._hand_out()
+        except BaseException:
+            self._gradients.drop()  # what only this peer has computed must not update its replica
+            raise
+        finally:
+            self._reset()
+        self._session.announce()
+
+    def _hand_out(self) -> None:
+        self._share.spend()
+        receipt = self._session.receipt
+        assert receipt is not None
+        self._buffers.hand_out(receipt)
+        self._gradients.hand_out()
+        self.updates.committed()
+        self.has_committed = True

@@ -1,0 +1,56 @@
+"""Learning rates that nothing of a joiner's state explains are said once: a joiner would have others."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+logger = logging.getLogger("p2p")
+
+
+class Rates:
+    """The learning rates of the optimizers for which `extra` has no schedule."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], parts: Sequence[object]) -> None:
+        """`parts`: all that a joiner is given."""
+        self._watched = [each for each in optimizers if not any(_may_schedule(part, each) for part in parts)]
+        self._known: dict[torch.optim.Optimizer, list[float]] = {}
+
+    def forget(self) -> None:
+        """A state was loaded, with the rates of the members."""
+        self._known.clear()
+
+    def look(self, optimizer: torch.optim.Optimizer) -> None:
+        """It is about to make an update."""
+        if optimizer not in self._watched:
+            return
+        rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+        before = self._known.setdefault(optimizer, rates)
+        for number, (old, new) in enumerate(zip(before, rates, strict=False)):
+            if old != new:
+                self._watched.remove(optimizer)
+                logger.warning(
+                    "lr of group %d of %s has become %g, it was %g, by nothing that is in extra= of p2p.DataParallel: "
+                    "a joiner would go on with another one, and be refused; put the schedule into extra, or compute "
+                    "the rate from peer.done alone",
+                    *(number, type(optimizer).__name__, new, old),
+                )
+                return
+
+
+def _may_schedule(part: object, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `part` may change the rates of `optimizer`: who says of which optimizer it is changes only that one's."""
+    if isinstance(part, torch.optim.Optimizer | torch.amp.GradScaler | nn.Module):
+        return False
+    optimizers = getattr(part, "optimizers", None) or [getattr(part, "optimizer", None)]
+    return any(each is None or unwrapped(each) is optimizer for each in optimizers)
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """The optimizer that makes the updates, where another one is around it (`AcceleratedOptimizer`)."""
+    inner = getattr(optimizer, "optimizer", None)
+    while isinstance(optimizer, torch.optim.Optimizer) and isinstance(inner, torch.optim.Optimizer):
+        optimizer, inner = inner, getattr(inner, "optimizer", None)
+    return optimizer

@@ -1,0 +1,99 @@
+"""What a joiner is given of a model, and what it is compared by while it observes."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from torch import nn
+
+from ..errors import ShoalError
+from ..net.parcels import MODEL, PackedState, Replica
+from ..session.session import Session
+from .comparison import check, first_change, settings_of, show
+from .gradients import Gradients
+from .module_state import ModuleState, tensors_of
+from .replica_state import Stateful, compare, describe, pack, unpack_into
+from .updates import Updates
+
+logger = logging.getLogger("p2p")
+
+
+class ModelReplica:
+    """One model on one peer, with all that changes it.
+
+    Attributes:
+        updates: that were made of it; None before there can be any.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parts: Sequence[Stateful],
+        session: Session,
+        gradients: Gradients,
+        *,
+        is_digested_whole: bool,
+    ) -> None:
+        """Of `module`, which is changed by `parts`.
+
+        Args:
+            module: on the CPU.
+            parts: the optimizer, and what else a joiner must have.
+            session: of the peer.
+            gradients: of the module's parameters.
+            is_digested_whole: members show in each step that all of their parameters are the same, not a sixteenth.
+        """
+        self._module = module
+        self._parts = parts
+        self._state_of_module = ModuleState(module)
+        self._session = session
+        self._gradients = gradients
+        self._is_digested_whole = is_digested_whole
+        self.updates: Updates | None = None
+
+    def offered(self) -> Replica:
+        """For those who give and receive it.
+
+        Raises:
+            TypeError, ValueError: it cannot be described, or sent.
+        """
+        tensors = tensors_of(self._module)
+        layout = describe(tensors)
+        try:
+            self._pack()  # raises here, not in a member that a joiner asks
+        except TypeError as error:
+            raise TypeError(
+                f"{error}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
+                "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
+            ) from None
+        how = self._gradients.traits("all" if self._is_digested_whole else "part")
+        traits = {MODEL: layout, **how}
+        return Replica(traits, self._pack, self._load, partial(compare, layout), self._show, self._check)
+
+    def digest(self) -> bytes:
+        """Of the parameters that the open step was computed with."""
+        if self._is_digested_whole:
+            return self._gradients.digest()
+        return self._gradients.digest((self._session.done + 1) % 16, 16)
+
+    # A state.
+
+    def _pack(self) -> PackedState:
+        return pack(tensors_of(self._module), (*self._parts, self._state_of_module), self._session.share.pack())
+
+    def _load(self, state: PackedState) -> None:
+        parts, before = (*self._parts, self._state_of_module), settings_of(self._parts)
+        self._session.share.load(unpack_into(state, tensors_of(self._module), parts))
+        if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
+            logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
+        if self.updates is not None:
+            self.updates.loaded()
+
+    # A comparison, in the loop's thread while the training thread waits for a commit.
+
+    def _show(self) -> bytes:
+        updated = None if self.updates is None else self.updates.since_commit()
+        return show(self._parts, dict(self._module.named_parameters()), updated)
+
+    def _check(self, step: int, theirs: bytes) -> ShoalError | None:
+        return check(step, self._show(), theirs, [name for name, _ in self._module.named_parameters()])
