@@ -277,7 +277,7 @@ def test_r18_an_observer_knows_of_a_run_as_soon_as_it_hears_how_far_that_is() ->
     say(peer, A, Head(-1, b"", 2, 2))
     assert not peer.knows_steps
     say(peer, A, Head(3, b"three"))
-    assert peer.knows_steps and peer.reason == f"the state was asked of {A}"
+    assert peer.knows_steps and peer.reason == f"{A} will give the state, once the next step begins there"
 
 
 def test_r9_a_step_on_another_chain_is_not_run() -> None:
