@@ -28,10 +28,12 @@ from .session.calls import Handle, Step
 from .step.receipts import Contribution, Receipt
 
 if TYPE_CHECKING:
+    from .checkpoint import Checkpoint
     from .data.loader import Loader
     from .training import DataParallel, Stateful
 
 __all__ = [
+    "Checkpoint",
     "Contribution",
     "DataParallel",
     "Handle",
@@ -72,6 +74,10 @@ def __getattr__(name: str) -> Any:
         from .data.loader import Loader
 
         return Loader
+    if name == "Checkpoint":
+        from .checkpoint import Checkpoint
+
+        return Checkpoint
     if name in ("DataParallel", "Stateful"):
         from . import training
 

@@ -111,6 +111,9 @@ def run(
     policy: Annotated[
         str | None, typer.Option(help="Who goes on after deaths: live (whoever is left) or majority.")
     ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="FOLDER/STEP of the checkpoint to go on from; without it, the last one.")
+    ] = None,
     receipts: Annotated[Path | None, typer.Option(help="Folder for one receipt per committed step.")] = None,
     receipts_full: Annotated[
         str | None, typer.Option(help="When they cannot be written: warn (go on without) or stop (that peer leaves).")
@@ -158,6 +161,7 @@ def run(
         home=home,
         min_peers=min_peers,
         policy=policy,
+        resume=resume,
         receipts=receipts,
         join_timeout_s=join_timeout,
         step_timeout_s=step_timeout,

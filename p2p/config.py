@@ -61,6 +61,7 @@ class PeerConfig:
         only_founds: whether this peer leaves a swarm that has committed a step before it was there.
         script: file name of what this peer runs, for others of this host to see.
         place: of this peer among those of `shoal run` on this host; -1: unknown.
+        resume: folder of the checkpoint to go on from, whatever others there are; None: the last one.
         rejoin: whether a peer that was removed from the view, since it was stopped or cut off, may come back: by itself
             if it trains a model, otherwise when its script calls `wait_view` again.
         tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way: `network="wan"` replaces
@@ -86,6 +87,7 @@ class PeerConfig:
     only_founds: bool = False
     script: str = ""
     place: int = -1
+    resume: Path | None = None
     rejoin: bool = True
     tcp: TcpOptions = field(default_factory=TcpOptions)
     loop: LoopConfig = field(default_factory=LoopConfig)
@@ -151,6 +153,8 @@ class PeerConfig:
                 found[f"{name}_s"] = _seconds(f"SHOAL_{name.upper()}", seconds)
         if place := environ.get("SHOAL_LOCAL_INDEX"):
             found["place"] = _whole("SHOAL_LOCAL_INDEX", place)
+        if resume := environ.get("SHOAL_RESUME"):
+            found["resume"] = Path(resume)
         only = environ.get("SHOAL_ONLY")
         found |= {"may_found": only != "join", "only_founds": only == "new"}
         if receipts_full := environ.get("SHOAL_RECEIPTS_FULL"):

@@ -28,6 +28,7 @@ import torch
 
 from collectives import ALGORITHMS
 
+from ..checkpoint import Checkpoint, Keeper
 from ..errors import ShoalError
 from ..net.parcels import PackedState, Replica
 from ..net.wire import MAX_BYTES_LEN
@@ -84,6 +85,7 @@ class DataParallel(torch.nn.Module):
         state_digest: Literal["part", "all"] = "part",
         nonfinite: NonFinite | None = None,
         allow_local: bool = False,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
 
@@ -108,6 +110,8 @@ class DataParallel(torch.nn.Module):
                 adds anything `grad` is None. `allow`: they are averaged as they are. None: `raise`, or
                 `allow` if there is a GradScaler in `extra`, which has to see them.
             allow_local: `optimizer.step` may use gradients that came from no commit, which updates this replica alone.
+            checkpoint: the state is written there, and a run that was stopped goes on from there; the same on each
+                peer.
 
         Raises:
             TypeError, ValueError: a parameter of another type, on another device, or none at all; a tensor whose
@@ -116,7 +120,8 @@ class DataParallel(torch.nn.Module):
             JoinRefused: the swarm trains another model.
             JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
             RemoteProtocolError: a state was received that does not fit this replica.
-            ShoalError: this peer has asked for its seat without this model, or has left.
+            ShoalError: this peer has asked for its seat without this model, or has left; checkpoints cannot be
+                written, or there are some and none that can be used.
         """
         super().__init__()
         if algorithm is not None and algorithm not in ALGORITHMS:
@@ -127,7 +132,8 @@ class DataParallel(torch.nn.Module):
         self.has_committed = False
         self._session = peer._session
         self._share = self._session.share
-        self._parts = (optimizer, *extra)
+        keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._updates.is_due)
+        self._parts: tuple[Stateful, ...] = (optimizer, *extra, *([] if keeper is None else [keeper]))
         self._state_digest = state_digest
         self._gradients = Gradients(module, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
         self._statistics = RunningStatistics(module, algorithm)
@@ -138,7 +144,12 @@ class DataParallel(torch.nn.Module):
         if len(layout[1]) > MAX_BYTES_LEN:
             raise ValueError(f"{len(tensors)} tensors cannot be described to a joiner in {MAX_BYTES_LEN} bytes")
         self._pack()  # raises here, not in a member that a joiner asks
-        self._session.take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
+        replica = Replica(layout, self._pack, self._load, partial(compare, layout[1]))
+        if keeper is not None:
+            keeper.check(replica)
+        self._session.take_seat(replica)
+        if keeper is not None:
+            keeper.begin(replica)
         for parameter in self._gradients.parameters:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
         standing = (lambda: self._in_pass), (lambda: self._has_summed)
