@@ -33,7 +33,7 @@ class Keeper:
     """Of one peer. Its state is part of what joiners are given: one of them may write the next checkpoint."""
 
     def __init__(self, settings: Checkpoint, peer: Peer, is_complete: Callable[[], bool]) -> None:
-        """Nothing is read or written before `begin`.
+        """Nothing is read or written before `take_seat`.
 
         Args:
             settings: of the script.
@@ -69,22 +69,16 @@ class Keeper:
 
     # Before the first step, and after each.
 
-    def check(self, replica: Replica) -> None:
-        """Whether there is room.
+    def take_seat(self, replica: Replica) -> None:
+        """As `Session.take_seat`. Who has founded the swarm then goes on from a checkpoint, if there is one.
 
         Raises:
-            ShoalError: checkpoints cannot be written.
+            ShoalError: checkpoints cannot be written, or there are some, and none that can be used.
+            OperationMismatch, QuorumLost, RemovedFromView, StepTimeout: as any operation.
         """
         num_bytes = sum(memoryview(part).nbytes for part in replica.pack().tensors)
         check_is_usable(self._settings.path, num_bytes)
-
-    def begin(self, replica: Replica) -> None:
-        """This peer has a seat, or a member's state. Who has founded the swarm goes on from a checkpoint.
-
-        Raises:
-            ShoalError: there are checkpoints, and none that can be used.
-            OperationMismatch, QuorumLost, RemovedFromView, StepTimeout: as any operation.
-        """
+        self._session.take_seat(replica)
         self._replica = replica
         if self._session.done == 0:
             given = self._settings.resume or self._peer._config.resume

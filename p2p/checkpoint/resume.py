@@ -93,8 +93,9 @@ def misfit(tree: Any, ours: Any) -> str:
         theirs = there[index] if index < len(there) else "missing"
         if mine != theirs:
             return f"it is of another model: tensor {index} is {mine} here, {theirs} there"
-    if len(tree["parts"]) != len(ours["parts"]):
-        return f"it has the states of {len(tree['parts'])} optimizers and extras, and this script {len(ours['parts'])}"
+    num_here, num_there = (len(each["parts"]) - 2 for each in (ours, tree))  # without the optimizer and the keeper
+    if num_here != num_there:
+        return f"it has the states of {num_there} objects in `extra`, and this script has {num_here}"
     return ""
 
 
@@ -163,10 +164,14 @@ class Resume:
                 latest = max(latest, manifest.ancestry.start)
                 if why := self._why_not(manifest, ours):
                     raise UnusableCheckpointError(f"checkpoint {path}: {why}")
-                fitting.append((manifest, path))
             except UnusableCheckpointError as error:
                 trouble = str(error)[:MOST_WORDS]
                 self._say_once(path, trouble)
+                continue
+            if manifest.id in self._bad:
+                trouble = self._bad[manifest.id]
+                continue
+            fitting.append((manifest, path))
         starts = [each.ancestry.start for each in manifests(self._folder).values()] if self._forced else []
         latest = max(latest, *starts, 0)  # the next start is later than all of them
         if not fitting:
@@ -183,8 +188,6 @@ class Resume:
         )
 
     def _why_not(self, manifest: Manifest, ours: Any) -> str:
-        if manifest.id in self._bad:
-            return self._bad[manifest.id]
         try:
             indices = {name: index for index, name in enumerate(manifest.digests)}
             return misfit(from_json(manifest.tree, indices), ours)

@@ -144,12 +144,8 @@ class DataParallel(torch.nn.Module):
         if len(layout[1]) > MAX_BYTES_LEN:
             raise ValueError(f"{len(tensors)} tensors cannot be described to a joiner in {MAX_BYTES_LEN} bytes")
         self._pack()  # raises here, not in a member that a joiner asks
-        replica = Replica(layout, self._pack, self._load, partial(compare, layout[1]))
-        if keeper is not None:
-            keeper.check(replica)
-        self._session.take_seat(replica)
-        if keeper is not None:
-            keeper.begin(replica)
+        take_seat = self._session.take_seat if keeper is None else keeper.take_seat
+        take_seat(Replica(layout, self._pack, self._load, partial(compare, layout[1])))
         for parameter in self._gradients.parameters:
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
         standing = (lambda: self._in_pass), (lambda: self._has_summed)
