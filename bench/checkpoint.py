@@ -2,9 +2,9 @@
 
     python -m bench.checkpoint [--megabytes 500] [--every 20] [--checkpoints 5] [--json FILE]
 
-Prints the median of all steps before the first checkpoint, the step of each copy, and the longest of the steps while
-one was written, beside a memcpy of as many bytes into memory that is there already. A step is timed from batch to batch,
-the copy, which comes before the next forward pass, included.
+Prints the steps with a copy, and those while one was written, beside the median of all others, and a memcpy of as many
+bytes into memory that is there already. A step is timed from its end to that of the next one; the copy comes before the
+forward pass. Where others use the machine, processor time says more than the clock.
 """
 
 import argparse
@@ -12,9 +12,10 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from p2p.benchmark.machine import commit, machine
 from p2p.launch.config import LaunchConfig
@@ -22,6 +23,18 @@ from p2p.launch.launcher import Launcher
 from p2p.launch.target import Target
 
 ROOT: Final = Path(__file__).parents[1]
+
+
+WARM_UP: Final = 5
+
+
+class Step(NamedTuple):
+    """One step; the copy of the state is made in steps that `every` divides."""
+
+    number: int
+    clock_s: float
+    processor_s: float
+    is_writing: bool
 
 
 def main() -> int:
@@ -54,25 +67,25 @@ def main() -> int:
 
 
 def report(measured: dict[str, Any], every: int) -> None:
-    """Print what came out."""
-    steps: list[tuple[int, float, bool]] = measured["steps"]
-    usual = median(time for step, time, is_writing in steps if 5 < step and not is_writing and step % every)
-    copies = [time for step, time, _ in steps if step % every == 0]
-    others = [time for step, time, is_writing in steps if is_writing and step % every]
-    memcpy = median(measured["memcpy_s"])
-    print(
-        f"{measured['bytes'] / 1e6:.0f} MB; a memcpy of it {memcpy * 1e3:.0f} ms; a step {usual * 1e3:.0f} ms (median)"
-    )
-    extra = ", ".join(f"{(time - usual) / memcpy:.2f}" for time in copies)
-    print(
-        f"steps with the copy: {', '.join(f'{time * 1e3:.0f}' for time in copies)} ms: the median and {extra} memcpys"
-    )
-    print(
-        f"{len(others)} steps while one was written: median {median(others) / usual:.2f}, "
-        f"longest {max(others) / usual:.2f} of the usual one"
-    )
-    quiet = sorted(time for step, time, is_writing in steps if 5 < step and not is_writing and step % every)
-    print(f"{len(quiet)} other steps: p99 {quiet[len(quiet) * 99 // 100] / usual:.2f}, longest {quiet[-1] / usual:.2f}")
+    """Print what came out, in time of the clock and in processor time of the training thread."""
+    steps = [Step(*row) for row in measured["steps"] if row[0] > WARM_UP]
+    print(f"{measured['bytes'] / 1e6:.0f} MB")
+    for name in ("clock", "processor"):
+        times = [(step, getattr(step, f"{name}_s")) for step in steps]
+        memcpy = median(measured[f"memcpy_{name}_s"])
+        quiet = sorted(time for step, time in times if not step.is_writing and step.number % every)
+        copies = [time for step, time in times if step.number % every == 0]
+        others = [time for step, time in times if step.is_writing and step.number % every]
+        usual = median(quiet)
+        print(f"{name}: a memcpy {memcpy * 1e3:.0f} ms, a step {usual * 1e3:.0f} ms (median of {len(quiet)}; ", end="")
+        print(f"longest {quiet[-1] / usual:.2f} of it)")
+        print(f"  with the copy: the median and {words((time - usual) / memcpy for time in copies)} memcpys")
+        print(f"  while one was written: {words(time / usual for time in others)} of the median")
+
+
+def words(numbers: Iterable[float]) -> str:
+    """With two places."""
+    return ", ".join(f"{number:.2f}" for number in numbers) or "none"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -32,24 +33,31 @@ def main(folder: Path, num_bytes: int, every: int, num_checkpoints: int) -> None
     with p2p.join() as peer:
         checkpoint = p2p.Checkpoint(folder / "checkpoints", every=every, keep=2)
         parallel = p2p.DataParallel(peer, model, optimizer, checkpoint=checkpoint)
-        before = time.perf_counter()
+        before = now()
         for step in range(1, every * (num_checkpoints + 1)):
             optimizer.zero_grad()
             loss: Any = parallel(inputs).square().mean()
             loss.backward()
             optimizer.step()
-            now = time.perf_counter()
+            after = now()
             is_writing = any((folder / "checkpoints").glob(".0*"))
-            steps.append((step - 1, now - before, is_writing))  # the copy is of the step before
-            before = now
+            steps.append((step - 1, *(after - before), is_writing))  # the copy is of the step before
+            before = after
+    num_bytes = num_layers * BYTES_PER_PARAMETER * WIDTH * WIDTH
     source, target = np.ones(num_bytes, np.uint8), np.ones(num_bytes, np.uint8)
     memcpy = []
     for _ in range(7):
-        start = time.perf_counter()
+        before = now()
         np.copyto(target, source)
-        memcpy.append(time.perf_counter() - start)
-    measured = {"bytes": num_layers * BYTES_PER_PARAMETER * WIDTH * WIDTH, "steps": steps, "memcpy_s": memcpy}
+        memcpy.append(now() - before)
+    clock_s, processor_s = np.array(memcpy).T.tolist()
+    measured = {"bytes": num_bytes, "steps": steps, "memcpy_clock_s": clock_s, "memcpy_processor_s": processor_s}
     (folder / "measured.json").write_text(json.dumps(measured))
+
+
+def now() -> npt.NDArray[np.float64]:
+    """Of the clock, and of this thread on a processor."""
+    return np.array([time.perf_counter(), time.thread_time()])
 
 
 if __name__ == "__main__":

@@ -138,10 +138,15 @@ def _make_way(path: Path) -> None:
 
 
 def remove_old(folder: Path, run: str, keep: int | None) -> None:
-    """All checkpoints of `run` but the last `keep`; and what nobody will finish any more."""
-    found = sorted((manifest.age, path) for path, manifest in manifests(folder).items() if manifest.ancestry.run == run)
+    """All checkpoints of `run` but the last `keep`, and leftovers."""
+    found = sorted((each.age, path) for path, each in manifests(folder).items() if each.ancestry.run == run)
     for _, path in found[: -keep or None] if keep else ():
         remove(path)
+    remove_leftovers(folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """What nobody will finish any more."""
     for path in folder.glob(".*.*"):
         if path.is_dir() and _is_nobodys(path):
             shutil.rmtree(path, ignore_errors=True)

@@ -17,7 +17,7 @@ from ..errors import ShoalError
 from ..join import say
 from ..net.parcels import Replica
 from ..peer import Peer
-from .folder import check_is_usable, manifests
+from .folder import check_is_usable, manifests, remove_leftovers
 from .manifest import Ancestry, Manifest
 from .resume import Resume
 from .settings import Checkpoint
@@ -85,6 +85,7 @@ class Keeper:
             forced = "" if given is None else str(Path(given).absolute())
             resume = Resume(self._session, self._peer._calls, replica, self._settings.path, forced)
             self._ancestry, manifest = resume.run()
+            remove_leftovers(self._settings.path)
             if manifest is not None:
                 say(f"goes on from {resume.path}: step {manifest.step} of run {manifest.ancestry.run[:8]}")
         self._session.membership.keeper = self

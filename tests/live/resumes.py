@@ -183,6 +183,11 @@ class Killed:
         self.num_unfinished = self.most_lost = 0
         self._starts: list[Start] = []
 
+    @property
+    def processes(self) -> list[Process]:
+        """All that were ever started."""
+        return [peer for start in self._starts for peer in start.peers]
+
     def run(self, num_kills: int) -> None:
         """Kill it, see where it goes on, and let it come to its end."""
         epochs = 1 + num_kills * 3
@@ -204,13 +209,12 @@ class Killed:
         check(self._starts, epochs, self._width)
 
     def _start(self, index: int, epochs: int) -> Start:
-        number = self._random.randrange(1, 4)
+        number, expected = self._random.randrange(1, 4), newest_step(self._folder)
         words = (f"folder={self._folder}", f"every={self._every}", f"epochs={epochs}", f"width={self._width}")
         peers = [
             self._swarm.start(TRAIN, *words, f"seed={index}", min_peers=number, name=f"start{index}")
             for _ in range(number)
         ]
-        expected = newest_step(self._folder)
         start = Start(self._swarm, peers)
         assert start.first == expected
         self._starts.append(start)

@@ -167,3 +167,53 @@ def test_a_folder_that_cannot_be_written_is_one_line_before_anything_is_trained(
     (line,) = [line for line in peer.stderr if line.startswith("shoal: ")]
     assert line.startswith(f"shoal: checkpoints cannot be written to {folder}: ")
     assert not any(line.startswith("begins") for line in peer.stdout)
+
+
+BY_HAND = """
+import sys
+import torch
+import p2p
+from torch import nn
+
+torch.set_num_threads(1)
+path, seed, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.manual_seed(seed)
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+with p2p.join() as peer:
+    if path != "-":
+        saved = torch.load(path, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        peer.load_state_dict(saved["peer"])
+    parallel = p2p.DataParallel(peer, model, optimizer)
+    loader = peer.loader(torch.arange(90.0), global_batch=8, epochs=3)
+    print("begins", peer.done, loader.epoch)
+    for batch in (batch for epoch in loader.epochs() for batch in loader):
+        optimizer.zero_grad()
+        parallel(batch[:, None].expand(-1, 3) / 90).square().mean().backward()
+        optimizer.step()
+        if peer.done == limit:
+            break
+    try:
+        peer.load_state_dict({})
+    except p2p.ShoalError as error:
+        print(error)
+    everything = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "peer": peer.state_dict()}
+    torch.save(everything, f"saved{peer.rank}")
+    print("end", peer.done, model.weight.sum().item())
+"""
+
+
+def test_a_script_that_saves_by_itself_goes_on_with_its_steps_and_its_samples(swarm: Swarm, tmp_path: Path) -> None:
+    ends = []
+    for limit, seed, saved in ((17, 0, "-"), (36, 1, "saved0"), (36, 0, "-")):
+        peers = [
+            swarm.start(BY_HAND, saved, str(seed), str(limit), min_peers=2, name=f"to{seed}{limit}") for _ in range(2)
+        ]
+        ended(peers)
+        assert {peer.expect("begins") for peer in peers} == {"begins 17 1" if saved != "-" else "begins 0 0"}
+        assert peers[0].expect("peer.load_state_dict was called when this peer had a seat")
+        ends.append(peers[0].expect("end").split()[1:])
+    assert ends[1][0] == ends[2][0] == "36"
+    assert float(ends[1][1]) == pytest.approx(float(ends[2][1]), rel=1e-5), "as without a stop"

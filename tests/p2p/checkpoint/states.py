@@ -8,7 +8,7 @@ from torch import nn
 
 from p2p.checkpoint.manifest import Ancestry, Manifest
 from p2p.checkpoint.settings import Checkpoint
-from p2p.checkpoint.writer import Writer
+from p2p.checkpoint.writer import Writer, child_of
 from p2p.net.parcels import PackedState
 from p2p.training.replica_state import pack
 
@@ -67,7 +67,8 @@ def written(folder: Path, steps: Sequence[int], *, start: int = 1, keep: int | N
     """Checkpoints of one start of a run, one after the other."""
     writer = Writer(Checkpoint(folder, every=1, keep=keep), f"peer{start}")
     for step in steps:
-        writer.begin(make_state(step), manifest(step, Ancestry(other.get("run", RUN), start)))
+        ancestry = child_of(writer.written, Ancestry(other.get("run", RUN), start))
+        writer.begin(make_state(step), manifest(step, ancestry))
         writer.wait()
         assert not writer.failure
     return writer
