@@ -129,7 +129,7 @@ class Keeper:
         self._writer.written = newest
         return newest
 
-    def _write(self, done: int) -> None:
+    def _write(self, done: int, *, is_last: bool = False) -> None:
         assert self._replica is not None
         history, share = self._session.history, self._session.share
         manifest = Manifest(
@@ -144,7 +144,7 @@ class Keeper:
             digests={},
         )
         self._covered = done
-        self._writer.begin(self._replica.pack(), manifest)
+        self._writer.begin(self._replica.pack(), manifest, is_last=is_last)
 
     def _known(self) -> Ancestry:
         return child_of(self._writer.written, self._ancestry)
@@ -157,7 +157,7 @@ class Keeper:
             self._take_turn(done)
             self._writer.wait()
             if done > self._covered or self._writer.failure:
-                self._write(done)
+                self._write(done, is_last=True)
 
     def defer(self, interruption: BaseException) -> bool:
         """For the handler of SIGTERM: whether this peer leaves at the end of its step. Not if it was asked before."""
@@ -186,7 +186,10 @@ class Keeper:
         """
         self._writer.wait()
         if self._writer.failure and self._is_first:
-            raise ShoalError(f"{self._writer.failure}; it was the last one of this peer")
+            why = f"{self._writer.failure}; this was to be the last one of this peer"
+            if _ends_well():
+                raise ShoalError(why)
+            logger.error("%s", why)
 
 
 def _ends_well() -> bool:

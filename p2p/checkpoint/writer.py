@@ -62,12 +62,13 @@ class Writer:
         if self._memory.size < num_bytes:
             self._start(lambda: self._make_memory(num_bytes))
 
-    def begin(self, state: PackedState, manifest: Manifest) -> None:
+    def begin(self, state: PackedState, manifest: Manifest, *, is_last: bool = False) -> None:
         """Copy `state`, and write it in the background.
 
         Args:
             state: nobody changes it meanwhile.
             manifest: of it, without what the state says itself.
+            is_last: whether it goes well, the caller says.
         """
         num_bytes = _size(state)
         if self._memory.size < num_bytes:
@@ -80,7 +81,7 @@ class Writer:
             np.copyto(parts[-1], source)
             start += -(-source.size // 8) * 8  # whatever a part is, it is aligned for it
         tree = state.tree
-        self._start(lambda: self._write(tree, parts, manifest))
+        self._start(lambda: self._write(tree, parts, manifest, is_last=is_last))
 
     def _make_memory(self, num_bytes: int) -> None:
         self._memory = np.empty(0, np.uint8)  # the former may go first
@@ -106,7 +107,7 @@ class Writer:
             finally:
                 self._is_idle.set()
 
-    def _write(self, packed_tree: bytes, parts: list[Bytes], manifest: Manifest) -> None:
+    def _write(self, packed_tree: bytes, parts: list[Bytes], manifest: Manifest, *, is_last: bool) -> None:
         tree = unpack_tree(packed_tree)
         names = name_slots(tree)
         rows: list[Row] = [tuple(row) for row in tree["slots"]]
@@ -118,14 +119,10 @@ class Writer:
         try:
             put(folder, whole, rows, ordered, self._name)
         except FAILURES as error:
-            self.failure = f"checkpoint of step {whole.step} cannot be written to {folder}: {error}"
             last = f"the last one is that of step {before.step}" if before is not None else "there is none yet"
-            logger.warning(
-                "%s; training goes on, %s, and the next is tried %d steps later",
-                self.failure,
-                last,
-                self._settings.every,
-            )
+            self.failure = f"checkpoint of step {whole.step} cannot be written to {folder}, and {last}: {error}"
+            if not is_last:
+                logger.warning("%s; training goes on, and the next is tried", self.failure)
             return
         self.written, self.failure = whole, ""
         logger.info("checkpoint of step %d is whole: %d bytes in %s", whole.step, num_bytes, folder)

@@ -60,6 +60,8 @@ with p2p.join() as peer:
             loss = functional.mse_loss(parallel(x), y)
             loss.backward()
             optimizer.step()
+            if peer.done == number("fails", -1):
+                raise RuntimeError(f"at step {peer.done}")
             schedule.step()
             parts = peer.receipt.contributions if peer.receipt else []
             print("step", peer.done, loss.item(), sum(e.num_samples for e in parts if e.peer_id == peer.peer_id))

@@ -217,3 +217,28 @@ def test_a_script_that_saves_by_itself_goes_on_with_its_steps_and_its_samples(sw
         ends.append(peers[0].expect("end").split()[1:])
     assert ends[1][0] == ends[2][0] == "36"
     assert float(ends[1][1]) == pytest.approx(float(ends[2][1]), rel=1e-5), "as without a stop"
+
+
+def test_a_folder_that_is_gone_is_said_and_the_run_ends_with_it_if_the_last_one_is_lost(
+    swarm: Swarm, folder: Path
+) -> None:
+    peers = start(swarm, folder, 2, "wait=7", "epochs=1", name="one")
+    for peer in peers:
+        peer.expect_step(7)
+    while not files(folder) or any(each.startswith(".") for each in files(folder)):
+        never.wait(POLL_S)
+    shutil.rmtree(folder)
+    folder.write_text("a file")
+    for peer in peers:
+        peer.tell("go on")
+    assert sorted(peer.end() for peer in peers) == [0, 1], peers[0].report()
+    assert all("end 12" in peer.stdout for peer in peers), "training went on"
+    said = [line for peer in peers for line in peer.stderr]
+    assert said[0].startswith("checkpoint of step 1") and said[0].endswith("; training goes on, and the next is tried")
+    assert said[-1].startswith("shoal: checkpoint of step 12 cannot be written to ")
+
+
+def test_a_peer_that_ends_by_an_error_writes_no_checkpoint_of_what_it_interrupted(swarm: Swarm, folder: Path) -> None:
+    (peer,) = start(swarm, folder, 1, "every=1000", "fails=7", name="one")
+    assert peer.end() == 1 and peer.stderr[-1] == "RuntimeError: at step 7"
+    assert files(folder) == []

@@ -45,8 +45,8 @@ def test_a_disk_that_is_full_is_one_line_and_the_next_checkpoint_is_written(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert record.message.startswith(f"checkpoint of step 6 cannot be written to {tmp_path}: ")
-    assert "training goes on, the last one is that of step 5" in record.message
+    start = f"checkpoint of step 6 cannot be written to {tmp_path}, and the last one is that of step 5: "
+    assert record.message.startswith(start) and record.message.endswith("; training goes on, and the next is tried")
     assert [path.name for path in tmp_path.iterdir()] == ["00000005"]
     assert writer.failure
     writer.begin(make_state(7), manifest(7))
