@@ -110,6 +110,7 @@ class Resume:
 
     Attributes:
         path: of the best checkpoint that this peer can read.
+        piece_bytes: of a state, in one step.
     """
 
     def __init__(self, session: Session, calls: Calls, replica: Replica, folder: Path, forced: str) -> None:
@@ -126,7 +127,7 @@ class Resume:
         self._folder, self._forced = folder, forced
         self._bad: dict[str, str] = {}
         self._said: set[Path] = set()
-        self.path = Path()
+        self.path, self.piece_bytes = Path(), PIECE_BYTES
 
     def run(self) -> tuple[Ancestry, Manifest | None]:
         """Take over the checkpoint that all go on from, if there is one.
@@ -234,9 +235,9 @@ class Resume:
         for part in stream:
             whole[end : end + part.size] = part
             end += part.size
-        piece = np.empty(PIECE_BYTES // 8, np.int64)
-        for start in range(0, whole.size, PIECE_BYTES):
-            part = whole[start : start + PIECE_BYTES].view(np.int64)
+        piece = np.empty(self.piece_bytes // 8, np.int64)
+        for start in range(0, whole.size, self.piece_bytes):
+            part = whole[start : start + self.piece_bytes].view(np.int64)
             mine = piece[: part.size]
             mine[...] = part if stream else 0
             self._calls.all_reduce(mine, "sum", None, out=None, async_op=False, commit=True)  # whole numbers: every bit
