@@ -21,6 +21,7 @@ INTEGERS: Final = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint6
 KNOWN: Final = ("bool", *INTEGERS, "float16", "bfloat16", "float32", "float64")
 """Types that the format has; a tensor of another one is written as its bytes."""
 
+WRITE_ERRORS: Final = (OSError, SafetensorError, MemoryError)
 READ_ERRORS: Final = (SafetensorError, OSError, KeyError, ValueError, TypeError)
 
 

@@ -9,23 +9,19 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Final
 
 import numpy as np
 import xxhash
-from safetensors import SafetensorError
 
 from ..net.parcels import PackedState
 from ..net.trees import unpack_tree
 from .folder import put, remove_old
 from .manifest import Ancestry, Manifest
 from .settings import Checkpoint
-from .tensors import Bytes, in_index_order
+from .tensors import WRITE_ERRORS, Bytes, in_index_order
 from .tree import Row, name_slots, to_json
 
 logger = logging.getLogger("p2p")
-
-FAILURES: Final = (OSError, SafetensorError, MemoryError)
 
 
 class Writer:
@@ -118,7 +114,7 @@ class Writer:
         folder, before = self._settings.path, self.written
         try:
             put(folder, whole, rows, ordered, self._name)
-        except FAILURES as error:
+        except WRITE_ERRORS as error:
             last = f"the last one is that of step {before.step}" if before is not None else "there is none yet"
             self.failure = f"checkpoint of step {whole.step} cannot be written to {folder}, and {last}: {error}"
             if not is_last:

@@ -213,10 +213,7 @@ class Killed:
     def _start(self, index: int, epochs: int) -> Start:
         number, expected = self._random.randrange(1, 4), newest_step(self._folder)
         words = (f"folder={self._folder}", f"every={self._every}", f"epochs={epochs}", f"width={self._width}")
-        peers = [
-            self._swarm.start(TRAIN, *words, f"seed={index}", min_peers=number, name=f"start{index}")
-            for _ in range(number)
-        ]
+        peers = [self._swarm.start(TRAIN, *words, f"seed={index}", min_peers=number) for _ in range(number)]
         start = Start(self._swarm, peers)
         assert start.first == expected
         self._starts.append(start)
