@@ -50,10 +50,10 @@ def check_is_usable(folder: Path, num_bytes: int) -> None:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Everything in `folder` that has the name of one."""
+    """Everything in `folder` that has the name of one; nothing where there is no folder to be read."""
     try:
         return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name))
-    except FileNotFoundError:
+    except OSError:
         return []
 
 
@@ -147,9 +147,10 @@ def remove_old(folder: Path, run: str, keep: int | None) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """What nobody will finish any more."""
-    for path in folder.glob(".*.*"):
-        if path.is_dir() and _is_nobodys(path):
-            shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        for path in folder.glob(".*.*"):
+            if path.is_dir() and _is_nobodys(path):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def remove(path: Path) -> None:

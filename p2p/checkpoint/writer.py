@@ -33,15 +33,20 @@ class Writer:
     """
 
     def __init__(self, settings: Checkpoint, name: str) -> None:
-        """No thread, and no memory, before there is something to write. `name`: of this peer, for unfinished files."""
+        """Start the thread, since none can be started where the interpreter ends; take no memory yet.
+
+        Args:
+            settings: of the script.
+            name: of this peer, for unfinished files.
+        """
         self._settings, self._name = settings, name
         self._memory: Bytes = np.empty(0, np.uint8)
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._is_idle = threading.Event()
         self._is_idle.set()
-        self._thread: threading.Thread | None = None
         self.written: Manifest | None = None
         self.failure = ""
+        threading.Thread(target=self._run, name="shoal-checkpoint", daemon=True).start()
 
     @property
     def is_idle(self) -> bool:
@@ -87,9 +92,6 @@ class Writer:
 
     def _start(self, job: Callable[[], None]) -> None:
         self._is_idle.clear()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="shoal-checkpoint", daemon=True)
-            self._thread.start()
         self._jobs.put(job)
 
     def _run(self) -> None:
