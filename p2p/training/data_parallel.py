@@ -110,8 +110,7 @@ class DataParallel(torch.nn.Module):
                 adds anything `grad` is None. `allow`: they are averaged as they are. None: `raise`, or
                 `allow` if there is a GradScaler in `extra`, which has to see them.
             allow_local: `optimizer.step` may use gradients that came from no commit, which updates this replica alone.
-            checkpoint: the state is written there, and a run that was stopped goes on from there; the same on each
-                peer.
+            checkpoint: where the state is written, and what a run that was stopped goes on from; the same everywhere.
 
         Raises:
             TypeError, ValueError: a parameter of another type, on another device, or none at all; a tensor whose
@@ -120,8 +119,7 @@ class DataParallel(torch.nn.Module):
             JoinRefused: the swarm trains another model.
             JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
             RemoteProtocolError: a state was received that does not fit this replica.
-            ShoalError: this peer has asked for its seat without this model, or has left; checkpoints cannot be
-                written, or there are some and none that can be used.
+            ShoalError: this peer has asked for its seat without this model, or has left; or `checkpoint` cannot be used.
         """
         super().__init__()
         if algorithm is not None and algorithm not in ALGORITHMS:

@@ -25,6 +25,7 @@ from tests.live.swarm import Process, Swarm, name
 
 NUM_SAMPLES, GLOBAL_BATCH, FEATURES = 90, 8, 6
 POLL_S: Final = 0.001
+PACE_S: Final = 0.02
 TOLERANCE: Final = 1e-3
 
 never = threading.Event()
@@ -65,7 +66,7 @@ with p2p.join() as peer:
             schedule.step()
             parts = peer.receipt.contributions if peer.receipt else []
             print("step", peer.done, loss.item(), sum(e.num_samples for e in parts if e.peer_id == peer.peer_id))
-            if peer.done == number("wait", -1):
+            if peer.done == number("wait", -1) or peer.done >= number("pace", 1 << 60):
                 sys.stdin.readline()
     print("end", peer.done)
 """

@@ -1,6 +1,7 @@
 """Runs that are stopped, and go on from what they have written."""
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from p2p.checkpoint.manifest import read_manifest
-from tests.live.resumes import POLL_S, TRAIN, Killed, Start, check, files, never, newest_step
+from tests.live.resumes import PACE_S, POLL_S, TRAIN, Killed, Start, check, files, never, newest_step
 from tests.live.swarm import Process, Swarm
 
 pytestmark = pytest.mark.torch
@@ -78,15 +79,18 @@ def test_sigterm_to_all_leaves_a_checkpoint_of_the_last_step(swarm: Swarm, folde
 def test_who_comes_after_the_one_that_died_writes_what_was_due(swarm: Swarm, folder: Path) -> None:
     swarm.leaves_files = True
     words = "epochs=80", "every=500"
-    peers = start(swarm, folder, 1, "wait=510", *words, name="one")
+    peers = start(swarm, folder, 1, "pace=510", *words, name="one")
     peers[0].expect_step(510)
     while files(folder) != ["00000500"]:
         never.wait(POLL_S)
     shutil.rmtree(folder / "00000500")  # as if it were still being written, or on another host
     peers += start(swarm, folder, 1, *words, name="one")
-    peers[1].expect("here")
-    peers[0].tell("go on")
-    peers[1].expect_line(r"step \d+ \S+ [1-9]")  # it has its seat
+    step = 510
+    while not any(re.fullmatch(r"step \d+ \S+ [1-9]\d*", line) for line in peers[1].stdout):  # it has no seat
+        peers[0].tell("go on")
+        step += 1
+        peers[0].expect_step(step)
+        never.wait(PACE_S)
     peers[0].kill()
     peers[0].end()
     ended(peers[1:])
