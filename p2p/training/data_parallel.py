@@ -119,7 +119,7 @@ class DataParallel(torch.nn.Module):
             JoinRefused: the swarm trains another model.
             JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
             RemoteProtocolError: a state was received that does not fit this replica.
-            ShoalError: this peer has asked for its seat without this model, or has left; or `checkpoint` cannot be used.
+            ShoalError: this peer asked for its seat without this model, or has left; or `checkpoint` cannot be used.
         """
         super().__init__()
         if algorithm is not None and algorithm not in ALGORITHMS:
