@@ -12,11 +12,12 @@ MUTANTS ?=
 EXAMPLES ?=
 EVENTS ?= 150
 SEED ?= 0
+KILLS ?= 30
 
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test thorough check simulate churn coverage figures fuzz mutants api clean
+.PHONY: install demo test thorough check simulate churn resumes coverage figures fuzz mutants api clean
 
 install: $(STAMP)
 
@@ -55,6 +56,10 @@ simulate: $(STAMP)
 # The same with living processes: kills, joins and leaves in a row, as SEED draws them.
 churn: $(STAMP)
 	$(BIN)/python -m tests.churn --events $(EVENTS) --seed $(SEED)
+
+# A run that is killed as a whole, and goes on from its checkpoints, so many times.
+resumes: $(STAMP)
+	$(BIN)/python -m tests.resumes --kills $(KILLS) --seed $(SEED)
 
 coverage: $(STAMP)
 	SHOAL_EXAMPLES=300 $(BIN)/python -m coverage run -m pytest tests/gossip tests/collectives

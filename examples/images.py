@@ -1,9 +1,10 @@
-"""An ordinary script: a Dataset with workers, bfloat16, accumulation, a schedule, validation; elastic by ten lines.
+"""An ordinary script: a Dataset with workers, bfloat16, accumulation, a schedule, validation; elastic by eleven lines.
 
-    shoal run -n 2 examples/images.py
+    shoal run -n 2 examples/images.py --checkpoints runs/images
 
 The lines that a script for one process does not have are marked. Kill a peer while it runs, or start another one in the
-same way, with `-n 1`: the losses stay the same on all peers, and each image counts once an epoch.
+same way, with `-n 1`: the losses stay the same on all peers, and each image counts once an epoch. Kill all of them, and
+start again, with `-n 3` say: the run goes on from its last checkpoint.
 """
 
 import argparse
@@ -72,6 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--images", type=int, default=2048, help="to train on")
+    parser.add_argument("--checkpoints", help="folder; a run that was stopped goes on from there")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -83,19 +85,20 @@ def main() -> None:
         )
         valid = peer.loader(Corners(512, seed=1), global_batch=128)  # (6)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs * len(train))
-        parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule])  # (7)
-        for epoch in train.epochs():  # (8)
+        keep = p2p.Checkpoint(options.checkpoints, every=20) if options.checkpoints else None  # (7)
+        parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule], checkpoint=keep)  # (8)
+        for epoch in train.epochs():  # (9)
             for images, corners in train:
                 with torch.autocast("cpu", torch.bfloat16):
                     loss = functional.cross_entropy(parallel(images), corners)
                 loss.backward()  # type: ignore[no-untyped-call]
-                if parallel.has_committed:  # (9) the last micro-batch of a step
+                if parallel.has_committed:  # (10) the last micro-batch of a step
                     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                     optimizer.step()
                     schedule.step()
                     optimizer.zero_grad()
             means, number = evaluate(peer, model, valid)
-            if peer.rank == 0:  # (10) once
+            if peer.rank == 0:  # (11) once
                 print(f"epoch {epoch}: step {peer.done}, loss {means['loss']:.3f}", end=" ")
                 print(f"accuracy {means['accuracy']:.3f} of {number}, {peer.world_size} peers", flush=True)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from gossip import Member, View
 
+    from .checkpoint import Checkpoint
     from .config import PeerConfig
     from .data.loader import Loader
     from .errors import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .training import DataParallel, Stateful
 
 __all__ = [
+    "Checkpoint",
     "Contribution",
     "DataParallel",
     "Handle",
@@ -68,6 +70,7 @@ __all__ = [
 
 _HOMES: Final = {
     "gossip": ("Member", "View"),
+    "p2p.checkpoint": ("Checkpoint",),
     "p2p.config": ("PeerConfig",),
     "p2p.data.loader": ("Loader",),
     "p2p.joining": ("join",),

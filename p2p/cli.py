@@ -27,6 +27,8 @@ bench = typer.Typer(help="Measure, and compare with others.", no_args_is_help=Tr
 app.add_typer(bench, name="bench")
 key = typer.Typer(help="The swarm key: encryption and admission.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(key, name="key")
+checkpoint = typer.Typer(help="What a run goes on from.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(checkpoint, name="checkpoint")
 
 
 def _show_version(wanted: bool) -> None:
@@ -122,6 +124,9 @@ def run(
     policy: Annotated[
         str | None, typer.Option(help="Who goes on after deaths: live (whoever is left) or majority.")
     ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="FOLDER/STEP of the checkpoint to go on from; without it, the last one.")
+    ] = None,
     receipts: Annotated[Path | None, typer.Option(help="Folder for one receipt per committed step.")] = None,
     receipts_full: Annotated[
         str | None, typer.Option(help="When they cannot be written: warn (go on without) or stop (that peer leaves).")
@@ -170,6 +175,7 @@ def run(
         home=home,
         min_peers=min_peers,
         policy=policy,
+        resume=resume,
         receipts=receipts,
         join_timeout_s=join_timeout,
         step_timeout_s=step_timeout,
@@ -231,6 +237,27 @@ def key_new(
         return
     protect(sys.stdout.fileno())
     print(new_key())
+
+
+Checkpoints = Annotated[Path, typer.Argument(metavar="FOLDER", help="Of all checkpoints of a run, or of one.")]
+
+
+@checkpoint.command("show")
+def checkpoint_show(folder: Checkpoints) -> None:
+    """List checkpoints: step, epoch, size, run, how often it had been started, and which one came before."""
+    from p2p.checkpoint.show import show
+
+    print("\n".join(show(folder)))
+
+
+@checkpoint.command("verify")
+def checkpoint_verify(folder: Checkpoints) -> None:
+    """Read checkpoints, and compare each tensor with its digest. Ends with 1 if one is not as it was written."""
+    from p2p.checkpoint.show import verify
+
+    lines, are_whole = verify(folder)
+    print("\n".join(lines))
+    raise typer.Exit(0 if are_whole else 1)
 
 
 @bench.command("all-reduce")

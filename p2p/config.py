@@ -65,6 +65,7 @@ class PeerConfig:
         program: what all peers that run a script have in common: by name, digest and text for people; empty: no script.
         may_differ: names of arguments in which this peer may differ from others, or `script`.
         place: of this peer among those of `shoal run` on this host; -1: unknown.
+        resume: folder of the checkpoint to go on from, whatever others there are; None: the last one.
         rejoin: whether a peer that was removed from the view, since it was stopped or cut off, may come back: by itself
             if it trains a model, otherwise when its script calls `wait_view` again.
         tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way: `network="wan"` replaces
@@ -92,6 +93,7 @@ class PeerConfig:
     program: Mapping[str, tuple[bytes, str]] = field(default_factory=dict)
     may_differ: Sequence[str] = ()
     place: int = -1
+    resume: Path | None = None
     rejoin: bool = True
     tcp: TcpOptions = field(default_factory=TcpOptions)
     loop: LoopConfig = field(default_factory=LoopConfig)
@@ -159,6 +161,8 @@ class PeerConfig:
                 found[f"{name}_s"] = _seconds(f"SHOAL_{name.upper()}", seconds)
         if place := environ.get("SHOAL_LOCAL_INDEX"):
             found["place"] = _whole("SHOAL_LOCAL_INDEX", place)
+        if resume := environ.get("SHOAL_RESUME"):
+            found["resume"] = Path(resume)
         only = environ.get("SHOAL_ONLY")
         found |= {"may_found": only != "join", "only_founds": only == "new"}
         if receipts_full := environ.get("SHOAL_RECEIPTS_FULL"):

@@ -10,14 +10,14 @@ seat when it has caught up, and comes back in this way if it was removed.
 
 import atexit
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from gossip import View
 
 from .config import PeerConfig
-from .errors import RemovedFromView, RunEnded
+from .errors import RemovedFromView, RunEnded, ShoalError
 from .operations import Operations
 from .session.session import Session
 from .session.status import describe
@@ -245,6 +245,37 @@ class Peer(Operations):
         return Loader(
             script, dataset, max_local_batch=max_local_batch, on_poison=on_poison, options=options, **settings
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the run is, for checkpoints of a script's own: plain values, which `torch.save` takes.
+
+        Ask for it when the optimizer has used the last step. With `checkpoint=` of `DataParallel` none of this is
+        needed.
+
+        Returns:
+            A new dict: `done`, the steps of training; `loaders`, what of each loader's samples is used up.
+        """
+        return self._session.share.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from there: as the parameters, load it on every founder, before `DataParallel` or any operation.
+
+        A peer that joins a run under way is given that run's, in place of this.
+
+        Args:
+            state_dict: as `state_dict` returned it; `{"done": 5000}` only sets `peer.done`.
+
+        Raises:
+            ShoalError: this peer has a seat already.
+            JoinRefused: a loader that this script has made is another one there.
+            RemoteProtocolError: nothing that `state_dict` has made.
+        """
+        if self._session.history.view is not None:
+            raise ShoalError(
+                "peer.load_state_dict was called when this peer had a seat: call it before p2p.DataParallel, and "
+                "before any operation, where the script loads its model"
+            )
+        self._session.share.load_state_dict(state_dict)
 
     def leave(self) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent.

@@ -1,5 +1,7 @@
 """What this peer adds to the open step, and what of each loader's samples is used up: folded over receipts."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from operator import attrgetter
 from typing import Any, Final
@@ -22,6 +24,9 @@ CUT: Final = (
 
 PEER_ID: Final = attrgetter("peer_id")
 
+MAY_CHANGE: Final = ("global_batch=", "epochs=", "drop_last=", "max_attempts=")
+"""What of a loader may be another when a run goes on from a checkpoint: a position in its samples means the same."""
+
 ONLY_COUNTS: Final = AllGather(is_counts=True)
 
 
@@ -36,6 +41,7 @@ class Track:
         is_spent: the last batch that was handed out of it is on a receipt.
         is_left: the script asks for no more batches of it.
         is_cut: its batches may be handed out in parts.
+        is_resumed: `description` is that of a checkpoint, and the script may have other settings.
     """
 
     description: str
@@ -44,6 +50,7 @@ class Track:
     is_cut: bool = False
     is_spent: bool = True
     is_left: bool = False
+    is_resumed: bool = False
 
 
 class Share:
@@ -76,9 +83,15 @@ class Share:
         self._slice: Slice | None = None
         self._number = 1
         self._accumulated = self._joined = self._num_updates = 0
-        self._is_weighed = self._is_skipped = False
+        self._is_weighed = self._is_skipped = self._is_resuming = False
 
     # Loaders.
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """In which each loader is that this peer's script has made."""
+        made = ((track.sampler, track.state) for track in self._tracks)
+        return tuple(sampler.epoch(sampler.settle(state)) for sampler, state in made if sampler is not None)
 
     def make(self, sampler: Sampler, description: str, *, is_cut: bool = False) -> Track:
         """The next loader of the script, which may be under way in the swarm.
@@ -97,7 +110,8 @@ class Share:
         if self._num_made == len(self._tracks):
             self._tracks.append(Track(description, None, SamplerState()))
         track = self._tracks[self._num_made]
-        _compare(self._num_made, description, track.description)
+        _compare(self._num_made, description, track.description, is_resumed=track.is_resumed)
+        track.description, track.is_resumed = description, False
         track.sampler, track.state, track.is_cut = sampler, sampler.settle(track.state), is_cut
         self._num_made += 1
         return track
@@ -292,12 +306,33 @@ class Share:
             if index == len(self._tracks):
                 self._tracks.append(Track(description, None, state))
             track = self._tracks[index]
+            track.is_resumed = self._is_resuming and track.sampler is None
             if track.sampler is not None:
-                _compare(index, track.description, description)
+                _compare(index, track.description, description, is_resumed=self._is_resuming)
+                description = track.description
                 state = track.sampler.settle(state)  # a call of the members says where they are after that
             track.description, track.state = description, state
         self.num_loads += 1
         self._num_updates = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the run is, whoever takes part in it."""
+        _, num_trained, rows = self.pack()
+        return {"done": num_trained, "loaders": rows}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` made. Raises as `load`."""
+        with self.resuming():
+            self.load([[], state.get("done", 0), state.get("loaders", [])])
+
+    @contextmanager
+    def resuming(self) -> Iterator[None]:
+        """What is loaded in this block is of a checkpoint, not of a member."""
+        self._is_resuming = True
+        try:
+            yield
+        finally:
+            self._is_resuming = False
 
 
 def count_samples(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operation:
@@ -306,9 +341,15 @@ def count_samples(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operat
     return Operation(collective, row, row, row.shape, "one-shot")
 
 
-def _compare(index: int, here: str, there: str) -> None:
-    if here != there:
+def _compare(index: int, here: str, there: str, *, is_resumed: bool = False) -> None:
+    if is_resumed and _lasting(here) != _lasting(there):
+        raise JoinRefused(f"loader {index} has other samples, or another order of them: {here} here, {there} there")
+    if here != there and not is_resumed:
         raise JoinRefused(
             f"loader {index} of this script is not the swarm's: {here} here, {there} there; "
             "start it with the same data and settings, or in a swarm of its own (--swarm)"
         )
+
+
+def _lasting(description: str) -> list[str]:
+    return [word for word in description.split(", ") if not word.startswith(MAY_CHANGE)]

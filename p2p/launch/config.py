@@ -24,6 +24,7 @@ class LaunchConfig:
         policy: `live` or `majority`; None: as for `p2p.join`.
         min_peers: the swarm's first step waits for this many; None: for `num_peers`.
         home: the registry folder; None: `folders.default_home`.
+        resume: folder of the checkpoint to go on from; None: the last one, if the script has any.
         receipts: folder for the peers' receipts; None: they write none.
         join_timeout_s, step_timeout_s: as of `p2p.join`; None: its own.
         receipts_full: `warn` or `stop`; None: as for `p2p.join`.
@@ -43,6 +44,7 @@ class LaunchConfig:
     home: Path | None = None
     min_peers: int | None = None
     policy: str | None = None
+    resume: Path | None = None
     receipts: Path | None = None
     join_timeout_s: float | None = None
     step_timeout_s: float | None = None
@@ -79,6 +81,8 @@ class LaunchConfig:
         if self.receipts_full not in (None, "warn", "stop"):
             raise LaunchError(f"--receipts-full must be warn or stop, got {self.receipts_full!r}")
         self.target.check()
+        if self.resume is not None and not self.resume.is_dir():
+            raise LaunchError(f"--resume: there is no checkpoint {self.resume}; give FOLDER/STEP")
         if self.log_dir is not None:
             try:
                 self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -141,6 +145,8 @@ def peer_environment(
         added["SHOAL_POLICY"] = config.policy
     if config.home is not None:
         added["SHOAL_HOME"] = str(config.home.absolute())
+    if config.resume is not None:
+        added["SHOAL_RESUME"] = str(config.resume.absolute())
     if config.receipts is not None:
         added["SHOAL_RECEIPTS"] = str(config.receipts.absolute())
     if config.join_timeout_s is not None:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty
+from typing import Protocol
 
 from gossip import Member, Run, View
 
@@ -36,6 +37,26 @@ AMID_BATCH = (
 INTERRUPTED = "the step before was interrupted, so this peer leaves the others to it: join again"
 
 
+class Keeper(Protocol):
+    """Keeps the state of a run (p2p/checkpoint/)."""
+
+    def at_edge(self) -> None:
+        """The state after the last committed step is complete, and stays so until the script goes on."""
+        ...
+
+    def begin_leaving(self) -> None:
+        """The script makes no more calls; this peer still has its seat."""
+        ...
+
+    def end_leaving(self) -> None:
+        """It has left."""
+        ...
+
+    def defer(self, interruption: BaseException) -> bool:
+        """Whether `at_edge` will raise it."""
+        ...
+
+
 class Membership:
     """Of one peer, with the state that it brings along and may be given.
 
@@ -45,6 +66,7 @@ class Membership:
         history: what is committed.
         unusable: why this peer cannot go on; None: it can.
         has_left: it was asked to leave.
+        keeper: of the state, if there is one.
     """
 
     def __init__(self, config: PeerConfig) -> None:
@@ -53,6 +75,7 @@ class Membership:
         self._incarnations = Incarnations(config)
         self.loop = self._incarnations.loop
         self.unusable: ShoalError | None = None
+        self.keeper: Keeper | None = None
         self._unrecorded: ShoalError | None = None
         try:
             ledger = Ledger.open(config.receipts, self.loop.peer_id, self._cannot_record)
@@ -199,6 +222,8 @@ class Membership:
         """
         if self.has_left:
             return
+        if self.keeper is not None and not is_aside:
+            self.keeper.begin_leaving()
         self.has_left, self.unusable = True, ShoalError(LEFT)
         reactor = self.loop.reactor
         if is_aside:
@@ -213,10 +238,14 @@ class Membership:
             if self._unrecorded is not None and self._unrecorded.__traceback__ is None:
                 logger.error("%s", self._unrecorded)  # which no call has raised
             self._is_closed = True
+        if self.keeper is not None:
+            self.keeper.end_leaving()
 
     def defer(self, interruption: BaseException) -> bool:
         """For a signal's handler: whether to let this peer raise `interruption`, as soon as it can be interrupted."""
-        return (self.has_left and not self._is_closed) or self.loop.reactor.drive_lock.defer(interruption)
+        if (self.has_left and not self._is_closed) or (self.keeper is not None and self.keeper.defer(interruption)):
+            return True
+        return self.loop.reactor.drive_lock.defer(interruption)
 
     # What the loop says.
 
@@ -262,6 +291,8 @@ class Membership:
         if self._complete != self.history.done:
             self._complete = self.history.done
             self.post(self._completion())
+            if self.keeper is not None:
+                self.keeper.at_edge()
 
     def asks_for_batch(self) -> None:
         """The script has done with its last step, and may set this and that before its forward pass."""

@@ -27,6 +27,7 @@ import torch
 
 from collectives import ALGORITHMS
 
+from ..checkpoint import Checkpoint, Keeper
 from ..peer import Peer
 from .belonging import check_optimizers, claim
 from .buffers import BufferMode, Buffers
@@ -85,6 +86,7 @@ class DataParallel(torch.nn.Module):
         nonfinite: NonFinite | None = None,
         buffers: BufferMode = "check",
         allow_local: bool = False,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
 
@@ -114,6 +116,7 @@ class DataParallel(torch.nn.Module):
                 over the samples, as running statistics are; whole numbers stay. `rank0`: they become those of rank 0.
                 `local`: nothing.
             allow_local: `optimizer.step` may use gradients that came from no commit, which updates this replica alone.
+            checkpoint: where the state is written, and what a run that was stopped goes on from; the same everywhere.
 
         Raises:
             TypeError, ValueError: a parameter of another type, on another device, or none at all; a tensor whose
@@ -122,8 +125,8 @@ class DataParallel(torch.nn.Module):
             JoinRefused: the swarm trains another model.
             JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
             RemoteProtocolError: a state was received that does not fit this replica.
-            ShoalError: this peer has asked for its seat without this model, or has left; or a parameter is in another
-                p2p.DataParallel.
+            ShoalError: this peer has asked for its seat without this model, or has left; `checkpoint` cannot be used;
+                or a parameter is in another p2p.DataParallel.
         """
         super().__init__()
         peer._session.callers.check_process("p2p.DataParallel")
@@ -136,9 +139,11 @@ class DataParallel(torch.nn.Module):
         self._session = peer._session
         self._gradients = Gradients(module, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
         parts = [unwrapped(part) for part in (optimizer, *extra)]
+        keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._passes.updates.is_due)
         if not allow_local:
             check_optimizers(module, parts)
-        replica = ModelReplica(module, parts, self._session, self._gradients, is_digested_whole=state_digest == "all")
+        whole = state_digest == "all"
+        replica = ModelReplica(module, parts, keeper, self._session, self._gradients, is_digested_whole=whole)
         offered = replica.offered()
         updates = partial(Updates, parts, self._gradients, allow_local=allow_local)
         self._passes = Passes(
@@ -147,7 +152,8 @@ class DataParallel(torch.nn.Module):
         replica.updates = self._passes.updates
         try:
             claim(module.named_parameters(), self._passes.is_in_use)
-            self._session.take_seat(offered)
+            take_seat = self._session.take_seat if keeper is None else keeper.take_seat
+            take_seat(offered)
         except BaseException:
             self._passes.end()
             raise

@@ -29,6 +29,7 @@ class ModelReplica:
         self,
         module: nn.Module,
         parts: Sequence[Stateful],
+        keeper: Stateful | None,
         session: Session,
         gradients: Gradients,
         *,
@@ -39,13 +40,14 @@ class ModelReplica:
         Args:
             module: on the CPU.
             parts: the optimizer, and what else a joiner must have.
+            keeper: of checkpoints. A joiner is given its state, and not compared by it: who writes knows more.
             session: of the peer.
             gradients: of the module's parameters.
             is_digested_whole: members show in each step that all of their parameters are the same, not a sixteenth.
         """
         self._module = module
         self._parts = parts
-        self._state_of_module = ModuleState(module)
+        self._given: tuple[Stateful, ...] = (*parts, ModuleState(module), *([] if keeper is None else [keeper]))
         self._session = session
         self._gradients = gradients
         self._is_digested_whole = is_digested_whole
@@ -79,11 +81,11 @@ class ModelReplica:
     # A state.
 
     def _pack(self) -> PackedState:
-        return pack(tensors_of(self._module), (*self._parts, self._state_of_module), self._session.share.pack())
+        return pack(tensors_of(self._module), self._given, self._session.share.pack())
 
     def _load(self, state: PackedState) -> None:
-        parts, before = (*self._parts, self._state_of_module), settings_of(self._parts)
-        self._session.share.load(unpack_into(state, tensors_of(self._module), parts))
+        before = settings_of(self._parts)
+        self._session.share.load(unpack_into(state, tensors_of(self._module), self._given))
         if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
         if self.updates is not None:

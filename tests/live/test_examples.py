@@ -49,6 +49,15 @@ def test_two_peers_train_on_a_dataset_with_workers_and_validate() -> None:
     assert output.count("of 512, 2 peers") == 2, output
 
 
+@pytest.mark.timeout(100)
+def test_a_run_with_checkpoints_that_was_stopped_is_trained_further(tmp_path: Path) -> None:
+    words = "--images", "300", "--checkpoints", str(tmp_path / "images")
+    assert "epoch 0: step 5, loss " in run("images", "--epochs", "1", *words)
+    output = run("images", "--epochs", "2", *words)
+    assert f"goes on from {tmp_path}/images/00000005: step 5 of run " in output
+    assert "epoch 0" not in output and "epoch 1: step 10, loss " in output
+
+
 def test_an_example_fits_on_two_screens() -> None:
     for path in (ROOT / "examples").glob("*.py"):
         assert len(path.read_text().splitlines()) <= 120, path.name

@@ -15,6 +15,7 @@ import pytest
 
 import gossip
 import p2p
+from p2p.checkpoint.manifest import UnusableCheckpointError
 from p2p.config import LoopConfig
 from p2p.errors import LaunchError
 from p2p.memory.arena import ArenaError, MappingRefused
@@ -92,7 +93,12 @@ def test_every_error_that_is_explained_can_be_caught_by_its_name() -> None:
 def test_every_error_of_ours_is_there_but_those_that_no_script_can_see() -> None:
     for module in pkgutil.walk_packages(p2p.__path__, "p2p."):
         importlib.import_module(module.name)
-    inside = {ArenaError, MappingRefused, OtherVersion}  # there is a way without them, and it is taken
+    inside = {
+        ArenaError,
+        MappingRefused,
+        OtherVersion,
+        UnusableCheckpointError,
+    }  # there is a way without them, and it is taken
     of_the_command_line = {LaunchError}
     assert set(subclasses(p2p.ShoalError)) - inside - of_the_command_line == {
         value for value in exported().values() if is_error(value) and value is not p2p.ShoalError

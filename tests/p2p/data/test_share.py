@@ -235,3 +235,60 @@ def test_a_batch_whose_loop_was_left_may_still_be_trained_on_once() -> None:
     assert share.counts == (UNKNOWN_SAMPLE, 4, 4), "what comes now is the script's own"
     share.skip()
     assert share.counts == NO_SAMPLES
+
+
+OF_SEED_0, OF_SEED_1 = (
+    f"12 samples (list 1a2b3c4d), global_batch=6, epochs=1, seed={seed}, shuffle=True, drop_last=False, max_attempts=2"
+    for seed in (0, 1)
+)
+
+
+def trained() -> Share:
+    """Has committed two steps of two members."""
+    share = founded("a", "b")
+    track = share.make(SAMPLER, OF_SEED_0)
+    share.hand_out(track, Slice(0, 3))
+    share.count(receipt(1, [("a", (0, 3, 3)), ("b", (3, 1, 1))]))
+    share.num_trained = 1
+    return share
+
+
+@pytest.mark.parametrize("is_made_first", [False, True])
+def test_who_goes_on_from_a_checkpoint_may_train_longer_with_another_batch(is_made_first: bool) -> None:
+    state = trained().state_dict()
+    assert state["done"] == 1
+    share, longer = Share(), OF_SEED_0.replace("epochs=1", "epochs=9").replace("global_batch=6", "global_batch=4")
+    sampler = Sampler(12, 4, epochs=9)
+    if is_made_first:
+        track = share.make(sampler, longer)
+        share.load_state_dict(state)
+    else:
+        share.load_state_dict(state)
+        track = share.make(sampler, longer)
+    assert (track.description, share.num_trained, share.epochs) == (longer, 1, (0,))
+    share.count(receipt(0, [(name, NO_SAMPLES) for name in ("c", "d", "e")]))
+    assert share.plan(track).batch == ((4, 4),) and set(share.plan(track).slices) < {"c", "d", "e"}
+    joiner = Share()
+    joiner.load(share.pack())
+    with pytest.raises(JoinRefused, match="loader 0 of this script is not the swarm's"):
+        joiner.make(SAMPLER, OF_SEED_0)
+
+
+@pytest.mark.parametrize("is_made_first", [False, True])
+def test_a_checkpoint_of_other_samples_or_another_order_is_refused_with_both(is_made_first: bool) -> None:
+    share = Share()
+    if is_made_first:
+        share.make(SAMPLER, OF_SEED_1)
+    else:
+        share.load_state_dict(trained().state_dict())
+    with pytest.raises(JoinRefused, match=r"another order of them: .*seed=1.* here, .*seed=0.* there"):
+        if is_made_first:
+            share.load_state_dict(trained().state_dict())
+        else:
+            share.make(SAMPLER, OF_SEED_1)
+
+
+def test_done_alone_can_be_set() -> None:
+    share = Share()
+    share.load_state_dict({"done": 5000})
+    assert share.state_dict() == {"done": 5000, "loaders": []}

@@ -1,0 +1,191 @@
+"""The checkpoints of one run in a folder: found, written, read and removed.
+
+What has its name is whole: it is written under another one, which begins with a dot, and synced to the disk before it
+is renamed. Who writes holds a lock meanwhile, so that others see which leftovers are nobody's any more.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from ..errors import RemoteProtocolError, ShoalError
+from ..net.parcels import PackedState
+from ..net.trees import pack_tree
+from .manifest import FILE, TENSORS, Manifest, UnusableCheckpointError, read_manifest
+from .tensors import READ_ERRORS, Bytes, in_memory_order, read, write
+from .tree import Row, from_json, name_slots
+
+NAME: Final = re.compile(r"\d{8,}(~\d+)?")
+"""Of a checkpoint: its step; behind `~` the start of one that had this step before."""
+
+
+def check_is_usable(folder: Path, num_bytes: int) -> None:
+    """Make the folder, and see whether so many bytes can be written to it.
+
+    Raises:
+        ShoalError: they cannot.
+    """
+    probe = folder / f".{os.getpid()}.probe"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            probe.write_bytes(b"shoal")
+        finally:
+            probe.unlink(missing_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise ShoalError(f"checkpoints cannot be written to {folder}: {error}; give another folder") from error
+    if free < num_bytes:
+        raise ShoalError(
+            f"checkpoints cannot be written to {folder}: one takes at least {num_bytes} bytes, and {free} are free; "
+            "make room, or give another folder"
+        )
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Everything in `folder` that has the name of one; nothing where there is no folder to be read."""
+    try:
+        return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name))
+    except OSError:
+        return []
+
+
+def manifests(folder: Path) -> dict[Path, Manifest]:
+    """Of all checkpoints that have one."""
+    found = {}
+    for path in checkpoints(folder):
+        with suppress(UnusableCheckpointError):
+            found[path] = read_manifest(path)
+    return found
+
+
+def read_state(path: Path, manifest: Manifest) -> PackedState:
+    """The state, as it was packed. Its tensors are mapped. Imports torch.
+
+    Raises:
+        UnusableCheckpointError: it is not as it was written; names the first tensor that differs.
+    """
+    names = list(manifest.digests)
+    try:
+        tree = from_json(manifest.tree, {name: index for index, name in enumerate(names)})
+        rows: list[Row] = [tuple(row) for row in tree["slots"]]
+        if name_slots(tree) != names:
+            raise ValueError("its tensors have other names")
+        packed = pack_tree(tree)
+    except (KeyError, ValueError, TypeError, AttributeError, RemoteProtocolError) as error:
+        raise UnusableCheckpointError(f"checkpoint {path}: {FILE} describes no state: {error!r}") from None
+    parts: list[memoryview] = []
+    try:
+        for name, row, part in zip(names, rows, read(path / TENSORS, names), strict=True):
+            if xxhash.xxh3_128_hexdigest(part.data) != manifest.digests[name]:
+                raise UnusableCheckpointError(f"checkpoint {path}: tensor {name} is not as it was written")
+            parts.append(in_memory_order(part, row).data)
+    except READ_ERRORS as error:
+        raise UnusableCheckpointError(f"checkpoint {path}: {TENSORS} is not as it was written: {error}") from None
+    return PackedState(packed, parts)
+
+
+def put(folder: Path, manifest: Manifest, rows: Sequence[Row], parts: Sequence[Bytes], writer: str) -> Path:
+    """Write a checkpoint, synced to the disk. Returns its folder.
+
+    Args:
+        folder: of all of them.
+        manifest: of this one.
+        rows: of its slots.
+        parts: their bytes, in the order of their indices.
+        writer: of this peer's own, for the name that it has until it is whole.
+
+    Raises:
+        OSError, SafetensorError: it cannot be written; nothing of it is left, as far as that can be removed.
+    """
+    path = folder / f"{manifest.step:08d}"
+    unfinished = folder / f".{path.name}.{writer}"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    try:
+        with _locked(unfinished):
+            write(unfinished / TENSORS, list(manifest.digests), rows, parts)
+            (unfinished / FILE).write_text(manifest.to_text(), encoding="utf-8")
+            for each in (unfinished / TENSORS, unfinished / FILE, unfinished):
+                _sync(each)
+            _make_way(path)
+            unfinished.rename(path)
+            _sync(folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return path
+
+
+def _make_way(path: Path) -> None:
+    """For a checkpoint of another branch of the run that has come to the same step."""
+    if path.exists():
+        try:
+            start = read_manifest(path).ancestry.start
+        except UnusableCheckpointError:
+            start = 0
+        aside = path.with_name(f"{path.name}~{start}")
+        remove(aside)
+        path.rename(aside)
+
+
+def remove_old(folder: Path, run: str, keep: int | None) -> None:
+    """All checkpoints of `run` but the last `keep`, and leftovers."""
+    found = sorted((each.age, path) for path, each in manifests(folder).items() if each.ancestry.run == run)
+    for _, path in found[: -keep or None] if keep else ():
+        remove(path)
+    remove_leftovers(folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """What nobody will finish any more."""
+    with suppress(OSError):
+        for path in folder.glob(".*.*"):
+            if path.is_dir() and _is_nobodys(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """A checkpoint, if it is there: at once for others, by a rename."""
+    gone = path.with_name(f".{path.name}.{os.getpid()}.gone")
+    with suppress(OSError):
+        path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _is_nobodys(path: Path) -> bool:
+    """Whether something is in it, which nobody writes."""
+    try:
+        if next(path.iterdir(), None) is None:
+            return False  # who has made it is about to lock it
+        with _locked(path):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Of a folder. Raises BlockingIOError if somebody else has the lock."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,198 @@
+"""When a checkpoint is written, and by whom: at the edges of steps, where the state is complete.
+
+The first member on the last receipt writes. All know that alike, so nobody is told. Who becomes the first, since the
+one before is dead or has left, looks whether the last one that was due is there, and writes one at once if it is not:
+the other one died while it wrote, or wrote it on another host.
+"""
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import ShoalError
+from ..joining import say
+from ..net.parcels import Replica
+from ..peer import Peer
+from .folder import check_is_usable, manifests, remove_leftovers
+from .manifest import Ancestry, Manifest
+from .resume import Resume
+from .settings import Checkpoint
+from .writer import Writer, child_of
+
+logger = logging.getLogger("p2p")
+
+EDGE_S: Final = 5.0
+"""A step that SIGTERM finds under way may take so long to end."""
+
+
+class Keeper:
+    """Of one peer. Its state is part of what joiners are given: one of them may write the next checkpoint."""
+
+    def __init__(self, settings: Checkpoint, peer: Peer, is_complete: Callable[[], bool]) -> None:
+        """Nothing is read or written before `take_seat`.
+
+        Args:
+            settings: of the script.
+            peer: has no seat yet.
+            is_complete: whether the optimizer has used all that is committed.
+        """
+        self._settings = settings
+        self._peer, self._session = peer, peer._session
+        self._is_complete = is_complete
+        self._replica: Replica | None = None
+        self._ancestry = Ancestry("", 0)
+        self._writer = Writer(settings, peer.peer_id)
+        self._is_first = False
+        self._covered = 0
+        self._interruption: BaseException | None = None
+        self._alarm: threading.Timer | None = None
+
+    # What joiners are given of it.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        ancestry = self._known()
+        return {
+            "run": ancestry.run,
+            "start": ancestry.start,
+            "parent": ancestry.parent,
+            "parent_step": ancestry.parent_step,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over those of another member."""
+        self._ancestry = Ancestry(**state_dict)
+
+    # Before the first step, and after each.
+
+    def take_seat(self, replica: Replica) -> None:
+        """As `Session.take_seat`. Who has founded the swarm then goes on from a checkpoint, if there is one.
+
+        Raises:
+            ShoalError: checkpoints cannot be written, or there are some, and none that can be used.
+            OperationMismatch, QuorumLost, RemovedFromView, StepTimeout: as any operation.
+        """
+        num_bytes = sum(memoryview(part).nbytes for part in replica.pack().tensors)
+        check_is_usable(self._settings.path, num_bytes)
+        self._session.take_seat(replica)
+        self._replica = replica
+        if self._session.done == 0:
+            given = self._settings.resume or self._peer._config.resume
+            forced = "" if given is None else str(Path(given).absolute())
+            resume = Resume(self._session, self._peer._calls, replica, self._settings.path, forced)
+            self._ancestry, manifest = resume.run()
+            remove_leftovers(self._settings.path)
+            if manifest is not None:
+                say(f"goes on from {resume.path}: step {manifest.step} of run {manifest.ancestry.run[:8]}")
+        self._session.membership.keeper = self
+
+    def at_edge(self) -> None:
+        """The state after the last committed step is complete, and stays so until the next commit."""
+        done = self._session.share.num_trained
+        self._take_turn(done)
+        if self._interruption is not None and threading.current_thread() is threading.main_thread():
+            self._write_last(done)
+            interruption, self._interruption = self._interruption, None
+            raise interruption
+        every = self._settings.every
+        if self._is_first and self._writer.is_idle and done // every > self._covered // every:
+            self._write(done)
+
+    def _take_turn(self, done: int) -> None:
+        """Look who writes now. Who has just become the one looks what there is."""
+        was_first, self._is_first = self._is_first, self._writes
+        if not self._is_first or done == 0:
+            self._is_first = False
+        elif not was_first:
+            last = self._newest()
+            self._covered = 0 if last is None else last.step
+            assert self._replica is not None
+            self._writer.prepare(self._replica.pack())
+
+    @property
+    def _writes(self) -> bool:
+        return self._session.share.contributors[:1] == (self._session.loop.peer_id,)
+
+    def _newest(self) -> Manifest | None:
+        """The last checkpoint of this start in the folder, or the one that it began with."""
+        ours = self._ancestry
+        found = [
+            each
+            for each in manifests(self._settings.path).values()
+            if each.ancestry.run == ours.run and (each.ancestry.start == ours.start or each.id == ours.parent)
+        ]
+        newest = max(found, key=lambda manifest: manifest.age, default=None)
+        self._writer.written = newest
+        return newest
+
+    def _write(self, done: int, *, is_last: bool = False) -> None:
+        assert self._replica is not None
+        history, share = self._session.history, self._session.share
+        manifest = Manifest(
+            ancestry=self._known(),
+            step=done,
+            epochs=share.epochs,
+            swarm=self._peer._config.swarm,
+            lineage=history.known_view().lineage.hex(),
+            last_step=history.done,
+            num_bytes=0,
+            tree=None,
+            digests={},
+        )
+        self._covered = done
+        self._writer.begin(self._replica.pack(), manifest, is_last=is_last)
+
+    def _known(self) -> Ancestry:
+        return child_of(self._writer.written, self._ancestry)
+
+    # At the end.
+
+    def _write_last(self, done: int) -> None:
+        """The state is complete, and this peer goes: write it, unless that is done or another's business."""
+        if self._writes and done:
+            self._take_turn(done)
+            self._writer.wait()
+            if done > self._covered or self._writer.failure:
+                self._write(done, is_last=True)
+
+    def defer(self, interruption: BaseException) -> bool:
+        """For the handler of SIGTERM: whether this peer leaves at the end of its step. Not if it was asked before."""
+        if self._interruption is not None or not isinstance(interruption, SystemExit):
+            return False
+        self._interruption = interruption
+        main = threading.main_thread().ident
+        assert main is not None
+        self._alarm = threading.Timer(EDGE_S, signal.pthread_kill, (main, signal.SIGTERM))
+        self._alarm.daemon = True
+        self._alarm.start()
+        return True
+
+    def begin_leaving(self) -> None:
+        """The script is through, and this peer is about to leave."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._is_complete() and not self._session.share.is_amid_batch and _ends_well():
+            self._write_last(self._session.share.num_trained)
+
+    def end_leaving(self) -> None:
+        """It has left.
+
+        Raises:
+            ShoalError: the last checkpoint could not be written.
+        """
+        self._writer.wait()
+        if self._writer.failure and self._is_first:
+            why = f"{self._writer.failure}; this was to be the last one of this peer"
+            if _ends_well():
+                raise ShoalError(why)
+            logger.error("%s", why)
+
+
+def _ends_well() -> bool:
+    """Whether the script has come to its end, or has ended itself: nothing was interrupted."""
+    error = sys.exception() or (None if hasattr(sys, "ps1") else getattr(sys, "last_value", None))
+    return error is None or (isinstance(error, SystemExit) and error.code in (None, 0))

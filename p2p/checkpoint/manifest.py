@@ -1,0 +1,131 @@
+"""What a checkpoint is, in JSON: which run, after which step, and the digest of each tensor beside it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import xxhash
+
+from ..errors import ShoalError
+
+FILE: Final = "checkpoint.json"
+TENSORS: Final = "state.safetensors"
+FORMAT: Final = 1
+
+
+class UnusableCheckpointError(ShoalError):
+    """A folder has no whole checkpoint, or one that does not fit: says which, and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """Where a state comes from.
+
+    Attributes:
+        run: 32 hex digits, drawn when the run began.
+        start: how often it had been started then, from 1.
+        parent: id of the checkpoint before; empty: there is none.
+        parent_step: steps of training up to that one.
+    """
+
+    run: str
+    start: int
+    parent: str = ""
+    parent_step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Everything of a checkpoint but its tensors.
+
+    Attributes:
+        ancestry: where it comes from.
+        step: steps of training.
+        epochs: in which each loader is.
+        swarm: name of the swarm.
+        lineage: of the receipts up to it.
+        last_step: the number of the last one of these.
+        num_bytes: of all tensors.
+        tree: the plain values of the state (tree.py).
+        digests: xxh3-128 of each tensor, by name, in the order of the slots.
+    """
+
+    ancestry: Ancestry
+    step: int
+    epochs: tuple[int, ...]
+    swarm: str
+    lineage: str
+    last_step: int
+    num_bytes: int
+    tree: Any
+    digests: dict[str, str]
+
+    def to_text(self) -> str:
+        """JSON, for people too."""
+        fields = self._fields()
+        return json.dumps({"id": _digest(fields), **fields}, indent=1) + "\n"
+
+    @property
+    def id(self) -> str:
+        """Which stands for all of it, tensors too: 32 hex digits."""
+        return _digest(self._fields())
+
+    @property
+    def age(self) -> tuple[int, int, str]:
+        """Of several of one run, the one to go on from is that with the largest."""
+        return self.ancestry.start, self.step, self.id
+
+    def _fields(self) -> dict[str, Any]:
+        origin = self.ancestry
+        parent = {"id": origin.parent, "step": origin.parent_step} if origin.parent else None
+        return {
+            "format": FORMAT,
+            "run": origin.run,
+            "start": origin.start,
+            "step": self.step,
+            "parent": parent,
+            "epochs": list(self.epochs),
+            "swarm": self.swarm,
+            "receipts": {"lineage": self.lineage, "last_step": self.last_step},
+            "random_generators": "not saved",
+            "num_bytes": self.num_bytes,
+            "digests": self.digests,
+            "state": self.tree,
+        }
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Of a checkpoint; its tensors are not looked at.
+
+    Raises:
+        UnusableCheckpointError: it is not as it was written.
+    """
+    try:
+        fields = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        written = fields.pop("id")
+        if fields["format"] != FORMAT:
+            raise UnusableCheckpointError(
+                f"checkpoint {folder} has format {fields['format']}, and this version reads {FORMAT}"
+            )
+        parent = fields["parent"] or {"id": "", "step": 0}
+        manifest = Manifest(
+            ancestry=Ancestry(fields["run"], fields["start"], parent["id"], parent["step"]),
+            step=fields["step"],
+            epochs=tuple(fields["epochs"]),
+            swarm=fields["swarm"],
+            lineage=fields["receipts"]["lineage"],
+            last_step=fields["receipts"]["last_step"],
+            num_bytes=fields["num_bytes"],
+            tree=fields["state"],
+            digests=fields["digests"],
+        )
+        if _digest(fields) != written or manifest.id != written:
+            raise ValueError(f"its content is not that of {written}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UnusableCheckpointError(f"checkpoint {folder}: {FILE} is not as it was written: {error}") from None
+    return manifest
+
+
+def _digest(fields: dict[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(fields, separators=(",", ":")).encode())

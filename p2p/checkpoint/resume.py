@@ -1,0 +1,292 @@
+"""What a swarm that was just founded goes on from: agreed by all of its members, and given to all, before they train.
+
+The founders tell each other the best checkpoint that each can read. Of one run that of the latest start wins, then the
+one with the most steps: a run that was resumed from an older one, because what came after was bad, is not led back
+there. Its holder reads it, and sends it to all as operations that commit. Whoever dies meanwhile leaves nothing half
+done: everybody sees from the receipt that the holder was not counted, and all begin again.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ..errors import JoinRefused, RemoteProtocolError, ShoalError
+from ..net.parcels import PackedState, Replica
+from ..net.trees import unpack_tree
+from ..session.calls import Calls
+from ..session.session import Session
+from .folder import checkpoints, manifests, read_state
+from .manifest import Ancestry, Manifest, UnusableCheckpointError, read_manifest
+from .tree import from_json, name_slots
+
+logger = logging.getLogger("p2p")
+
+ROW_BYTES: Final = 8192
+"""What a founder tells the others at once."""
+
+MOST_WORDS: Final = 600
+"""Characters of a reason, or of a path, in it: each takes up to 6 bytes."""
+
+PIECE_BYTES: Final = 16 << 20
+"""Of a state, in one step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one founder can go on from.
+
+    Attributes:
+        path: of the checkpoint; empty: there is none.
+        id, run, start, step: of its manifest.
+        latest_start: of all checkpoints that it sees.
+        is_forced: the user has named it.
+        trouble: why none can be used, where there is one.
+    """
+
+    path: str = ""
+    id: str = ""
+    run: str = ""
+    start: int = 0
+    step: int = 0
+    latest_start: int = 0
+    is_forced: bool = False
+    trouble: str = ""
+
+
+Offers = Sequence[tuple[str, Offer]]
+"""Of the members on a receipt, in their order, by peer_id."""
+
+
+def choose(offers: Offers) -> tuple[str, Offer] | None:
+    """Whose checkpoint all go on from; None: the run begins. The same on every peer.
+
+    Raises:
+        ShoalError: none of those that are there can be used; or it is not clear which one is meant.
+    """
+    forced = [each for each in offers if each[1].is_forced]
+    able = [each for each in forced or offers if each[1].path]
+    if not able:
+        if trouble := next((offer.trouble for _, offer in offers if offer.trouble), ""):
+            raise ShoalError(f"there is nothing to go on from: {trouble}; give another folder to begin anew")
+        return None
+    one = able[0][1]
+    for _, other in able:
+        if other.run != one.run or (forced and other.id != one.id):
+            raise ShoalError(
+                f"it is not clear what to go on from: {one.path} is of run {one.run[:8]}, step {one.step}, and "
+                f"{other.path} of run {other.run[:8]}, step {other.step}: name one with --resume"
+            )
+    best = max((offer.start, offer.step, offer.id) for _, offer in able)
+    return next(each for each in able if (each[1].start, each[1].step, each[1].id) == best)
+
+
+def misfit(tree: Any, ours: Any) -> str:
+    """How the model in a packed state differs from that in ours, in words; empty: not at all."""
+    here, there = _rows(ours), _rows(tree)
+    for index in range(max(len(here), len(there))):
+        mine = here[index] if index < len(here) else "missing"
+        theirs = there[index] if index < len(there) else "missing"
+        if mine != theirs:
+            return f"it is of another model: tensor {index} is {mine} here, {theirs} there"
+    num_here, num_there = (len(each["parts"]) - 2 for each in (ours, tree))  # without the optimizer and the keeper
+    if num_here != num_there:
+        return f"it has the states of {num_there} objects in `extra`, and this script has {num_here}"
+    return ""
+
+
+def _rows(tree: Any) -> list[str]:
+    names = name_slots(tree)
+    rows = [(name, row) for name, row in zip(names, tree["slots"], strict=True) if name.startswith("model.")]
+    return [f"{name.removeprefix('model.')} {dtype}{list(shape)}" for name, (shape, dtype, _) in rows]
+
+
+class Resume:
+    """Of one founder.
+
+    Attributes:
+        path: of the best checkpoint that this peer can read.
+        piece_bytes: of a state, in one step.
+    """
+
+    def __init__(self, session: Session, calls: Calls, replica: Replica, folder: Path, forced: str) -> None:
+        """Nothing is read.
+
+        Args:
+            session: has a seat, and has committed nothing but step 0.
+            calls: operations of this peer.
+            replica: takes the state.
+            folder: of the checkpoints.
+            forced: the one to go on from; empty: the best one.
+        """
+        self._session, self._calls, self._replica = session, calls, replica
+        self._folder, self._forced = folder, forced
+        self._bad: dict[str, str] = {}
+        self._said: set[Path] = set()
+        self.path, self.piece_bytes = Path(), PIECE_BYTES
+
+    def run(self) -> tuple[Ancestry, Manifest | None]:
+        """Take over the checkpoint that all go on from, if there is one.
+
+        Returns:
+            Where the state comes from, and the checkpoint, if it is this peer's.
+
+        Raises:
+            ShoalError: there are checkpoints, and none that can be used.
+            OperationMismatch, QuorumLost, RemovedFromView, StepTimeout: as any operation.
+        """
+        while True:
+            offers = self._gather(self._find())
+            chosen = choose(offers)
+            if chosen is None:
+                view = self._session.history.known_view()
+                return Ancestry(view.lineage.hex(), 1), None
+            source, offer = chosen
+            manifest, state, why = self._read(offer) if source == self._session.loop.peer_id else (None, None, "")
+            if self._fetch(source, offer, state, why):
+                start = 1 + max(each.latest_start for _, each in offers)
+                return Ancestry(offer.run, start, offer.id, offer.step), manifest
+
+    # Which one.
+
+    def _find(self) -> Offer:
+        """The best one that this peer can read, as far as its manifest says."""
+        ours = unpack_tree(self._replica.pack().tree)
+        paths = [Path(self._forced)] if self._forced else checkpoints(self._folder)
+        fitting: list[tuple[Manifest, Path]] = []
+        trouble, latest = "", 0
+        for path in paths:
+            try:
+                manifest = read_manifest(path)
+                latest = max(latest, manifest.ancestry.start)
+                if why := self._why_not(manifest, ours):
+                    raise UnusableCheckpointError(f"checkpoint {path}: {why}")
+            except UnusableCheckpointError as error:
+                trouble = str(error)[:MOST_WORDS]
+                self._say_once(path, trouble)
+                continue
+            if manifest.id in self._bad:
+                trouble = self._bad[manifest.id]
+                continue
+            fitting.append((manifest, path))
+        starts = [each.ancestry.start for each in manifests(self._folder).values()] if self._forced else []
+        latest = max(latest, *starts, 0)  # the next start is later than all of them
+        if not fitting:
+            return Offer(is_forced=bool(self._forced), trouble=trouble, latest_start=latest)
+        manifest, self.path = max(fitting, key=lambda each: each[0].age)
+        return Offer(
+            path=str(self.path)[-MOST_WORDS:],
+            id=manifest.id,
+            run=manifest.ancestry.run,
+            start=manifest.ancestry.start,
+            step=manifest.step,
+            latest_start=latest,
+            is_forced=bool(self._forced),
+        )
+
+    def _why_not(self, manifest: Manifest, ours: Any) -> str:
+        try:
+            indices = {name: index for index, name in enumerate(manifest.digests)}
+            return misfit(from_json(manifest.tree, indices), ours)
+        except (KeyError, ValueError, TypeError, AttributeError, RemoteProtocolError) as error:
+            return f"it describes no state: {error!r}"
+
+    def _say_once(self, path: Path, trouble: str) -> None:
+        if path not in self._said and not self._forced:
+            logger.warning("%s; the one before is taken", trouble)
+        self._said.add(path)
+
+    # To all.
+
+    def _fetch(self, source: str, offer: Offer, state: PackedState | None, why: str) -> bool:
+        """Load a checkpoint that `source` has read. False: it is not whole, or its holder is gone: all choose again."""
+        stream = [] if state is None else _flatten(state)
+        told = dict(self._tell({"size": sum(part.size for part in stream), "why": why[:MOST_WORDS]}))
+        if source not in told:
+            return False
+        if told[source]["why"]:
+            self._bad[offer.id] = told[source]["why"]
+            return False
+        whole = self._send(source, stream, told[source]["size"])
+        if whole is None:
+            return False
+        self._load(_split(whole), offer)
+        return True
+
+    def _read(self, offer: Offer) -> tuple[Manifest | None, PackedState | None, str]:
+        path = self.path
+        try:
+            manifest = read_manifest(path)
+            if manifest.id != offer.id:
+                raise UnusableCheckpointError(f"checkpoint {path} was replaced meanwhile")
+            return manifest, read_state(path, manifest), ""
+        except UnusableCheckpointError as error:
+            self._say_once(path, str(error))
+            return None, None, str(error)
+
+    def _send(self, source: str, stream: Sequence[np.ndarray[Any, Any]], size: int) -> memoryview | None:
+        """All bytes of `stream`, which only `source` has, on every peer; None: it is gone."""
+        whole = np.empty(-(-size // 8) * 8, np.uint8)
+        end = 0
+        for part in stream:
+            whole[end : end + part.size] = part
+            end += part.size
+        piece = np.empty(self.piece_bytes // 8, np.int64)
+        for start in range(0, whole.size, self.piece_bytes):
+            part = whole[start : start + self.piece_bytes].view(np.int64)
+            mine = piece[: part.size]
+            mine[...] = part if stream else 0
+            self._calls.all_reduce(mine, "sum", None, out=None, async_op=False, commit=True)  # whole numbers: every bit
+            if source not in self._counted():
+                return None
+            part[...] = mine
+        return whole[:size].data
+
+    def _load(self, state: PackedState, offer: Offer) -> None:
+        share = self._session.share
+        members = share.contributors
+        try:
+            with share.resuming():
+                self._replica.load(state)
+        except (JoinRefused, RemoteProtocolError) as error:
+            raise ShoalError(f"checkpoint {offer.path} does not fit this script: {error}") from None
+        share.contributors = members  # of the last receipt of this swarm
+
+    def _gather(self, offer: Offer) -> Offers:
+        fields = {name: getattr(offer, name) for name in Offer.__slots__}
+        return [(peer_id, Offer(**fields)) for peer_id, fields in self._tell(fields)]
+
+    def _tell(self, fields: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        """Tell all members; returns what each has told, by peer_id."""
+        text = json.dumps(fields).encode()
+        row = np.zeros(ROW_BYTES, np.uint8)
+        row[: len(text)] = np.frombuffer(text, np.uint8)
+        rows = self._calls.gather(row, "what to go on from (checkpoint=)")
+        return [(who, json.loads(bytes(each).rstrip(b"\0"))) for who, each in zip(self._counted(), rows, strict=True)]
+
+    def _counted(self) -> tuple[str, ...]:
+        return self._session.share.contributors
+
+
+def _flatten(state: PackedState) -> list[np.ndarray[Any, Any]]:
+    """One stream of bytes: how long each part is, and the parts."""
+    parts = [np.frombuffer(part, np.uint8) for part in (state.tree, *state.tensors)]
+    lengths = np.array([len(parts), *(part.size for part in parts)], np.int64)
+    return [lengths.view(np.uint8), *parts]
+
+
+def _split(stream: memoryview) -> PackedState:
+    """What `_flatten` was given."""
+    number = int(np.frombuffer(stream[:8], np.int64)[0])
+    lengths = np.frombuffer(stream[8 : 8 * (number + 1)], np.int64).tolist()
+    parts: list[memoryview] = []
+    start = 8 * (number + 1)
+    for length in lengths:
+        parts.append(stream[start : start + length])
+        start += length
+    tree, *tensors = parts
+    return PackedState(bytes(tree), tensors)

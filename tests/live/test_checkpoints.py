@@ -1,0 +1,248 @@
+"""Runs that are stopped, and go on from what they have written."""
+
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from p2p.checkpoint.manifest import read_manifest
+from tests.live.resumes import PACE_S, POLL_S, TRAIN, Killed, Start, check, files, never, newest_step
+from tests.live.swarm import Process, Swarm
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"
+
+
+def start(swarm: Swarm, folder: Path, number: int, *words: str, name: str) -> list[Process]:
+    script = swarm.start(TRAIN, f"folder={folder}", *words, min_peers=number, name=name)
+    return [
+        script,
+        *(swarm.start(TRAIN, f"folder={folder}", *words, min_peers=number, name=name) for _ in range(number - 1)),
+    ]
+
+
+def ended(peers: list[Process], code: int = 0) -> None:
+    assert [peer.end() for peer in peers] == [code] * len(peers), peers[0].report()
+
+
+def test_a_run_that_was_killed_goes_on_with_another_number_of_peers_and_counts_each_sample_once(
+    swarm: Swarm, folder: Path
+) -> None:
+    swarm.leaves_files = True
+    first = Start(swarm, start(swarm, folder, 3, "wait=17", name="one"))
+    first.peers[1].expect_step(17)
+    assert first.kill() == 17
+    whole = newest_step(folder)
+    second = Start(swarm, start(swarm, folder, 2, "seed=1", name="two"))
+    assert second.first == whole and whole in range(10, 18)
+    assert second.peers[0].expect("begins") == f"begins {whole} {whole // 12}"
+    ended(list(second.peers))
+    check([first, second], epochs=3, width=16)
+    assert len(files(folder)) == 3
+    last = read_manifest(folder / "00000036")
+    assert (last.ancestry.start, last.ancestry.parent_step, last.epochs) == (2, int(files(folder)[1]), (3,))
+    one = swarm.receipts / f"{second.peers[0].expect('here').split()[1]}.receipts.jsonl"
+    assert json.loads(one.read_text().splitlines()[-1])["step"] == last.last_step
+
+
+@pytest.mark.timeout(180)
+def test_whenever_a_run_is_killed_it_goes_on_from_a_whole_checkpoint(swarm: Swarm, folder: Path) -> None:
+    swarm.leaves_files = True
+    killed = Killed(swarm, folder, seed=3, every=10, width=256)
+    killed.run(3)
+
+
+def test_sigterm_to_all_leaves_a_checkpoint_of_the_last_step(swarm: Swarm, folder: Path) -> None:
+    peers = start(swarm, folder, 2, "epochs=100000", "every=1000000", name="one")
+    begun = Start(swarm, peers)
+    peers[0].expect_step(5)
+    for peer in peers:
+        peer.send_signal(signal.SIGTERM)
+    ended(peers, 128 + signal.SIGTERM)
+    last = max(begun.receipts())
+    assert files(folder)[-1] == f"{last:08d}"
+    again = Start(swarm, start(swarm, folder, 1, "epochs=100000", name="two"))
+    assert again.first == last
+    again.peers[0].send_signal(signal.SIGTERM)
+    ended(list(again.peers), 128 + signal.SIGTERM)
+
+
+def test_who_comes_after_the_one_that_died_writes_what_was_due(swarm: Swarm, folder: Path) -> None:
+    swarm.leaves_files = True
+    words = "epochs=80", "every=500"
+    peers = start(swarm, folder, 1, "pace=510", *words, name="one")
+    peers[0].expect_step(510)
+    while files(folder) != ["00000500"]:
+        never.wait(POLL_S)
+    shutil.rmtree(folder / "00000500")  # as if it were still being written, or on another host
+    peers += start(swarm, folder, 1, *words, name="one")
+    step = 510
+    while not any(re.fullmatch(r"step \d+ \S+ [1-9]\d*", line) for line in peers[1].stdout):  # it has no seat
+        peers[0].tell("go on")
+        step += 1
+        peers[0].expect_step(step)
+        never.wait(PACE_S)
+    peers[0].kill()
+    peers[0].end()
+    ended(peers[1:])
+    written = [read_manifest(folder / each) for each in files(folder)]
+    assert [each.step for each in written][1:] == [960] and 510 < written[0].step < 960
+    assert {each.ancestry.start for each in written} == {1} and len({each.ancestry.run for each in written}) == 1
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(swarm: Swarm, folder: Path) -> None:
+    ended(start(swarm, folder, 1, "epochs=1", name="one"))
+    *_, before, last = files(folder)
+    tensors = folder / last / "state.safetensors"
+    content = bytearray(tensors.read_bytes())
+    content[-1] ^= 1
+    tensors.write_bytes(content)
+    again = Start(swarm, start(swarm, folder, 2, "epochs=1", name="two"))
+    assert again.first == int(before)
+    ended(list(again.peers))
+    said = [line for peer in again.peers for line in peer.stderr]
+    (line,) = [line for line in said if "not as it was written" in line]
+    assert f"{last}: tensor " in line and line.endswith("the one before is taken")
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_its_first_tensor_on_every_peer(swarm: Swarm, folder: Path) -> None:
+    ended(start(swarm, folder, 1, "epochs=1", name="one"))
+    before = files(folder)
+    peers = start(swarm, folder, 2, "width=17", name="two")
+    ended(peers, 1)
+    for peer in peers:
+        error = peer.stderr[-1]
+        assert error.startswith("shoal: there is nothing to go on from: checkpoint "), peer.report()
+        assert "tensor 0 is 0.weight float32[17, 6] here, 0.weight float32[16, 6] there" in error
+    assert files(folder) == before
+
+
+def test_a_run_goes_on_from_the_checkpoint_that_is_named_and_is_not_led_back(swarm: Swarm, folder: Path) -> None:
+    ended(start(swarm, folder, 1, "epochs=1", name="one"))
+    words = "epochs=1", "keep=0"
+    named = Start(swarm, start(swarm, folder, 2, f"resume={folder}/00000005", "wait=7", *words, name="two"))
+    assert named.first == 5
+    for peer in named.peers:
+        peer.expect_step(7)
+        peer.send_signal(signal.SIGTERM)
+    for peer in named.peers:
+        peer.tell("go on")
+    ended(list(named.peers), 128 + signal.SIGTERM)
+    stopped = newest_step(folder)
+    assert stopped < 12 and "00000012" in files(folder)
+    last = Start(swarm, start(swarm, folder, 1, *words, name="three"))
+    assert last.first == stopped, "the abandoned branch has more steps"
+    ended(list(last.peers))
+    assert "00000012~1" in files(folder) and newest_step(folder) == 12
+
+
+def test_a_founder_whose_folder_is_empty_is_given_what_the_other_one_has(swarm: Swarm, folder: Path) -> None:
+    ended(start(swarm, folder, 1, "epochs=1", name="one"))
+    empty = folder.with_name("empty")
+    peers = [
+        swarm.start(TRAIN, f"folder={empty}", "epochs=2", "seed=1", min_peers=2, name="two"),
+        swarm.start(TRAIN, f"folder={folder}", "epochs=2", "seed=2", min_peers=2, name="two"),
+    ]
+    assert Start(swarm, peers).first == 12
+    ended(peers)
+    assert "00000024" in files(empty) + files(folder)
+
+
+def test_others_read_the_tensors_and_find_them_by_name(swarm: Swarm, folder: Path) -> None:
+    ended(start(swarm, folder, 1, "epochs=1", name="one"))
+    tensors = load_file(folder / "00000012" / "state.safetensors")
+    assert tensors["model.0.weight"].shape == (16, 6) and tensors["model.0.weight"].dtype == torch.float32
+    assert tensors["optimizer.state.0.step"].item() == 12
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_before_anything_is_trained(swarm: Swarm, folder: Path) -> None:
+    folder.write_text("a file")
+    (peer,) = start(swarm, folder, 1, name="one")
+    assert peer.end() == 1
+    (line,) = [line for line in peer.stderr if line.startswith("shoal: ")]
+    assert line.startswith(f"shoal: checkpoints cannot be written to {folder}: ")
+    assert not any(line.startswith("begins") for line in peer.stdout)
+
+
+BY_HAND = """
+import sys
+import torch
+import p2p
+from torch import nn
+
+torch.set_num_threads(1)
+path, seed, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.manual_seed(seed)
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+with p2p.join() as peer:
+    if path != "-":
+        saved = torch.load(path, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        peer.load_state_dict(saved["peer"])
+    parallel = p2p.DataParallel(peer, model, optimizer)
+    loader = peer.loader(torch.arange(90.0), global_batch=8, epochs=3)
+    print("begins", peer.done, loader.epoch)
+    for batch in (batch for epoch in loader.epochs() for batch in loader):
+        optimizer.zero_grad()
+        parallel(batch[:, None].expand(-1, 3) / 90).square().mean().backward()
+        optimizer.step()
+        if peer.done == limit:
+            break
+    try:
+        peer.load_state_dict({})
+    except p2p.ShoalError as error:
+        print(error)
+    everything = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "peer": peer.state_dict()}
+    torch.save(everything, f"saved{peer.rank}")
+    print("end", peer.done, model.weight.sum().item())
+"""
+
+
+def test_a_script_that_saves_by_itself_goes_on_with_its_steps_and_its_samples(swarm: Swarm, tmp_path: Path) -> None:
+    ends = []
+    for limit, seed, saved in ((17, 0, "-"), (36, 1, "saved0"), (36, 0, "-")):
+        peers = [
+            swarm.start(BY_HAND, saved, str(seed), str(limit), min_peers=2, name=f"to{seed}{limit}") for _ in range(2)
+        ]
+        ended(peers)
+        assert {peer.expect("begins") for peer in peers} == {"begins 17 1" if saved != "-" else "begins 0 0"}
+        assert peers[0].expect("peer.load_state_dict was called when this peer had a seat")
+        ends.append(peers[0].expect("end").split()[1:])
+    assert ends[1][0] == ends[2][0] == "36"
+    assert float(ends[1][1]) == pytest.approx(float(ends[2][1]), rel=1e-5), "as without a stop"
+
+
+def test_a_folder_that_is_gone_is_said_and_the_run_ends_with_it_if_the_last_one_is_lost(
+    swarm: Swarm, folder: Path
+) -> None:
+    peers = start(swarm, folder, 2, "wait=7", "epochs=1", name="one")
+    for peer in peers:
+        peer.expect_step(7)
+    while not files(folder) or any(each.startswith(".") for each in files(folder)):
+        never.wait(POLL_S)
+    shutil.rmtree(folder)
+    folder.write_text("a file")
+    for peer in peers:
+        peer.tell("go on")
+    assert sorted(peer.end() for peer in peers) == [0, 1], peers[0].report()
+    assert all("end 12" in peer.stdout for peer in peers), "training went on"
+    said = [line for peer in peers for line in peer.stderr]
+    assert said[0].startswith("checkpoint of step 1") and said[0].endswith("; training goes on, and the next is tried")
+    assert said[-1].startswith("shoal: checkpoint of step 12 cannot be written to ")
+
+
+def test_a_peer_that_ends_by_an_error_writes_no_checkpoint_of_what_it_interrupted(swarm: Swarm, folder: Path) -> None:
+    (peer,) = start(swarm, folder, 1, "every=1000", "fails=7", name="one")
+    assert peer.end() == 1 and peer.stderr[-1] == "RuntimeError: at step 7"
+    assert files(folder) == []

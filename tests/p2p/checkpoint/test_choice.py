@@ -1,0 +1,62 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.checkpoint.resume import Offer, choose, misfit
+from p2p.errors import ShoalError
+from p2p.net.trees import unpack_tree
+from tests.p2p.checkpoint.states import make_state
+
+
+def offer(start: int, step: int, *, run: str = "r", is_forced: bool = False) -> Offer:
+    return Offer(path=f"x/{step:08d}", id=f"{start}-{step}", run=run, start=start, step=step, is_forced=is_forced)
+
+
+def test_nobody_has_any_so_the_run_begins() -> None:
+    assert choose([("a", Offer()), ("b", Offer())]) is None
+
+
+def test_the_latest_start_wins_over_more_steps_of_an_abandoned_branch() -> None:
+    assert choose([("a", offer(1, 500)), ("b", offer(2, 300))]) == ("b", offer(2, 300))
+    assert choose([("a", offer(2, 200)), ("b", Offer()), ("c", offer(2, 300))]) == ("c", offer(2, 300))
+
+
+def test_one_that_is_named_wins_over_all() -> None:
+    named = offer(1, 200, is_forced=True)
+    assert choose([("a", offer(2, 500)), ("b", named), ("c", Offer(is_forced=True, trouble="not here"))]) == (
+        "b",
+        named,
+    )
+
+
+def test_of_equal_ones_the_first_member_sends_it() -> None:
+    assert choose([("a", Offer()), ("b", offer(1, 5)), ("c", offer(1, 5))]) == ("b", offer(1, 5))
+
+
+def test_nothing_that_can_be_used_is_no_new_run() -> None:
+    with pytest.raises(ShoalError, match=r"nothing to go on from: it is of another model; give another folder"):
+        choose([("a", Offer()), ("b", Offer(trouble="it is of another model"))])
+    with pytest.raises(ShoalError, match="no such folder"):
+        choose([("a", Offer(is_forced=True, trouble="no such folder")), ("b", offer(1, 5))])
+
+
+def test_two_runs_are_named() -> None:
+    with pytest.raises(ShoalError, match=r"x/00000005 is of run r, step 5, and x/00000007 of run s, step 7: name one"):
+        choose([("a", offer(1, 5)), ("b", offer(1, 7, run="s"))])
+
+
+@given(st.lists(st.builds(offer, st.integers(1, 3), st.integers(1, 9)), min_size=1))
+def test_the_order_of_the_members_does_not_decide_which(offers: list[Offer]) -> None:
+    chosen, other = choose([("a", each) for each in offers]), choose([("a", each) for each in offers[::-1]])
+    assert chosen is not None and other is not None and chosen[1] == other[1]
+
+
+def test_another_model_is_described_by_its_first_tensor_that_differs() -> None:
+    ours = unpack_tree(make_state(0).tree)
+    assert misfit(unpack_tree(make_state(1).tree), ours) == ""
+    why = misfit(unpack_tree(make_state(0, width=5).tree), ours)
+    assert why == (
+        "it is of another model: tensor 0 is 0.weight float32[3, 2, 2, 2] here, 0.weight float32[5, 2, 2, 2] there"
+    )
+    with_schedule = {**ours, "parts": [ours["parts"][0], {}, *ours["parts"][1:]]}
+    assert misfit(ours, with_schedule) == "it has the states of 0 objects in `extra`, and this script has 1"
