@@ -63,12 +63,13 @@ class Installed:
 class Activated:
     """Every member of the view is at step `done`: run step done + 1, from its first operation, in this view.
 
-    `maps_all`: every member can read the memory of all others.
+    `maps_all`: every member can read the memory of all others. `founded_in`: as in READY.
     """
 
     view: View
     done: int
     maps_all: bool = False
+    founded_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ class Strangers:
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """Members finished one step with different bits; nothing commits."""
+    """Members finished one step with different bits, and no side can stay: the script is told, and leaves."""
 
     step: int
     reason: str

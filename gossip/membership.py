@@ -110,7 +110,12 @@ class Membership:
         self.next.leavers[source] = None
         if stamp.lineage == self.view.lineage:  # else it counts other views
             self._steps.hear(leave.given_up)
-        return self._steps.part_from(source, leave.outvoted) if stamp == self.view.stamp else []
+        if stamp != self.view.stamp:
+            return []
+        effects: list[Effect] = []
+        if leave.finish is not None:  # which may be the only word of it, and differ
+            effects = self._steps.receive(source, Progress(leave.finish.step - 1, b"", leave.finish))
+        return [*effects, *self._steps.part_from(source, leave.outvoted)]
 
     def hear_out_of_view(self, now: float, envelope: Envelope) -> list[Effect]:
         """Its sender has installed another view, or none: whoever is behind is told of the later one."""
@@ -320,7 +325,8 @@ class Membership:
 
     def say_goodbye(self) -> list[Effect]:
         """LEAVE, to all members."""
-        return [Send(member, m.Leave(given_up=self._steps.given_up)) for member in self.others()]
+        steps = self._steps
+        return [Send(member, m.Leave(steps.parting.goes_in, steps.given_up, steps.finish)) for member in self.others()]
 
     def others(self) -> list[Member]:
         return [] if self.view is None else [member for member in self.view.members if member != self.me]

@@ -98,8 +98,10 @@ class Carrier:
                     self.carry_out(self.parts.open_step.hand_out(index))
             case sx.GiveUp(step, cause, reason, is_told):
                 self.carry_out(self.parts.core.give_up(self.now(), step, cause, reason, is_told=is_told))
-            case sx.Leave():
-                self.carry_out(self.parts.core.leave(self.now()))
+            case sx.Disagree(abort):
+                self.carry_out(self.parts.core.disagree(abort))
+            case sx.Leave(outvoted):
+                self.carry_out(self.parts.core.leave(self.now(), outvoted))
             case sx.Note(event, detail):
                 self.parts.inbox.note(event, detail)
             case _:
@@ -124,8 +126,8 @@ class Carrier:
                 self._forget(member)
             case fx.Installed(view):
                 self._install(view)
-            case fx.Activated(view, done, maps_all):
-                self._activate(view, done, maps_all=maps_all)
+            case fx.Activated():
+                self._activate(effect)
             case fx.Aborted(given_up):
                 self.carry_out(self.parts.open_step.aborted(given_up))
             case fx.Overheard(source, abort):
@@ -143,12 +145,16 @@ class Carrier:
             case fx.Left(reason):
                 logger.info("left: %s", reason)
                 self.parts.resources.host_memory.install(None)
+                self.carry_out(self.parts.open_step.left())
                 self.parts.ended.set()
             case fx.Paused(reason=reason, is_final=False):
                 logger.warning("%s", reason)
             case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
                 self.parts.resources.host_memory.install(None)
                 self.parts.inbox.tell(error_of(effect))
+                if isinstance(effect, fx.Diverged):  # and says so until the others know
+                    self.parts.open_step.stop()
+                    self.carry_out(self.parts.core.leave(self.now()))
             case _:
                 assert_never(effect)
 
@@ -162,7 +168,8 @@ class Carrier:
     def _finish(self, effect: sx.Finish) -> None:
         """Show that a step is finished here, unless another view has come: what READY says of it is fixed by then."""
         step, digest, state_digest, chain = effect.step, effect.digest, effect.state_digest, self.parts.core.digest
-        if not self.parts.core.may_finish(step, effect.view_number):
+        if not self.parts.core.may_finish(step, effect.view_number, state_digest):
+            self.carry_out(self.parts.core.contradiction(step, effect.view_number, state_digest))
             return
         self.parts.inbox.note("finished", step)
         if (runner := self.shared()) is not None:
@@ -202,14 +209,15 @@ class Carrier:
         self.parts.registry.mark_member()
         self.parts.neighbours.open_records(view.members)
 
-    def _activate(self, view: View, done: int, *, maps_all: bool) -> None:
+    def _activate(self, effect: fx.Activated) -> None:
+        view, maps_all = effect.view, effect.maps_all
         self.parts.inbox.note("active", view.number)
         self.parts.donor.seated(view)
         self.parts.observer.seated()
         runner: Runner = MessageRunner(self.parts.segment_bytes)
         if maps_all and 1 < len(view.members) <= MOST_CHUNKS:
             runner = self.parts.resources.host_memory.runner(view, self.parts.core.me)
-        self.carry_out(self.parts.open_step.activated(view, done, runner))
+        self.carry_out(self.parts.open_step.activated(view, effect.done, runner, effect.founded_in))
 
     def _link(self, claim: Claim) -> None:
         if reason := self.parts.neighbours.link(claim):

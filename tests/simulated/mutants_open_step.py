@@ -67,10 +67,6 @@ def _sum_what_differs(original: Callable[..., Any]) -> Callable[..., Any]:
     return feed
 
 
-def _is_on_no_receipt(self: Mismatches, view: View, member: Member) -> bool:
-    return member.peer_id not in self._contributors
-
-
 def _commit_without_ending(original: Callable[..., Any]) -> Callable[..., Any]:
     def commit(self: OpenStep, *arguments: Any) -> Any:
         first = 0 if self.run is None else self.run.first_sequence
@@ -124,11 +120,6 @@ OPEN_STEP: dict[str, Mutant] = {
     ),
     "operations that differ are summed": mutant(
         (OpenStep, "_feed", _sum_what_differs(OpenStep._feed)), breaks="S15", seed=33
-    ),
-    "bug: newcomers whose calls differ wait for a word of the dead": mutant(
-        (Mismatches, "is_fresh", _is_on_no_receipt),
-        breaks="L1",
-        scenario="MISMATCH: whoever had trained is dead, and those who have just joined call different operations",
     ),
     "COMMIT: the next step begins with the same numbers": mutant(
         (OpenStep, "_commit", _commit_without_ending(OpenStep._commit)), breaks="L1 S7", seed=222

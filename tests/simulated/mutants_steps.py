@@ -160,7 +160,7 @@ def _finish_on_the_board_first(self: Peer, effect: sx.Finish) -> None:
             self._world.clock.after(0.0, other, "board", other.receive, Envelope(self.member, view.stamp, said))
 
     def tell() -> None:
-        if self.alive and core.may_finish(step, view.number):
+        if self.alive and core.may_finish(step, view.number, digests[1]):
             self.perform(core.finished(self.now(), step, *digests))
 
     self._world.clock.after(0.02, self, "finish", tell)
