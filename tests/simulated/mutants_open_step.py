@@ -92,12 +92,12 @@ OPEN_STEP: dict[str, Mutant] = {
     "R16: who has heard that a step is given up does not say so": mutant(
         (StepMachine, "hear", lambda self, given_up: None),
         breaks="S14",
-        scenario="D1: who calls most gives the step up and leaves; the others have finished it",
+        scenario="D1: who calls more gives the step up and leaves; the other has finished it",
     ),
     "R16: a barrier counts what was finished of a step that is given up": mutant(
         (gossip.commit, "without_void", lambda seated, given_up: seated),
         breaks="S14",
-        scenario="D1: who calls most gives the step up and leaves; the others have finished it",
+        scenario="D1: who calls more gives the step up and leaves; the other has finished it",
     ),
     "R16: a script is told before a view starts the step over": mutant(
         (OpenStep, "_compare", _tell_at_once(OpenStep._compare)),

@@ -231,6 +231,8 @@ class Peer:
         """No side can stay: its script is told, and leaves."""
         checks, view = self._world.invariants, self.view
         assert view is not None
+        if not checks.damaged:
+            raise Violation("never", f"step {step} diverges at {self.member}")
         checks.seen["diverged"] += 1
         checks.who_stays(checks.who_goes.diverged(self.member, view, step))
         checks.raised(self.member, view, step, view.number, self._world.clock.now)
@@ -359,10 +361,10 @@ class Peer:
 
     def _activate(self, effect: fx.Activated) -> None:
         view, done, checks = effect.view, effect.done, self._world.invariants
-        checks.who_stays(checks.who_goes.activated(self.member, view, done, effect.founded_in))
         if done != self.done:
             raise Violation("S5", f"{self.member} is at {self.done} and starts view {view.number} at {done}")
-        self._world.invariants.activated(self.member, view, done, self.training.state)
+        checks.activated(self.member, view, done, self.training.state)
+        checks.who_stays(checks.who_goes.activated(self.member, view, done, effect.founded_in))
         self._world.activated(self, view)
         self.active = True
         self._world.invariants.seen["dropped and redone"] += self.training.open_step.stage is Stage.FINISHED

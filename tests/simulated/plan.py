@@ -131,7 +131,13 @@ class Plan:
             plot=plot,
         )
         plan = plan._fit(rng)
-        return plan if plan.plot == "silent joiner" else replace(plan, num_damages=rng.choice((0, 0, 0, 0, 0, 1, 2)))
+        num_damages = rng.choice((0, 0, 0, 0, 0, 1, 2))
+        if plan.plot == "silent joiner" or not num_damages:
+            return plan
+        founding_size = rng.choice(
+            (plan.founding_size, plan.num_peers)
+        )  # more founders, who may not outvote each other
+        return replace(plan, num_damages=num_damages, founding_size=founding_size)
 
     def _fit(self, rng: Random) -> "Plan":
         """What a plot needs in order to happen."""
