@@ -26,13 +26,13 @@ from .effects import (
     Diverged,
     Effect,
     Installed,
+    Outvoted,
     Overheard,
     Removed,
     Send,
 )
 from .given_up import Cause, GivenUp, GivingUp, latest_view
 from .levels import chain, common_level, difference, has_finished, recency, who_stays, without_void
-from .messages import Leave
 from .parting import Parting
 from .progress import NOT_CALLED, NOTHING_DONE, Abort, Beat, Finish, Progress, Ready
 from .view import Member, View
@@ -356,10 +356,11 @@ class StepMachine:
         if self._me in stay:
             going = [member for member in self.view.members if member not in stay]
             return [effect for member in going for effect in self.part_from(member, step)]
-        self.parting.is_void = True
         names = ", ".join(str(member) for member in self.view.members if member in stay)
-        reason = f"the parameters of step {step} at {self._me} differ from those of {names}, which go on without it"
-        return [*self._tell_all(Leave(step, self.given_up)), Removed(reason)]
+        self.parting.why = (
+            f"the parameters of step {step} at {self._me} differ from those of {names}, who go on without it"
+        )
+        return [Outvoted(step)]
 
     def part_from(self, member: Member, step: int) -> list[Effect]:
         """`member` differs from who stays, in `step`: if that is open here, it is done over without it."""
@@ -374,7 +375,7 @@ class StepMachine:
         self._giving_up.keep_of(self.done + 1)
         return [Committed(finish, self._finish_view)]
 
-    def _tell_all(self, body: Ready | Progress | Beat | Leave | Abort) -> list[Effect]:
+    def _tell_all(self, body: Ready | Progress | Beat | Abort) -> list[Effect]:
         assert self.view is not None
         return [Send(member, body) for member in self.view.members if member != self._me]
 

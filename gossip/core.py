@@ -209,8 +209,6 @@ class Core:
             is_shown: all members read it in the memory of this peer, so it is not said (but still in beats).
         """
         effects = self._steps.finished(step, digest, state_digest, is_shown=is_shown)
-        for effect in effects:
-            self.ended |= isinstance(effect, Removed)  # it has other parameters than most
         return self._stamped([*self._notice_pause(now), *self._membership.note(now, effects)])
 
     def saw(self, now: float, shown: Sequence[tuple[Member, Progress]]) -> list[Effect]:
@@ -301,11 +299,13 @@ class Core:
 
         Args:
             now: the time.
-            outvoted: the open step, if this peer calls something else in it than who stays.
+            outvoted: the open step, if this peer differs in it from who stays.
         """
         self._next.leaving = True
         if outvoted == self.done + 1:
             self._steps.go()
+        else:
+            self._steps.parting.why = ""
         self._next.leavers[self.me] = None
         self._leave_by = min(self._leave_by, now + self._config.leave_s)
         if self.view is None or self.ended:
@@ -322,7 +322,7 @@ class Core:
         effects = self._notice_pause(now)
         if now >= self._leave_by:
             self.ended = True
-            return [Left(f"no view without it within {self._config.leave_s:g} s")]
+            return self._membership.end(f"no view without it within {self._config.leave_s:g} s")
         effects += self._swim.tick(now)
         if self.view is not None:
             effects += self._membership.take(now, self._next.agreement.tick(now))

@@ -184,6 +184,13 @@ class Diverged:
 
 
 @dataclass(frozen=True, slots=True)
+class Outvoted:
+    """This member has other parameters than who stays: it leaves, and is removed once the others go on without it."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Overheard:
     """ABORT of `source`, for the operations of this view."""
 
@@ -212,5 +219,6 @@ Effect = (
     | Resumed
     | Strangers
     | Diverged
+    | Outvoted
     | Overheard
 )

@@ -173,9 +173,14 @@ class Membership:
 
     def _be_removed(self, view: View) -> list[Effect]:
         if self.next.leaving:
-            return [Left(f"view {view.number} goes on without it")]
+            return self.end(f"view {view.number} goes on without it")
         self.next.reason = f"view {view.number} was agreed without this peer: {', '.join(map(str, view.members))}"
         return [Removed(self.next.reason)]
+
+    def end(self, reason: str) -> list[Effect]:
+        """Who has left is here no more; who had to go for its parameters is removed."""
+        why = self._steps.parting.why
+        return [Removed(why) if why else Left(reason)]
 
     def found(self, now: float, view: View) -> list[Effect]:
         """Begin a lineage with its first view."""
@@ -276,7 +281,7 @@ class Membership:
         assert self.view is not None
         staying = [member for member in self.view.members if not self._swim.is_gone(member)]
         if self.next.leaving and all(member in self.next.leavers for member in staying):
-            return [Left("every member leaves")]
+            return self.end("every member leaves")
         return self.next.reconsider(now, self._steps)
 
     def note(self, now: float, effects: list[Effect]) -> list[Effect]:

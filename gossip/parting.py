@@ -19,13 +19,14 @@ class Parting:
         founded_in: number of the view in which step 0 was finished; 0: not known.
         is_void: what is finished of the open step in the installed view is of no use.
         goes_in: the step in which this member has to go; NOTHING_DONE: it need not.
+        why: it is removed in the end, and may come back; empty: it leaves.
         departed: seats of older views, and with which parameters they had finished the open step.
     """
 
     def __init__(self, me: Member) -> None:
         self.founded_in = 0
         self.is_void = False
-        self.goes_in = NOTHING_DONE
+        self.goes_in, self.why = NOTHING_DONE, ""
         self.departed: dict[Seat, bytes] = {}
         self._me = me
         self._outvoted: frozenset[Member] = frozenset()

@@ -149,6 +149,9 @@ class Carrier:
                 self.parts.ended.set()
             case fx.Paused(reason=reason, is_final=False):
                 logger.warning("%s", reason)
+            case fx.Outvoted(step):
+                self.parts.open_step.stop()
+                self.carry_out(self.parts.core.leave(self.now(), step))
             case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
                 self.parts.resources.host_memory.install(None)
                 self.parts.inbox.tell(error_of(effect))

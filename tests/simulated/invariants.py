@@ -224,7 +224,7 @@ class Invariants:
     ) -> None:
         """A script was told, in `view`, that nothing counts of a step that was given up in view `given_up_in` (S14).
 
-        `is_alone`: the others go on without it, and so they do already.
+        `is_alone`: it goes, and the others do the step over as soon as one of them has heard so.
         """
         lineage = self.lineage(view)
         self._to_be_told.add((who, step))

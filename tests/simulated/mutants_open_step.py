@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import gossip.commit
-from gossip import Member, View
+from gossip import View
 from gossip.commit import StepMachine
 from gossip.given_up import Cause
 from p2p.net.frames import Segment
 from p2p.step.effects import GiveUp, StepEffect
-from p2p.step.mismatch import Mismatches
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
 from p2p.step.transitions import TRANSITIONS, Event, Stage

@@ -223,8 +223,8 @@ class Peer:
         if step != NOTHING_DONE:
             assert self.view is not None
             checks.seen["outvoted by calls"] += 1
-            self._gave_up = self.view, step, self.view.number
             checks.who_stays(checks.who_goes.goes(self.member, self.view, step))
+            checks.raised(self.member, self.view, step, self.view.number, self._world.clock.now, is_alone=True)
         self.leave(step)
 
     def _diverge(self, step: int) -> None:
@@ -241,17 +241,15 @@ class Peer:
         self.training.num_told += 1
         self.leave()
 
-    def _be_removed(self, reason: str) -> None:
-        """Of who has other parameters than who stays, too, which is of no use to anybody as it is."""
+    def _be_outvoted(self, step: int) -> None:
+        """It has other parameters than who stays."""
         checks = self._world.invariants
-        checks.seen["removed"] += 1
-        if self.view is not None and reason.startswith("the parameters of step"):
-            checks.seen["outvoted by parameters"] += 1
-            step = self.training.open_step.done + 1
-            said = checks.parameters(self.view, step)
-            checks.who_stays(checks.who_goes.goes(self.member, self.view, step, [said]))
-        self.arena.tag = NO_TAG
-        self._world.come_back(self, reason)
+        assert self.view is not None
+        checks.seen["outvoted by parameters"] += 1
+        said = checks.parameters(self.view, step)
+        checks.who_stays(checks.who_goes.goes(self.member, self.view, step, [said]))
+        self.training.open_step.stop()
+        self.leave(step)
 
     def _perform_for_core(self, effect: fx.Effect) -> None:
         world, seen = self._world, self._world.invariants.seen
@@ -283,7 +281,11 @@ class Peer:
             case fx.Forget(member):
                 self.watched.discard(member)
             case fx.Removed(reason):
-                self._be_removed(reason)
+                seen["removed"] += 1
+                self.arena.tag = NO_TAG
+                world.come_back(self, reason)
+            case fx.Outvoted(step):
+                self._be_outvoted(step)
             case fx.Left(reason):
                 seen["left"] += 1
                 self.arena.tag = NO_TAG
@@ -341,9 +343,10 @@ class Peer:
         now, checks = self._world.clock.now, self._world.invariants
         if isinstance(notice, OperationMismatch) and self._gave_up is not None:
             view, step, given_up_in = self._gave_up
-            checks.raised(self.member, self.view or view, step, given_up_in, now, is_alone=notice.is_alone)
+            checks.raised(self.member, self.view or view, step, given_up_in, now)
             self._gave_up = None
         if isinstance(notice, ShoalError):
+            checks.seen["told alone"] += isinstance(notice, OperationMismatch) and notice.is_alone
             checks.told(self.member, self.training.open_step.done + 1)
         self._heard_at = max(now + self._rng.choice((0.0, 0.0, 0.0, 0.02)), self._heard_at)
         self._world.clock.at(self._heard_at, self, "hears", self.training.hear, notice)
