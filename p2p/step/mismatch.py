@@ -17,7 +17,7 @@ class Mismatches:
 
     Attributes:
         heard: by operation and member.
-        founded_in: number of the view whose seats are founders; 0: not known.
+        founded_in: number of the view whose seats are founders; 0: all members are.
     """
 
     def __init__(self, me: Member) -> None:

@@ -245,8 +245,6 @@ class OpenStep:
     def committed(self, finish: Finished, view: View) -> Commit:
         """All have finished the step, in `view`: what the training thread is to hear."""
         submission = self.submission or Submission(finish.step, self._over)
-        if finish.step == 0:
-            self._mismatches.founded_in = finish.view_number
         receipt = write_receipt(finish, view, submission.counts, submission.algorithms)
         return self._commit(submission, view, receipt)
 

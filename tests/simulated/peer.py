@@ -376,8 +376,9 @@ class Peer:
 
     def _finish(self, effect: sx.Finish) -> None:
         """Unless another view has come: what READY says of it is fixed by then."""
-        step, digests = effect.step, (effect.digest, effect.state_digest)
+        step, digests, checks = effect.step, (effect.digest, effect.state_digest), self._world.invariants
         if not self.core.may_finish(step, effect.view_number, effect.state_digest):
+            checks.who_goes.would_finish(self.member, step, effect.state_digest)
             self.perform(self.core.contradiction(step, effect.view_number, effect.state_digest))
             return
         assert self.view is not None

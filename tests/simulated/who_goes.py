@@ -47,6 +47,7 @@ class WhoGoes:
         self._called: dict[tuple[Stamp, int], dict[int, dict[Member, str]]] = {}
         self._ends: dict[tuple[Stamp, int], dict[Member, int]] = {}
         self._diverged: dict[tuple[bytes, int], set[Member]] = {}
+        self._would_finish: dict[tuple[Member, int], bytes] = {}
         self._knows: set[tuple[Member, int]] = set()
 
     def _founded_in(self, view: View) -> int:
@@ -94,9 +95,9 @@ class WhoGoes:
             return ""
         return f"{brief(who)} gives step {step} up for all in {brief(view)}: {called}"
 
-    def parameters(self, view: View, step: int) -> dict[Member, bytes]:
-        """With which the members have finished `step` in `view`."""
-        return self._invariants.parameters(view, step)
+    def would_finish(self, who: Member, step: int, parameters: bytes) -> None:
+        """`who` has these, and members that have gone had others: it may not finish the step."""
+        self._would_finish[who, step] = parameters
 
     def diverged(self, who: Member, view: View, step: int) -> str:
         """`who` raises, since no side can stay. Why that is wrong: founders have had the same parameters, say."""
@@ -105,11 +106,14 @@ class WhoGoes:
         if len(others) > 1:
             return ""
         lineage, founded_in = self._invariants.lineage(view), self._founded_in(view)
+        parameters = {self._would_finish.get((who, step))} - {None}
         for known in lineage.views.values():
             said = self._invariants.parameters(known, step)
-            founders = {said[seat.member] for seat in known.seats if seat.since <= founded_in and seat.member in said}
-            if len(founders) > 1:
-                return ""
+            parameters |= {
+                said[seat.member] for seat in known.seats if seat.since <= founded_in and seat.member in said
+            }
+        if len(parameters) > 1:
+            return ""
         return f"{brief(who)} says that step {step} has diverged in {brief(view)}, where no founders differ"
 
     def heard_leaving(self, who: Member, lineage: bytes, other: Member) -> None:
