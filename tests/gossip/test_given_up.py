@@ -11,7 +11,6 @@ from gossip import Phase, Seat, View
 from gossip.commit import LAST_STEP, StepMachine
 from gossip.effects import Aborted, Activated, Committed, Send
 from gossip.given_up import LONGEST_REASON, Cause, GivenUp, graver
-from gossip.messages import Leave
 from gossip.progress import Beat, Finish, Progress, Ready
 
 from .machines import (
@@ -214,15 +213,6 @@ def test_what_is_known_of_the_step_after_outlasts_the_commit() -> None:
         Activated(PAIR, 0, founded_in=2),
     ]
     assert said_by(machine, LATER) == Ready(True, 0, DIGEST_0, None, ahead, founded_in=2)
-
-
-def test_who_leaves_because_of_its_parameters_says_it_too() -> None:
-    machine = active()
-    machine.hear(IN_USE)
-    for member in (B, C):
-        machine.receive(member, Progress(-1, GENESIS, finish(0, state_digest=b"other")))
-    leave = Leave(0, IN_USE)
-    assert machine.finished(0, b"bits", b"state")[-3:-1] == [Send(B, leave), Send(C, leave)]
 
 
 def test_what_ready_says_of_it_is_fixed_also_for_who_has_no_seat() -> None:
