@@ -304,15 +304,9 @@ class StepMachine:
         if self.phase is not Phase.ACTIVE or self.finish is not None or self.complete >= self.submitted:
             return None
         assert self.view is not None
-        others = [self._progress.get(member) for member in self.view.members if member != self._me]
-        if all(progress is not None and self._has_submitted(progress) for progress in others):
-            return self.done + 1, self.submitted
-        return None
-
-    def _has_submitted(self, progress: Progress) -> bool:
-        if progress.done != self.done:
-            return progress.done > self.done
-        return progress.finish is not None or progress.submitted >= self.submitted
+        others = [self.num_submitted(member) for member in self.view.members if member != self._me]
+        is_stuck = all(number is None or number >= self.submitted for number in others)
+        return (self.done + 1, self.submitted) if is_stuck else None
 
     def handed_out(self) -> None:
         """Results of the open step are used here before its commit: if others than now do it over, all give it up."""

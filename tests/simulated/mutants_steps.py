@@ -12,6 +12,7 @@ from gossip.levels import chain
 from gossip.observing import Observing
 from gossip.progress import NOTHING_DONE, Beat, Finish, Progress, Ready
 from gossip.restarts import Restarts
+from gossip.seniority import NOBODY
 from gossip.view import feeder_of
 from p2p.step import effects as sx
 
@@ -224,8 +225,8 @@ STEPS: dict[str, Mutant] = {
         (Peer, "_finish", _clip_at_finish(Peer._finish)), breaks="S2 S7 S9", seed=5
     ),
     "R2: nobody is outvoted": mutant(
-        (gossip.commit, "outvoted", lambda me, mine, others: []),
-        breaks="never",
+        (gossip.commit, "who_stays", lambda view, founded_in, me, mine, others: NOBODY),
+        breaks="S19",
         scenario="DIVERGED: the parameters of one of three change in its memory",
     ),
     "no STALLED": mutant(
