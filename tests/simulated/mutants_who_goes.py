@@ -55,18 +55,23 @@ WHO_GOES: dict[str, Mutant] = {
     "R17: majority of those who have called": mutant(
         (p2p.step.mismatch, "staying", _among_those_who_have_spoken),
         breaks="S19",
+        seed=49,
         scenario="CALLS: two of five joiners and founders call first, and not the same",
     ),
     "R17: the barrier commits the deviator's samples": mutant(
         (Parting, "part_from", lambda self, member, step: []),
         breaks="S14",
+        seed=29,
         scenario="CALLS: one of three founders calls more than the others, who have finished the step",
     ),
     "R17: joiners outvote a founder by calls": mutant(
-        *_everywhere(_by_number), breaks="S19", scenario="CALLS: two joiners call something else than the founder"
+        *_everywhere(_by_number),
+        breaks="S19",
+        seed=3,
+        scenario="CALLS: two joiners call something else than the founder",
     ),
     "R17: joiners outvote a founder by parameters": mutant(
-        *_everywhere(_by_number), breaks="S19", scenario="PARAMETERS: two joiners have others than the founder"
+        *_everywhere(_by_number), breaks="S19", seed=3, scenario="PARAMETERS: two joiners have others than the founder"
     ),
     "R17: one of two founders goes on": mutant(
         (StepMachine, "_diverge", _diverge_silently),
