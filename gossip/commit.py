@@ -25,15 +25,15 @@ from .effects import (
     Committed,
     Diverged,
     Effect,
-    Explain,
     Installed,
+    Outvoted,
     Overheard,
     Removed,
     Send,
 )
 from .given_up import Cause, GivenUp, GivingUp, latest_view
-from .levels import chain, common_level, difference, has_finished, outvoted, recency, without_void
-from .messages import Leave
+from .levels import chain, common_level, difference, has_finished, recency, who_stays, without_void
+from .parting import Parting
 from .progress import NOT_CALLED, NOTHING_DONE, Abort, Beat, Finish, Progress, Ready
 from .view import Member, View
 
@@ -63,9 +63,9 @@ class StepMachine:
         self.submitted = self.complete = 0
         self.finish: Finish | None = None
         self._finish_view: View | None = None
-        self._is_void = False
-        self._outvoted: frozenset[Member] = frozenset()
+        self.parting = Parting(me)
         self._giving_up = GivingUp()
+        self._called: dict[int, Abort] = {}
         self._ready: dict[Member, Ready] = {}
         self._progress: dict[Member, Progress] = {}
         self._target: tuple[int, bytes] | None = None
@@ -97,13 +97,20 @@ class StepMachine:
         if self._giving_up.is_in_use and self.view is not None and self.view.members != view.members:
             reason = "results of it were in use before its commit, and members have come or gone"
             self._giving_up.give_up(self.done + 1, self.view.number, Cause.IN_USE, reason)  # others have other results
-        self.view, self.phase = view, Phase.INSTALLING
-        self.finish, self._is_void = None if self._is_void else self.finish, False
-        self._outvoted = frozenset()
-        self._ready, self._progress, self._target = {}, {}, None
+        self.finish = None if self.parting.is_void else self.finish
+        self.parting.install(self.view, view, self.done + 1, self._progress)
+        before, self.view, self.phase = self.view, view, Phase.INSTALLING
+        if (
+            before is not None
+            and self.finish is not None
+            and (reason := self.why_contradicted(self.finish.state_digest))
+        ):
+            self._giving_up.give_up(self.finish.step, before.number, Cause.DIVERGED, reason)
+        self._ready, self._progress, self._target, self._called = {}, {}, None, {}
         self.submitted = self.complete = 0
         self._maps_all = self._reads_all(view)
-        mine = Ready(self.seated, self.done, self.digest, self.finish, self.given_up, self._maps_all)
+        founded_in = self.parting.founded_in
+        mine = Ready(self.seated, self.done, self.digest, self.finish, self.given_up, self._maps_all, founded_in)
         effects: list[Effect] = [Installed(view), *self._tell_all(mine)]
         return [*effects, *self.receive(self._me, mine)]
 
@@ -165,18 +172,27 @@ class StepMachine:
         effects: list[Effect] = []
         if self._target is None:
             given_up = [ready.given_up for ready in self._ready.values() if ready.given_up is not None]
-            done, digest, effects = common_level(without_void(seated, given_up))
+            done, digest, odd = common_level(without_void(seated, given_up), self.view, self._learn_founded_in())
             self._target = done, digest
-            if self.seated:
-                effects += self._settle(done, digest)
+            effects += self._settle(done, digest) if self.seated else []
             effects += self._abort(done + 1, given_up)
+            effects += self._diverge(done + 1, odd) if odd and self.seated else []
         joiners = [ready for ready in self._ready.values() if not ready.seated]
         if all((ready.done, ready.digest) == self._target for ready in joiners):
             self.phase, self.seated = Phase.ACTIVE, True
             self._giving_up.keep_of(self.done + 1)
             maps_all = all(ready.maps_all for ready in self._ready.values())
-            effects.append(Activated(self.view, self.done, maps_all))
+            effects.append(Activated(self.view, self.done, maps_all, self._learn_founded_in()))
         return effects
+
+    def _learn_founded_in(self) -> int:
+        """Whoever has committed step 0, or does so in this barrier, knows in which view it was finished."""
+        done = NOTHING_DONE if self._target is None else self._target[0]
+        for ready in self._ready.values():
+            is_first = ready.finish is not None and ready.finish.step == 0 <= done
+            in_barrier = ready.finish.view_number if ready.finish is not None and is_first else 0
+            self.parting.founded_in = self.parting.founded_in or ready.founded_in or in_barrier
+        return self.parting.founded_in
 
     def _settle(self, done: int, digest: bytes) -> list[Effect]:
         """Commit what every seated member has finished, drop what not every one has."""
@@ -215,7 +231,34 @@ class StepMachine:
             return []
         told, self._giving_up.is_in_use = replace(news, void_until=self.view.number - 1), False
         self.hear(told)
-        return [Aborted(told)]
+        return [Diverged(step, told.reason)] if told.cause is Cause.DIVERGED else [Aborted(told)]
+
+    def _diverge(self, step: int, reason: str) -> list[Effect]:
+        """No side can stay. This member says so until the others know, and commits nothing more of it."""
+        assert self.view is not None
+        self._giving_up.give_up(step, self.view.number, Cause.DIVERGED, reason)
+        self._giving_up.told(self.view.number)
+        self.parting.is_void = True
+        return [Diverged(step, reason)]
+
+    def why_contradicted(self, state_digest: bytes) -> str:
+        """How founders that have gone differ from these parameters of the open step; see `Parting`."""
+        assert self.view is not None
+        return self.parting.why_contradicted(self.view, self.done + 1, state_digest)
+
+    def contradict(self, state_digest: bytes) -> list[Effect]:
+        """The open step is not finished with these parameters, if founders that have gone differ from them."""
+        reason = self.why_contradicted(state_digest)
+        return self._diverge(self.done + 1, reason) if reason else []
+
+    def disagree(self, abort: Abort) -> list[Effect]:
+        """Say what is called here, to members that have called something else."""
+        self._called[abort.operation] = abort
+        return self._tell_all(abort)
+
+    def go(self) -> None:
+        """This member is not of those who stay: it says so with LEAVE, and what it has finished is void."""
+        self.parting.goes_in, self.parting.is_void = self.done + 1, True
 
     # Finish and commit within a view.
 
@@ -261,15 +304,9 @@ class StepMachine:
         if self.phase is not Phase.ACTIVE or self.finish is not None or self.complete >= self.submitted:
             return None
         assert self.view is not None
-        others = [self._progress.get(member) for member in self.view.members if member != self._me]
-        if all(progress is not None and self._has_submitted(progress) for progress in others):
-            return self.done + 1, self.submitted
-        return None
-
-    def _has_submitted(self, progress: Progress) -> bool:
-        if progress.done != self.done:
-            return progress.done > self.done
-        return progress.finish is not None or progress.submitted >= self.submitted
+        others = [self.num_submitted(member) for member in self.view.members if member != self._me]
+        is_stuck = all(number is None or number >= self.submitted for number in others)
+        return (self.done + 1, self.submitted) if is_stuck else None
 
     def handed_out(self) -> None:
         """Results of the open step are used here before its commit: if others than now do it over, all give it up."""
@@ -279,7 +316,8 @@ class StepMachine:
         """Say again what this member is known by, for whoever lost a frame."""
         if self.view is None:
             return []
-        return self._tell_all(Beat(self._ready[self._me], self._standing()))
+        called = [effect for abort in self._called.values() for effect in self._tell_all(abort)]
+        return [*self._tell_all(Beat(self._ready[self._me], self._standing())), *called]
 
     def _standing(self) -> Progress:
         """Who has no seat yet has finished nothing here, whatever it took over elsewhere."""
@@ -289,7 +327,7 @@ class StepMachine:
 
     def _try_commit(self) -> list[Effect]:
         assert self.view is not None
-        if self.phase is not Phase.ACTIVE or self.finish is None or self._is_void:
+        if self.phase is not Phase.ACTIVE or self.finish is None or self.parting.is_void:
             return []
         others: dict[Member, Progress] = {}
         for member in self.view.members:
@@ -299,38 +337,39 @@ class StepMachine:
             if progress is None or not has_finished(progress, self.finish):
                 return []
             others[member] = progress
-        if minority := outvoted(self._me, self.finish, others):
-            return self._part(self.finish.step, minority)
+        if stay := who_stays(self.view, self.parting.founded_in, self._me, self.finish, others):
+            return self._part(self.finish.step, stay)
         for member, progress in others.items():
             if reason := difference(self._me, self.finish, member, progress, chain(self.digest, self.finish)):
-                return [Diverged(self.finish.step, reason)]
+                return self._diverge(self.finish.step, reason)
         return self._commit(self.finish)
 
-    def _part(self, step: int, minority: list[Member]) -> list[Effect]:
-        """Who has other parameters than most leaves, and may come back for theirs; the others do the step over."""
+    def _part(self, step: int, stay: frozenset[Member]) -> list[Effect]:
+        """Who does not stay leaves, and may come back for the parameters of those who do; these do the step over."""
         assert self.view is not None
-        if self._me not in minority:
-            return [effect for member in minority for effect in self.part_from(member, step)]
-        self._is_void = True
-        reason = f"the parameters of step {step} at {self._me} differ from those of most members of its view"
-        return [*self._tell_all(Leave(step, self.given_up)), Removed(reason)]
+        if self._me in stay:
+            going = [member for member in self.view.members if member not in stay]
+            return [effect for member in going for effect in self.part_from(member, step)]
+        names = ", ".join(str(member) for member in self.view.members if member in stay)
+        self.parting.why = (
+            f"the parameters of step {step} at {self._me} differ from those of {names}, who go on without it"
+        )
+        return [Outvoted(step)]
 
     def part_from(self, member: Member, step: int) -> list[Effect]:
-        """`member` has finished `step`, and so has this one, with other parameters than most: that does not count."""
-        if self.finish is None or self.finish.step != step or member in self._outvoted:
-            return []
-        self._is_void, self._outvoted = True, self._outvoted | {member}
-        return [Explain(f"the parameters of step {step} at {member} differ from those of most; it is done without it")]
+        """`member` differs from who stays, in `step`: if that is open here, it is done over without it."""
+        return [*self.parting.part_from(member, step)] if step == self.done + 1 else []
 
     def _commit(self, finish: Finish) -> list[Effect]:
         assert self._finish_view is not None
         self.previous, self.digest = self.digest, chain(self.digest, finish)
-        self.done, self.finish, self.submitted, self.complete = finish.step, None, 0, 0
+        self.done, self.finish, self.submitted, self.complete, self._called = finish.step, None, 0, 0, {}
+        self.parting.committed(finish)
         self._giving_up.is_in_use = False
         self._giving_up.keep_of(self.done + 1)
         return [Committed(finish, self._finish_view)]
 
-    def _tell_all(self, body: Ready | Progress | Beat | Leave) -> list[Effect]:
+    def _tell_all(self, body: Ready | Progress | Beat | Abort) -> list[Effect]:
         assert self.view is not None
         return [Send(member, body) for member in self.view.members if member != self._me]
 

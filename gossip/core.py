@@ -24,7 +24,7 @@ from .membership import Membership
 from .messages import AcceptorRecord, Envelope
 from .observing import Observing
 from .own_status import OwnStatus
-from .progress import Abort, Beat, Progress, Ready, StateQuery
+from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
 from .run_description import Run
 from .swim import Body as SwimBody
 from .swim import Swim
@@ -178,11 +178,25 @@ class Core:
             self._steps.handed_out()
         return is_current
 
-    def may_finish(self, step: int, view_number: int) -> bool:
-        """Whether `step` may be finished in that view: not where another one is installed."""
+    def may_finish(self, step: int, view_number: int, state_digest: bytes) -> bool:
+        """Whether `step` may be finished in that view: not where another one is installed.
+
+        Nor with parameters that founders who have gone did not have; `contradiction` says so.
+        """
         steps, view = self._steps, self._steps.view
         is_current = view is not None and view.number == view_number and steps.phase is Phase.ACTIVE
-        return is_current and step == steps.done + 1 and steps.finish is None
+        is_open = is_current and step == steps.done + 1 and steps.finish is None
+        return is_open and not (steps.parting.departed and steps.why_contradicted(state_digest))
+
+    def contradiction(self, step: int, view_number: int, state_digest: bytes) -> list[Effect]:
+        """Why `step` may not be finished with these parameters, though it is open in that view; see `may_finish`."""
+        if self.view is None or self.view.number != view_number or step != self.done + 1:
+            return []
+        return self._stamped(self._steps.contradict(state_digest))
+
+    def disagree(self, abort: Abort) -> list[Effect]:
+        """Say to all members what is called here; again with every beat, as long as this view and this step last."""
+        return [] if self.view is None or abort.step != self.done + 1 else self._stamped(self._steps.disagree(abort))
 
     def standing(self, now: float, member: Member) -> tuple[int | None, float]:
         """Operations of step done + 1 that `member` is known to have submitted (None: all), and its silence in s."""
@@ -201,8 +215,6 @@ class Core:
             is_shown: all members read it in the memory of this peer, so it is not said (but still in beats).
         """
         effects = self._steps.finished(step, digest, state_digest, is_shown=is_shown)
-        for effect in effects:
-            self.ended |= isinstance(effect, Removed)  # it has other parameters than most
         return self._stamped([*self._notice_pause(now), *self._membership.note(now, effects)])
 
     def saw(self, now: float, shown: Sequence[tuple[Member, Progress]]) -> list[Effect]:
@@ -288,9 +300,18 @@ class Core:
         effects += self._swim.suspect(now, member)
         return self._follow_up(now, [*effects, *self._next.observe(now, repeat=False)])
 
-    def leave(self, now: float) -> list[Effect]:
-        """Start no further step; `Left` follows when the others can do without this peer."""
+    def leave(self, now: float, outvoted: int = NOTHING_DONE) -> list[Effect]:
+        """Start no further step; `Left` follows when the others can do without this peer.
+
+        Args:
+            now: the time.
+            outvoted: the open step, if this peer differs in it from who stays.
+        """
         self._next.leaving = True
+        if outvoted == self.done + 1:
+            self._steps.go()
+        else:
+            self._steps.parting.why = ""
         self._next.leavers[self.me] = None
         self._leave_by = min(self._leave_by, now + self._config.leave_s)
         if self.view is None or self.ended:
@@ -307,7 +328,7 @@ class Core:
         effects = self._notice_pause(now)
         if now >= self._leave_by:
             self.ended = True
-            return [Left(f"no view without it within {self._config.leave_s:g} s")]
+            return self._membership.end(f"no view without it within {self._config.leave_s:g} s")
         effects += self._swim.tick(now)
         if self.view is not None:
             effects += self._membership.take(now, self._next.agreement.tick(now))

@@ -63,12 +63,13 @@ class Installed:
 class Activated:
     """Every member of the view is at step `done`: run step done + 1, from its first operation, in this view.
 
-    `maps_all`: every member can read the memory of all others.
+    `maps_all`: every member can read the memory of all others. `founded_in`: as in READY.
     """
 
     view: View
     done: int
     maps_all: bool = False
+    founded_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +177,17 @@ class Strangers:
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """Members finished one step with different bits; nothing commits."""
+    """Members finished one step with different bits, and no side can stay: the script is told, and leaves."""
 
     step: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outvoted:
+    """This member has other parameters than who stays: it leaves, and is removed once the others go on without it."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,5 +219,6 @@ Effect = (
     | Resumed
     | Strangers
     | Diverged
+    | Outvoted
     | Overheard
 )

@@ -25,7 +25,9 @@ class Cause(IntEnum):
     VOIDED = 2
     """A script went on without a step that the others have begun: interrupted for all."""
     MISMATCH = 3
-    """Members called different operations: an error for all."""
+    """Members called different operations, and no side of them can stay: an error for all."""
+    DIVERGED = 4
+    """Members have other parameters, or other results, and no side can stay: an error for all, which ends them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,16 @@
-"""What members have finished of a step, compared: the level of a barrier, who is outvoted, and what differs.
+"""What members have finished of a step, compared: the level of a barrier, who stays, and what differs.
 
 Pure functions of what members have said; commit.py acts on them.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
-from .effects import Diverged, Effect
 from .given_up import GivenUp
 from .progress import Finish, Progress, Ready
-from .view import Member
+from .seniority import NOBODY, staying
+from .view import Member, View
 
 
 def chain(digest: bytes, finish: Finish) -> bytes:
@@ -29,7 +28,7 @@ def without_void(seated: dict[Member, Ready], given_up: list[GivenUp]) -> dict[M
     return {m: replace(r, finish=None) if r.finish and is_void(r.finish) else r for m, r in seated.items()}
 
 
-def common_level(seated: dict[Member, Ready]) -> tuple[int, bytes, list[Effect]]:
+def common_level(seated: dict[Member, Ready], view: View, founded_in: int) -> tuple[int, bytes, str]:
     """The last step that every seated member has finished, the digest of the chain up to it, and what is odd.
 
     A step that was finished in different views, or with different digests, was committed by nobody.
@@ -38,15 +37,17 @@ def common_level(seated: dict[Member, Ready]) -> tuple[int, bytes, list[Effect]]
     finishes = [r.finish for r in seated.values() if r.finish is not None and r.finish.step == done]
     committed = [ready.digest for ready in seated.values() if ready.done == done]
     if committed:
-        return done, committed[0], []
+        return done, committed[0], ""
     base = next(ready.digest for ready in seated.values() if ready.done == done - 1)
     if len(set(finishes)) == 1:
-        return done, chain(base, finishes[0]), []
-    states = Counter(finish.state_digest for finish in finishes)
-    if len({(finish.digest, finish.state_digest) for finish in finishes}) == 1 or is_settled_by_vote(states):
-        return done - 1, base, []  # where most have the same parameters, the step shows again who has not
+        return done, chain(base, finishes[0]), ""
+    said = {member: ready.finish.state_digest for member, ready in seated.items() if ready.finish is not None}
+    seats = [seat for seat in view.seats if seat.member in seated]
+    is_settled = len({*said.values()}) > 1 and staying(seats, founded_in, said) != NOBODY
+    if is_settled or len({(finish.digest, finish.state_digest) for finish in finishes}) == 1:
+        return done - 1, base, ""  # where some stay, the step shows again who does not
     names = ", ".join(f"{m}: {r.finish.digest.hex()}" for m, r in seated.items() if r.finish is not None)
-    return done - 1, base, [Diverged(done, f"step {done} was finished with different bits: {names}")]
+    return done - 1, base, f"step {done} was finished with different bits: {names}"
 
 
 def has_finished(progress: Progress, mine: Finish) -> bool:
@@ -63,20 +64,14 @@ def recency(progress: Progress) -> tuple[int, int, int, int]:
     return progress.done, number, step, progress.submitted
 
 
-def is_settled_by_vote(digests: Counter[bytes]) -> bool:
-    """Whether parameters differ, and more than half of them do not."""
-    return len(digests) > 1 and 2 * digests.most_common(1)[0][1] > digests.total()
-
-
-def outvoted(me: Member, mine: Finish, others: Mapping[Member, Progress]) -> list[Member]:
-    """Who computed this step with other parameters than more than half of the members."""
+def who_stays(
+    view: View, founded_in: int, me: Member, mine: Finish, others: Mapping[Member, Progress]
+) -> frozenset[Member]:
+    """Of the members that have finished this step with other parameters than others; `NOBODY` also if none has."""
     finishes = {member: progress.finish for member, progress in others.items()}
-    digests = {member: said.state_digest for member, said in finishes.items() if said and said.step == mine.step}
-    digests[me] = mine.state_digest
-    digest, count = Counter(digests.values()).most_common(1)[0]
-    if 2 * count <= len(others) + 1:
-        return []
-    return [member for member, theirs in digests.items() if theirs != digest]
+    said = {member: finish.state_digest for member, finish in finishes.items() if finish and finish.step == mine.step}
+    said[me] = mine.state_digest
+    return (staying(view.seats, founded_in, said) if len({*said.values()}) > 1 else None) or NOBODY
 
 
 def difference(me: Member, mine: Finish, other: Member, progress: Progress, committed: bytes) -> str:

@@ -111,7 +111,12 @@ class Membership:
         self.next.leavers[source] = None
         if stamp.lineage == self.view.lineage:  # else it counts other views
             self._steps.hear(leave.given_up)
-        return self._steps.part_from(source, leave.outvoted) if stamp == self.view.stamp else []
+        if stamp != self.view.stamp:
+            return []
+        effects: list[Effect] = []
+        if leave.finish is not None:  # which may be the only word of it, and differ
+            effects = self._steps.receive(source, Progress(leave.finish.step - 1, b"", leave.finish))
+        return [*effects, *self._steps.part_from(source, leave.outvoted)]
 
     def hear_out_of_view(self, now: float, envelope: Envelope) -> list[Effect]:
         """Its sender has installed another view, or none: whoever is behind is told of the later one."""
@@ -169,9 +174,14 @@ class Membership:
 
     def _be_removed(self, view: View) -> list[Effect]:
         if self.next.leaving:
-            return [Left(f"view {view.number} goes on without it")]
+            return self.end(f"view {view.number} goes on without it")
         self.next.reason = f"view {view.number} was agreed without this peer: {', '.join(map(str, view.members))}"
         return [Removed(self.next.reason)]
+
+    def end(self, reason: str) -> list[Effect]:
+        """Who has left is here no more; who had to go for its parameters is removed."""
+        why = self._steps.parting.why
+        return [Removed(why) if why else Left(reason)]
 
     def found(self, now: float, view: View) -> list[Effect]:
         """Begin a lineage with its first view."""
@@ -273,7 +283,7 @@ class Membership:
         assert self.view is not None
         staying = [member for member in self.view.members if not self._swim.is_gone(member)]
         if self.next.leaving and all(member in self.next.leavers for member in staying):
-            return [Left("every member leaves")]
+            return self.end("every member leaves")
         return self.next.reconsider(now, self._steps)
 
     def note(self, now: float, effects: list[Effect]) -> list[Effect]:
@@ -322,7 +332,8 @@ class Membership:
 
     def say_goodbye(self) -> list[Effect]:
         """LEAVE, to all members."""
-        return [Send(member, m.Leave(given_up=self._steps.given_up)) for member in self.others()]
+        steps = self._steps
+        return [Send(member, m.Leave(steps.parting.goes_in, steps.given_up, steps.finish)) for member in self.others()]
 
     def others(self) -> list[Member]:
         return [] if self.view is None else [member for member in self.view.members if member != self.me]

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from .claim import Claim
 from .given_up import GivenUp
-from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
+from .progress import NOTHING_DONE, Abort, Beat, Finish, Progress, Ready, StateQuery
 from .run_description import RunDescription
 from .view import NO_NUMERICS, Member, Stamp, View, wrong_numerics
 
@@ -152,12 +152,15 @@ class Leave:
     """LEAVE: I start no further step; decide a view without me.
 
     Attributes:
-        outvoted: the step that I have finished with other parameters than most; without me it is to be done over.
+        outvoted: the step in which I have other parameters, or call something else, than who stays; without me it is
+            to be done over.
         given_up: the open step, if I know that it is.
+        finish: the open step, if I have finished it.
     """
 
     outvoted: int = NOTHING_DONE
     given_up: GivenUp | None = None
+    finish: Finish | None = None
 
 
 @dataclass(frozen=True, slots=True)

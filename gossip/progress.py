@@ -55,6 +55,7 @@ class Ready:
         finish: what it had finished when it installed this view.
         given_up: a step that is not committed yet, if this member knows that it is given up.
         maps_all: it can read the memory of every other member of this view.
+        founded_in: number of the view in which step 0 was finished, whose seats are the founders'; 0: not known.
     """
 
     seated: bool
@@ -63,6 +64,7 @@ class Ready:
     finish: Finish | None
     given_up: GivenUp | None = None
     maps_all: bool = False
+    founded_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What all peers of a swarm have in common, and in what two of them differ (R17 of PROTOCOL.md).
+"""What all peers of a swarm have in common, and in what two of them differ (R19 of PROTOCOL.md).
 
 Knows names and digests. What they stand for is the host's business, which gives it in bytes for who is refused.
 """

@@ -8,9 +8,9 @@ ShoalError
     SecurityError         the swarm key cannot be used, or it would not keep strangers out
     JoinRefused           the swarm runs or trains something else; raised on the joiner only
     JoinTimeout           nobody came, or gave this peer a seat, in time; it may go on waiting
-    OperationMismatch     peers called different operations; raised on every one of them
+    OperationMismatch     peers called different operations; raised on who differs from most, or on every one of them
     OperationInterrupted  members changed under results that were handed out before their commit; raised on every peer
-    ReplicasDiverged      peers finished one step with different bits; raised on every one of them
+    ReplicasDiverged      peers finished one step with different bits, and none can stay; raised on every one of them
     NonFiniteGradient     this peer's gradients are not finite; raised on it only, before it sends them
     QuorumLost            this side may not go on; state kept
     RunEnded              the run that this peer was only to join is over; exit code 0
@@ -68,20 +68,24 @@ class JoinTimeout(ShoalError):
     goes_on = True
 
 
+SAME_ON_ALL = (
+    "call the same operation on every peer; where that depends on a count, base it on `peer.done`, which counts "
+    "training steps and is the same on all, rather than on a counter of your own, which a joiner begins at 0"
+)
+
+
 class OperationMismatch(ShoalError):
     """Members called different operations. Nothing was summed.
 
     Attributes:
-        is_alone: this peer had just joined, and its first step was not that of the others. It has left, they go on.
-            Otherwise it is raised on every member, and the next operation may be called.
+        is_alone: the others call the same, so this peer has left, and they go on. Otherwise it is raised on every
+            member, and the next operation may be called.
         goes_on: not `is_alone`.
     """
 
     def __init__(self, reason: str, *, is_alone: bool = False) -> None:
-        outcome = (
-            "this peer has left the swarm, which goes on" if is_alone else "nothing was summed, the swarm is intact"
-        )
-        super().__init__(f"{reason}; {outcome}: call the same operation on every peer")
+        outcome = "this peer has left, the run goes on" if is_alone else "nothing was summed, and no majority can go on"
+        super().__init__(f"{reason}; {outcome}: {SAME_ON_ALL}")
         self.is_alone, self.goes_on = is_alone, not is_alone
 
 

@@ -108,8 +108,10 @@ class Carrier:
                     self.carry_out(self.parts.open_step.hand_out(index))
             case sx.GiveUp(step, cause, reason, is_told):
                 self.carry_out(self.parts.core.give_up(self.now(), step, cause, reason, is_told=is_told))
-            case sx.Leave():
-                self.carry_out(self.parts.core.leave(self.now()))
+            case sx.Disagree(abort):
+                self.carry_out(self.parts.core.disagree(abort))
+            case sx.Leave(outvoted):
+                self.carry_out(self.parts.core.leave(self.now(), outvoted))
             case sx.Note(event, detail):
                 self.parts.note(Kind[event.upper()], detail)
             case _:
@@ -136,8 +138,8 @@ class Carrier:
                 self._forget(member)
             case fx.Installed(view):
                 self._install(view)
-            case fx.Activated(view, done, maps_all):
-                self._activate(view, done, maps_all=maps_all)
+            case fx.Activated():
+                self._activate(effect)
             case fx.Aborted(given_up):
                 self.parts.note(Kind.GIVEN_UP, given_up.step)
                 self.carry_out(self.parts.open_step.aborted(given_up))
@@ -158,15 +160,22 @@ class Carrier:
                 logger.info("left: %s", reason)
                 self.parts.note(Kind.LEFT)
                 self.parts.resources.host_memory.install(None)
+                self.carry_out(self.parts.open_step.left())
                 self.parts.ended.set()
             case fx.Paused(reason=reason, is_final=False):
                 logger.warning("%s", reason)
                 self.parts.inbox.explain(reason)
                 self.parts.note(Kind.PAUSED)
+            case fx.Outvoted(step):
+                self.parts.open_step.stop()
+                self.carry_out(self.parts.core.leave(self.now(), step))
             case fx.Refused() | fx.Removed() | fx.Paused() | fx.Diverged():
                 self.parts.resources.host_memory.install(None)
                 self.parts.note(_ENDS[type(effect)], self.parts.core.done)
                 self.parts.inbox.tell(error_of(effect))
+                if isinstance(effect, fx.Diverged):  # and says so until the others know
+                    self.parts.open_step.stop()
+                    self.carry_out(self.parts.core.leave(self.now()))
             case _:
                 assert_never(effect)
 
@@ -180,7 +189,8 @@ class Carrier:
     def _finish(self, effect: sx.Finish) -> None:
         """Show that a step is finished here, unless another view has come: what READY says of it is fixed by then."""
         step, digest, state_digest, chain = effect.step, effect.digest, effect.state_digest, self.parts.core.digest
-        if not self.parts.core.may_finish(step, effect.view_number):
+        if not self.parts.core.may_finish(step, effect.view_number, state_digest):
+            self.carry_out(self.parts.core.contradiction(step, effect.view_number, state_digest))
             return
         self.parts.note(Kind.FINISHED, step)
         if (runner := self.shared()) is not None:
@@ -225,7 +235,8 @@ class Carrier:
         self.parts.registry.mark_member()
         self.parts.neighbours.open_records(view.members)
 
-    def _activate(self, view: View, done: int, *, maps_all: bool) -> None:
+    def _activate(self, effect: fx.Activated) -> None:
+        view, done, maps_all = effect.view, effect.done, effect.maps_all
         self.parts.note(Kind.ACTIVE, done, view.number)
         if self.parts.open_step.submission is not None:
             self.parts.note(Kind.REDO, done + 1, view.number)
@@ -234,7 +245,7 @@ class Carrier:
         runner: Runner = MessageRunner(self.parts.segment_bytes)
         if maps_all and 1 < len(view.members) <= MOST_CHUNKS and self.parts.inbox.failure is None:
             runner = self.parts.resources.host_memory.runner(view, self.parts.core.me)
-        self.carry_out(self.parts.open_step.activated(view, done, runner))
+        self.carry_out(self.parts.open_step.activated(view, effect.done, runner, effect.founded_in))
 
     def _link(self, claim: Claim) -> None:
         if reason := self.parts.neighbours.link(claim):

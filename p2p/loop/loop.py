@@ -167,9 +167,9 @@ class Loop:
         self._donor.withhold(step)
         self._carrier.serve_state()
 
-    def loaded(self, offer: StateOffer, contributors: tuple[str, ...], state_digest: bytes | None) -> None:
+    def loaded(self, offer: StateOffer, state_digest: bytes | None) -> None:
         """The state that was offered is loaded. Arguments as of `OpenStep.loaded`."""
-        self.open_step.loaded(offer.step, contributors, state_digest)
+        self.open_step.loaded(offer.step, state_digest)
         self.note(Kind.LOADED, offer.step)
         self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
 

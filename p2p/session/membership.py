@@ -284,7 +284,7 @@ class Membership:
         if self.trains_model and offer.step >= 0:
             self.history.view = offer.view
         digest = None if state_digest is None else state_digest()
-        self.post(partial(self.loop.loaded, offer, self.share.contributors, digest))
+        self.post(partial(self.loop.loaded, offer, digest))
 
     def state_is_complete(self) -> None:
         """The state after step `done` may be copied from now on, until the next commit."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from collectives import Outgoing
-from gossip.effects import Send
 from gossip.given_up import Cause
+from gossip.progress import NOTHING_DONE, Abort
 
 from .notices import Notice
 
@@ -52,8 +52,17 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Disagree:
+    """Say to all members what is called here, again with every beat: somebody calls something else."""
+
+    abort: Abort
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
-    """This peer has no business with the others."""
+    """This peer has no business with the others, or calls something else than who stays in the step `outvoted`."""
+
+    outvoted: int = NOTHING_DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +80,4 @@ class Note:
     detail: int
 
 
-StepEffect = SendSegment | Finish | HandOut | GiveUp | Leave | Tell | Note | Send
+StepEffect = SendSegment | Finish | HandOut | GiveUp | Disagree | Leave | Tell | Note

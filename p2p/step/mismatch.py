@@ -1,76 +1,73 @@
-"""Finds out that members call one operation differently.
+"""Finds out that members call one operation differently, and who goes: R17 of PROTOCOL.md.
 
-Whoever sees a fingerprint that is not its own says in words what it has called, and so does everybody who hears of
-another call than its own. So every member learns of both sides, and gives the step up. A *fresh* member, which is not
-on the last receipt, takes nobody down with it who is: it is told, and goes alone.
+Whoever sees a fingerprint that is not its own says in words what it has called, again with every beat, and so does
+everybody who hears of a call of that operation. Nobody gives up before it is known which side stays, or that none can.
 """
 
-from collections.abc import Iterable
-
 from gossip import Member, View
-from gossip.effects import Send
 from gossip.progress import Abort
+from gossip.seniority import NOBODY, staying
 
+from .effects import Disagree
 from .submission import Submission
 
 
 class Mismatches:
-    """What others say that they have called in the open step.
+    """What members of the installed view have called in the open step, where somebody calls something else.
 
     Attributes:
-        heard: by operation and member; nothing of fresh ones.
+        heard: by operation and member.
+        founded_in: number of the view whose seats are founders; 0: all members are.
     """
 
     def __init__(self, me: Member) -> None:
         self._me = me
-        self._contributors: frozenset[str] = frozenset()
+        self.founded_in = 0
         self.heard: dict[int, dict[Member, str]] = {}
 
     def begin(self) -> None:
         """The open step starts, or starts over."""
         self.heard = {}
 
-    def commit(self, contributors: Iterable[str]) -> None:
-        """A step is committed, here or before this peer joined, with these peers on its receipt."""
-        self._contributors = frozenset(contributors)
-        self.begin()
+    @property
+    def has_spoken(self) -> bool:
+        """Whether others were told what is called here."""
+        return any(self._me in called for called in self.heard.values())
 
-    def is_fresh(self, view: View, member: Member) -> bool:
-        """Whether others of `view` are on the last receipt, and `member` is not, as far as this peer knows."""
-        is_known = any(other.peer_id in self._contributors for other in view.members)
-        return is_known and member.peer_id not in self._contributors
+    def see(self, index: int) -> None:
+        """A member calls operation `index` differently, and will say how when it hears of ours."""
+        self.heard.setdefault(index, {})
 
-    def see(self, view: View, submission: Submission, index: int, source: Member) -> list[Send]:
-        """A segment of `source` carries another fingerprint than ours: whom to tell what we have called."""
-        ours = Abort(submission.step, index, submission.operations[index].describe())
-        is_private = self.is_fresh(view, self._me) or self.is_fresh(view, source)
-        return self._tell((source,) if is_private else view.members, view, ours)
-
-    def _tell(self, members: Iterable[Member], view: View, ours: Abort) -> list[Send]:
-        return [Send(member, ours, view.stamp) for member in members if member != self._me]
-
-    def hear(self, view: View, submission: Submission | None, step: int, source: Member, abort: Abort) -> list[Send]:
-        """`source` says what it has called in `step`, the open one: whom to answer."""
-        if abort.step != step:
-            return []
-        if not self.is_fresh(view, source):
+    def hear(self, step: int, source: Member, abort: Abort) -> None:
+        """`source` says what it has called in a step; `step` is the open one."""
+        if abort.step == step:
             self.heard.setdefault(abort.operation, {})[source] = abort.fingerprint
-            return []
-        ours = None if self.is_fresh(view, self._me) or submission is None else _ours(submission, abort.operation)
-        return [] if ours is None or ours.fingerprint == abort.fingerprint else [Send(source, ours, view.stamp)]
 
-    def find(self, view: View, submission: Submission) -> tuple[str, list[Send]] | None:
-        """An operation of the step that somebody calls differently: both sides in words, and ours for all members."""
-        for index, sides in self.heard.items():
-            ours = _ours(submission, index)
-            for source, theirs in sides.items():
-                if ours is not None and theirs != ours.fingerprint:
-                    both = f"{ours.fingerprint} at peer {self._me}, {theirs} at peer {source}"
-                    reason = f"operation {index} of step {submission.step} is {both}"
-                    return reason, self._tell(view.members, view, ours)
+    def say(self, submission: Submission) -> list[Disagree]:
+        """What others do not know yet of the calls here."""
+        told: list[Disagree] = []
+        for index, called in self.heard.items():
+            ours = submission.called(index)
+            if self._me not in called and ours is not None:
+                called[self._me] = ours
+                told.append(Disagree(Abort(submission.step, index, ours)))
+        return told
+
+    def judge(self, view: View, step: int) -> tuple[str, frozenset[Member]] | None:
+        """What this peer and another one have called as the same operation, and who stays. None: not known yet."""
+        for index, called in sorted(self.heard.items()):
+            ours = called.get(self._me)
+            others = [member for member in view.members if called.get(member, ours) != ours]
+            if ours is None or not others:
+                continue
+            stay = staying(view.seats, self.founded_in, called)
+            if stay is None:
+                return None
+            other = next((member for member in others if member in stay), others[0])
+            both = f"{ours} at peer {self._me}, {called[other]} at peer {other}"
+            return f"operation {index} of step {step} is {both}", stay
         return None
 
-
-def _ours(submission: Submission, index: int) -> Abort | None:
-    called = submission.called(index)
-    return None if called is None else Abort(submission.step, index, called)
+    def is_out(self, stay: frozenset[Member]) -> bool:
+        """Whether this peer has to go."""
+        return stay is not NOBODY and self._me not in stay

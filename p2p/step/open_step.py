@@ -11,7 +11,7 @@ has submitted for one that is over, and is still on its way, is dropped.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -105,7 +105,7 @@ class OpenStep:
             return self._tell(attempt) if self.submission is None else []
         self._move(Event.WITHDRAW)
         submission, self.submission, self._over = self.submission, None, attempt
-        has_run = self.run is not None and self.run.num_started > 0
+        has_run = (self.run is not None and self.run.num_started > 0) or self._mismatches.has_spoken
         is_in_use = submission is not None and submission.is_wanted_early
         told: list[StepEffect] = [Tell(Withdrawn(step))]
         if not (has_run or is_in_use):
@@ -148,15 +148,14 @@ class OpenStep:
         """`source` says what it has called."""
         if self._view is None:
             return []
-        step = self.done + 1
-        told = self._mismatches.hear(self._view, self.submission, step, source, abort)
-        return [*told, *self._compare()]
+        self._mismatches.hear(self.done + 1, source, abort)
+        return self._compare()
 
     def _feed(self, run: Run, index: int, segment: Segment) -> list[StepEffect]:
         """A segment of an operation that has started."""
         assert self.submission is not None
         if segment.fingerprint != self.submission.fingerprints[index]:
-            return self._object(run, index, segment.source)
+            return self._object(index)
         try:
             run.runner.receive(index, segment)
         except ValueError as error:
@@ -176,15 +175,15 @@ class OpenStep:
             state = run.runner.advance()
         except Interrupted:
             return RunState.IDLE, []  # the next view is on its way
-        except Differs as error:
-            return RunState.IDLE, self._object(run, run.num_complete, error.rank)
+        except Differs:
+            return RunState.IDLE, self._object(run.num_complete)
         return state, self._go_on() if state is RunState.BUSY or run.runner.outgoing else []
 
     def _go_on(self) -> list[StepEffect]:
         """Send what is to be sent, start what may start, and say what is complete; unless the step is given up."""
         effects = self._compare() if self._mismatches.heard else []
         run, submission = self.run, self.submission
-        if effects or run is None or submission is None:
+        if self.stage is Stage.VOID or run is None or submission is None:
             return effects
         run.has_got_on = True
         while True:
@@ -228,9 +227,12 @@ class OpenStep:
             return self._tell(self.submission.attempt)
         return []
 
-    def activated(self, view: View, done: int, runner: Runner) -> list[StepEffect]:
-        """Run what was submitted in `view`, by `runner`, from step `done` + 1 on."""
-        self.done = done
+    def activated(self, view: View, done: int, runner: Runner, founded_in: int = 0) -> list[StepEffect]:
+        """Run what was submitted in `view`, by `runner`, from step `done` + 1 on.
+
+        `founded_in`: number of the view whose seats are founders.
+        """
+        self.done, self._mismatches.founded_in = done, founded_in
         self._mismatches.begin()
         told: list[StepEffect] = [Tell(Admitted(view, done))]
         if self._is_barred:
@@ -251,16 +253,16 @@ class OpenStep:
         self.submission, self.done, self._over = None, receipt.step, submission.attempt
         if self.run is not None:  # in a barrier the count of the view has not begun
             self.run.next_step(len(submission.operations))
-        self._mismatches.commit([each.peer_id for each in receipt.contributions])
+        self._mismatches.begin()
         return Commit(receipt, view, submission.operations, tuple(submission.fingerprints))
 
-    def loaded(self, step: int, contributors: Iterable[str], state_digest: bytes | None) -> None:
-        """The state after `step` is loaded, whose receipt names `contributors`.
+    def loaded(self, step: int, state_digest: bytes | None) -> None:
+        """The state after `step` is loaded.
 
         If the training thread waits for a step, that is the one after it; `state_digest` is of the parameters now.
         """
         self.done = step
-        self._mismatches.commit(contributors)
+        self._mismatches.begin()
         if state_digest is not None:
             assert self.submission is not None and self.run is None
             self.submission.renumber(step + 1, state_digest, self._segment_bytes)
@@ -294,23 +296,29 @@ class OpenStep:
         self._give_up(OperationMismatch(reason) if is_wrong else OperationInterrupted(step, number, reason))
         return [] if self.submission is None else self._tell(self.submission.attempt)
 
-    def _object(self, run: Run, index: int, rank: int) -> list[StepEffect]:
-        """A rank calls operation `index` differently."""
-        assert self.submission is not None
-        return [*self._mismatches.see(run.view, self.submission, index, run.view.members[rank])]
+    def _object(self, index: int) -> list[StepEffect]:
+        """A member calls operation `index` differently."""
+        self._mismatches.see(index)
+        return self._compare()
 
     def _compare(self) -> list[StepEffect]:
-        """Give the step up if somebody calls one of its operations differently."""
+        """Say what is called here where somebody calls something else; once that is settled, go, or give the step up.
+
+        Who stays waits for those who go to say so.
+        """
         submission, view = self.submission, self._view
-        if self._has_ended or self.stage is Stage.VOID or submission is None or view is None:
+        if self._is_barred or self.stage is Stage.VOID or submission is None or view is None:
             return []
-        if (found := self._mismatches.find(view, submission)) is None:
-            return []
-        reason, told = found
-        if self._mismatches.is_fresh(view, self._me):
-            return self._leave(OperationMismatch(reason, is_alone=True))
-        if self.stage is Stage.FINISHED:
-            return []  # it ends here before that operation: whoever has called it starts the step over, and says why
+        told: list[StepEffect] = [*self._mismatches.say(submission)]
+        if (found := self._mismatches.judge(view, submission.step)) is None:
+            return told
+        reason, stay = found
+        if self._mismatches.is_out(stay):
+            self._give_up(OperationMismatch(reason, is_alone=True))
+            self.stop()
+            return [*told, Leave(submission.step)]
+        if stay or self.stage is Stage.FINISHED:
+            return told  # where none can stay it ends here before that operation: whoever has called it says why
         self._give_up(OperationMismatch(reason))
         return [*told, self._bar(submission.step, Cause.MISMATCH, reason, is_told=True)]
 
@@ -329,6 +337,10 @@ class OpenStep:
         """The script is wrong, or has lost a step: it hears so, and the others go on without this peer."""
         self.stop()
         return [Tell(error), Leave()]
+
+    def left(self) -> list[StepEffect]:
+        """The others go on without this peer: its script is told, if it still waits for that."""
+        return self._tell(self.submission.attempt) if self.stage is Stage.VOID and self.submission is not None else []
 
     def stop(self) -> None:
         """Nothing more runs, in no view."""

@@ -18,7 +18,7 @@ class Stage(Enum):
     """All of it is complete here, and the core knows."""
     VOID = auto()
     """It is given up, and the script is still to be told: when a view is installed that starts it over, so that no
-    other member can commit it; if it has submitted nothing yet, when it does."""
+    other member can commit it, or the others go on without this peer; if it has submitted nothing yet, when it does."""
 
 
 class Event(Enum):

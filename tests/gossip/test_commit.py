@@ -133,7 +133,7 @@ def test_r3_the_next_step_starts_only_after_commit() -> None:
 
 def test_r3_what_is_committed_stays_committed_in_the_next_view() -> None:
     machine = committed()
-    assert barrier(machine, Ready(True, -1, GENESIS, ZERO)) == [Activated(PAIR, 0)]
+    assert barrier(machine, Ready(True, -1, GENESIS, ZERO)) == [Activated(PAIR, 0, founded_in=2)]
     assert machine.digest == DIGEST_0
 
 
@@ -154,7 +154,10 @@ def test_r4_what_ready_says_is_fixed_when_the_view_is_installed() -> None:
     machine.install(TRIO)
     machine.receive(B, Ready(True, -1, GENESIS, ZERO))
     machine.receive(B, NOTHING)
-    assert machine.receive(C, Ready(True, 0, DIGEST_0, None)) == [Committed(ZERO, TRIO), Activated(TRIO, 0)]
+    assert machine.receive(C, Ready(True, 0, DIGEST_0, None)) == [
+        Committed(ZERO, TRIO),
+        Activated(TRIO, 0, founded_in=2),
+    ]
     assert machine.beat()[0] == Send(B, Beat(Ready(True, -1, GENESIS, ZERO), Progress(0, DIGEST_0, None)))
 
 
@@ -181,11 +184,17 @@ def test_what_no_member_can_say_means_nothing(done: int) -> None:
 
 
 def test_r5_what_every_seated_member_has_finished_is_committed_at_the_barrier() -> None:
-    assert barrier(finished(), Ready(True, -1, GENESIS, ZERO)) == [Committed(ZERO, TRIO), Activated(PAIR, 0)]
+    assert barrier(finished(), Ready(True, -1, GENESIS, ZERO)) == [
+        Committed(ZERO, TRIO),
+        Activated(PAIR, 0, founded_in=2),
+    ]
 
 
 def test_r5_what_one_member_has_committed_the_others_commit_at_the_barrier() -> None:
-    assert barrier(finished(), Ready(True, 0, DIGEST_0, None)) == [Committed(ZERO, TRIO), Activated(PAIR, 0)]
+    assert barrier(finished(), Ready(True, 0, DIGEST_0, None)) == [
+        Committed(ZERO, TRIO),
+        Activated(PAIR, 0, founded_in=2),
+    ]
 
 
 def test_r5_what_one_seated_member_has_not_finished_is_dropped() -> None:
@@ -197,7 +206,7 @@ def test_r5_what_one_seated_member_has_not_finished_is_dropped() -> None:
 
 def test_r5_the_next_step_that_others_finished_is_not_ours() -> None:
     said = Ready(True, 0, DIGEST_0, finish(1))
-    assert barrier(finished(), said) == [Committed(ZERO, TRIO), Activated(PAIR, 0)]
+    assert barrier(finished(), said) == [Committed(ZERO, TRIO), Activated(PAIR, 0, founded_in=2)]
 
 
 def test_r5_what_was_finished_in_different_views_is_dropped() -> None:
@@ -213,7 +222,7 @@ def test_r5_what_was_finished_with_different_digests_is_dropped_and_loud() -> No
 
 def test_r5_another_past_is_loud() -> None:
     machine = committed()
-    assert barrier(machine, Ready(True, -1, b"other", finish(0, digest=b"other"))) == [Activated(PAIR, 0)]
+    assert barrier(machine, Ready(True, -1, b"other", finish(0, digest=b"other"))) == [Activated(PAIR, 0, founded_in=2)]
     machine = finished()
     effects = barrier(machine, Ready(True, 0, b"other", None))
     assert [type(effect) for effect in effects] == [Committed, Diverged, Activated]
@@ -224,7 +233,10 @@ def test_r5_a_barrier_that_never_completes_forgets_nothing() -> None:
     machine.install(view_of(3, A, B, C))
     machine.receive(C, Ready(True, -1, GENESIS, ZERO))
     last = view_of(4, A, B)
-    assert barrier(machine, Ready(True, -1, GENESIS, ZERO), last) == [Committed(ZERO, TRIO), Activated(last, 0)]
+    assert barrier(machine, Ready(True, -1, GENESIS, ZERO), last) == [
+        Committed(ZERO, TRIO),
+        Activated(last, 0, founded_in=2),
+    ]
 
 
 def test_r5_the_unseated_have_no_say_in_the_level() -> None:
@@ -243,7 +255,7 @@ def test_r6_the_seated_wait_for_the_joiner() -> None:
     machine.install(TRIO)
     assert machine.receive(B, Ready(True, 0, DIGEST_0, None)) == []
     assert machine.receive(C, UNSEATED) == []
-    assert machine.receive(C, Ready(False, 0, DIGEST_0, None)) == [Activated(TRIO, 0)]
+    assert machine.receive(C, Ready(False, 0, DIGEST_0, None)) == [Activated(TRIO, 0, founded_in=2)]
 
 
 def test_r12_without_a_seated_member_nothing_starts_and_nobody_waits() -> None:

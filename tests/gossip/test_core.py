@@ -534,15 +534,19 @@ def test_who_leaves_alone_leaves_at_once() -> None:
 
 
 def test_a_step_may_be_finished_once_and_in_the_active_view_only() -> None:
-    assert not joiner().may_finish(0, 1)
+    assert not joiner().may_finish(0, 1, b"")
     peer = seated(B, C)
     number = view_of(peer).number
-    assert peer.may_finish(0, number)
-    assert not peer.may_finish(1, number) and not peer.may_finish(0, number - 1) and not peer.may_finish(0, number + 1)
+    assert peer.may_finish(0, number, b"")
+    assert (
+        not peer.may_finish(1, number, b"")
+        and not peer.may_finish(0, number - 1, b"")
+        and not peer.may_finish(0, number + 1, b"")
+    )
     peer.finished(0.0, 0, b"bits", b"")
-    assert not peer.may_finish(0, number)
+    assert not peer.may_finish(0, number, b"")
     say(peer, B, Decide(after(view_of(peer), A, B, C)))
-    assert peer.phase is Phase.INSTALLING and not peer.may_finish(0, number + 1)
+    assert peer.phase is Phase.INSTALLING and not peer.may_finish(0, number + 1, b"")
 
 
 def test_results_are_handed_out_in_the_installed_view_only_and_then_interrupt_the_step_when_members_go() -> None:

@@ -11,7 +11,6 @@ from gossip import Phase, Seat, View
 from gossip.commit import LAST_STEP, StepMachine
 from gossip.effects import Aborted, Activated, Committed, Send
 from gossip.given_up import LONGEST_REASON, Cause, GivenUp, graver
-from gossip.messages import Leave
 from gossip.progress import Beat, Finish, Progress, Ready
 
 from .machines import (
@@ -168,11 +167,11 @@ def test_what_was_finished_in_a_later_view_than_it_was_given_up_in_counts() -> N
     machine.finished(0, b"bits", b"state")
     again = finish(0, PAIR)
     assert said_by(machine, LATER) == saying(MISMATCH, again)
-    assert machine.receive(B, saying(MISMATCH, again)) == [Committed(again, PAIR), Activated(LATER, 0)]
+    assert machine.receive(B, saying(MISMATCH, again)) == [Committed(again, PAIR), Activated(LATER, 0, founded_in=3)]
 
 
 def test_results_in_use_do_not_void_what_all_have_finished() -> None:
-    assert barrier(finished(), saying(IN_USE, ZERO)) == [Committed(ZERO, TRIO), Activated(PAIR, 0)]
+    assert barrier(finished(), saying(IN_USE, ZERO)) == [Committed(ZERO, TRIO), Activated(PAIR, 0, founded_in=2)]
 
 
 def test_what_scripts_were_told_of_is_void_also_where_the_barrier_was_not_complete() -> None:
@@ -200,7 +199,7 @@ def test_it_is_said_until_a_step_commits() -> None:
     machine.receive(B, NOTHING)
     machine.finished(0, ZERO.digest, ZERO.state_digest)
     assert machine.receive(B, Progress(-1, GENESIS, finish(0, LATER))) == [Committed(finish(0, LATER), LATER)]
-    assert said_by(machine, view_of(5, A, B)) == Ready(True, 0, machine.digest, None)
+    assert said_by(machine, view_of(5, A, B)) == Ready(True, 0, machine.digest, None, founded_in=LATER.number)
 
 
 def test_what_is_known_of_the_step_after_outlasts_the_commit() -> None:
@@ -209,17 +208,11 @@ def test_what_is_known_of_the_step_after_outlasts_the_commit() -> None:
     machine.install(PAIR)
     machine.hear(ahead)
     machine.hear(MISMATCH)
-    assert machine.receive(B, Ready(True, 0, DIGEST_0, None)) == [Committed(ZERO, TRIO), Activated(PAIR, 0)]
-    assert said_by(machine, LATER) == Ready(True, 0, DIGEST_0, None, ahead)
-
-
-def test_who_leaves_because_of_its_parameters_says_it_too() -> None:
-    machine = active()
-    machine.hear(IN_USE)
-    for member in (B, C):
-        machine.receive(member, Progress(-1, GENESIS, finish(0, state_digest=b"other")))
-    leave = Leave(0, IN_USE)
-    assert machine.finished(0, b"bits", b"state")[-3:-1] == [Send(B, leave), Send(C, leave)]
+    assert machine.receive(B, Ready(True, 0, DIGEST_0, None)) == [
+        Committed(ZERO, TRIO),
+        Activated(PAIR, 0, founded_in=2),
+    ]
+    assert said_by(machine, LATER) == Ready(True, 0, DIGEST_0, None, ahead, founded_in=2)
 
 
 def test_what_ready_says_of_it_is_fixed_also_for_who_has_no_seat() -> None:

@@ -60,8 +60,8 @@ def test_the_same_members_give_a_step_up_of_which_results_are_used_if_one_has_wi
 def test_a_step_that_all_have_finished_commits_though_results_of_it_were_used() -> None:
     machine = using()
     machine.finished(0, ZERO.digest, ZERO.state_digest)
-    assert barrier(machine, saying(IN_USE, ZERO)) == [Committed(ZERO, TRIO), Activated(PAIR, 0)]
-    assert said_to_b(machine, LATER) == Send(B, Ready(True, 0, machine.digest, None))
+    assert barrier(machine, saying(IN_USE, ZERO)) == [Committed(ZERO, TRIO), Activated(PAIR, 0, founded_in=2)]
+    assert said_to_b(machine, LATER) == Send(B, Ready(True, 0, machine.digest, None, founded_in=2))
 
 
 def test_what_was_used_of_a_committed_step_does_not_concern_the_next() -> None:
@@ -70,7 +70,7 @@ def test_what_was_used_of_a_committed_step_does_not_concern_the_next() -> None:
     for member in (B, C):
         machine.receive(member, Progress(-1, GENESIS, ZERO))
     assert machine.done == 0
-    assert said_to_b(machine, PAIR) == Send(B, Ready(True, 0, machine.digest, None))
+    assert said_to_b(machine, PAIR) == Send(B, Ready(True, 0, machine.digest, None, founded_in=2))
 
 
 def test_a_mismatch_is_the_reason_even_where_results_were_used() -> None:

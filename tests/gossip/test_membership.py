@@ -293,7 +293,7 @@ def test_r9_an_observer_is_fed_until_its_first_barrier_is_complete() -> None:
     assert (view_of(peer).members, peer.phase) == ((A, B), Phase.INSTALLING)
     assert peer._next.admission.followers(0.0) == [B]
     activated = say(peer, B, Ready(True, 0, peer._steps.digest, None))
-    assert only(Activated, activated) == [Activated(view_of(peer), 0)]
+    assert only(Activated, activated) == [Activated(view_of(peer), 0, founded_in=1)]
     assert peer._next.admission.followers(0.0) == []
 
 

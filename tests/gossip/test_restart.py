@@ -100,7 +100,7 @@ def test_r16_who_has_finished_a_step_and_leaves_says_that_it_is_given_up() -> No
     peer = seated(B, C)
     peer.finished(0.0, 0, b"bits", b"")
     say(peer, C, REPORT)
-    leave = Leave(given_up=MISMATCH)
+    leave = Leave(given_up=MISMATCH, finish=Finish(0, b"bits", b"", 2))
     assert bodies(Leave, peer.leave(0.0)) == [(B, leave), (C, leave)]
     assert bodies(Leave, peer.tick(0.25)) == [(B, leave), (C, leave)]
 
@@ -149,16 +149,16 @@ def test_r15_results_of_a_view_that_is_over_are_not_handed_out() -> None:
 
 def test_a_step_is_finished_once_in_the_active_view_and_in_no_other() -> None:
     peer = seated(B, C)
-    assert peer.may_finish(0, 2)
-    assert not peer.may_finish(0, 1)
-    assert not peer.may_finish(1, 2)
-    assert not joiner().may_finish(0, 0)
+    assert peer.may_finish(0, 2, b"")
+    assert not peer.may_finish(0, 1, b"")
+    assert not peer.may_finish(1, 2, b"")
+    assert not joiner().may_finish(0, 0, b"")
     say(peer, B, Decide(after(view_of(peer), A, B)))
-    assert not peer.may_finish(0, 3)  # its barrier is incomplete
+    assert not peer.may_finish(0, 3, b"")  # its barrier is incomplete
     say(peer, B, NOTHING)
-    assert peer.may_finish(0, 3)
+    assert peer.may_finish(0, 3, b"")
     peer.finished(0.0, 0, b"digest", b"state")
-    assert not peer.may_finish(0, 3)
+    assert not peer.may_finish(0, 3, b"")
 
 
 def test_who_has_no_seat_yet_starts_over_with_the_others_and_gives_nothing_up() -> None:

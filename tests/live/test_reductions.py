@@ -87,7 +87,7 @@ with p2p.join() as peer:
     print("here", peer.peer_id)
     peer.wait_view()
     for turn in range(6):
-        odd = peer.rank == turn % 3
+        odd = peer.rank == turn // 2 % 2
         try:
             if turn % 2:
                 peer.all_reduce(torch.ones(9), op="min" if odd else "mean")
@@ -97,14 +97,14 @@ with p2p.join() as peer:
             print("mismatch", turn, error)
         good = np.ones(7, np.int32)
         peer.all_reduce(good)
-        assert (good == 3).all()
+        assert (good == 2).all()
     print("steps", peer.last_step)
 """
 
 
-def test_another_reduction_or_another_type_raises_on_every_peer_and_names_both_sides(swarm: Swarm) -> None:
-    peers = swarm.start_all(3, DISAGREEMENT)
-    assert [peer.end() for peer in peers] == [0, 0, 0], "\n".join(peer.report() for peer in peers)
+def test_another_reduction_or_another_type_raises_on_both_founders_and_names_both_sides(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, DISAGREEMENT)
+    assert [peer.end() for peer in peers] == [0, 0], "\n".join(peer.report() for peer in peers)
     for peer in peers:
         errors = [line for line in peer.stdout if line.startswith("mismatch")]
         assert [line.split()[1] for line in errors] == [str(turn) for turn in range(6)]

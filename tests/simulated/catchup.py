@@ -140,7 +140,7 @@ class CatchUp:
         peer, checks = self._peer, self._world.invariants
         self._fed = {key: fed for key, fed in self._fed.items() if key[0] > step}
         peer.training.members = members
-        peer.training.open_step.loaded(step, members, None)
+        peer.training.open_step.loaded(step, None)
         checks.loaded(peer.member, step)
         checks.seen[what] += 1
         peer.perform(peer.core.loaded(peer.now(), step, digest))

@@ -54,6 +54,7 @@ class Faults:
             "link reset": lambda _: self.partitions.link_reset(),
             "bad peer": lambda _: self.partitions.bad_peer(),
             "silent launcher": self._silent_launcher,
+            "damage": self._damage,
             "cut off": self._cut_off,
             "aimed": self._aim,
         }
@@ -66,6 +67,8 @@ class Faults:
             clock.at(scripted.at, None, scripted.fault, self._act, scripted.fault, scripted.peer_id)
         if plan.plot:
             self._plots.begin(plan.plot)
+        for _ in range(plan.num_damages):
+            clock.at(self._rng.uniform(3.0, plan.calm_s), None, "damage", self._damage_one)
 
     def calm(self) -> None:
         self._armed = None
@@ -232,6 +235,15 @@ class Faults:
         if reporters:
             reporter, until = self._rng.choice(reporters), self._rng.choice((0.0, 0.0, 2.0))
             self._world.hosts.refuse(reporter, peer, self._world.clock.now + until)
+
+    def _damage_one(self) -> None:
+        if trained := [peer for peer in self._world.alive() if peer.active]:
+            self.hit("damage", self._rng.choice(trained))
+
+    def _damage(self, peer: Peer) -> None:
+        """Its parameters are others from now on."""
+        self._world.invariants.damaged.add(peer.member)
+        peer.training.state = f"damaged at {self._world.clock.now}".encode()
 
     def _give_up(self, _: Peer, *, withdraw: bool) -> None:
         if able := [peer for peer in self._world.alive() if peer.may_give_up()]:

@@ -11,6 +11,7 @@ from gossip.progress import NOTHING_DONE, Finish, Ready
 from .memory import Tokens
 from .report import brief
 from .training import NUM_OPERATIONS, OTHER, Results
+from .who_goes import WhoGoes
 
 
 class Violation(Exception):
@@ -53,6 +54,7 @@ class Invariants:
         self.lineages: dict[bytes, Lineage] = {}
         self.done: dict[Member, int] = {}
         self.damaged: set[Member] = set()
+        self.who_goes = WhoGoes(self)
         self._first_active: dict[tuple[bytes, Member], int] = {}
         self._active_in: dict[Stamp, set[Member]] = {}
         self._ready: dict[tuple[Member, Stamp], Ready] = {}
@@ -83,7 +85,7 @@ class Invariants:
         self._first_active.setdefault((view.lineage, who), view.number)
         self._active_in.setdefault(view.stamp, set()).add(who)
         first = lineage.started.setdefault(view.number, (done, digest, who))
-        if first[:2] != (done, digest):
+        if first[0] != done or (first[1] != digest and not self.damaged):
             raise Violation(
                 "S12",
                 f"{brief(who)} starts view {view.number} from {done} {brief(digest)}, {brief(first[2])} "
@@ -110,20 +112,29 @@ class Invariants:
         self._contributed.setdefault((stamp, step, operation), {})[who] = token
 
     def finished(self, who: Member, view: View, step: int, digests: tuple[bytes, bytes]) -> None:
-        if who in self.damaged:
-            return  # its memory was changed from outside: what it says must not count
         others = self._finished.setdefault((view.lineage, view.number, step), {})
         for other, theirs in others.items():
-            if theirs != digests:
+            if theirs[0] != digests[0] or (theirs[1] != digests[1] and not self.damaged):
                 raise Violation(
                     "S2", f"step {step} has other digests at {brief(who)} than at {brief(other)} in view {view.number}"
                 )
         others[who] = digests
 
+    def parameters(self, view: View, step: int) -> dict[Member, bytes]:
+        """With which members have finished `step` in `view`."""
+        finished = self._finished.get((view.lineage, view.number, step), {})
+        return {member: digests[1] for member, digests in finished.items()}
+
+    def who_stays(self, reason: str) -> None:
+        """S19: who goes is who has to; `reason`: why it is not so."""
+        if reason:
+            raise Violation("S19", reason)
+
     # Steps are committed.
 
     def committed(self, who: Member, finish: Finish, finished_in: View, installed: View, now: float) -> None:
         step, lineage = finish.step, self.lineage(installed)
+        self.who_stays(self.who_goes.committed(who, step))
         first, other = lineage.committed.setdefault(step, (finish, who))
         if first != finish:
             raise Violation("S3", f"{brief(who)} commits {brief(finish)}, {brief(other)} committed {brief(first)}")
@@ -208,11 +219,16 @@ class Invariants:
     def loaded(self, who: Member, step: int) -> None:
         self.done[who] = step
 
-    def raised(self, who: Member, view: View, step: int, given_up_in: int, now: float) -> None:
-        """A script was told, in `view`, that nothing counts of a step that was given up in view `given_up_in` (S14)."""
+    def raised(
+        self, who: Member, view: View, step: int, given_up_in: int, now: float, *, is_alone: bool = False
+    ) -> None:
+        """A script was told, in `view`, that nothing counts of a step that was given up in view `given_up_in` (S14).
+
+        `is_alone`: it goes, and the others do the step over as soon as one of them has heard so.
+        """
         lineage = self.lineage(view)
         self._to_be_told.add((who, step))
-        lineage.raised.setdefault(step, {})[who] = given_up_in, now, view.number
+        lineage.raised.setdefault(step, {})[who] = given_up_in, now, view.number + is_alone
         is_out = lineage.latest is not None and lineage.latest.since(who) is None  # and hears so next
         if not is_out and step in lineage.committed and lineage.committed[step][0].view_number <= given_up_in:
             raise Violation("S14", f"{brief(who)} is told that step {step} came to nothing, it is committed")

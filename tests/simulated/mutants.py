@@ -16,10 +16,11 @@ from .mutants_discovery import DISCOVERY
 from .mutants_open_step import OPEN_STEP
 from .mutants_steps import STEPS
 from .mutants_views import VIEWS
+from .mutants_who_goes import WHO_GOES
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS: dict[str, Mutant] = {**AGREEMENT, **STEPS, **OPEN_STEP, **VIEWS, **DISCOVERY}
+MUTANTS: dict[str, Mutant] = {**AGREEMENT, **STEPS, **OPEN_STEP, **VIEWS, **DISCOVERY, **WHO_GOES}
 
 if __name__ == "__main__":
     from .hunt import main

@@ -120,6 +120,8 @@ class Peer:
             self.knows_steps = True
         if isinstance(envelope.body, Leave) and self.view is not None:  # else others know nothing of what it was told
             self._world.invariants.heard_leaving.add(envelope.sender)
+            if self.view.since(envelope.sender) is not None:
+                self._world.invariants.who_goes.heard_leaving(self.member, self.view.lineage, envelope.sender)
         self.perform(self.core.receive(self.now(), envelope))
 
     def take_in(self, part: Part) -> None:
@@ -145,11 +147,11 @@ class Peer:
         self._world.membership.accused(member)
         self.perform(self.core.refused(self.now(), member, reason))
 
-    def leave(self) -> None:
+    def leave(self, outvoted: int = NOTHING_DONE) -> None:
         self.leaving = True
         self._world.invariants.left.add(self.member)
         self._world.membership.accused(self.member)
-        self.perform(self.core.leave(self.now()))
+        self.perform(self.core.leave(self.now(), outvoted))
 
     def give_up(self, withdraw: bool) -> None:
         """The script raises in the middle of the open step, or calls other operations than the others."""
@@ -189,6 +191,7 @@ class Peer:
             self._world.clock.at(time, self, "timer", self.wake, deadline)
 
     def _perform(self, effect: Effect) -> None:
+        checks = self._world.invariants
         match effect:
             case fx.Send():
                 self._send(effect)
@@ -208,15 +211,54 @@ class Peer:
                     self.perform(self.training.open_step.hand_out(index))
             case sx.GiveUp(step, cause, reason, is_told):
                 if cause is Cause.MISMATCH:
-                    assert self.core.view is not None
+                    assert self.core.view is not None and self.view is not None
+                    checks.who_stays(checks.who_goes.gives_up(self.member, self.view, step))
                     self._gave_up = self.core.view, step, self.core.view.number
                     self._world.invariants.seen["steps given up"] += 1
                 self.perform(self.core.give_up(self.now(), step, cause, reason, is_told=is_told))
-            case sx.Leave():
-                self.leave()
+            case sx.Disagree(abort):
+                assert self.view is not None
+                checks.who_goes.calls(self.member, self.view, abort)
+                self.perform(self.core.disagree(abort))
+            case sx.Leave(outvoted):
+                self._go(outvoted)
             case _:
                 self._perform_for_core(effect)
         self._world.note(self, effect)
+
+    def _go(self, step: int) -> None:
+        """It calls something else in `step` than who stays, or is wrong alone while it observes."""
+        checks = self._world.invariants
+        if step != NOTHING_DONE:
+            assert self.view is not None
+            checks.seen["outvoted by calls"] += 1
+            checks.who_stays(checks.who_goes.goes(self.member, self.view, step))
+            checks.raised(self.member, self.view, step, self.view.number, self._world.clock.now, is_alone=True)
+        self.leave(step)
+
+    def _diverge(self, step: int) -> None:
+        """No side can stay: its script is told, and leaves."""
+        checks, view = self._world.invariants, self.view
+        assert view is not None
+        if not checks.damaged:
+            raise Violation("never", f"step {step} diverges at {self.member}")
+        checks.seen["diverged"] += 1
+        checks.who_stays(checks.who_goes.diverged(self.member, view, step))
+        checks.raised(self.member, view, step, view.number, self._world.clock.now)
+        checks.told(self.member, step)
+        self.training.open_step.stop()
+        self.training.num_told += 1
+        self.leave()
+
+    def _be_outvoted(self, step: int) -> None:
+        """It has other parameters than who stays."""
+        checks = self._world.invariants
+        assert self.view is not None
+        checks.seen["outvoted by parameters"] += 1
+        said = checks.parameters(self.view, step)
+        checks.who_stays(checks.who_goes.goes(self.member, self.view, step, [said]))
+        self.training.open_step.stop()
+        self.leave(step)
 
     def _perform_for_core(self, effect: fx.Effect) -> None:
         world, seen = self._world, self._world.invariants.seen
@@ -226,8 +268,8 @@ class Peer:
                 world.membership.wrote(self.member, record)
             case fx.Installed(view):
                 self._install(view)
-            case fx.Activated(view, done):
-                self._activate(view, done)
+            case fx.Activated():
+                self._activate(effect)
             case fx.Committed():
                 self._commit(effect)
             case fx.Aborted(given_up):
@@ -251,10 +293,17 @@ class Peer:
                 seen["removed"] += 1
                 self.arena.tag = NO_TAG
                 world.come_back(self, reason)
+            case fx.Outvoted(step):
+                self._be_outvoted(step)
             case fx.Left(reason):
                 seen["left"] += 1
                 self.arena.tag = NO_TAG
+                for told in self.training.open_step.left():
+                    assert isinstance(told, sx.Tell)
+                    self._tell(told.notice)
                 world.end(self, reason)
+            case fx.Diverged(step):
+                self._diverge(step)
             case fx.Paused(reason=reason):
                 seen["paused"] += 1
                 self.waits = reason
@@ -306,6 +355,7 @@ class Peer:
             checks.raised(self.member, self.view or view, step, given_up_in, now)
             self._gave_up = None
         if isinstance(notice, ShoalError):
+            checks.seen["told alone"] += isinstance(notice, OperationMismatch) and notice.is_alone
             checks.told(self.member, self.training.open_step.done + 1)
         self._heard_at = max(now + self._rng.choice((0.0, 0.0, 0.0, 0.02)), self._heard_at)
         self._world.clock.at(self._heard_at, self, "hears", self.training.hear, notice)
@@ -323,23 +373,28 @@ class Peer:
             if member not in self.watched and member != self.member:
                 world.clock.after(0.0, self, "look up", self._look_up, member)
 
-    def _activate(self, view: View, done: int) -> None:
+    def _activate(self, effect: fx.Activated) -> None:
+        view, done, checks = effect.view, effect.done, self._world.invariants
         if done != self.done:
             raise Violation("S5", f"{self.member} is at {self.done} and starts view {view.number} at {done}")
-        self._world.invariants.activated(self.member, view, done, self.training.state)
+        checks.activated(self.member, view, done, self.training.state)
+        checks.who_stays(checks.who_goes.activated(self.member, view, done, effect.founded_in))
         self._world.activated(self, view)
         self.active = True
         self._world.invariants.seen["dropped and redone"] += self.training.open_step.stage is Stage.FINISHED
         runner = TokenRunner(self, self._world, self._rng, view)
-        self.perform(self.training.open_step.activated(view, done, runner))
+        self.perform(self.training.open_step.activated(view, done, runner, effect.founded_in))
 
     def _finish(self, effect: sx.Finish) -> None:
         """Unless another view has come: what READY says of it is fixed by then."""
-        step, digests = effect.step, (effect.digest, effect.state_digest)
-        if not self.core.may_finish(step, effect.view_number):
+        step, digests, checks = effect.step, (effect.digest, effect.state_digest), self._world.invariants
+        if not self.core.may_finish(step, effect.view_number, effect.state_digest):
+            checks.who_goes.would_finish(self.member, step, effect.state_digest)
+            self.perform(self.core.contradiction(step, effect.view_number, effect.state_digest))
             return
         assert self.view is not None
         self.training.finishes()
+        self._world.invariants.who_goes.ends(self.member, self.view, step, effect.num_operations)
         self._world.invariants.finished(self.member, self.view, step, digests)
         self._world.faults.on_finish(self)
         if self.alive:

@@ -73,6 +73,7 @@ class Plan:
         lends: on one host data frames carry references, and are read up to `late_read_s` later, with a tail.
         follows: share of the joiners that observe before they ask for a seat.
         drift: clocks run fast or slow by up to this.
+        num_damages: so often the parameters of a member change in its memory.
         calm_s: all faults end.
     """
 
@@ -95,6 +96,7 @@ class Plan:
     fault_interval_s: float = 1.0
     plot: str = ""
     script: tuple[Scripted, ...] = ()
+    num_damages: int = 0
     calm_s: float = 25.0
     end_s: float = 45.0
 
@@ -128,7 +130,14 @@ class Plan:
             fault_interval_s=rng.choice((0.5, 1.0, 2.0, 4.0)),
             plot=plot,
         )
-        return plan._fit(rng)
+        plan = plan._fit(rng)
+        num_damages = rng.choice((0, 0, 0, 0, 0, 1, 2))
+        if plan.plot == "silent joiner" or not num_damages:
+            return plan
+        founding_size = rng.choice(
+            (plan.founding_size, plan.num_peers)
+        )  # more founders, who may not outvote each other
+        return replace(plan, num_damages=num_damages, founding_size=founding_size)
 
     def _fit(self, rng: Random) -> "Plan":
         """What a plot needs in order to happen."""

@@ -5,5 +5,6 @@ Each ends well with all rules in. Without the rule that it is about (mutants.py)
 
 from .scenarios_steps import COUNTEREXAMPLES
 from .scenarios_views import STORIES
+from .scenarios_who_goes import WHO_GOES
 
-SCENARIOS = {**COUNTEREXAMPLES, **STORIES}
+SCENARIOS = {**COUNTEREXAMPLES, **STORIES, **WHO_GOES}

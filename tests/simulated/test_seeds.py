@@ -144,8 +144,11 @@ def test_what_should_happen_does() -> None:
         "decided by records": 30,
         "pauses noticed": 100,
         "wished: STALLED": 15,
-        "wished: ABORTED": 30,
-        "wished: WITHDRAWN": 30,
+        "wished: ABORTED": 10,
+        "wished: WITHDRAWN": 20,
+        "outvoted by calls": 10,
+        "outvoted by parameters": 30,
+        "diverged": 1,
     }
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
     assert [name for name in FAULTS if not seen[f"fault: {name}"]] == []

@@ -98,7 +98,7 @@ class Newcomer:
     def load(self, state_digest: bytes | None = None) -> StateOffer:
         offer = self.told.pop()
         assert isinstance(offer, StateOffer)
-        self.open_step.loaded(offer.step, (), state_digest)
+        self.open_step.loaded(offer.step, state_digest)
         self.carry_out(self.observer.loaded(self.now, offer.step, offer.chain))
         self.carry_out(self.observer.go_on(self.now))
         return offer

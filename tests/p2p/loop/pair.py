@@ -65,7 +65,7 @@ class Peer:
         while not self.loop.inbox.notices.empty():
             match self.loop.inbox.notices.get_nowait():
                 case StateOffer() as offer:
-                    self.loop.loaded(offer, (), None)
+                    self.loop.loaded(offer, None)
                 case Admitted():
                     pass
                 case notice:

@@ -4,21 +4,21 @@ What an open step asks of its core is only written down: each test decides what 
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from collectives import BFLOAT16
-from gossip import Member, View
-from gossip.effects import Send
+from gossip import Member, Seat, View
 from gossip.progress import Abort
 from gossip.progress import Finish as Finished
 from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.net.frames import Segment
 from p2p.step.collective import AllGather, AllReduce, Barrier
-from p2p.step.effects import Finish, GiveUp, HandOut, SendSegment, StepEffect, Tell
+from p2p.step.effects import Disagree, Finish, GiveUp, HandOut, Leave, SendSegment, StepEffect, Tell
 from p2p.step.notices import Admitted, Commit, Notice, Uncommitted
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
@@ -93,8 +93,9 @@ class Peer:
             match effect:
                 case SendSegment():
                     self._group.send(self, effect)
-                case Send(target, Abort() as said):
-                    self._group.in_flight.append((self._group.of(target), (self.member, said)))
+                case Disagree(said):
+                    others = [member for member in self._group.view.members if member != self.member]
+                    self._group.in_flight += [(self._group.of(member), (self.member, said)) for member in others]
                 case Tell(notice):
                     self.told.append(notice)
                 case HandOut(index, view_number):
@@ -105,22 +106,24 @@ class Peer:
 
 
 class Group:
-    """Peers that have committed steps together, so that none of them is fresh.
+    """Peers that have founded their swarm together, unless a test says so.
 
     Attributes:
         members: of the installed view, by their numbers, in rank order.
         in_flight: what is on its way, and to whom.
+        joiners: who has joined since, in view 2.
     """
 
-    def __init__(self, size: int, seed: int = 0) -> None:
+    def __init__(self, size: int, seed: int = 0, joiners: Collection[int] = ()) -> None:
         self.rng = random.Random(seed)
         self.all = [Peer(self, member) for member in MEMBERS[:size]]
         for each in self.all:
-            each.open_step.loaded(-1, [member.peer_id for member in MEMBERS], None)
+            each.open_step.loaded(-1, None)
         self.view = view_of(1, A)
         self.members: list[int] = []
         self.in_flight: list[tuple[Peer, Segment | tuple[Member, Abort]]] = []
         self.num_sent = 0
+        self.joiners = joiners
 
     def of(self, member: Member) -> Peer:
         return self.all[MEMBERS.index(member)]
@@ -136,7 +139,8 @@ class Group:
     def install(self, *members: int) -> None:
         """Another view, of which all have heard: what was under way in the last one is dropped."""
         self.in_flight, self.members = [], list(members)
-        self.view = view_of(self.view.number + 1, *(MEMBERS[me] for me in members))
+        seats = tuple(Seat(MEMBERS[me], 2 if me in self.joiners else 1) for me in members)
+        self.view = replace(view_of(self.view.number + 1, A), seats=seats)
         for me in members:
             self.all[me].asked = []
             self.all[me].carry_out(self.all[me].open_step.installed(self.view))
@@ -145,7 +149,7 @@ class Group:
         """At all of them, or at those named."""
         for me in members or self.members:
             each = self.all[me].open_step
-            self.all[me].carry_out(each.activated(self.view, each.done, self.runner(me)))
+            self.all[me].carry_out(each.activated(self.view, each.done, self.runner(me), founded_in=1))
 
     def runner(self, me: int) -> Runner:
         return MessageRunner(SEGMENT_BYTES)
@@ -175,6 +179,11 @@ class Group:
         """Who has given the step up, and why."""
         found = {me: only(GiveUp, each.asked) for me, each in enumerate(self.all)}
         return {me: effects[0].reason for me, effects in found.items() if effects}
+
+    @property
+    def parted(self) -> set[int]:
+        """Who goes alone."""
+        return {me for me, each in enumerate(self.all) if only(Leave, each.asked)}
 
 
 class SharedGroup(Group):

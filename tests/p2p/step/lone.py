@@ -47,9 +47,9 @@ def alone() -> OpenStep:
 
 
 def in_pair() -> OpenStep:
-    """Of A, beside B; both are on the last receipt."""
+    """Of A, beside B; both are founders."""
     step = OpenStep(A, segment_bytes=SEGMENT_BYTES)
-    step.loaded(-1, "ab", None)
+    step.loaded(-1, None)
     enter(step, PAIR)
     return step
 

@@ -1,5 +1,6 @@
 """Members that call one operation differently: who hears of it, who gives the step up, and who goes alone."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -7,22 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip import Member
-from gossip.effects import Send
+from gossip import View
 from gossip.given_up import Cause, GivenUp
 from gossip.progress import NOT_CALLED, Abort
 from p2p.errors import OperationMismatch
 from p2p.net.frames import Segment
-from p2p.step.effects import Finish, GiveUp, Leave, Tell
-from p2p.step.notices import Admitted
+from p2p.step.effects import Disagree, Finish, GiveUp, Leave, Tell
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
 from p2p.step.runner import MessageRunner
 from p2p.step.transitions import Stage
-from tests.gossip.members import A, B, C, view_of
-from tests.p2p.step.group import MEMBERS, Group, all_reduce, counts, enter, new_view, only, other_calls, run_step
+from tests.gossip.members import A, B, C, D, E, view_of
+from tests.p2p.step.group import Group, all_reduce, counts, enter, new_view, only, other_calls, run_step
 
-TRIO = view_of(2, A, B, C)
+TRIO, PAIR = view_of(2, A, B, C), view_of(2, A, B)
 
 
 def alone(number: int) -> Operation:
@@ -33,16 +32,15 @@ def said(operation: Operation, index: int = 0, step: int = 0) -> Abort:
     return Abort(step, index, operation.describe())
 
 
-def in_trio(*contributors: Member) -> OpenStep:
-    """Of A, when these are on the last receipt."""
+def in_view(view: View = TRIO) -> OpenStep:
     step = OpenStep(A, segment_bytes=64)
-    step.loaded(-1, [member.peer_id for member in contributors], None)
-    step.installed(TRIO)
-    step.activated(TRIO, -1, MessageRunner(64))
+    step.loaded(-1, None)
+    step.installed(view)
+    step.activated(view, -1, MessageRunner(64))
     return step
 
 
-# Among members that have trained together.
+# Founders without a majority give up.
 
 
 @pytest.mark.parametrize("other", other_calls("ring"), ids=Operation.describe)
@@ -66,19 +64,23 @@ def test_an_operation_that_somebody_calls_differently_is_given_up_by_all_and_not
 
 @given(st.integers(2, 5), st.data(), st.integers(0, 2**32 - 1))
 @settings(deadline=None)
-def test_all_give_up_what_one_calls_differently_and_the_next_attempt_works(
+def test_who_calls_something_else_than_most_goes_and_without_a_majority_all_give_up(
     world_size: int, data: st.DataObject, seed: int
 ) -> None:
     group = new_view(world_size, seed)
-    culprit = data.draw(st.integers(0, world_size - 1))
+    lengths = data.draw(st.lists(st.integers(10, 12), min_size=world_size, max_size=world_size))
     turns = [(me, index) for me in range(world_size) for index in range(2)]
     group.rng.shuffle(turns)
     for me, index in sorted(turns, key=lambda turn: turn[1]):
-        length = 11 if (me, index) == (culprit, 1) else 10
-        group.all[me].submit(all_reduce(np.arange(length)))
+        group.all[me].submit(all_reduce(np.arange(lengths[me] if index else 10)))
         group.deliver(group.rng.randrange(9))
     group.deliver()
-    assert {*group.mismatched} == set(range(world_size))
+    most, number = Counter(lengths).most_common(1)[0]
+    minority = {me for me, length in enumerate(lengths) if length != most}
+    if 2 * number > world_size:
+        assert (group.parted, group.mismatched) == (minority, {})
+        return
+    assert group.parted == set() and {*group.mismatched} == set(range(world_size))
     assert all("operation 1 of step 0" in reason for reason in group.mismatched.values())
     enter(group, *range(world_size))
     for each in group.all:
@@ -91,7 +93,7 @@ def test_all_give_up_what_one_calls_differently_and_the_next_attempt_works(
 
 def test_the_step_is_part_of_what_has_to_match() -> None:
     group = Group(2)
-    group.all[1].open_step.loaded(0, [member.peer_id for member in MEMBERS], None)  # its core knows better
+    group.all[1].open_step.loaded(0, None)  # its core knows better
     enter(group, 0, 1)
     operations = [all_reduce(np.arange(10)) for _ in group.all]
     for each, operation in zip(group.all, operations, strict=True):
@@ -103,77 +105,60 @@ def test_the_step_is_part_of_what_has_to_match() -> None:
 
 
 def test_an_operation_beyond_the_end_at_another_is_given_up_and_both_sides_are_named() -> None:
-    step = in_trio(A, B, C)
+    step = in_view(PAIR)
     for operation in (alone(1), alone(2)):
         step.submit(0, 0, operation)
-    effects = step.overhear(B, Abort(0, 1, NOT_CALLED))
     reason = f"operation 1 of step 0 is {alone(2).describe()} at peer a, {NOT_CALLED} at peer b"
-    ours = said(alone(2), 1)
-    assert effects == [
-        Send(B, ours, TRIO.stamp),
-        Send(C, ours, TRIO.stamp),
-        GiveUp(0, Cause.MISMATCH, reason, is_told=True),
-    ]
+    given_up = GiveUp(0, Cause.MISMATCH, reason, is_told=True)
+    assert step.overhear(B, Abort(0, 1, NOT_CALLED)) == [Disagree(said(alone(2), 1)), given_up]
 
 
 def test_who_has_closed_its_step_gives_it_up_for_an_operation_behind_its_end() -> None:
-    step = in_trio(A, B, C)
+    step = in_view(PAIR)
     step.submit(0, 0, alone(1))
     step.close(0, b"")
     effects = step.overhear(B, said(alone(2), 1))
     reason = f"operation 1 of step 0 is {NOT_CALLED} at peer a, {alone(2).describe()} at peer b"
-    assert effects[-1] == GiveUp(0, Cause.MISMATCH, reason, is_told=True)
+    assert effects == [Disagree(Abort(0, 1, NOT_CALLED)), GiveUp(0, Cause.MISMATCH, reason, is_told=True)]
 
 
 def test_who_has_finished_its_step_leaves_it_to_the_other_to_give_it_up() -> None:
     group = new_view(2)
     run_step(group, alone(1), alone(1))
     step = group.all[0].open_step
-    assert step.overhear(B, said(alone(2), 1)) == []
+    assert step.overhear(B, said(alone(2), 1)) == [Disagree(Abort(0, 1, NOT_CALLED))]
     assert step.stage is Stage.FINISHED
 
 
 def test_what_another_has_called_is_kept_until_it_is_called_here() -> None:
-    step = in_trio(A, B, C)
-    assert step.overhear(B, said(alone(3))) == step.overhear(C, said(alone(4), 1)) == []
+    step = in_view(PAIR)
+    assert step.overhear(B, said(alone(4), 1)) == []
     assert only(GiveUp, step.submit(0, 0, alone(3))) == []
     assert only(GiveUp, step.submit(0, 0, alone(3))) != []
 
 
-def test_a_mismatch_that_is_known_when_the_step_is_closed_comes_before_its_end() -> None:
-    """Or it would be finished."""
-    group = new_view(2)
-    one, other = group.all
-    for each in group.all:
-        each.submit(alone(1))
-    group.deliver()
-    one.carry_out(one.open_step.overhear(other.member, said(alone(2), 1)))
-    one.close()
-    assert one.finish is None and {*group.mismatched} == {0}
-
-
 def test_what_is_said_of_another_step_or_after_it_was_given_up_changes_nothing() -> None:
-    step = in_trio(A, B, C)
+    step = in_view(PAIR)
     step.submit(0, 0, alone(1))
     assert step.overhear(B, said(alone(2), step=1)) == []
     assert only(GiveUp, step.overhear(B, said(alone(2)))) != []
-    assert step.overhear(C, said(alone(2))) == step.overhear(C, said(alone(3), 1)) == []
+    assert step.overhear(B, said(alone(2))) == step.overhear(B, said(alone(3), 1)) == []
 
 
 def test_what_was_given_up_in_a_barrier_is_not_given_up_again_when_that_is_over() -> None:
     """The script has not heard of it yet: it does with the view that starts over."""
-    step, after = in_trio(A, B, C), view_of(3, A, B, C)
+    step, after = in_view(PAIR), view_of(3, A, B)
     step.submit(0, 0, alone(1))
     step.installed(after)
     assert only(GiveUp, step.overhear(B, said(alone(2)))) != []
     step.activated(after, -1, MessageRunner(64))
-    assert step.overhear(C, said(alone(2))) == []
-    (told,) = step.installed(view_of(4, A, B, C))
+    assert step.overhear(B, said(alone(2))) == []
+    (told,) = step.installed(view_of(4, A, B))
     assert isinstance(told, Tell) and isinstance(told.notice, OperationMismatch)
 
 
 def test_what_was_heard_in_a_view_that_is_over_is_forgotten() -> None:
-    step = in_trio(A, B, C)
+    step = in_view()
     step.overhear(B, said(alone(2)))
     step.installed(view_of(3, A, B, C))
     assert step.submit(0, 0, alone(1)) == []
@@ -181,7 +166,7 @@ def test_what_was_heard_in_a_view_that_is_over_is_forgotten() -> None:
 
 def test_what_was_heard_in_a_barrier_of_a_step_that_it_has_given_up_is_forgotten() -> None:
     """It was said of an attempt that is over."""
-    step, after = in_trio(A, B, C), view_of(3, A, B, C)
+    step, after = in_view(PAIR), view_of(3, A, B)
     step.installed(after)
     step.overhear(B, said(alone(2)))
     step.aborted(GivenUp(0, 2, Cause.VOIDED, "a script goes on"))
@@ -190,25 +175,29 @@ def test_what_was_heard_in_a_barrier_of_a_step_that_it_has_given_up_is_forgotten
     assert only(GiveUp, step.submit(0, 1, alone(1))) == []
 
 
-def test_who_sees_another_call_tells_all_members() -> None:
-    step, mine = in_trio(A, B, C), alone(1)
+def test_who_sees_another_call_says_its_own_once() -> None:
+    step, mine = in_view(), alone(1)
     step.submit(0, 0, mine)
     theirs = Segment(0, 1, 0, 0, bytes(16), bytes(8))
-    assert step.receive(theirs) == [Send(member, said(mine), TRIO.stamp) for member in (B, C)]
+    assert step.receive(theirs) == [Disagree(said(mine))]
+    assert step.receive(theirs) == []
 
 
-@pytest.mark.parametrize("fresh", [A, B])
-def test_who_sees_another_call_and_one_of_both_is_fresh_tells_the_other_only(fresh: Member) -> None:
-    mine, others = alone(1), [member for member in (A, B, C) if member != fresh]
-    step = in_trio(*others)
-    step.submit(0, 0, mine)
-    assert step.receive(Segment(0, 1, 0, 0, bytes(16), bytes(8))) == [Send(B, said(mine), TRIO.stamp)]
-
-
-def test_who_says_the_same_is_no_news() -> None:
-    step = in_trio(A, B, C)
+def test_who_hears_of_a_call_says_its_own_also_if_it_is_the_same() -> None:
+    step = in_view()
     step.submit(0, 0, alone(1))
-    assert step.overhear(B, said(alone(1))) == step.overhear(C, said(alone(1))) == []
+    assert step.overhear(B, said(alone(1))) == [Disagree(said(alone(1)))]
+    assert step.overhear(C, said(alone(1))) == []
+
+
+def test_who_takes_back_what_it_has_said_of_its_calls_asks_for_another_view() -> None:
+    step = OpenStep(A, segment_bytes=64)
+    step.installed(TRIO)
+    step.submit(0, 0, alone(1))
+    step.overhear(B, said(alone(2)))
+    told, given_up = step.withdraw(0, 0)
+    assert isinstance(told, Tell) and isinstance(given_up, GiveUp) and given_up.cause is Cause.WITHDRAWN
+    assert step.submit(0, 1, alone(2)) == [], "what is called now is said in that view"
 
 
 def test_who_has_no_view_yet_hears_nothing() -> None:
@@ -217,90 +206,91 @@ def test_who_has_no_view_yet_hears_nothing() -> None:
     assert step.overhear(B, said(alone(2))) == []
 
 
-# Fresh members.
+# Who goes.
 
 
-def fresh_group(*fresh: int) -> Group:
-    """Three members, of whom those are on no receipt yet, and know it as the others do."""
-    group = Group(3)
-    contributors = [MEMBERS[me].peer_id for me in range(3) if me not in fresh]
-    for each in group.all:
-        each.open_step.loaded(-1, contributors, None)
+def submit_lengths(group: Group, *lengths: int) -> None:
+    for me, length in enumerate(lengths):
+        group.all[me].submit(alone(length))
+        group.all[me].close()
+    group.deliver()
+
+
+def test_one_of_three_founders_that_calls_something_else_goes_alone_and_hears_so_when_the_others_go_on() -> None:
+    group = new_view(3)
+    submit_lengths(group, 10, 11, 10)
+    assert group.parted == {1} and not group.mismatched
+    odd = group.all[1]
+    assert Leave(0) in odd.asked and odd.heard(OperationMismatch) == []
+    odd.carry_out(odd.open_step.left())
+    (error,) = odd.heard(OperationMismatch)
+    assert error.is_alone and not error.goes_on
+    sides = f"{alone(11).describe()} at peer b, {alone(10).describe()} at peer a"
+    assert str(error).startswith(
+        f"operation 0 of step 0 is {sides}; this peer has left, the run goes on: call the same"
+    )
+    assert "`peer.done`" in str(error)
+    assert odd.open_step.left() == group.all[0].open_step.left() == []
+
+
+def test_who_goes_runs_nothing_more_and_hears_so_in_another_view_as_well() -> None:
+    group = new_view(3)
+    submit_lengths(group, 10, 11, 10)
     enter(group, 0, 1, 2)
-    return group
-
-
-def test_a_fresh_member_that_calls_something_else_goes_alone() -> None:
-    group = fresh_group(2)
-    for me, length in enumerate((10, 10, 11)):
-        group.all[me].submit(alone(length))
-        group.all[me].close()
+    odd = group.all[1]
+    (error,) = odd.heard(OperationMismatch)
+    assert error.is_alone and odd.open_step.run is None
+    odd.carry_out(odd.open_step.submit(0, 1, alone(10)))
+    odd.carry_out(odd.open_step.overhear(A, said(alone(11))))
     group.deliver()
-    assert not group.mismatched
-    assert [only(Leave, each.asked) for each in group.all][:2] == [[], []]
-    (error, *_) = group.all[2].heard(OperationMismatch)
-    assert error.is_alone and Leave() in group.all[2].asked
-    assert f"operation 0 of step 0 is {alone(11).describe()} at peer c" in str(error)
+    assert group.parted == set() and [each.finish for each in group.all] == [None, None, None]
 
 
-def test_what_is_called_differently_is_told_to_a_fresh_member_only() -> None:
-    step = in_trio(A, B)
-    mine = alone(1)
-    step.submit(0, 0, mine)
-    assert step.overhear(C, said(alone(2))) == [Send(C, said(mine), TRIO.stamp)]
-    assert step.overhear(C, said(mine)) == step.overhear(C, said(alone(2), 1)) == []
-    assert step.stage is Stage.OPEN
+@pytest.mark.parametrize("lengths", [(10, 11, 11), (10, 11, 12)])
+def test_joiners_go_if_the_founder_calls_something_else(lengths: tuple[int, int, int]) -> None:
+    group = enter(Group(3, joiners=(1, 2)), 0, 1, 2)
+    submit_lengths(group, *lengths)
+    assert group.parted == {1, 2} and not group.mismatched
 
 
-def test_fresh_members_do_not_answer_each_other() -> None:
-    step = in_trio(B)
+def test_nobody_goes_before_more_than_half_have_called_the_same() -> None:
+    step = in_view(view_of(2, A, B, C, D, E))
     step.submit(0, 0, alone(1))
-    assert step.overhear(C, said(alone(2))) == []
+    for member in (B, C):
+        assert only(Leave, step.overhear(member, said(alone(2)))) == []
+    assert step.overhear(D, said(alone(2))) == [Leave(0)]
 
 
-def test_members_that_have_all_just_joined_give_up_what_one_of_them_calls_differently() -> None:
-    """Whoever is on the last receipt has died: nobody is left that could send the others away."""
-    group = fresh_group(0, 1, 2)
-    for me, length in enumerate((10, 10, 11)):
-        group.all[me].submit(alone(length))
-        group.all[me].close()
-    group.deliver()
-    assert {*group.mismatched} == {0, 1, 2}
-    assert not any(only(Leave, each.asked) for each in group.all)
-
-
-def test_who_has_just_joined_and_ends_its_step_too_early_raises_alone() -> None:
-    group = Group(2)
-    one, other = group.all
-    enter(group, 0, 1)
-    one.open_step.loaded(-1, [other.member.peer_id], None)
+def test_who_has_finished_goes_if_most_call_more() -> None:
+    group = new_view(3)
+    one, *others = group.all
     for each in group.all:
         each.submit(alone(1))
     one.close()
     group.deliver()
     assert one.finish is not None
-    told, leave = one.open_step.overhear(other.member, said(alone(2), 1))
-    assert isinstance(told, Tell) and isinstance(told.notice, OperationMismatch) and told.notice.is_alone
-    assert leave == Leave()
-
-
-def test_a_member_that_has_to_go_alone_says_so_once_and_runs_nothing_more() -> None:
-    step, after = in_trio(B, C), view_of(3, A, B, C)
-    step.submit(0, 0, alone(1))
-    assert Leave() in step.overhear(B, said(alone(2)))
-    assert step.overhear(C, said(alone(2))) == []
-    step.installed(after)
-    assert step.activated(after, -1, MessageRunner(64)) == [Tell(Admitted(after, -1))] and step.run is None
-
-
-def test_who_is_on_a_receipt_is_not_fresh_any_more() -> None:
-    group = fresh_group(0, 1, 2)
-    run_step(group, *[alone(1) for _ in range(3)])
-    group.commit()
-    for me, length in enumerate((10, 11, 10)):
-        group.all[me].submit(alone(length))
+    for each in others:
+        each.submit(alone(2))
+        each.carry_out(each.open_step.overhear(one.member, Abort(0, 1, NOT_CALLED)))
     group.deliver()
-    assert {*group.mismatched} == {0, 1, 2}
+    assert group.parted == {0} and not group.mismatched
+
+
+def test_who_stays_says_nothing_more_and_does_not_give_up() -> None:
+    step = in_view()
+    step.submit(0, 0, alone(1))
+    assert step.overhear(B, said(alone(1))) == [Disagree(said(alone(1)))]
+    assert step.overhear(C, said(alone(2))) == [] and step.stage is Stage.OPEN
+
+
+def test_the_first_operation_in_which_members_differ_decides() -> None:
+    step = in_view()
+    step.submit(0, 0, alone(1))
+    step.submit(0, 0, alone(2))
+    step.overhear(B, said(alone(3), 1))
+    step.overhear(B, said(alone(2)))
+    assert only(Leave, step.overhear(C, said(alone(3), 1))) == [], "who goes for operation 0 is not known yet"
+    assert step.overhear(C, said(alone(2))) == [Leave(0)]
 
 
 def test_counts_have_to_match_like_everything() -> None:

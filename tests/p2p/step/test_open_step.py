@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from gossip.effects import Send
 from gossip.given_up import Cause, GivenUp
 from gossip.progress import Abort
 from p2p.errors import OperationInterrupted, OperationMismatch, ShoalError
-from p2p.step.effects import Finish, GiveUp, HandOut, StepEffect, Tell
+from p2p.step.effects import Disagree, Finish, GiveUp, HandOut, StepEffect, Tell
 from p2p.step.notices import Admitted, Commit, Uncommitted, Withdrawn
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
@@ -149,7 +148,7 @@ def test_an_open_step_is_given_up_when_another_call_is_heard_of_and_the_script_h
     reason = mismatch(operation, "another")
     ours = Abort(0, 0, operation.describe())
     assert step.overhear(B, Abort(0, 0, "another")) == [
-        Send(B, ours, PAIR.stamp),
+        Disagree(ours),
         GiveUp(0, Cause.MISMATCH, reason, is_told=True),
     ]
     assert step.stage is Stage.VOID and step.submission is not None and step.run is None
@@ -162,7 +161,7 @@ def test_a_closed_step_is_given_up_alike() -> None:
     step.submit(0, 0, operation)
     step.close(0, STATE)
     ours = Abort(0, 0, operation.describe())
-    expected = [Send(B, ours, PAIR.stamp), GiveUp(0, Cause.MISMATCH, mismatch(operation, "another"), is_told=True)]
+    expected = [Disagree(ours), GiveUp(0, Cause.MISMATCH, mismatch(operation, "another"), is_told=True)]
     assert step.overhear(B, Abort(0, 0, "another")) == expected
     assert step.stage is Stage.VOID
 

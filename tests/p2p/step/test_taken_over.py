@@ -64,7 +64,7 @@ def test_a_state_that_is_loaded_in_the_middle_of_a_step_makes_it_the_next_one_wh
     step.submit(0, 0, gathered)
     step.submit(0, 0, operation)
     step.close(0, STATE)
-    step.loaded(8, "b", b"others")
+    step.loaded(8, b"others")
     assert step.submission is not None
     assert (step.done, step.submission.step, step.submission.state_digest) == (8, 9, b"others")
     assert gathered.input.tolist() == [-1, 0, 0]
@@ -75,7 +75,7 @@ def test_a_state_that_is_loaded_in_the_middle_of_a_step_makes_it_the_next_one_wh
 
 def test_a_state_that_is_loaded_between_two_steps_says_which_is_next() -> None:
     step = OpenStep(A, segment_bytes=SEGMENT_BYTES)
-    step.loaded(8, "b", None)
+    step.loaded(8, None)
     assert (step.done, step.stage) == (8, Stage.EMPTY)
 
 

@@ -33,7 +33,6 @@ from tests.p2p.step.group import MEMBERS, SEGMENT_BYTES, Array, all_reduce, coun
 Effect = fx.Effect | sx.StepEffect
 
 NUM_FOUNDERS = 3
-NAMES = [member.peer_id for member in MEMBERS]
 
 
 class Watched(OpenStep):
@@ -135,7 +134,7 @@ class Host:
         self.machine = StepMachine(me)
         self.machine.loaded(-1, genesis())
         self.open_step = Watched(me, world.seen)
-        self.open_step.loaded(-1, NAMES, None)
+        self.open_step.loaded(-1, None)
         self.script = Script(self, world.rng)
         self.view: View | None = None
         self.is_alive, self.is_observed = True, world.is_observed
@@ -178,13 +177,15 @@ class Host:
                 if machine.seated:
                     machine.give_up(number, cause, reason, is_told=is_told)
                 self._world.restarts = True
-            case sx.Leave():
-                self._world.end(self)
+            case sx.Disagree(abort):
+                self.carry_out(machine.disagree(abort))
+            case sx.Leave(outvoted):
+                self._world.part(self, outvoted)
             case fx.Installed(view):
                 self.view = view
                 self.carry_out(step.installed(view))
-            case fx.Activated(view, done):
-                self.carry_out(step.activated(view, done, MessageRunner(SEGMENT_BYTES)))
+            case fx.Activated(view, done, _, founded_in):
+                self.carry_out(step.activated(view, done, MessageRunner(SEGMENT_BYTES), founded_in))
                 if done == -1 and len(view.members) == NUM_FOUNDERS:
                     self.carry_out(machine.finished(0, b"", b""))
             case fx.Committed(finish, view):
@@ -193,6 +194,8 @@ class Host:
                 self._tell(commit)
             case fx.Aborted(given_up):
                 self.carry_out(step.aborted(given_up))
+            case fx.Explain():
+                return
             case fx.Overheard(source, abort):
                 self.carry_out(step.overhear(source, abort))
             case _:
@@ -279,6 +282,13 @@ class World:
     def end(self, host: Host) -> None:
         """It dies, or leaves: the others go on without it."""
         host.is_alive, self.restarts = False, True
+
+    def part(self, host: Host, outvoted: int) -> None:
+        """It leaves, since it differs in this step, and all who are in its view hear so."""
+        for other in self.living:
+            if other.view == host.view:
+                other.carry_out(other.machine.part_from(host.me, outvoted))
+        self.end(host)
 
     def turn(self, *, is_calm: bool) -> None:
         """One thing that can happen; if there is none, somebody's beat is due."""

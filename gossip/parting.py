@@ -1,0 +1,67 @@
+"""Members that part in the open step, as one of them knows it: R2 and R17 of PROTOCOL.md.
+
+Who goes says LEAVE with the step, and what was finished of it in that view is void. Who has gone for another reason,
+and had other parameters, is remembered until the step commits: of founders without a majority none goes on.
+"""
+
+from collections.abc import Mapping
+
+from .effects import Explain
+from .progress import NOTHING_DONE, Finish, Progress
+from .seniority import NOBODY, staying
+from .view import Member, Seat, View
+
+
+class Parting:
+    """What one member knows of those who part from it.
+
+    Attributes:
+        founded_in: number of the view in which step 0 was finished; 0: not known.
+        is_void: what is finished of the open step in the installed view is of no use.
+        goes_in: the step in which this member has to go; NOTHING_DONE: it need not.
+        why: it is removed in the end, and may come back; empty: it leaves.
+        departed: seats of older views, and with which parameters they had finished the open step.
+    """
+
+    def __init__(self, me: Member) -> None:
+        self.founded_in = 0
+        self.is_void = False
+        self.goes_in, self.why = NOTHING_DONE, ""
+        self.departed: dict[Seat, bytes] = {}
+        self._me = me
+        self._outvoted: frozenset[Member] = frozenset()
+
+    def install(self, before: View | None, view: View, step: int, said: Mapping[Member, Progress]) -> None:
+        """`view` comes after `before`, in which members have `said` this; `step` is open."""
+        for seat in before.seats if before is not None else ():
+            finish = said[seat.member].finish if seat.member in said else None
+            is_gone = view.since(seat.member) is None and seat.member not in self._outvoted
+            if is_gone and finish is not None and finish.step == step:
+                self.departed[seat] = finish.state_digest
+        self._outvoted, self.is_void = frozenset(), False
+
+    def part_from(self, member: Member, step: int) -> list[Explain]:
+        """`member` goes: what was finished of `step`, the open one, or will be in this view, does not count."""
+        if member in self._outvoted:
+            return []
+        self.is_void, self._outvoted = True, self._outvoted | {member}
+        return [Explain(f"{member} differs in step {step} from the members that stay, who do it over without it")]
+
+    def why_contradicted(self, view: View, step: int, digest: bytes) -> str:
+        """How founders that have gone differ from these parameters of `step`, if too few are left to outvote them.
+
+        All members of `view` are taken to have these parameters: if not, they are told when all have finished.
+        """
+        said = {seat.member: theirs for seat, theirs in self.departed.items()}
+        other = next((member for member, theirs in said.items() if theirs != digest), None)
+        said |= dict.fromkeys(view.members, digest)
+        if other is None or staying((*self.departed, *view.seats), self.founded_in, said) != NOBODY:
+            return ""
+        theirs = f"{said[other].hex()} at {other}, which has gone"
+        return f"parameters of step {step} differ: {digest.hex()} at {self._me}, {theirs}"
+
+    def committed(self, finish: Finish) -> None:
+        """`finish` is committed: whoever has gone did not differ."""
+        self.departed = {}
+        if finish.step == 0:
+            self.founded_in = finish.view_number

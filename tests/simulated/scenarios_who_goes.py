@@ -1,0 +1,106 @@
+"""Members that differ, in calls and in parameters, and who of them goes: R17 of PROTOCOL.md."""
+
+from gossip import Member
+from gossip.progress import Abort, Beat, Progress
+from tests.simulation import Failure
+
+from .peer import Peer
+from .stage import Frame, Scenarios, Stage
+
+WHO_GOES = Scenarios()
+scenario = WHO_GOES.named
+
+
+def _goes_alone(stage: Stage, odd: Peer, *others: str, within_s: float = 30.0) -> None:
+    """Its script is told, the others go on without it, and theirs are told nothing."""
+    stage.until(lambda: stage.excluded(odd.member, *others), within_s)
+    stage.until(lambda: stage.invariants.seen["told alone"])
+    stage.until_trained(2, *others)
+    if [stage.peer(name).training.num_told for name in others] != [0] * len(others):
+        raise Failure("S19", "who stays is told as if it had to go")
+
+
+def _damage(stage: Stage, name: str) -> Peer:
+    odd = stage.peer(name)
+    odd.training.state = b"other"
+    stage.invariants.damaged.add(odd.member)
+    return odd
+
+
+@scenario("CALLS: one of three founders calls more than the others, who have finished the step")
+def _who_calls_more_goes_alone() -> None:
+    stage = Stage(num_peers=3, founding_size=3)
+    stage.until_trained(4)
+    for name in ("p1", "p3"):
+        stage.peer(name).training.calls_wrong = "fewer"
+    odd = stage.peer("p2")
+    _goes_alone(stage, odd, "p1", "p3")
+    stage.end_well()
+
+
+@scenario("CALLS: two of five joiners and founders call first, and not the same")
+def _nobody_goes_before_it_is_known_who_stays() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(4)
+    odd = stage.peer("p2")
+    stage.until(lambda: not odd.training.inputs and odd.done == stage.peer("p1").done)
+    odd.training.calls_wrong = "another"
+    stage.peer("p1").paused_until = stage.clock.now + 0.7
+    _goes_alone(stage, odd, "p1", "p3")
+    stage.end_well()
+
+
+@scenario("CALLS: two joiners call something else than the founder")
+def _joiners_do_not_outvote_a_founder() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(4)
+    odd = [stage.peer(name) for name in ("p2", "p3")]
+    for each in odd:
+        each.training.calls_wrong = "another"
+    stage.until(lambda: all(stage.excluded(each.member, "p1") for each in odd))
+    stage.until_trained(2, "p1")
+    stage.end_well()
+
+
+@scenario("CALLS: what two founders say of their calls is lost once")
+def _what_is_called_is_said_again() -> None:
+    stage = Stage(num_peers=3, founding_size=3)
+    stage.until_trained(4)
+    odd = stage.peer("p2")
+    odd.training.calls_wrong = "fewer"
+
+    def holds(source: Member, target: Member, frame: Frame) -> bool:
+        return isinstance(frame, Abort) and target == odd.member
+
+    stage.table.holds = holds
+    stage.until(lambda: len(stage.table.on_table) == 2)
+    stage.table.on_table.clear()
+    stage.table.release()
+    _goes_alone(stage, odd, "p1", "p3", within_s=1.0)  # before anybody takes the step for stalled
+    stage.end_well()
+
+
+@scenario("PARAMETERS: one of two founders raises first, and the other has not heard what it has finished")
+def _both_founders_raise() -> None:
+    stage = Stage(num_peers=2, founding_size=2)
+    stage.until_trained(4)
+    first, second = _damage(stage, "p2"), stage.peer("p1")
+
+    def holds(source: Member, target: Member, frame: Frame) -> bool:
+        is_finish = isinstance(frame, Progress | Beat)
+        return is_finish and source == first.member
+
+    stage.table.holds = holds
+    stage.until(lambda: first.training.num_told)
+    stage.until(lambda: not first.alive)
+    stage.until(lambda: second.training.num_told)
+
+
+@scenario("PARAMETERS: two joiners have others than the founder")
+def _joiners_load_what_the_founder_has() -> None:
+    stage = Stage(num_peers=3, follows=1.0)
+    stage.until_trained(4)
+    odd = [_damage(stage, name) for name in ("p2", "p3")]
+    stage.until(lambda: all(stage.excluded(each.member, "p1") for each in odd))
+    stage.until_trained(3, "p1", "p2", "p3")
+    stage.end_well()

@@ -1,0 +1,127 @@
+"""Who goes when members differ: R17 of PROTOCOL.md, said a second time, and asked of every member that goes (S19)."""
+
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import TYPE_CHECKING
+
+from gossip import Member, Stamp, View
+from gossip.progress import NOT_CALLED, Abort
+
+from .report import brief
+
+if TYPE_CHECKING:
+    from .invariants import Invariants
+
+Said = Mapping[Member, object]
+
+
+def verdict(view: View, founded_in: int, said: Said) -> set[Member]:
+    """Who stays when all members of `view` have spoken; empty: nobody."""
+    members, first = view.members, view.members[0]
+    founders = [seat.member for seat in view.seats if seat.since <= founded_in]
+    for word in {*said.values()}:
+        side = {member for member in members if said[member] == word}
+        outvotes_founders = sum(member in side for member in founders) * 2 > len(founders)
+        if len(side) * 2 > len(members) and (first in side or outvotes_founders):
+            return side
+    if len(founders) < len(members):
+        return {member for member in members if said[member] == said[first]}
+    return set()
+
+
+def verdicts(view: View, founded_in: int, said: Said) -> list[set[Member]]:
+    """Every one that is still possible, whatever the others will say."""
+    silent = [member for member in view.members if member not in said]
+    words = [*{*said.values()}, *(f"another call of {member}" for member in silent)]
+    return [
+        verdict(view, founded_in, {**said, **dict(zip(silent, rest, strict=True))})
+        for rest in product(words, repeat=len(silent))
+    ]
+
+
+class WhoGoes:
+    """What every member has called and finished, and who went or raised because of it."""
+
+    def __init__(self, invariants: "Invariants") -> None:
+        self._invariants = invariants
+        self._called: dict[tuple[Stamp, int], dict[int, dict[Member, str]]] = {}
+        self._ends: dict[tuple[Stamp, int], dict[Member, int]] = {}
+        self._diverged: dict[tuple[bytes, int], set[Member]] = {}
+        self._would_finish: dict[tuple[Member, int], bytes] = {}
+        self._knows: set[tuple[Member, int]] = set()
+
+    def _founded_in(self, view: View) -> int:
+        first = self._invariants.lineage(view).committed.get(0)
+        return 0 if first is None else first[0].view_number
+
+    def activated(self, who: Member, view: View, done: int, founded_in: int) -> str:
+        """Everybody knows which view founded the run."""
+        expected = self._founded_in(view) if done >= 0 else 0
+        return (
+            "" if founded_in == expected else f"{brief(who)} takes view {founded_in} for the founders', not {expected}"
+        )
+
+    def calls(self, who: Member, view: View, abort: Abort) -> None:
+        """`who` says what it has called."""
+        self._called.setdefault((view.stamp, abort.step), {}).setdefault(abort.operation, {})[who] = abort.fingerprint
+
+    def ends(self, who: Member, view: View, step: int, num_operations: int) -> None:
+        """`who` has finished a step of so many operations, and calls no further one of it."""
+        self._ends.setdefault((view.stamp, step), {})[who] = num_operations
+
+    def _words(self, view: View, step: int) -> list[Said]:
+        """Of each operation that somebody has said something of: what all have."""
+        ends = self._ends.get((view.stamp, step), {})
+        called = self._called.get((view.stamp, step), {})
+        return [
+            {**{who: NOT_CALLED for who, end in ends.items() if end <= index}, **words}
+            for index, words in called.items()
+        ]
+
+    def goes(self, who: Member, view: View, step: int, said: Iterable[Said] | None = None) -> str:
+        """Why `who` should not have to go alone from `view`; empty: it has to. `said`: None: what was called."""
+        reasons: list[str] = []
+        for words in self._words(view, step) if said is None else said:
+            left = verdicts(view, self._founded_in(view), words)
+            if all(stay and who not in stay for stay in left):
+                return ""
+            reasons.append(f"{words}: stays {left[0] or 'nobody'}")
+        return f"{brief(who)} goes from {brief(view)} in step {step}; {'; '.join(reasons) or 'nobody differs'}"
+
+    def gives_up(self, who: Member, view: View, step: int) -> str:
+        """Why the calls in `step` are no reason for all to give it up."""
+        called = self._words(view, step)
+        if any(not any(verdicts(view, self._founded_in(view), words)) for words in called):
+            return ""
+        return f"{brief(who)} gives step {step} up for all in {brief(view)}: {called}"
+
+    def would_finish(self, who: Member, step: int, parameters: bytes) -> None:
+        """`who` has these, and members that have gone had others: it may not finish the step."""
+        self._would_finish[who, step] = parameters
+
+    def diverged(self, who: Member, view: View, step: int) -> str:
+        """`who` raises, since no side can stay. Why that is wrong: founders have had the same parameters, say."""
+        others = self._diverged.setdefault((view.lineage, step), set())
+        others.add(who)
+        if len(others) > 1:
+            return ""
+        lineage, founded_in = self._invariants.lineage(view), self._founded_in(view)
+        parameters = {self._would_finish.get((who, step))} - {None}
+        for known in lineage.views.values():
+            said = self._invariants.parameters(known, step)
+            parameters |= {
+                said[seat.member] for seat in known.seats if seat.since <= founded_in and seat.member in said
+            }
+        if len(parameters) > 1:
+            return ""
+        return f"{brief(who)} says that step {step} has diverged in {brief(view)}, where no founders differ"
+
+    def heard_leaving(self, who: Member, lineage: bytes, other: Member) -> None:
+        """`who` has heard LEAVE of `other`, a member of its view: with that, of all in which it has diverged."""
+        for (name, step), members in self._diverged.items():
+            if name == lineage and other in members:
+                self._knows.add((who, step))
+
+    def committed(self, who: Member, step: int) -> str:
+        """Why `who` may not commit `step`."""
+        return f"{brief(who)} commits step {step}, and knows that founders differ in it" * ((who, step) in self._knows)
