@@ -44,12 +44,12 @@ class Outcome:
 
 
 def judge(case: Case, alone: Result, swarms: Sequence[Sequence[Result]], ddp: Sequence[Result]) -> Outcome:
-    """Of one process, of swarms of several sizes, the first of which has as many peers as `ddp` has processes."""
+    """Of one process, of swarms of several sizes, and of DDP."""
     assert "error" not in alone, f"{case.name} does not run in one process: {alone['error']}"
     found, found_text = judge_ddp(case, alone, ddp)
     verdict, text, largest = Verdict.EQUAL, "", 0.0
-    for index, results in enumerate(swarms):
-        worse, why, size = judge_swarm(case, alone, results, ddp if index == 0 else ())
+    for results in swarms:
+        worse, why, size = judge_swarm(case, alone, results, ddp if len(ddp) == len(results) else ())
         largest = max(largest, size)
         order = [Verdict.EQUAL, Verdict.AS_DDP, Verdict.REFUSED, Verdict.WRONG]
         if order.index(worse) > order.index(verdict):
@@ -60,7 +60,7 @@ def judge(case: Case, alone: Result, swarms: Sequence[Sequence[Result]], ddp: Se
 def judge_swarm(
     case: Case, alone: Result, results: Sequence[Result], ddp: Sequence[Result]
 ) -> tuple[Verdict, str, float]:
-    """Verdict, why it is not EQUAL, and the largest difference from one process."""
+    """Verdict, why it is not EQUAL, the largest difference from one process. `ddp` has as many processes, or none."""
     errors = [result["error"] for result in results if "error" in result]
     first = scrub(next((each for each in errors if case.refused in each), "".join(errors[:1])))
     if len(errors) == len(results):

@@ -16,8 +16,8 @@ from .registry import CASES, Case
 
 SOURCE: Final = "from tests.equivalence.peer import main\nmain()\n"
 
-WAYS: Final = (("alone", 1), ("peer", 2), ("peer", 3), ("ddp", 2))
-"""Modes of peer.py, and how many processes each has."""
+SIZES: Final = (2, 3)
+"""Of the swarms."""
 
 
 @contextmanager
@@ -56,11 +56,14 @@ def start(swarm: Swarm, mode: str, rank: int, size: int, folder: Path, names: Se
     return Runner(process, str(folder / f"{{}}.{mode}{size}.{rank}.json"))
 
 
-def run(swarm: Swarm, folder: Path, names: Sequence[str]) -> Iterator[tuple[Case, Outcome]]:
+def run(
+    swarm: Swarm, folder: Path, names: Sequence[str], sizes: Sequence[int] = SIZES
+) -> Iterator[tuple[Case, Outcome]]:
     """Start all processes, each of which runs all cases, and judge one case after the other."""
-    groups = [[start(swarm, mode, rank, size, folder, names) for rank in range(size)] for mode, size in WAYS]
+    ways = [("alone", 1), ("ddp", 2), *(("peer", size) for size in sizes)]
+    groups = [[start(swarm, mode, rank, size, folder, names) for rank in range(size)] for mode, size in ways]
     for name in names:
-        (alone,), two, three, ddp = [[runner.result(name) for runner in group] for group in groups]
-        yield CASES[name], judge(CASES[name], alone, [two, three], ddp)
+        (alone,), ddp, *swarms = [[runner.result(name) for runner in group] for group in groups]
+        yield CASES[name], judge(CASES[name], alone, swarms, ddp)
     for runner in (runner for group in groups for runner in group):
         assert runner.process.end() == 0, runner.process.report()

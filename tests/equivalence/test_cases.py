@@ -1,4 +1,4 @@
-"""A quarter of the cases, each in one process, with 2 and 3 peers, and with DDP. `make equivalence` runs all."""
+"""A quarter of the cases, in one process, with 2 or 3 peers, and with DDP. `make equivalence` runs all of them."""
 
 from pathlib import Path
 
@@ -7,22 +7,21 @@ import pytest
 from bench.zygote import Zygote
 
 from .compared import problems
-from .harness import new_swarm, run
+from .harness import SIZES, new_swarm, run
 from .registry import load
 from .results import read
 
 pytestmark = [pytest.mark.light, pytest.mark.torch]
 
 QUICK = [case.name for case in load().values() if case.quick]
-NUM_PARTS = 2
 
 
-@pytest.mark.parametrize("part", range(NUM_PARTS))
-def test_what_people_write_trains_as_in_one_process(part: int, torch_zygote: Zygote, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", SIZES)
+def test_what_people_write_trains_as_in_one_process(size: int, torch_zygote: Zygote, tmp_path: Path) -> None:
     wrong: list[str] = []
     recorded = read()
     with new_swarm(torch_zygote) as swarm:
-        for case, outcome in run(swarm, tmp_path, QUICK[part::NUM_PARTS]):
+        for case, outcome in run(swarm, tmp_path, QUICK[SIZES.index(size) :: len(SIZES)], [size]):
             wrong += problems(case, outcome)
             if outcome.ddp != (before := recorded[case.name].outcome.ddp):
                 wrong.append(f"DDP with {case.name}: {outcome.ddp} ({outcome.ddp_text}), was {before}")

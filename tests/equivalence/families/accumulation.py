@@ -114,7 +114,7 @@ def batches_of_the_loader_accumulated_under_no_sync(run: Run) -> None:
         optimizer.zero_grad()
 
 
-@case(refused="backward was called twice for one `optimizer.step`")
+@case(quick=True, refused="backward was called twice for one `optimizer.step`")
 def batches_accumulated_by_hand_without_no_sync(run: Run) -> None:
     model = mlp()
     optimizer = sgd(model)
@@ -186,7 +186,7 @@ def two_losses_of_one_graph_without_no_sync(run: Run) -> None:
 # Parts of different sizes and weights.
 
 
-@case()
+@case(quick=True)
 def a_shorter_last_batch(run: Run) -> None:
     model = mlp()
     optimizer = adamw(model)

@@ -48,7 +48,7 @@ def samples_that_are_left_out(run: Run) -> None:
         optimizer.step()
 
 
-@case(refused="the gradients that `skip_step` brought were not used")
+@case(quick=True, refused="the gradients that `skip_step` brought were not used")
 def skip_step_and_continue(run: Run) -> None:
     model = mlp()
     optimizer = sgd(model)
@@ -90,7 +90,7 @@ def continue_on_a_bad_loss_with_an_own_loader(run: Run) -> None:
         optimizer.step()
 
 
-@case(refused="NonFiniteGradient")
+@case(quick=True, refused="NonFiniteGradient")
 def not_a_number(run: Run) -> None:
     model = mlp()
     optimizer = sgd(model)

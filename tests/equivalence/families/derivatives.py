@@ -52,7 +52,7 @@ def autograd_grad_and_reduce_gradients(run: Run) -> None:
         run.log(loss)
 
 
-@case(refused="came from no committed step")
+@case(quick=True, refused="came from no committed step")
 def autograd_grad_without_reduce_gradients(run: Run) -> None:
     model = mlp()
     optimizer = sgd(model)
@@ -65,7 +65,7 @@ def autograd_grad_without_reduce_gradients(run: Run) -> None:
         run.log(loss)
 
 
-@case(elastic=True)
+@case(quick=True, elastic=True)
 def torch_func_and_reduce_gradients(run: Run) -> None:
     model = mlp()
     optimizer = adamw(model)

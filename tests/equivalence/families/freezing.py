@@ -62,7 +62,7 @@ def a_layer_frozen_from_a_step_on(run: Run) -> None:
     frozen_later(run, lambda model: adamw(model, weight_decay=0.1), lambda step: step >= FREEZE_AFTER)
 
 
-@case(wrong="W8: a layer that is unfrozen in the middle is not averaged, each replica trains its own")
+@case(quick=True, wrong="W8: a layer that is unfrozen in the middle is not averaged, each replica trains its own")
 def a_layer_unfrozen_in_the_middle(run: Run) -> None:
     model = mlp()
     model[0].requires_grad_(False)
@@ -162,7 +162,7 @@ def heads_in_turn_SGD_with_momentum(run: Run) -> None:
     mixed(run, sgd(model, weight_decay=0.1), model, by_sample=False)
 
 
-@case()
+@case(quick=True)
 def a_layer_that_nobody_uses(run: Run) -> None:
     model = mlp()
     model.register_module("spare", nn.Linear(4, 4))

@@ -120,7 +120,7 @@ def lazy_modules_that_have_seen_nothing(run: Run) -> None:
     fit(run, model, sgd(model))
 
 
-@case(elastic=True)
+@case(quick=True, elastic=True)
 def tied_weights(run: Run) -> None:
     model = mlp_with(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
     model[3].weight = model[1].weight
@@ -170,7 +170,7 @@ class Turned(nn.Module):
         return torch.view_as_real(torch.view_as_complex(x.view(-1, 4, 2)) * self.turn).flatten(1)
 
 
-@case(refused="parameter 1.turn is torch.complex64")
+@case(quick=True, refused="parameter 1.turn is torch.complex64")
 def complex_parameters(run: Run) -> None:
     model = mlp_with(Turned())
     fit(run, model, sgd(model))
@@ -203,7 +203,7 @@ class Spectrum(nn.Module):
         return torch.fft.rfft(x).abs()
 
 
-@case(refused="elements of 1.scale share memory")
+@case(quick=True, refused="elements of 1.scale share memory")
 def an_expanded_parameter(run: Run) -> None:
     scaled = nn.Module()
     model = mlp_with(scaled)

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn, optim
 from torch.nn import functional
@@ -166,7 +167,7 @@ def a_closure(run: Run) -> None:
         run.log(optimizer.step(closure))
 
 
-@case(refused="use no optimizer that evaluates the model several times (LBFGS)")
+@case(quick=True, refused="use no optimizer that evaluates the model several times (LBFGS)")
 def LBFGS(run: Run) -> None:
     model = mlp()
     optimizer = optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
@@ -180,6 +181,34 @@ def LBFGS(run: Run) -> None:
             return loss
 
         run.log(optimizer.step(closure))
+
+
+@case(refused="float64 is not allowed", quick=True)
+def a_learning_rate_that_is_a_numpy_scalar(run: Run) -> None:
+    model = mlp()
+    fit(run, model, sgd(model, lr=np.float64(0.05)))
+
+
+@case(refused="set is not allowed")
+def a_set_in_a_group(run: Run) -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    optimizer.param_groups[0]["tags"] = {"all"}
+    fit(run, model, optimizer)
+
+
+@case()
+def a_compiled_update(run: Run) -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    parallel = run.wrap(model, optimizer)
+    update = torch.compile(optimizer.step, backend="eager")
+    for x, y in run.loader():
+        optimizer.zero_grad()
+        loss = functional.mse_loss(parallel(x), y)
+        loss.backward()
+        update()
+        run.log(loss)
 
 
 @case()

@@ -136,7 +136,7 @@ def changed_by_hand(run: Run, *, is_taken_first: bool) -> None:
         run.log(loss)
 
 
-@case(elastic=True)
+@case(quick=True, elastic=True)
 def decay_and_betas_changed_by_hand(run: Run) -> None:
     changed_by_hand(run, is_taken_first=False)
 

@@ -164,7 +164,7 @@ class Ranges(nn.Module):
         return x
 
 
-@case(wrong="W10: each replica has the range of its own part")
+@case(quick=True, wrong="W10: each replica has the range of its own part")
 def a_range_that_is_observed(run: Run) -> None:
     model = mlp_with(Ranges())
     fit(run, model, sgd(model))
@@ -192,7 +192,8 @@ class Counted(nn.Module):
 @case(
     quick=True,
     elastic=True,
-    joiner_wrong="a joiner is given the state behind its own forward pass, so it misses what that changes in buffers",
+    joiner_wrong="the state that a joiner is given may be copied until the next commit, so in or behind the forward pass "
+    "of a further step, whose changes of buffers it makes again",
 )
 def buffers_that_are_the_same_everywhere(run: Run) -> None:
     model = mlp_with(Counted())
@@ -223,7 +224,7 @@ class WithExtraState(nn.Linear):
         pass
 
 
-@case(refused="'dict' object has no attribute 'stride'")
+@case(quick=True, refused="'dict' object has no attribute 'stride'")
 def a_module_with_extra_state(run: Run) -> None:
     model = mlp()
     model[0] = WithExtraState(4, 8)

@@ -119,7 +119,7 @@ def a_scaler_that_is_not_in_extra(run: Run) -> None:
     with_a_scaler(run, torch.amp.GradScaler("cpu", init_scale=2.0**10), extra=False)
 
 
-@case(refused="NonFiniteGradient")
+@case(quick=True, refused="NonFiniteGradient")
 def a_scaler_that_is_not_in_extra_and_infinity(run: Run) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     model = mlp()

@@ -31,7 +31,7 @@ def ppo(run: Run, batches: Iterator[Any]) -> None:
             optimizer.step()
 
 
-@case(refused=ONE_STEP)
+@case(quick=True, refused=ONE_STEP)
 def PPO_several_updates_on_a_batch_of_the_loader(run: Run) -> None:
     ppo(run, run.loader())
 
@@ -153,7 +153,7 @@ def a_GAN_in_one_wrapper_with_the_loader(run: Run) -> None:
     gan(run, run.loader())
 
 
-@case(refused=ONE_MODEL)
+@case(quick=True, refused=ONE_MODEL)
 def a_GAN_in_two_wrappers(run: Run) -> None:
     model = Game()
     optimizers = {"G": adamw(model.G), "D": adamw(model.D)}
