@@ -192,8 +192,8 @@ class Counted(nn.Module):
 @case(
     quick=True,
     elastic=True,
-    joiner_wrong="the state that a joiner is given may be copied until the next commit, so in or behind the forward pass "
-    "of a further step, whose changes of buffers it makes again",
+    joiner_wrong="the state that a joiner is given may be copied until the next commit, so in or behind the forward "
+    "pass of a further step, whose changes of buffers it makes again",
 )
 def buffers_that_are_the_same_everywhere(run: Run) -> None:
     model = mlp_with(Counted())
