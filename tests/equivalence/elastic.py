@@ -6,7 +6,8 @@ step, in one process, and has to end with what they have: parameters, moments, s
 
 import json
 import signal
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -52,6 +53,8 @@ def run_elastic(swarm: Swarm, folder: Path, case: Case) -> Replayed:
     """
     *stayed, joined = [peer.result(case.name) for peer in train(swarm, folder, case)]
     refusal = joined.get("error", "")
+    if refusal.startswith("RemovedFromView"):  # after it was seated, which it should not have been; at random
+        return Replayed(Verdict.WRONG, scrub(refusal), 0, 0.0)
     results = stayed if refusal else [*stayed, joined]
     for result in results:
         if "error" in result:
@@ -62,7 +65,8 @@ def run_elastic(swarm: Swarm, folder: Path, case: Case) -> Replayed:
     alone = start(swarm, "alone", 0, 1, folder, [case.name])
     replayed = alone.result(case.name)
     assert alone.process.end() == 0
-    largest, problem = differences(results, replayed, max(case.tolerance, TOLERANCE))
+    weights = {step: receipt.weight for step, receipt in enumerate(receipts, start=1)}
+    largest, problem = differences(results, replayed, weights, max(case.tolerance, TOLERANCE))
     problem = problem or uncounted(receipts, batches, size=len(results))
     verdict = Verdict.WRONG if problem else Verdict.REFUSED if refusal else Verdict.EQUAL
     return Replayed(verdict, problem or scrub(refusal), len(receipts), largest)
@@ -97,14 +101,22 @@ def positions(receipt: Receipt) -> list[int]:
     return list(each(union(part for entry in receipt.contributions for part in entry.samples)))
 
 
-def differences(results: Sequence[Result], replayed: Result, tolerance: float) -> tuple[float, str]:
-    """The largest, and what is wrong with it."""
+def differences(
+    results: Sequence[Result], replayed: Result, weights: Mapping[int, int], tolerance: float
+) -> tuple[float, str]:
+    """The largest, and what is wrong with it; `weights` are those of the steps on the receipts."""
     for other in results[1:]:
         if other["state"] != results[0]["state"]:
             return 0.0, f"replicas: {compare(results[0]['state'], other['state'])}"
-    # The losses that the victim had are gone with it.
-    seen = [{**result, "rows": [row for row in result["rows"] if row[0] > DIES_IN]} for result in (*results, replayed)]
-    difference = max(compare(results[0]["state"], replayed["state"]), compare_losses(seen[:-1], seen[-1]), key=size_of)
+    logged: Counter[int] = Counter()
+    for step, _, weight in (row for result in results for row in result["rows"]):
+        logged[step] += weight
+    # Whoever was killed or refused has taken its losses along.
+    ours, (theirs,) = (
+        [{**each, "rows": [row for row in each["rows"] if logged[row[0]] == weights[row[0]]]} for each in group]
+        for group in (results, [replayed])
+    )
+    difference = max(compare(results[0]["state"], replayed["state"]), compare_losses(ours, theirs), key=size_of)
     return difference.size, str(difference) if difference.size > tolerance else ""
 
 
