@@ -24,7 +24,7 @@ from .elastic import Replayed, elastic_problems, run_elastic
 from .harness import new_swarm, run
 from .page import PAGE, render
 from .registry import FAMILIES, Case, Verdict, load
-from .results import FILE, Found, read, write
+from .results import FILE, Found, about, read, write
 
 MODULES: Final = (*WITH_TORCH, "tests.equivalence.peer", *(f"tests.equivalence.families.{name}" for name in FAMILIES))
 AT_ONCE: Final = 24
@@ -104,8 +104,9 @@ def main() -> int:
     wall_s = time.monotonic() - began_s
     report(campaign, wall_s)
     found = dict(campaign.found()) if options.json else read() | dict(campaign.found())
-    about = {"commit": commit(), "machine": machine(), "wall_s": round(wall_s), "jobs": options.jobs}
-    write(options.json or FILE, {name: found[name] for name in cases if name in found}, about)
+    this = {"commit": commit(), "machine": machine(), "wall_s": round(wall_s), "jobs": options.jobs}
+    last = this if options.json or not options.names else about()
+    write(options.json or FILE, {name: found[name] for name in cases if name in found}, last)
     if not options.json:
         PAGE.write_text(render(cases, found), encoding="utf-8")
     return 1 if campaign.problems else 0

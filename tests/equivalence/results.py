@@ -30,12 +30,18 @@ def read() -> dict[str, Found]:
     return {name: _found(row) for name, row in rows.items()}
 
 
-def write(path: Path, found: Mapping[str, Found], about: Mapping[str, Any]) -> None:
-    """`about`: the commit, the machine and so on."""
+def about() -> dict[str, Any]:
+    """The commit, the machine and so on of the last full run."""
+    everything: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return {key: value for key, value in everything.items() if key not in ("version", "cases")}
+
+
+def write(path: Path, found: Mapping[str, Found], run: Mapping[str, Any]) -> None:
+    """`run`: what `about` returns."""
     rows = {
         name: {key: value for key, value in dataclasses.asdict(each).items() if value} for name, each in found.items()
     }
-    path.write_text(json.dumps({"version": 1, **about, "cases": rows}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({"version": 1, **run, "cases": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 def _found(row: Mapping[str, Any]) -> Found:
