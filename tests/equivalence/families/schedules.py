@@ -15,8 +15,8 @@ from ..registry import add, case
 from ..run import Run
 
 OUTVOTED: Final = (
-    "W5: the joiner begins it anew, is outvoted again and again, and ends with RemovedFromView, which does not say why, "
-    "or without an error and with other parameters"
+    "W5: the joiner begins it anew, is outvoted again and again, and ends with RemovedFromView, which does not say "
+    "why, or without an error and with other parameters"
 )
 
 
