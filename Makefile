@@ -9,6 +9,7 @@ CPU_INDEX := https://download.pytorch.org/whl/cpu
 SEEDS ?= 200
 FIRST ?= 0
 MUTANTS ?=
+CASES ?=
 EXAMPLES ?=
 EVENTS ?= 150
 SEED ?= 0
@@ -17,7 +18,7 @@ KILLS ?= 30
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test thorough check simulate churn resumes coverage figures fuzz mutants api clean
+.PHONY: install demo test thorough check simulate churn resumes coverage equivalence figures fuzz mutants api clean
 
 install: $(STAMP)
 
@@ -64,6 +65,11 @@ resumes: $(STAMP)
 coverage: $(STAMP)
 	SHOAL_EXAMPLES=300 $(BIN)/python -m coverage run -m pytest tests/gossip tests/collectives
 	$(BIN)/python -m coverage report --include 'gossip/*,collectives/*' --fail-under 100
+
+# What people write, in one process, with 2 and 3 peers, and with DDP; docs/training-code.md is written from it.
+# CASES='NAME ...': those alone, or families of them.
+equivalence: $(STAMP)
+	$(BIN)/python -m tests.equivalence $(CASES)
 
 figures: $(STAMP)
 	$(BIN)/python -m tests.figures

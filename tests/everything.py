@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).parents[1]
 MOST_WORKERS: Final = 8
 
 PURE: Final = ("gossip", "collectives", "p2p", "simulated")
-LIVE: Final = ("live",)
+LIVE: Final = ("live", "equivalence")
 AT_ONCE: Final = 2
 """So many light tests run at the same time, however many cores there are."""
 

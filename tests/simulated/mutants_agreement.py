@@ -247,7 +247,7 @@ AGREEMENT: dict[str, Mutant] = {
         seed=75,
     ),
     "R13: silence is as good as proof": mutant(
-        (Succession, "reconsider", _reconsider_by_silence(Succession.reconsider)), breaks="S1", seed=12
+        (Succession, "reconsider", _reconsider_by_silence(Succession.reconsider)), breaks="S1", seed=108
     ),
     "R13: proof without a record": mutant(
         (Succession, "declare_dead", _bury_without_record(Succession.declare_dead)),

@@ -1,0 +1,32 @@
+"""A quarter of the cases, in one process, with 2 or 3 peers, and with DDP. `make equivalence` runs all of them."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.zygote import Zygote
+
+from .compared import problems
+from .harness import SIZES, new_swarm, run
+from .registry import load
+from .results import read
+
+pytestmark = [pytest.mark.light, pytest.mark.torch]
+
+QUICK = [case.name for case in load().values() if case.quick]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_people_write_trains_as_in_one_process(size: int, torch_zygote: Zygote, tmp_path: Path) -> None:
+    wrong: list[str] = []
+    recorded = read()
+    with new_swarm(torch_zygote) as swarm:
+        for case, outcome in run(swarm, tmp_path, QUICK[SIZES.index(size) :: len(SIZES)], [size]):
+            wrong += problems(case, outcome)
+            if outcome.ddp != (before := recorded[case.name].outcome.ddp):
+                wrong.append(f"DDP with {case.name}: {outcome.ddp} ({outcome.ddp_text}), was {before}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_quarter_of_the_cases_is_quick() -> None:
+    assert 4 * len(QUICK) >= len(load()) >= 120 and sum(case.elastic for case in load().values()) >= 40
