@@ -92,8 +92,6 @@ class Core:
     @property
     def reason(self) -> str:
         """Why the view is as it is, or why there is none."""
-        if self.view is None and (asked := self._observing.asked):
-            return f"{' and '.join(map(str, asked))} will give the state, once the next step begins there"
         return self._joining.reason if self.view is None else self._next.reason
 
     @property

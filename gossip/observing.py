@@ -113,11 +113,6 @@ class Observing:
 
     # States.
 
-    @property
-    def asked(self) -> tuple[Member, ...]:
-        """Who was asked for the state that this peer waits for."""
-        return () if self._loading is not None else tuple(self._asked)
-
     def comes(self, now: float, source: Member) -> bool:
         """A segment of a state has come. Whether it is of use: `source` was asked for it."""
         if source not in self._asked:
@@ -170,7 +165,7 @@ class Observing:
         if self._coming is not None:
             return f"the state comes from {self._coming[0]}"
         if self._asked:
-            return f"the state was asked of {', '.join(map(str, tuple(self._asked)))}"
+            return f"{' and '.join(map(str, tuple(self._asked)))} will give the state, once the next step begins there"
         if self._feeder is not None and self._head is not None and self._steps.digest:
             return f"it is at step {self._steps.done}, and fed by {self._feeder}, which was at step {self._head[0]}"
         return ""

@@ -444,7 +444,7 @@ def test_it_says_what_it_waits_for_and_for_whom() -> None:
     new = Observer(NOTHING_DONE, b"")
     assert new.observing.waits_for == ""
     new.hears(3)
-    assert new.observing.waits_for == f"the state was asked of {A}"
+    assert new.observing.waits_for == f"{A} will give the state, once the next step begins there"
     new.observing.comes(0.0, A)
     assert new.observing.waits_for == f"the state comes from {A}"
     new.gets(3)
