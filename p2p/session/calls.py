@@ -211,7 +211,9 @@ class Calls:
         rows = self.gather(np.array([samples, *mine], np.float64), f"means of {', '.join(named)}")
         total, *sums = rows.sum(0).tolist()
         means = {name: part / total if total else math.nan for name, part in zip(named, sums, strict=True)}
-        return (means if isinstance(value, Mapping) else means["value"]), int(total)
+        if not isinstance(value, Mapping):
+            return means["value"], int(total)
+        return {name: means[name] for name in value}, int(total)  # in the order that the script has said
 
     @contextmanager
     def step(self, samples: int | None) -> Iterator[Step]:
