@@ -193,7 +193,8 @@ def left_alone(shoal: Shoal, path: str, *options: str) -> tuple[int, list[str], 
     member = shoal("-n", "1", "--swarm", "x", path)
     first_line(member)
     joiner = shoal(*options, "-n", "1", "--swarm", "x", path)
-    waits = r"shoal: peer 1 waits for a seat in swarm x: 0 will give the state, once the next step begins there \(for \d+ s\)"
+    what = "0 will give the state, once the next step begins there"
+    waits = rf"shoal: peer 1 waits for a seat in swarm x: {what} \(for \d+ s\)"
     told(joiner, waits)
     member.send_signal(signal.SIGTERM)
     assert outcome(member)[0] == 0
