@@ -9,10 +9,19 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
+import xxhash
 from torch import Tensor, nn
+
+from .replica_state import raw_bytes
 
 EXTRA_STATE: Final = "_extra_state"
 """Ends the names that `get_extra_state` has in a `state_dict`."""
+
+LARGE_BYTES: Final = 1 << 16
+"""A buffer of more is mostly a table that never changes: it is not copied before it was seen to change."""
+
+NUM_TURNS: Final = 16
+"""In so many steps a large buffer is read once: `_version` does not count changes of `data`, or by numpy."""
 
 
 class Edge:
@@ -34,6 +43,7 @@ class Edge:
             if type(each).get_extra_state is not nn.Module.get_extra_state
         ]
         self._buffers: dict[str, Tensor] = {}
+        self._constant: dict[str, tuple[int, int, int]] = {}
         self._extra: dict[str, Any] = {}
         self.changes = bool(self._owners or self._with_extra)
         self._have_changed = bool(self._with_extra)
@@ -41,16 +51,17 @@ class Edge:
 
     def keep(self) -> None:
         """The forward passes of the step after the last committed one begin. Copies what has changed since before."""
-        before = self._buffers
+        before, done = self._buffers, self._done()
         self._buffers = {
             name: before[name] if name in before and _are_same(before[name], buffer) else buffer.detach().clone()
-            for name, buffer in self._live()
+            for turn, (name, buffer) in enumerate(self._live(), start=done)
+            if not self._is_constant(name, buffer, is_read=turn % NUM_TURNS == 0)
         }
-        if before:
+        if self._step >= -1:
             self._have_changed |= any(self._buffers[name] is not before.get(name) for name in self._buffers)
             self.changes = self._have_changed
         self._extra = {name: copy.deepcopy(each.get_extra_state()) for name, each in self._with_extra}
-        self._step, self.is_over = self._done(), False
+        self._step, self.is_over = done, False
 
     def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Buffers and extra states by name, as the next step begins with them; none, if that was not seen."""
@@ -64,6 +75,16 @@ class Edge:
         changed = {name: each for name, each in self._live() if name in buffers and not _are_same(buffers[name], each)}
         return changed, {name: each.get_extra_state() for name, each in self._with_extra}
 
+    def _is_constant(self, name: str, buffer: Tensor, *, is_read: bool) -> bool:
+        """Whether it is large, and was never seen to change."""
+        if name in self._buffers or buffer.nbytes <= LARGE_BYTES:
+            return False
+        version = 0 if buffer.is_inference() else buffer._version
+        known = self._constant.get(name)
+        digest = known[2] if known and not is_read else xxhash.xxh3_64_intdigest(raw_bytes(buffer.detach()))
+        self._constant[name] = buffer.data_ptr(), version, digest
+        return known in (None, self._constant[name])
+
     def _live(self) -> Iterator[tuple[str, Tensor]]:
         for prefix, owner in self._owners:
             for key, buffer in owner._buffers.items():
@@ -72,5 +93,5 @@ class Edge:
 
 
 def _are_same(kept: Tensor, live: Tensor) -> bool:
-    """By their elements: `_version` does not count what is changed through `data` or numpy."""
+    """By their elements."""
     return (kept.shape, kept.dtype) == (live.shape, live.dtype) and torch.equal(kept, live)
