@@ -144,7 +144,7 @@ class Loader:
         self._on_poison = on_poison
         self._num_aside = len(self._track.state.aside)
         self._turn = object()
-        self._entered = -1
+        self._entered, self._num_loads = -1, 0
         self._has_advised = False
 
     def __len__(self) -> int:
@@ -179,6 +179,7 @@ class Loader:
 
     def end_epoch(self) -> None:
         """Leave out what is left of the epoch that was iterated last: on every peer, after the same step."""
+        self._follow()
         self._track.state = self._sampler.skip_to(self._track.state, self._entered + 1)
 
     def __iter__(self) -> Iterator[Any]:
@@ -197,13 +198,13 @@ class Loader:
         self._script.enter()
         done = self._script.begin()
         self._advise()
-        self._entered, num_loads = self.epoch, share.num_loads
+        self._entered, self._num_loads = self.epoch, share.num_loads
         track.is_spent = True
         try:
             while (epoch := self.epoch) < self._sampler.epochs:
-                if epoch != self._entered and num_loads == share.num_loads:
+                self._follow()
+                if epoch != self._entered:
                     return  # what the script does between two epochs belongs to the state
-                self._entered, num_loads = epoch, share.num_loads
                 before, done = done, self._script.begin()
                 if not (track.is_spent or share.is_void):
                     raise ShoalError(NOT_COUNTED if done == before else OTHER_BATCH)
@@ -216,6 +217,11 @@ class Loader:
         finally:
             if self._turn is turn:  # and nobody has begun anew
                 share.take_back(track)
+
+    def _follow(self) -> None:
+        """After a member's state was loaded, the loop is in its epoch, and ends where those of the members end."""
+        if self._num_loads != self._share.num_loads:
+            self._entered, self._num_loads = self._track.loaded_in, self._share.num_loads
 
     def evaluate(self) -> Iterator[Any]:
         """This peer's part of the whole dataset, in its order: each sample at one of the members.

@@ -38,6 +38,7 @@ class Track:
         description: what all peers must have in common, in words.
         sampler: None until this peer's script has made the loader.
         state: after the last committed step.
+        loaded_in: the epoch of the member's state that was loaded last.
         is_spent: the last batch that was handed out of it is on a receipt.
         is_left: the script asks for no more batches of it.
         is_cut: its batches may be handed out in parts.
@@ -47,6 +48,7 @@ class Track:
     description: str
     sampler: Sampler | None
     state: SamplerState
+    loaded_in: int = 0
     is_cut: bool = False
     is_spent: bool = True
     is_left: bool = False
@@ -311,6 +313,7 @@ class Share:
                 _compare(index, track.description, description, is_resumed=self._is_resuming)
                 description = track.description
                 state = track.sampler.settle(state)  # a call of the members says where they are after that
+                track.loaded_in = track.sampler.epoch(state)
             track.description, track.state = description, state
         self.num_loads += 1
         self._num_updates = 0

@@ -172,6 +172,7 @@ class Replica:
         compare: says in words how a member's `MODEL` differs from this one.
         show: what a replica is compared by, while it waits for a commit.
         check: why this replica cannot go on, if that of a member, which is shown in this step, is not like it.
+        keep: what forward passes change, as the step after the last committed one begins with it.
     """
 
     traits: Mapping[str, bytes]
@@ -180,6 +181,7 @@ class Replica:
     compare: Callable[[bytes], str]
     show: Callable[[], bytes] = bytes
     check: Callable[[int, bytes], ShoalError | None] = lambda step, shown: None
+    keep: Callable[[], None] = lambda: None
 
     @property
     def trains_model(self) -> bool:

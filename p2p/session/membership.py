@@ -87,7 +87,8 @@ class Membership:
         self.share = Share()
         self.history = History(self.share, ledger)
         self._replica = Replica({}, self._pack, self._load, str)
-        self._has_asked, self._complete, self._settled = False, -2, -2
+        self._has_asked, self._is_given = False, False
+        self._complete, self._settled = -2, -2
         self.has_left = self._is_closed = False
         self.loop.reactor.start()
 
@@ -286,17 +287,29 @@ class Membership:
         digest = None if state_digest is None else state_digest()
         self.post(partial(self.loop.loaded, offer, digest))
 
-    def state_is_complete(self) -> None:
-        """The state after step `done` may be copied from now on, until the next commit."""
-        if self._complete != self.history.done:
-            self._complete = self.history.done
+    def state_is_complete(self, *, is_over: bool = True) -> None:
+        """The state after step `done` is complete until the next commit, and may be copied.
+
+        Args:
+            is_over: forward passes change nothing more before the commit. Joiners that have made their own need what
+                these change, so nobody is given the state before.
+        """
+        is_edge = self._complete != self.history.done
+        if is_edge:
+            self._complete, self._is_given = self.history.done, False
+            if self._settled != self.history.done:
+                self._replica.keep()
+        if is_over and not self._is_given:
+            self._is_given = True
             self.post(self._completion())
-            if self.keeper is not None:
-                self.keeper.at_edge()
+        if is_edge and self.keeper is not None:
+            self.keeper.at_edge()
 
     def asks_for_batch(self) -> None:
         """The script has done with its last step, and may set this and that before its forward pass."""
         self._settled = self.history.done
+        if self._complete != self.history.done:
+            self._replica.keep()
         if not self.trains_model:
             self.state_is_complete()
 

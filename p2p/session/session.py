@@ -90,11 +90,11 @@ class Session:
         with self.callers.call("peer.wait_view"):
             return self.membership.wait_view(timeout_s)
 
-    def state_is_complete(self) -> None:
+    def state_is_complete(self, *, is_over: bool = True) -> None:
         """As `Membership.state_is_complete`, unless who begins with it would begin in the middle of a batch."""
         with self.callers.call("a forward pass"):
             if not self.share.is_amid_batch:
-                self.membership.state_is_complete()
+                self.membership.state_is_complete(is_over=is_over)
 
     def announce(self) -> None:
         """As `History.announce`."""

@@ -147,7 +147,7 @@ class DataParallel(torch.nn.Module):
         offered = replica.offered()
         updates = partial(Updates, parts, self._gradients, allow_local=allow_local)
         self._passes = Passes(
-            self._session, self._gradients, Buffers(module, buffers, algorithm), updates, replica.digest
+            self._session, self._gradients, Buffers(module, buffers, algorithm), updates, replica.digest, replica.edge
         )
         replica.updates = self._passes.updates
         try:

@@ -1,15 +1,13 @@
 """What of a module is state beside the tensors of its `state_dict`: extra states, buffers outside, what is frozen."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .edge import EXTRA_STATE, Edge
 from .layouts import is_overlapping
-
-EXTRA_STATE: Final = "_extra_state"
-"""Ends the names that `get_extra_state` has in a `state_dict`."""
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -37,16 +35,22 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 class ModuleState:
     """A part of the state, as an optimizer is one."""
 
-    def __init__(self, module: nn.Module) -> None:
-        """Of `module` and those in it."""
-        self._module = module
+    def __init__(self, module: nn.Module, edge: Edge) -> None:
+        """Of `module` and those in it; what forward passes change is as `edge` has kept it."""
+        self._module, self._edge = module, edge
+        self._after: Any = ({}, {})
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values and tensors."""
+        kept, extra = self._edge.kept()
+        live = {name: value for name, value in self._module.state_dict().items() if name.endswith(EXTRA_STATE)}
         return {
             "trained": {name: each.requires_grad for name, each in self._module.named_parameters()},
-            "extra": {name: value for name, value in self._module.state_dict().items() if name.endswith(EXTRA_STATE)},
-            "buffers": {name: owner.get_buffer(key) for name, owner, key in _not_persistent(self._module)},
+            "extra": {name: extra.get(name, value) for name, value in live.items()},
+            "buffers": {
+                name: kept.get(name, owner.get_buffer(key)) for name, owner, key in _not_persistent(self._module)
+            },
+            "after": self._edge.after(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -54,13 +58,25 @@ class ModuleState:
         for name, parameter in self._module.named_parameters():
             if parameter.requires_grad != state["trained"][name]:
                 parameter.requires_grad_(state["trained"][name])
-        for name, module in self._module.named_modules():
-            key = f"{name}.{EXTRA_STATE}" if name else EXTRA_STATE
-            if key in state["extra"]:
-                module.set_extra_state(state["extra"][key])
+        self._set_extra(state["extra"])
+        self._after = state.get("after", ({}, {}))
         for name, owner, key in _not_persistent(self._module):
             if name in state["buffers"]:
                 _put(owner, key, state["buffers"][name])
+
+    def go_on(self) -> None:
+        """What was loaded is of a step whose forward passes this peer has made already, on what it had before."""
+        (buffers, extra), self._after = self._after, ({}, {})
+        for name, value in buffers.items():
+            path, _, key = name.rpartition(".")
+            _put(self._module.get_submodule(path), key, value)
+        self._set_extra(extra)
+
+    def _set_extra(self, values: Mapping[str, Any]) -> None:
+        for name, module in self._module.named_modules():
+            key = f"{name}.{EXTRA_STATE}" if name else EXTRA_STATE
+            if key in values:
+                module.set_extra_state(values[key])
 
 
 def _not_persistent(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:

@@ -9,6 +9,7 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import ShoalError
 from ..session.session import BACKWARD, Session
 from .buffers import Buffers
+from .edge import Edge
 from .gradients import Gradients, add_to_grad
 from .updates import Updates
 
@@ -30,6 +31,7 @@ class Passes:
         buffers: Buffers,
         updates: Callable[["Passes"], Updates],
         state_digest: Callable[[], bytes],
+        edge: Edge,
     ) -> None:
         """Follow each backward pass from now on.
 
@@ -39,6 +41,7 @@ class Passes:
             buffers: of the model.
             updates: makes what watches the optimizers.
             state_digest: of the parameters that a step was computed with.
+            edge: of the model.
         """
         self.has_committed = self.is_under_way = self.has_summed = False
         self._session = session
@@ -46,6 +49,7 @@ class Passes:
         self._gradients = gradients
         self._buffers = buffers
         self._state_digest = state_digest
+        self._edge = edge
         self._under_no_sync = False
         self._ends_step = True
         self.updates = updates(self)
@@ -73,10 +77,15 @@ class Passes:
             self._share.void()
             self._reset()
 
-    def open_window(self) -> None:
-        """A pass begins, or the forward pass before it: the state may be copied, unless an update is to come."""
+    def open_window(self, *, is_over: bool = False) -> None:
+        """A pass begins, or the forward pass before it: the state is complete, unless an update is to come.
+
+        Args:
+            is_over: no forward pass of the step follows.
+        """
+        self._edge.is_over = is_over
         if not self.updates.is_due:  # an evaluation may come before it, or a schedule
-            self._session.state_is_complete()
+            self._session.state_is_complete(is_over=is_over or not self._edge.changes)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -145,6 +154,7 @@ class Passes:
             self._share.void()  # what is differentiated may be from before the state was loaded
         self._ends_step = self._share.is_last and not self._under_no_sync
         if self._ends_step:
+            self.open_window(is_over=True)
             self._share.end()
             counts = self._share.operation()
             self._session.open_step(BACKWARD)

@@ -10,6 +10,7 @@ from ..errors import ShoalError
 from ..net.parcels import MODEL, PackedState, Replica
 from ..session.session import Session
 from .comparison import check, first_change, settings_of, show
+from .edge import Edge
 from .gradients import Gradients
 from .module_state import ModuleState, tensors_of
 from .replica_state import Stateful, compare, describe, pack, unpack_into
@@ -23,6 +24,7 @@ class ModelReplica:
 
     Attributes:
         updates: that were made of it; None before there can be any.
+        edge: what forward passes change of it.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class ModelReplica:
         """
         self._module = module
         self._parts = parts
-        self._given: tuple[Stateful, ...] = (*parts, ModuleState(module), *([] if keeper is None else [keeper]))
+        self.edge = Edge(module, lambda: session.done)
+        self._state = ModuleState(module, self.edge)
+        self._given: tuple[Stateful, ...] = (*parts, self._state, *([] if keeper is None else [keeper]))
         self._session = session
         self._gradients = gradients
         self._is_digested_whole = is_digested_whole
@@ -70,7 +74,9 @@ class ModelReplica:
             ) from None
         how = self._gradients.traits("all" if self._is_digested_whole else "part")
         traits = {MODEL: layout, **how}
-        return Replica(traits, self._pack, self._load, partial(compare, layout), self._show, self._check)
+        return Replica(
+            traits, self._pack, self._load, partial(compare, layout), self._show, self._check, self.edge.keep
+        )
 
     def digest(self) -> bytes:
         """Of the parameters that the open step was computed with."""
@@ -81,7 +87,10 @@ class ModelReplica:
     # A state.
 
     def _pack(self) -> PackedState:
-        return pack(tensors_of(self._module), self._given, self._session.share.pack())
+        tensors = tensors_of(self._module)
+        buffers, _ = self.edge.kept()
+        tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
+        return pack(tensors, self._given, self._session.share.pack())
 
     def _load(self, state: PackedState) -> None:
         before = settings_of(self._parts)
@@ -89,6 +98,8 @@ class ModelReplica:
         if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
         if self.updates is not None:
+            if self.updates.is_amid_step:
+                self._state.go_on()
             self.updates.loaded()
 
     # A comparison, in the loop's thread while the training thread waits for a commit.

@@ -75,6 +75,11 @@ class Updates:
     def is_due(self) -> bool:
         return self._optimizers[0] in self._due
 
+    @property
+    def is_amid_step(self) -> bool:
+        """The pass that ends a step is under way."""
+        return self._passes.is_under_way
+
     def committed(self) -> None:
         """Gradients were handed out."""
         self._due = set(self._optimizers)

@@ -165,6 +165,25 @@ def test_a_state_of_another_epoch_ends_no_loop() -> None:
     assert next(batches) is not None and loader.epoch == 1
 
 
+def test_a_state_loaded_in_the_last_step_of_an_epoch_leaves_its_end_to_the_script() -> None:
+    """What members do between two epochs, the joiner does, too: a schedule, or to leave."""
+    members, alone = Lockstep("a"), Lockstep("joiner")
+    theirs = members.loader("a", range(20), global_batch=10, epochs=5)
+    loader = alone.loader("joiner", range(20), global_batch=10, epochs=5)
+    members.train({"a": theirs})
+    batches_of_theirs, batches = iter(theirs), iter(loader)
+    next(batches_of_theirs)
+    members.commit()
+    next(batches_of_theirs)
+    next(batches)
+    members.shares["joiner"] = joiner = alone.shares["joiner"]
+    joiner.void()
+    joiner.load(members.shares["a"].pack())
+    members.commit()
+    assert loader.epoch == theirs.epoch == 2
+    assert next(batches_of_theirs, None) is None and next(batches, None) is None
+
+
 def test_an_epoch_that_is_left_early_goes_on_in_the_next_loop_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     swarm = Lockstep("a")
     loader = swarm.loader("a", range(20), global_batch=5, epochs=2, options=LISTS)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -108,3 +109,23 @@ def test_a_loop_that_fails_ends_every_wait(sessions: list[Session]) -> None:
     for waiter in waiters:
         waiter.join()
     assert heard == [one.loop.inbox.crash] * 3
+
+
+def test_what_a_step_changes_is_kept_where_the_script_asks_for_its_batch_or_else_in_its_first_forward_pass() -> None:
+    kept: list[int] = []
+    with TemporaryDirectory(prefix="shoal") as folder:
+        session = Session(PeerConfig(swarm="pond", home=Path(folder), min_peers=1, leave_timeout_s=0.5))
+        session.take_seat(replace(MODEL, keep=lambda: kept.append(session.done)))
+        kept.clear()
+        run_step(session)
+        session.begin_batch()
+        session.begin_batch()  # of the next epoch, before which the script has changed this and that
+        assert kept == [0, 1, 1]
+        for is_over in (False, False, True):
+            session.state_is_complete(is_over=is_over)
+        session.begin_batch()  # after a pass that raised
+        assert kept == [0, 1, 1]
+        run_step(session)
+        run_step(session)
+        assert kept == [0, 1, 1, 2]
+        session.leave()

@@ -1,0 +1,149 @@
+"""What forward passes change, in the state that is lent while they do, by a peer of its own."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import p2p
+from p2p.net.parcels import PackedState
+from p2p.training.edge import LARGE_BYTES, NUM_TURNS, Edge
+from p2p.training.module_state import ModuleState, tensors_of
+from p2p.training.replica_state import Stateful, pack, unpack_into
+
+Change = Callable[[Tensor], object]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Counted(nn.Module):
+    """Counts its forward passes in all ways there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+        self.register_buffer("number", torch.zeros(()))
+        self.register_buffer("hidden", torch.zeros(()), persistent=False)
+        self.in_words = "0"
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in ("number", "hidden"):
+            self.get_buffer(name).data.add_(1)  # which `_version` does not show
+        self.in_words = str(int(self.in_words) + 1)
+        return x * self.scale
+
+    def get_extra_state(self) -> Any:
+        return {"passes": self.in_words}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.in_words = state["passes"]
+
+    @property
+    def counts(self) -> list[int]:
+        return [int(self.get_buffer("number")), int(self.get_buffer("hidden")), int(self.in_words)]
+
+
+def make() -> tuple[nn.Sequential, torch.optim.Optimizer]:
+    model = nn.Sequential(nn.Linear(2, 3), Counted())
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def loaded(state: PackedState, *, is_amid_step: bool) -> list[int]:
+    """What a joiner has counted with `state`."""
+    model, optimizer = make()
+    module_state = ModuleState(model, Edge(model, lambda: -1))
+    unpack_into(state, tensors_of(model), [optimizer, module_state])
+    if is_amid_step:
+        module_state.go_on()
+    counted = model[1]
+    assert isinstance(counted, Counted)
+    return counted.counts
+
+
+@pytest.mark.parametrize("calls", ["the wrapper", "the model", "the model, with a loader"])
+def test_the_state_has_what_the_forward_pass_changes_as_the_step_begins_with_it(calls: str) -> None:
+    """Whoever joins in the middle of a step has made the forward passes of it, so it is given what they leave, too."""
+    model, optimizer = make()
+    lent: dict[str, list[list[int]]] = {"before": [], "amid": []}
+
+    def lend(_: Tensor) -> None:
+        state = parallel._session.membership._replica.pack()
+        lent["before"].append(loaded(state, is_amid_step=False))
+        lent["amid"].append(loaded(state, is_amid_step=True))
+
+    with (
+        TemporaryDirectory(prefix="shoal") as home,
+        p2p.join(swarm="pond", home=Path(home), min_peers=1, step_timeout_s=20.0) as peer,
+    ):
+        parallel: Any = p2p.DataParallel(peer, model, optimizer)
+        weight: Any = model[0].get_parameter("weight")
+        weight.register_hook(lend)
+        batches = [torch.ones(4, 2)] * 3
+        wrapped = parallel if calls == "the wrapper" else model
+        for x in peer.loader(batches, global_batch=1) if "loader" in calls else batches:
+            optimizer.zero_grad()
+            wrapped(x).sum().backward()
+            optimizer.step()
+    after = [[number] * 3 for number in (1, 2, 3)]
+    before = after if calls == "the model" else [[number] * 3 for number in (0, 1, 2)]  # nothing shows its begin
+    assert lent == {"before": before, "amid": after}
+
+
+CHANGES: dict[str, Change] = {
+    "in place": lambda table: table.add_(1),
+    "through data": lambda table: table.data.add_(1),
+    "by numpy": lambda table: np.add(table, 1, out=table.numpy()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_large_table_is_copied_once_it_was_seen_to_change(change: Change) -> None:
+    module, steps = nn.Module(), [0]
+    module.register_buffer("table", torch.zeros(LARGE_BYTES // 4 + 1))
+    edge = Edge(module, lambda: steps[-1])
+    assert edge.changes, "as far as is known"
+    for _ in range(2):
+        steps.append(len(steps))
+        edge.keep()
+    assert edge.kept() == ({}, {}) and not edge.changes
+    change(module.get_buffer("table"))
+    for _ in range(NUM_TURNS):
+        steps.append(len(steps))
+        edge.keep()
+    buffers, _ = edge.kept()
+    assert torch.equal(buffers["table"], module.get_buffer("table")) and edge.changes
+    change(module.get_buffer("table"))
+    assert not torch.equal(buffers["table"], module.get_buffer("table")) and edge.after() == ({}, {})
+    edge.is_over = True
+    assert edge.after()[0]["table"] is module.get_buffer("table")
+    steps.append(len(steps))
+    assert edge.kept() == edge.after() == ({}, {}), "of another step"
+
+
+def test_a_small_constant_is_copied_once() -> None:
+    module = nn.Module()
+    module.register_buffer("mask", torch.ones(4))
+    edge = Edge(module, lambda: 3)
+    edge.keep()
+    (first, _) = edge.kept()
+    edge.keep()
+    assert edge.kept()[0]["mask"] is first["mask"] and not edge.changes
+
+
+def test_what_has_no_edge_is_lent_as_it_is() -> None:
+    model, optimizer = make()
+    parts: list[Stateful] = [optimizer, ModuleState(model, Edge(model, lambda: 0))]
+    model(torch.ones(4, 2))
+    state = pack(tensors_of(model), parts, [])
+    assert loaded(state, is_amid_step=False) == loaded(state, is_amid_step=True) == [1, 1, 1]
