@@ -107,10 +107,11 @@ class DataParallel(torch.nn.Module):
             state_digest: how much of the parameters every member shows per step to be the same: a sixteenth (`part`),
                 or `all`. It is read once more for that; 16 bytes are sent.
             nonfinite: what happens to a peer whose own gradients have NaN or infinity. `raise`: `NonFiniteGradient` in
-                its backward pass, before anything of it is sent. `skip`: it adds nothing to the step, and 0 samples
-                to the receipt; the step is started over without them, which takes some milliseconds, and if nobody
-                adds anything `grad` is None. `allow`: they are averaged as they are. None: `raise`, or
-                `allow` if there is a GradScaler in `extra`, which has to see them.
+                its backward pass, before anything of it is sent. `skip`: it adds nothing to the step, as with
+                `skip_step`: its samples of a loader are used up, left out, and named in the log. The step is started
+                over without them, which takes some milliseconds, and if nobody adds anything `grad` is None. `allow`:
+                they are averaged as they are. None: `raise`, or `allow` if there is a GradScaler in `extra`, which has
+                to see them.
             buffers: what becomes of those other than running statistics. `check`: a sixteenth of them is compared in
                 each step, and the first that is not the same everywhere is named in the log. `mean`: they are averaged
                 over the samples, as running statistics are; whole numbers stay. `rank0`: they become those of rank 0.
