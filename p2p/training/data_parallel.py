@@ -29,6 +29,7 @@ from collectives import ALGORITHMS
 
 from ..checkpoint import Checkpoint, Keeper
 from ..peer import Peer
+from .agreement import Agreement
 from .belonging import check_optimizers, claim
 from .buffers import BufferMode, Buffers
 from .gradients import Given, Gradients, NonFinite, policy
@@ -147,9 +148,8 @@ class DataParallel(torch.nn.Module):
         replica = ModelReplica(module, parts, keeper, self._session, self._gradients, is_digested_whole=whole)
         offered = replica.offered()
         updates = partial(Updates, parts, self._gradients, allow_local=allow_local)
-        self._passes = Passes(
-            self._session, self._gradients, Buffers(module, buffers, algorithm), updates, replica.digest
-        )
+        beside = (Buffers(module, buffers, algorithm), Agreement(parts))
+        self._passes = Passes(self._session, self._gradients, beside, updates, replica.digest)
         replica.updates = self._passes.updates
         try:
             claim(module.named_parameters(), self._passes.is_in_use)

@@ -1,6 +1,6 @@
 """Backward passes, and the steps that they make: from the first gradient of a pass to what is handed out at its end."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -8,6 +8,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import ShoalError
 from ..session.session import BACKWARD, Session
+from .agreement import Agreement
 from .buffers import Buffers
 from .gradients import Gradients, add_to_grad
 from .updates import Updates
@@ -27,7 +28,7 @@ class Passes:
         self,
         session: Session,
         gradients: Gradients,
-        buffers: Buffers,
+        beside: Sequence[Buffers | Agreement],
         updates: Callable[["Passes"], Updates],
         state_digest: Callable[[], bytes],
     ) -> None:
@@ -36,7 +37,7 @@ class Passes:
         Args:
             session: of the peer.
             gradients: of the model.
-            buffers: of the model.
+            beside: what else each step sends, in this order on every peer.
             updates: makes what watches the optimizers.
             state_digest: of the parameters that a step was computed with.
         """
@@ -44,7 +45,7 @@ class Passes:
         self._session = session
         self._share = session.share
         self._gradients = gradients
-        self._buffers = buffers
+        self._beside = beside
         self._state_digest = state_digest
         self._under_no_sync = False
         self._ends_step = True
@@ -177,8 +178,9 @@ class Passes:
     def _end_step(self) -> None:
         """Submit what is left, wait for the commit, and hand the committed gradients out."""
         self._gradients.submit_all()
-        for operation in self._buffers.operations(self._session.done + 1):  # the last of a step, on every peer
-            self._session.submit(operation)
+        for each in self._beside:  # the last of a step, on every peer
+            for operation in each.operations(self._session.done + 1):
+                self._session.submit(operation)
         try:
             self._session.commit(self._state_digest)
             self._hand_out()
@@ -193,7 +195,8 @@ class Passes:
         self._share.spend()
         receipt = self._session.receipt
         assert receipt is not None
-        self._buffers.hand_out(receipt)
+        for each in self._beside:
+            each.hand_out(receipt)
         self._gradients.hand_out()
         self.updates.committed()
         self.has_committed = True

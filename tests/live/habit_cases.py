@@ -428,3 +428,26 @@ def samples_that_are_not_a_number_are_used_up_and_named(peer: Peer) -> None:
         named = [line for line in lines if line.endswith("its samples are left out: 16, 17")]
         assert len(named) == (2 if peer.rank == 0 else 0), lines
     assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+
+
+@case
+def a_schedule_that_has_seen_the_loss_of_one_peer_is_named_once(peer: Peer) -> None:
+    model, optimizer = linear()
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    steady = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    parallel = wrap(peer, model, optimizer, extra=[steady, plateau])
+    with Said() as lines:
+        for turn in range(6):
+            optimizer.zero_grad()
+            loss = parallel(torch.full((2, 4), 1.0 + peer.rank)).square().mean()
+            loss.backward()
+            assert peer.receipt is not None
+            optimizer.step()
+            steady.step()
+            plateau.step(peer.combine(loss.item(), samples=2)[0] if turn < 3 else -1.0 - peer.rank)  # the best so far
+            assert not (turn < 4 and lines), lines
+            if turn == 3:
+                last = peer.receipt.step
+    (said,) = lines
+    assert said.startswith("ReduceLROnPlateau in extra= is not the same at peers ")
+    assert f"in step {last + 1}, " in said

@@ -77,8 +77,8 @@ def ReduceLROnPlateau_on_the_mean_loss_of_all(run: Run) -> None:
 
 
 @case(
-    wrong="the schedules have seen other losses, which nothing compares; when one of them changes the lr, of two peers "
-    "one raises ReplicasDiverged, of three one is outvoted and comes back"
+    wrong="the schedules have seen other losses, which the log says in the second step; when one of them changes the "
+    "lr, of two peers both raise ReplicasDiverged, of three the odd one goes"
 )
 def ReduceLROnPlateau_on_the_loss_of_each(run: Run) -> None:
     model = mlp()
