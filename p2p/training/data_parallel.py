@@ -192,7 +192,7 @@ class DataParallel(torch.nn.Module):
         if torch._C._current_graph_task_id() < 0:  # no backward is under way
             self._passes.go_on()
         if torch.is_grad_enabled():
-            self._passes.open_window()
+            self._passes.begin()
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:

@@ -78,7 +78,11 @@ class Gradients:
         """Take `grad` away, into its bucket."""
         bucket, index = self._place[parameter]
         gradient = parameter.grad
-        assert gradient is not None
+        if gradient is None:
+            raise ShoalError(
+                f"a hook of parameter {self._name_of(parameter)} has set its gradient to None before it was averaged: "
+                "update and call zero_grad after `loss.backward()`, not within it"
+            )
         if gradient.layout is not torch.strided and not (gradient.is_sparse and isinstance(bucket, RowBucket)):
             name = self._name_of(parameter)
             raise TypeError(

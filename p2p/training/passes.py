@@ -50,9 +50,17 @@ class Passes:
         self._under_no_sync = False
         self._ends_step = True
         self.updates = updates(self)
-        self._hooks: list[RemovableHandle] = [
+        self._hooks: list[RemovableHandle] = []
+        self._has_begun = False
+        self._follow()
+
+    def _follow(self) -> None:
+        """Take each gradient away after all hooks that there are so far have seen it."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
-            for parameter in gradients.parameters
+            for parameter in self._gradients.parameters
         ]
 
     def is_in_use(self) -> bool:
@@ -73,6 +81,13 @@ class Passes:
             self._session.withdraw()
             self._share.void()
             self._reset()
+
+    def begin(self) -> None:
+        """A forward pass begins; before the first one the script may have added hooks of its own."""
+        if self._hooks and not self._has_begun:
+            self._has_begun = True
+            self._follow()
+        self.open_window()
 
     def open_window(self) -> None:
         """A pass begins, or the forward pass before it: the state may be copied, unless an update is to come."""
