@@ -50,18 +50,13 @@ class Passes:
         self._under_no_sync = False
         self._ends_step = True
         self.updates = updates(self)
-        self._hooks: list[RemovableHandle] = []
+        self._hooks: list[RemovableHandle] = list(map(self._follow, gradients.parameters))
         self._has_begun = False
-        self._follow()
 
-    def _follow(self) -> None:
+    def _follow(self, parameter: torch.Tensor) -> RemovableHandle:
         """Take each gradient away after all hooks that there are so far have seen it."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
-            for parameter in self._gradients.parameters
-        ]
+        hook: RemovableHandle = parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
+        return hook
 
     def is_in_use(self) -> bool:
         """Whether it follows passes, for a peer that has not left. If that has, nothing is followed from now on."""
@@ -86,7 +81,10 @@ class Passes:
         """A forward pass begins; before the first one the script may have added hooks of its own."""
         if self._hooks and not self._has_begun:
             self._has_begun = True
-            self._follow()
+            for index, parameter in enumerate(self._gradients.parameters):
+                if parameter.requires_grad:  # who joins may have been given a frozen one, which takes no hook
+                    self._hooks[index].remove()
+                    self._hooks[index] = self._follow(parameter)
         self.open_window()
 
     def open_window(self) -> None:
