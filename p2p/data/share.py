@@ -14,7 +14,7 @@ from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
 from .ranges import union
-from .sampler import Plan, Sampler, SamplerState, Slice
+from .sampler import Order, Plan, Sampler, SamplerState, Slice
 
 CUT: Final = (
     "this batch is counted already, and was given in parts (max_local_batch), so it has one update: accumulate with "
@@ -173,6 +173,14 @@ class Share:
         return *samples, self._accumulated + self._number if self._is_weighed else self._slice.number
 
     @property
+    def indices(self) -> list[int]:
+        """Of the samples that the open step uses up for this peer, in the dataset of their loader."""
+        track = self._current
+        if track is None or track.sampler is None or self._slice is None or self.is_void or self._num_updates:
+            return []
+        return Order(track.sampler).indices(self.plan(track).positions(self._slice))
+
+    @property
     def weight(self) -> int:
         """What this peer's gradients count in the mean, beside those of others."""
         return self.counts[WEIGHT]
@@ -239,7 +247,7 @@ class Share:
             self._slice = Slice(self._slice.start + place, 0)
 
     def void(self) -> None:
-        """This peer adds nothing to the open step: a pass of it was interrupted, or its gradients are of no use."""
+        """This peer adds nothing to the open step, since a pass of it was interrupted; its samples come back."""
         self.is_void = True
 
     def spend(self) -> None:

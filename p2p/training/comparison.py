@@ -93,6 +93,14 @@ def settings_of(parts: Iterable[Stateful]) -> dict[str, Any]:
     return dict(_values(part for part in parts if isinstance(part, torch.optim.Optimizer)))
 
 
+def digest_of(part: Stateful) -> int:
+    """Of what is plain in its state, and not of tensors, of which it may have as many as the model."""
+    plain = {
+        key: _plain(value) for key, value in part.state_dict().items() if not isinstance(value, Mapping | torch.Tensor)
+    }
+    return xxhash.xxh3_64_intdigest(pack_tree(plain)) >> 1
+
+
 def first_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """Name and both values of the first of these that has changed."""
     pairs = ((name, value, after.get(name)) for name, value in before.items())

@@ -29,6 +29,7 @@ from collectives import ALGORITHMS
 
 from ..checkpoint import Checkpoint, Keeper
 from ..peer import Peer
+from .agreement import Agreement
 from .belonging import check_optimizers, claim
 from .buffers import BufferMode, Buffers
 from .gradients import Given, Gradients, NonFinite, policy
@@ -107,10 +108,11 @@ class DataParallel(torch.nn.Module):
             state_digest: how much of the parameters every member shows per step to be the same: a sixteenth (`part`),
                 or `all`. It is read once more for that; 16 bytes are sent.
             nonfinite: what happens to a peer whose own gradients have NaN or infinity. `raise`: `NonFiniteGradient` in
-                its backward pass, before anything of it is sent. `skip`: it adds nothing to the step, and 0 samples
-                to the receipt; the step is started over without them, which takes some milliseconds, and if nobody
-                adds anything `grad` is None. `allow`: they are averaged as they are. None: `raise`, or
-                `allow` if there is a GradScaler in `extra`, which has to see them.
+                its backward pass, before anything of it is sent. `skip`: it adds nothing to the step, as with
+                `skip_step`: its samples of a loader are used up, left out, and named in the log. The step is started
+                over without them, which takes some milliseconds, and if nobody adds anything `grad` is None. `allow`:
+                they are averaged as they are. None: `raise`, or `allow` if there is a GradScaler in `extra`, which has
+                to see them.
             buffers: what becomes of those other than running statistics. `check`: a sixteenth of them is compared in
                 each step, and the first that is not the same everywhere is named in the log. `mean`: they are averaged
                 over the samples, as running statistics are; whole numbers stay. `rank0`: they become those of rank 0.
@@ -146,9 +148,8 @@ class DataParallel(torch.nn.Module):
         replica = ModelReplica(module, parts, keeper, self._session, self._gradients, is_digested_whole=whole)
         offered = replica.offered()
         updates = partial(Updates, parts, self._gradients, allow_local=allow_local)
-        self._passes = Passes(
-            self._session, self._gradients, Buffers(module, buffers, algorithm), updates, replica.digest, replica.edge
-        )
+        beside = (Buffers(module, buffers, algorithm), Agreement(parts))
+        self._passes = Passes(self._session, self._gradients, beside, updates, replica.digest, replica.edge)
         replica.updates = self._passes.updates
         try:
             claim(module.named_parameters(), self._passes.is_in_use)
@@ -191,7 +192,7 @@ class DataParallel(torch.nn.Module):
         if torch._C._current_graph_task_id() < 0:  # no backward is under way
             self._passes.go_on()
         if torch.is_grad_enabled():
-            self._passes.open_window()
+            self._passes.begin()
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:

@@ -1,5 +1,6 @@
 """The gradients of one model in one step: from backward into buckets, through the commit, and out again."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
@@ -11,6 +12,8 @@ from ..session.session import BACKWARD, Session
 from .buckets import DTYPES, Bucket, layout_of, make_bucket, make_buckets
 from .replica_state import raw_bytes
 from .rows import RowBucket, tables_of
+
+logger = logging.getLogger("p2p")
 
 NonFinite = Literal["raise", "skip", "allow"]
 Given = Sequence[torch.Tensor | None] | Mapping[str, torch.Tensor | None]
@@ -75,7 +78,11 @@ class Gradients:
         """Take `grad` away, into its bucket."""
         bucket, index = self._place[parameter]
         gradient = parameter.grad
-        assert gradient is not None
+        if gradient is None:
+            raise ShoalError(
+                f"a hook of parameter {self._name_of(parameter)} has set its gradient to None before it was averaged: "
+                "update and call zero_grad after `loss.backward()`, not within it"
+            )
         if gradient.layout is not torch.strided and not (gradient.is_sparse and isinstance(bucket, RowBucket)):
             name = self._name_of(parameter)
             raise TypeError(
@@ -137,14 +144,18 @@ class Gradients:
 
     def _refuse(self, bucket: Bucket) -> None:
         """This peer's gradients are not finite: raise, or add nothing to the step, which starts over."""
+        name, step = self._name_of(bucket.first_not_finite()), self._session.done + 1
+        what = f"the gradient of {name} in step {step} is not finite on this peer"
         if self._nonfinite == "raise":
-            what = f"the gradient of {self._name_of(bucket.first_not_finite())} in step {self._session.done + 1}"
             raise NonFiniteGradient(
-                f"{what} is not finite on this peer; nothing of it was sent: catch this to go on with other samples, "
-                "or pass nonfinite='skip' to p2p.DataParallel; a GradScaler, which skips by itself, has to be in extra="
+                f"{what}; nothing of it was sent: catch this to go on with other samples, or pass nonfinite='skip' to "
+                "p2p.DataParallel; or extra=[scaler], if a GradScaler is used, which leaves the update out by itself"
             )
+        lost = self._share.indices
+        which = f"; its samples are left out: {', '.join(map(str, lost))}" if lost else ""
+        logger.warning("%s, which adds nothing to it%s", what, which)
         self._session.withdraw()
-        self._share.void()
+        self._share.skip()
         self._session.open_step(BACKWARD)
         self._session.submit(self._share.operation())
         self._num_submitted = 0

@@ -1,6 +1,6 @@
 """Backward passes, and the steps that they make: from the first gradient of a pass to what is handed out at its end."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -8,6 +8,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import ShoalError
 from ..session.session import BACKWARD, Session
+from .agreement import Agreement
 from .buffers import Buffers
 from .edge import Edge
 from .gradients import Gradients, add_to_grad
@@ -28,7 +29,7 @@ class Passes:
         self,
         session: Session,
         gradients: Gradients,
-        buffers: Buffers,
+        beside: Sequence[Buffers | Agreement],
         updates: Callable[["Passes"], Updates],
         state_digest: Callable[[], bytes],
         edge: Edge,
@@ -38,7 +39,7 @@ class Passes:
         Args:
             session: of the peer.
             gradients: of the model.
-            buffers: of the model.
+            beside: what else each step sends, in this order on every peer.
             updates: makes what watches the optimizers.
             state_digest: of the parameters that a step was computed with.
             edge: of the model.
@@ -47,16 +48,19 @@ class Passes:
         self._session = session
         self._share = session.share
         self._gradients = gradients
-        self._buffers = buffers
+        self._beside = beside
         self._state_digest = state_digest
         self._edge = edge
         self._under_no_sync = False
         self._ends_step = True
         self.updates = updates(self)
-        self._hooks: list[RemovableHandle] = [
-            parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
-            for parameter in gradients.parameters
-        ]
+        self._hooks: list[RemovableHandle] = list(map(self._follow, gradients.parameters))
+        self._has_begun = False
+
+    def _follow(self, parameter: torch.Tensor) -> RemovableHandle:
+        """Take each gradient away after all hooks that there are so far have seen it."""
+        hook: RemovableHandle = parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
+        return hook
 
     def is_in_use(self) -> bool:
         """Whether it follows passes, for a peer that has not left. If that has, nothing is followed from now on."""
@@ -76,6 +80,16 @@ class Passes:
             self._session.withdraw()
             self._share.void()
             self._reset()
+
+    def begin(self) -> None:
+        """A forward pass begins; before the first one the script may have added hooks of its own."""
+        if self._hooks and not self._has_begun:
+            self._has_begun = True
+            for index, parameter in enumerate(self._gradients.parameters):
+                if parameter.requires_grad:  # who joins may have been given a frozen one, which takes no hook
+                    self._hooks[index].remove()
+                    self._hooks[index] = self._follow(parameter)
+        self.open_window()
 
     def open_window(self, *, is_over: bool = False) -> None:
         """A pass begins, or the forward pass before it: the state is complete, unless an update is to come.
@@ -187,8 +201,9 @@ class Passes:
     def _end_step(self) -> None:
         """Submit what is left, wait for the commit, and hand the committed gradients out."""
         self._gradients.submit_all()
-        for operation in self._buffers.operations(self._session.done + 1):  # the last of a step, on every peer
-            self._session.submit(operation)
+        for each in self._beside:  # the last of a step, on every peer
+            for operation in each.operations(self._session.done + 1):
+                self._session.submit(operation)
         try:
             self._session.commit(self._state_digest)
             self._hand_out()
@@ -203,7 +218,8 @@ class Passes:
         self._share.spend()
         receipt = self._session.receipt
         assert receipt is not None
-        self._buffers.hand_out(receipt)
+        for each in self._beside:
+            each.hand_out(receipt)
         self._gradients.hand_out()
         self.updates.committed()
         self.has_committed = True

@@ -93,7 +93,7 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
         if theirs != ours or len(states) != len(parts):
             raise ValueError("other tensors, or other parts, than here")
         for part, part_state in zip(parts, states, strict=True):
-            part.load_state_dict(part_state)
+            _load(part, part_state)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise RemoteProtocolError(f"a state that does not fit this replica: {error!r}") from None
     with torch.no_grad():
@@ -102,6 +102,27 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
                 values[name]
             )  # unseen by autograd: a graph from before may be differentiated, for nothing
     return samples
+
+
+def _load(part: Stateful, state: dict[str, Any]) -> None:
+    """The groups of an optimizer, and its `state`, remain the objects that they were: a script may hold them."""
+    if not isinstance(part, torch.optim.Optimizer):
+        part.load_state_dict(state)
+        return
+    groups, before, held = part.param_groups, [*part.param_groups], part.state
+    part.load_state_dict(state)
+    for old, new in zip(before, part.param_groups, strict=True):
+        _fill(old, new)
+    _fill(held, part.state)
+    groups[:] = before
+    if "param_groups" in vars(part):  # and not those of an optimizer in this one
+        part.param_groups, part.state = groups, held
+
+
+def _fill(old: Any, new: Mapping[Any, Any]) -> None:
+    if old is not new:
+        old.clear()
+        old.update(new)
 
 
 def _lower(node: Any, slots: list[torch.Tensor]) -> Any:

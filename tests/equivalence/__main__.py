@@ -103,10 +103,11 @@ def main() -> int:
         worker.join()
     wall_s = time.monotonic() - began_s
     report(campaign, wall_s)
-    found = dict(campaign.found()) if options.json else read() | dict(campaign.found())
+    ran = dict(campaign.found()) if options.json else read() | dict(campaign.found())
+    found = {name: ran[name] for name in cases if name in ran}
     this = {"commit": commit(), "machine": machine(), "wall_s": round(wall_s), "jobs": options.jobs}
     last = this if options.json or not options.names else about()
-    write(options.json or FILE, {name: found[name] for name in cases if name in found}, last)
+    write(options.json or FILE, found, last)
     if not options.json:
         PAGE.write_text(render(cases, found), encoding="utf-8")
     return 1 if campaign.problems else 0

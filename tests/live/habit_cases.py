@@ -400,3 +400,54 @@ def who_raises_in_backward_goes_on_by_whatever_it_calls(peer: Peer) -> None:
         assert peer.receipt is not None
         assert [entry.weight for entry in peer.receipt.contributions] == ([1, 0] if turn == 0 else [1, 1])
     assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+
+
+@case
+def samples_that_are_not_a_number_are_used_up_and_named(peer: Peer) -> None:
+    data = torch.randn(24, 4)
+    data[17] = torch.nan
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer, nonfinite="skip")
+    for seed, max_local_batch in ((0, None), (1, 1)):
+        rows = []
+        options: dict[str, Any] = {"global_batch": 4, "epochs": 2, "shuffle": False, "seed": seed}
+        loader = peer.loader(data, max_local_batch=max_local_batch, **options)
+        with Said() as lines:
+            for _ in loader.epochs():
+                for x in loader:
+                    optimizer.zero_grad()
+                    parallel(x).square().mean().backward()
+                    optimizer.step()
+                    if parallel.has_committed:
+                        assert peer.receipt is not None
+                        rows.append([(each.samples, each.weight) for each in peer.receipt.contributions])
+        expected = [[(((4 * step, 2),), 2), (((4 * step + 2, 2),), 2)] for step in range(12)]
+        for step in (4, 10):
+            expected[step][0] = (((4 * step, 2),), 0)
+        assert rows == expected
+        named = [line for line in lines if line.endswith("its samples are left out: 16, 17")]
+        assert len(named) == (2 if peer.rank == 0 else 0), lines
+    assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+
+
+@case
+def a_schedule_that_has_seen_the_loss_of_one_peer_is_named_once(peer: Peer) -> None:
+    model, optimizer = linear()
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    steady = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    parallel = wrap(peer, model, optimizer, extra=[steady, plateau])
+    with Said() as lines:
+        for turn in range(6):
+            optimizer.zero_grad()
+            loss = parallel(torch.full((2, 4), 1.0 + peer.rank)).square().mean()
+            loss.backward()
+            assert peer.receipt is not None
+            optimizer.step()
+            steady.step()
+            plateau.step(peer.combine(loss.item(), samples=2)[0] if turn < 3 else -1.0 - peer.rank)  # the best so far
+            assert not (turn < 4 and lines), lines
+            if turn == 3:
+                last = peer.receipt.step
+    (said,) = lines
+    assert said.startswith("ReduceLROnPlateau in extra= is not the same at peers ")
+    assert f"in step {last + 1}, " in said

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..data import adamw, mlp, sgd
+from ..data import GLOBAL_BATCH, adamw, dataset, mlp, sgd
 from ..registry import case
 from ..run import Run
 
@@ -114,16 +114,15 @@ def not_a_number_skipped(run: Run) -> None:
         optimizer.step()
 
 
-@case(
-    wrong="with nonfinite='skip' the loader hands a sample that is not a number out again and again: an epoch of 10 "
-    "steps has not ended after 100, and nothing says so"
-)
-def a_sample_that_is_not_a_number_skipped(run: Run) -> None:
+@case(quick=True)
+def samples_that_are_not_a_number_skipped(run: Run) -> None:
+    """Those of one batch, whichever step they come in."""
     model = mlp()
     optimizer = sgd(model)
     parallel = run.wrap(model, optimizer, nonfinite="skip")
+    bad, _ = dataset("points")[2 * GLOBAL_BATCH : 3 * GLOBAL_BATCH]
     for step, (x, y) in enumerate(run.loader()):
-        is_bad = (x[:, 0] > 2).any()
+        is_bad = torch.isin(x, bad).any()
         if run.is_alone and is_bad:
             continue
         optimizer.zero_grad()

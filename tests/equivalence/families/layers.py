@@ -91,13 +91,13 @@ def an_embedding_with_scale_grad_by_freq(run: Run) -> None:
     fit(run, model, sgd(model), data="tokens", loss_of=next_token)
 
 
-@case(quick=True, refused="is torch.sparse_coo: construct its layer with sparse=False")
+@case(quick=True)
 def a_sparse_embedding(run: Run) -> None:
     model = language(nn.Embedding(NUM_TOKENS, 8, sparse=True))
     fit(run, model, sgd(model, momentum=0.0), data="tokens", loss_of=next_token)
 
 
-@case(refused="is torch.sparse_coo: construct its layer with sparse=False")
+@case()
 def a_sparse_embedding_with_SparseAdam(run: Run) -> None:
     embedding = nn.Embedding(NUM_TOKENS, 8, sparse=True)
     model = language(embedding)

@@ -183,7 +183,7 @@ def LBFGS(run: Run) -> None:
         run.log(optimizer.step(closure))
 
 
-@case(refused="float64 is not allowed", quick=True)
+@case(quick=True)
 def a_learning_rate_that_is_a_numpy_scalar(run: Run) -> None:
     model = mlp()
     fit(run, model, sgd(model, lr=np.float64(0.05)))
@@ -227,7 +227,7 @@ def lookahead(run: Run) -> None:
     fit(run, model, optimizer, after=step_back)
 
 
-@case(refused="backward was called twice for one `optimizer.step`")
+@case(refused="a hook of parameter 2.bias has set its gradient to None before it was averaged")
 def an_update_in_a_hook_of_each_gradient(run: Run) -> None:
     model = mlp()
     each = {parameter: optim.SGD([parameter], lr=0.05) for parameter in model.parameters()}

@@ -72,7 +72,7 @@ def BatchNorm_with_evaluations_in_between(run: Run) -> None:
     fit(run, model, sgd(model), data="images", after=evaluate)
 
 
-@case(wrong="W13: it normalizes over the rank's part like BatchNorm, since torch.distributed is not there; no error")
+@case(refused="layer 1 is a SyncBatchNorm")
 def SyncBatchNorm(run: Run) -> None:
     model = convolutional(nn.BatchNorm2d(6))
     if not run.is_alone:
@@ -219,7 +219,7 @@ class WithExtraState(nn.Linear):
         pass
 
 
-@case(quick=True, refused="'dict' object has no attribute 'stride'")
+@case(quick=True)
 def a_module_with_extra_state(run: Run) -> None:
     model = mlp()
     model[0] = WithExtraState(4, 8)

@@ -12,8 +12,7 @@ from ..data import adamw, fit, mlp, sgd
 from ..registry import case
 from ..run import Run
 
-ONE_STEP: Final = "this batch is counted already"
-ONE_MODEL: Final = "this peer asked for its seat without this model"
+ONE_MODEL: Final = "this peer trains a model already: wrap all models in one nn.ModuleDict"
 
 
 def ppo(run: Run, batches: Iterator[Any]) -> None:
@@ -31,7 +30,7 @@ def ppo(run: Run, batches: Iterator[Any]) -> None:
             optimizer.step()
 
 
-@case(quick=True, refused=ONE_STEP)
+@case(quick=True)
 def PPO_several_updates_on_a_batch_of_the_loader(run: Run) -> None:
     ppo(run, run.loader())
 
@@ -64,7 +63,7 @@ def sharpness_aware(run: Run, batches: Iterator[Any]) -> None:
         run.log(loss)
 
 
-@case(refused=ONE_STEP)
+@case()
 def SAM_with_the_loader(run: Run) -> None:
     sharpness_aware(run, run.loader())
 
@@ -89,7 +88,7 @@ def adversarial(run: Run, batches: Iterator[Any]) -> None:
         optimizer.step()
 
 
-@case(refused=ONE_STEP)
+@case()
 def adversarial_inputs_by_backward(run: Run) -> None:
     adversarial(run, run.loader())
 
@@ -148,7 +147,7 @@ def a_GAN_whose_first_optimizer_is_the_wrappers(run: Run) -> None:
     gan(run, run.own_loader(), order="GD")
 
 
-@case(refused=ONE_STEP)
+@case()
 def a_GAN_in_one_wrapper_with_the_loader(run: Run) -> None:
     gan(run, run.loader())
 

@@ -1,6 +1,6 @@
 import pytest
 
-from p2p.data.sampler import Sampler, SamplerState, Slice
+from p2p.data.sampler import Order, Sampler, SamplerState, Slice
 from p2p.data.share import Share, Track
 from p2p.errors import JoinRefused, RemoteProtocolError, ShoalError
 from p2p.step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE
@@ -216,12 +216,17 @@ def test_samples_that_are_skipped_are_used_up() -> None:
     share = founded("a")
     track = share.make(SAMPLER, "twelve")
     batch(share, track, 0, 6)
+    first, second = (Order(SAMPLER).indices(((start, 6),)) for start in (0, 6))
+    assert share.indices == first
     share.skip()
     assert share.counts == (0, 6, 0)
     share.count(receipt(1, [("a", share.counts)]))
     share.spend()
     batch(share, track, 0, 6)
     assert share.counts == (0, 6, 6) and track.state.position == 6
+    assert share.indices == second
+    share.void()
+    assert share.indices == [], "they come back"
 
 
 def test_a_batch_whose_loop_was_left_may_still_be_trained_on_once() -> None:

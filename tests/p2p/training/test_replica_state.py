@@ -141,6 +141,28 @@ def test_moments_lie_in_memory_as_they_did() -> None:
         assert ours.state[joiner.weight][name].stride() == moment.stride()
 
 
+def test_groups_that_a_script_holds_remain_those_of_the_optimizer() -> None:
+    def make(lr: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+        return model, torch.optim.AdamW([{"params": layer.parameters(), "lr": lr * i} for i, layer in enumerate(model)])
+
+    (donor, theirs), (joiner, ours) = make(0.5), make(0.25)
+    donor(torch.ones(1, 2)).mean().backward()
+    theirs.step()
+    groups, moments = ours.param_groups, ours.state
+    first, second = groups
+    unpack_into(pack(dict(donor.state_dict()), (theirs,), SAMPLES), dict(joiner.state_dict()), (ours,))
+    assert ours.param_groups is groups and groups[0] is first and groups[1] is second and ours.state is moments
+    assert [group["lr"] for group in groups] == [0.0, 0.5]
+    assert [id(each) for group in groups for each in group["params"]] == [id(each) for each in joiner.parameters()]
+    assert set(moments) == set(joiner.parameters())
+    second["lr"] = 0.125
+    joiner(torch.ones(1, 2)).mean().backward()
+    before = joiner[1].bias.item()  # type: ignore[index]
+    ours.step()
+    assert abs(joiner[1].bias.item() - before) < 0.2  # type: ignore[index]
+
+
 def test_a_state_that_comes_while_a_buffer_lies_otherwise_is_taken_over() -> None:
     ours, theirs = torch.zeros(2, 3), torch.arange(6.0).view(3, 2).t()
     unpack_into(pack({"table": theirs}, (), SAMPLES), {"table": ours}, ())
