@@ -65,7 +65,8 @@ class DataParallel(torch.nn.Module):
         QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on.
         JoinRefused: this peer observes, and its replica is not like those of the members: it says in what.
         RemoteProtocolError: a state was received that does not fit this replica.
-        ShoalError: backward was called again for one batch, or one `optimizer.step`; or this peer has left.
+        ShoalError: backward was called again for one batch, or one `optimizer.step`; this peer has left; or the model
+            has other parameters than when it was wrapped, which is found in the next step.
 
     Attributes:
         has_committed: whether the last backward pass ended a step. After one that did not, a micro-batch of
@@ -187,6 +188,7 @@ class DataParallel(torch.nn.Module):
         Raises:
             OperationMismatch, QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout, ShoalError: the last backward
                 pass raised, and the step that it had begun cannot be taken back.
+            ShoalError: the model has other parameters than when it was wrapped.
         """
         if torch._C._current_graph_task_id() < 0:  # no backward is under way
             self._passes.go_on()

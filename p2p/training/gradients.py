@@ -9,6 +9,7 @@ import xxhash
 from ..errors import NonFiniteGradient, ShoalError
 from ..session.session import BACKWARD, Session
 from .buckets import DTYPES, Bucket, layout_of, make_bucket, make_buckets
+from .changes import Watch
 from .replica_state import raw_bytes
 from .rows import RowBucket, tables_of
 
@@ -22,6 +23,7 @@ class Gradients:
 
     Attributes:
         parameters: whose gradients are averaged, in about the order in which backward reaches them.
+        watch: of the model, that these are all.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class Gradients:
     ) -> None:
         """See `DataParallel`."""
         self.parameters = _summable(module)
+        self.watch = Watch(module, self.parameters)
         self._module = module
         self._session = session
         self._share = session.share
@@ -175,9 +178,11 @@ class Gradients:
         return bucket.was_added_to(index)
 
     def check_are_committed(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Raise ShoalError if the `grad` of one of `parameters` was not handed out."""
+        """Raise ShoalError if the `grad` of one of `parameters` was not handed out, or the model is another one."""
         for parameter in parameters:
             bucket, index = self._place.get(parameter, (None, 0))
+            if bucket is None and parameter.grad is not None:
+                self.watch.check()
             if bucket is not None and parameter.grad is not None and not bucket.is_handed_out(index):
                 raise ShoalError(
                     f"`optimizer.step` was called with a gradient of {self._name_of(parameter)} that came from no "

@@ -47,6 +47,7 @@ class Passes:
         self._buffers = buffers
         self._state_digest = state_digest
         self._under_no_sync = False
+        self._checked = -2
         self._ends_step = True
         self.updates = updates(self)
         self._hooks: list[RemovableHandle] = [
@@ -74,7 +75,14 @@ class Passes:
             self._reset()
 
     def open_window(self) -> None:
-        """A pass begins, or the forward pass before it: the state may be copied, unless an update is to come."""
+        """A pass begins, or the forward pass before it: the state may be copied, unless an update is to come.
+
+        Raises:
+            ShoalError: the model has other parameters than when it was wrapped. That is looked at once in each step.
+        """
+        if self._checked != self._session.done:
+            self._gradients.watch.check()
+            self._checked = self._session.done
         if not self.updates.is_due:  # an evaluation may come before it, or a schedule
             self._session.state_is_complete()
 

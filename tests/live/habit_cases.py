@@ -400,3 +400,18 @@ def who_raises_in_backward_goes_on_by_whatever_it_calls(peer: Peer) -> None:
         assert peer.receipt is not None
         assert [entry.weight for entry in peer.receipt.contributions] == ([1, 0] if turn == 0 else [1, 1])
     assert_same_everywhere(peer, torch.cat([p.flatten() for p in model.parameters()]))
+
+
+@case
+def a_model_that_has_changed_is_refused_also_where_the_wrapper_is_not_called(peer: Peer) -> None:
+    model, optimizer = linear()
+    wrap(peer, model, optimizer)
+    x: Any = torch.randn(6, 4)
+    model(x).square().mean().backward()
+    optimizer.step()
+    model.requires_grad_(False)
+    model.add_module("2", nn.Linear(8, 3))
+    optimizer.add_param_group({"params": model.get_submodule("2").parameters()})
+    model(x).square().mean().backward()  # reaches nothing that was there before
+    raises(p2p.ShoalError, "parameter 2.weight was replaced after the model was wrapped", optimizer.step)
+    assert peer.done == 1
