@@ -22,7 +22,7 @@ def claim(named: Iterable[tuple[str, nn.Parameter]], is_in_use: Callable[[], boo
     named = list(named)
     for name, parameter in named:
         asks = _OWNERS[parameter]() if parameter in _OWNERS else None
-        if asks is not None and asks():
+        if asks is not None and asks != is_in_use and asks():
             raise ShoalError(
                 f"parameter {name} is in a p2p.DataParallel already: wrap both models at once, in one nn.ModuleDict"
             )

@@ -8,7 +8,9 @@ from torch import nn
 
 from ..errors import ShoalError
 
-WAY_OUT = "change the model first, on every peer, and construct p2p.DataParallel then"
+WAY_OUT = (
+    "give the optimizer its new parameters, and call `refresh()` of p2p.DataParallel, on every peer after the same step"
+)
 
 
 class Watch:

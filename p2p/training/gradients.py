@@ -30,23 +30,36 @@ class Gradients:
         self, module: torch.nn.Module, session: Session, nonfinite: NonFinite, bucket_bytes: int, algorithm: str | None
     ) -> None:
         """See `DataParallel`."""
-        self.parameters = _summable(module)
-        self.watch = Watch(module, self.parameters)
         self._module = module
         self._session = session
         self._share = session.share
         self._nonfinite = nonfinite
-        tables = tables_of(module)
+        self._bucket_bytes, self._algorithm = bucket_bytes, algorithm
+        self.begin()
+
+    def begin(self) -> None:
+        """With the module as it is now.
+
+        Raises:
+            ValueError: a gradient of it cannot be averaged; nothing has changed.
+        """
+        self.parameters = _summable(self._module)
+        self.watch = Watch(self._module, self.parameters)
+        tables, algorithm, empty = tables_of(self._module), self._algorithm, self._session.empty
 
         def make(parameters: Sequence[torch.Tensor]) -> Bucket | None:
             if id(parameters[0]) not in tables:
                 return None
-            return make_bucket(parameters, algorithm, session.empty, RowBucket, len(parameters[0]))
+            return make_bucket(parameters, algorithm, empty, RowBucket, len(parameters[0]))
 
-        self._buckets = make_buckets(self.parameters, bucket_bytes, algorithm, session.empty, make)
+        self._buckets = make_buckets(self.parameters, self._bucket_bytes, algorithm, empty, make)
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
-        self._bucket_bytes = bucket_bytes
         self._num_submitted = 0
+
+    @property
+    def are_summed(self) -> bool:
+        """Whether some are in the buckets, of passes that have not ended their step."""
+        return any(len(bucket.empty) < len(bucket.parameters) for bucket in self._buckets)
 
     def traits(self, state_digest: str) -> dict[str, bytes]:
         """How it is trained, for people, by name; `state_digest`: as of `DataParallel`. Equal on all peers."""

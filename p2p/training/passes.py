@@ -27,7 +27,7 @@ class Passes:
         self,
         session: Session,
         gradients: Gradients,
-        buffers: Buffers,
+        buffers: Callable[[], Buffers],
         updates: Callable[["Passes"], Updates],
         state_digest: Callable[[], bytes],
     ) -> None:
@@ -36,7 +36,7 @@ class Passes:
         Args:
             session: of the peer.
             gradients: of the model.
-            buffers: of the model.
+            buffers: makes what becomes of the model's.
             updates: makes what watches the optimizers.
             state_digest: of the parameters that a step was computed with.
         """
@@ -44,15 +44,19 @@ class Passes:
         self._session = session
         self._share = session.share
         self._gradients = gradients
-        self._buffers = buffers
+        self._make_buffers = buffers
+        self._buffers = buffers()
         self._state_digest = state_digest
         self._under_no_sync = False
         self._checked = -2
         self._ends_step = True
         self.updates = updates(self)
-        self._hooks: list[RemovableHandle] = [
+        self._hooks = self._follow()
+
+    def _follow(self) -> list[RemovableHandle]:
+        return [
             parameter.register_post_accumulate_grad_hook(self._take_gradient)  # type: ignore[no-untyped-call]
-            for parameter in gradients.parameters
+            for parameter in self._gradients.parameters
         ]
 
     def is_in_use(self) -> bool:
@@ -66,6 +70,22 @@ class Passes:
         for hook in (*self._hooks, *self.updates.hooks):
             hook.remove()
         self._hooks = []
+
+    def refresh(self) -> None:
+        """Follow the passes of the module as it is now.
+
+        Raises:
+            ShoalError: a step has begun, which ends before that.
+            ValueError: as of `Gradients.begin`.
+        """
+        self.go_on()
+        if self.has_summed or self._gradients.are_summed or torch._C._current_graph_task_id() >= 0:
+            raise ShoalError("`refresh` was called in the middle of a step: call it after `optimizer.step`")
+        self._gradients.begin()
+        self._buffers = self._make_buffers()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = self._follow()
 
     def go_on(self) -> None:
         """If a pass was interrupted, this peer adds nothing to the step, which the next pass may end."""

@@ -62,13 +62,15 @@ def a_layer_frozen_from_a_step_on(run: Run) -> None:
     frozen_later(run, lambda model: adamw(model, weight_decay=0.1), lambda step: step >= FREEZE_AFTER)
 
 
-def changed(run: Run, change: Callable[[Any, Any], None], model: Any) -> None:
+def changed(run: Run, change: Callable[[Any, Any], None], model: Any, *, is_told: bool = False) -> None:
     """The model becomes another one in the middle."""
     optimizer = sgd(model)
     parallel = run.wrap(model, optimizer)
     for step, (x, y) in enumerate(run.loader()):
         if step == FREEZE_AFTER:
             change(model, optimizer)
+            if is_told:
+                parallel.refresh()
         optimizer.zero_grad()
         loss = functional.mse_loss(parallel(x), y)
         loss.backward()
@@ -113,6 +115,21 @@ def a_layer_added_in_the_middle(run: Run) -> None:
 @case(refused="parameter 2.weight was replaced after the model was wrapped")
 def a_layer_replaced_in_the_middle(run: Run) -> None:
     changed(run, replace_a_layer, mlp())
+
+
+@case(quick=True)
+def a_layer_unfrozen_in_the_middle_and_refresh(run: Run) -> None:
+    changed(run, unfreeze, half_frozen(), is_told=True)
+
+
+@case()
+def a_layer_added_in_the_middle_and_refresh(run: Run) -> None:
+    changed(run, add_a_layer, mlp(), is_told=True)
+
+
+@case(quick=True)
+def a_layer_replaced_in_the_middle_and_refresh(run: Run) -> None:
+    changed(run, replace_a_layer, mlp(), is_told=True)
 
 
 class Mixture(nn.Module):
