@@ -158,6 +158,11 @@ class Core:
         self._joining.begin(run, follows=follows)
         self._membership.run = run
 
+    def replace_run(self, run: Run) -> None:
+        """The members have agreed on another run, in the last step that is committed."""
+        self._joining.run = run
+        self._membership.describe(run, self.done)
+
     # The open step.
 
     def submitted(self, step: int, num_operations: int, num_complete: int) -> None:

@@ -31,7 +31,7 @@ from .messages import AcceptorRecord, Envelope, Report, ReportKind
 from .observing import Observing
 from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
 from .restarts import Restarts
-from .run_description import Run
+from .run_description import Run, RunDescription
 from .succession import Succession
 from .swim import Swim
 from .view import NO_VIEW, Member, Stamp, View, feeder_of
@@ -57,6 +57,7 @@ class Membership:
         self.next = Succession(self.me, swim, rng=rng, config=config)
         self.restarts = Restarts(steps, self.next, stall_s=config.stall_s)
         self.run: Run | None = None
+        self._former: tuple[RunDescription, int] | None = None
         self._swim = swim
         self._steps = steps
         self._observing = observing
@@ -252,7 +253,7 @@ class Membership:
     def consider_join(self, now: float, source: Member, join: m.Join) -> list[Effect]:
         if self.run is None:
             return []
-        differences = self.run.description.differences(join.run)
+        differences = self._differences(self.run, join)
         if self.view is None:  # it may be the one to feed `source` before that asks again
             is_heard = self._observing.follows and join.follows and not differences
             if is_heard and self._swim.is_alive(source):
@@ -269,6 +270,19 @@ class Membership:
             return []
         self.next.admission.ask(now, source, join)
         return [Send(source, self._head(source))]
+
+    def describe(self, run: Run, step: int) -> None:
+        """The members run something else from `step` on."""
+        assert self.run is not None
+        self._former = self.run.description, step
+        self.run = run
+
+    def _differences(self, run: Run, join: m.Join) -> list[str]:
+        """Whoever is fed, and is not there yet where the members began to run something else, runs what they ran."""
+        found = run.description.differences(join.run)
+        if found and self._former is not None and 0 <= join.done <= self._former[1]:
+            return self._former[0].differences(join.run)
+        return found
 
     def _head(self, joiner: Member) -> m.Head:
         """What `joiner`, which has asked for a seat, is told of the installed view; its feeder says how far it is."""

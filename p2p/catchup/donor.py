@@ -115,7 +115,7 @@ class Donor:
 
     def withhold(self, step: int) -> None:
         """The state after `step` may be incomplete, and stays so until another step is committed."""
-        self._withheld = step
+        self._withheld, self._packer = step, None
 
     def ask(self, member: Member, step: int, *, has_seat: bool) -> None:
         """`member` needs the state after `step`, or, while it has no seat, after a later one.

@@ -137,6 +137,10 @@ class Loop:
         self._donor.show, self._observer.check = replica.show, replica.check
         self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, run, founding_size))
 
+    def describe(self, run: Run) -> None:
+        """This peer runs another model from the last step on, and so do all members."""
+        self.core.replace_run(run)
+
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
         """As `OpenStep.submit`, unless this peer cannot go on."""
         if self.inbox.failure is None and (effects := self.open_step.submit(step, attempt, operation)):

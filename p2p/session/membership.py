@@ -305,6 +305,15 @@ class Membership:
         if is_edge and self.keeper is not None:
             self.keeper.at_edge()
 
+    def withhold_state(self) -> None:
+        """The model is about to be another one: its state after step `done` is not to be copied any more."""
+        self._complete = self._settled = -2
+
+    def describe(self, replica: Replica) -> None:
+        """Who asks for a seat from now on has to have this one."""
+        self._replica = replica
+        self.post(partial(self.loop.describe, self._run))
+
     def asks_for_batch(self) -> None:
         """The script has done with its last step, and may set this and that before its forward pass."""
         self._settled = self.history.done

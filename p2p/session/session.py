@@ -178,6 +178,14 @@ class Session:
         self._note(Kind.SUBMITTED, self.history.done + 1)
         self._await(Commit, self._driven(operation, self._closing(b"")))
 
+    def replace_replica(self, replica: Replica, operation: Operation) -> None:
+        """A step of its own, by which all members agree on another model; who asks for a seat has to have that."""
+        with self.callers.call("DataParallel.refresh"):
+            self.membership.withhold_state()
+            self.run_alone(operation)
+            self.membership.describe(replica)
+            self.announce()
+
     def may_run_early(self, operation: Operation) -> bool:
         """Whether `run_early` may be called; the answer is the same on every member.
 

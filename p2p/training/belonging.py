@@ -22,7 +22,7 @@ def claim(named: Iterable[tuple[str, nn.Parameter]], is_in_use: Callable[[], boo
     named = list(named)
     for name, parameter in named:
         asks = _OWNERS[parameter]() if parameter in _OWNERS else None
-        if asks is not None and asks():
+        if asks is not None and asks != is_in_use and asks():
             raise ShoalError(
                 f"parameter {name} is in a p2p.DataParallel already: wrap both models at once, in one nn.ModuleDict"
             )
@@ -40,6 +40,15 @@ def check_optimizers(module: nn.Module, parts: Sequence[object]) -> None:
         raise TypeError(f"the optimizer has to be a torch.optim.Optimizer, is a {type(parts[0]).__name__}")
     known = {id(parameter) for parameter in module.parameters()}
     optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
+    for optimizer in optimizers:
+        held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        keys: Iterable[object] = optimizer.state
+        for each in keys:
+            if isinstance(each, torch.Tensor) and id(each) not in held:
+                raise ValueError(
+                    f"an optimizer has a state of a parameter, {each.dtype} {list(each.shape)}, that is in none of its "
+                    "groups any more: `del optimizer.state[parameter]` where you replace one"
+                )
     pairs = [(number, each) for optimizer in optimizers for number, each in enumerate(optimizer.param_groups)]
     for number, group in pairs:
         for place, parameter in enumerate(group["params"]):

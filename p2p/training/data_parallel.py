@@ -66,7 +66,8 @@ class DataParallel(torch.nn.Module):
         QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on.
         JoinRefused: this peer observes, and its replica is not like those of the members: it says in what.
         RemoteProtocolError: a state was received that does not fit this replica.
-        ShoalError: backward was called again for one batch, or one `optimizer.step`; or this peer has left.
+        ShoalError: backward was called again for one batch, or one `optimizer.step`; this peer has left; or the model
+            has other parameters than when it was wrapped, which is found in the next step: call `refresh` before it.
 
     Attributes:
         has_committed: whether the last backward pass ended a step. After one that did not, a micro-batch of
@@ -140,16 +141,25 @@ class DataParallel(torch.nn.Module):
         self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
         self._session = peer._session
         self._gradients = Gradients(module, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
-        parts = [unwrapped(part) for part in (optimizer, *extra)]
+        self._parts = parts = [unwrapped(part) for part in (optimizer, *extra)]
+        self._allow_local = allow_local
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._passes.updates.is_due)
         if not allow_local:
             check_optimizers(module, parts)
         whole = state_digest == "all"
-        replica = ModelReplica(module, parts, keeper, self._session, self._gradients, is_digested_whole=whole)
+        self._replica = replica = ModelReplica(
+            module, parts, keeper, self._session, self._gradients, is_digested_whole=whole
+        )
         offered = replica.offered()
         updates = partial(Updates, parts, self._gradients, allow_local=allow_local)
-        beside = (Buffers(module, buffers, algorithm), Agreement(parts))
-        self._passes = Passes(self._session, self._gradients, beside, updates, replica.digest, replica.edge)
+        self._passes = Passes(
+            self._session,
+            self._gradients,
+            lambda: (Buffers(module, buffers, algorithm), Agreement(parts)),
+            updates,
+            replica.digest,
+            replica.edge,
+        )
         replica.updates = self._passes.updates
         try:
             claim(module.named_parameters(), self._passes.is_in_use)
@@ -188,6 +198,7 @@ class DataParallel(torch.nn.Module):
         Raises:
             OperationMismatch, QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout, ShoalError: the last backward
                 pass raised, and the step that it had begun cannot be taken back.
+            ShoalError: the model has other parameters than when it was wrapped.
         """
         if torch._C._current_graph_task_id() < 0:  # no backward is under way
             self._passes.go_on()
@@ -233,6 +244,29 @@ class DataParallel(torch.nn.Module):
                 RemoteProtocolError, ShoalError: as `loss.backward()`; or it was called under `no_sync`.
         """
         self._passes.skip()
+
+    def refresh(self) -> None:
+        """Go on with the module as it is now: call it after layers were unfrozen, added, replaced or removed.
+
+        On every peer, after `optimizer.step` of the same step (`if peer.done == 1000:`); the module is then the same
+        everywhere, new parameters included (`torch.manual_seed`). Tell the optimizer before: `add_param_group` for what
+        is new. A step of its own, which counts no samples; who calls something else, or has another model, is named.
+
+        Who joins later wraps the model in its new form. Who observes meanwhile calls this as all do; if it has come too
+        late for that step, it is refused, and has to join again.
+
+        Raises:
+            TypeError, ValueError: as of the wrap, of the new module; the others wait, or go on without this peer.
+            OperationMismatch, QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout: as
+                `Peer.barrier`.
+            ShoalError: it was called in the middle of a step; or a parameter is in another p2p.DataParallel.
+        """
+        with self._session.callers.call("DataParallel.refresh"):
+            if not self._allow_local:
+                check_optimizers(self.module, self._parts)
+            claim(self.module.named_parameters(), self._passes.is_in_use)
+            self._passes.refresh()
+            self._replica.refresh()
 
     def reduce_gradients(self, gradients: Given) -> Given:
         """Average gradients that the script has computed itself, with `torch.autograd.grad` or `torch.func`.

@@ -34,7 +34,12 @@ class Edge:
 
     def __init__(self, module: nn.Module, done: Callable[[], int]) -> None:
         """Nothing is kept. `done`: the last committed step."""
-        self._done, self._step = done, -2
+        self._done = done
+        self.refresh(module)
+
+    def refresh(self, module: nn.Module) -> None:
+        """Nothing is kept of the module as it is now."""
+        self._step = -2
         named = [(f"{path}." if path else "", each) for path, each in module.named_modules(remove_duplicate=False)]
         self._owners = [(prefix, each) for prefix, each in named if each._buffers]
         self._with_extra = [

@@ -10,6 +10,7 @@ import xxhash
 from ..errors import NonFiniteGradient, ShoalError
 from ..session.session import BACKWARD, Session
 from .buckets import DTYPES, Bucket, layout_of, make_bucket, make_buckets
+from .changes import Watch
 from .replica_state import raw_bytes
 from .rows import RowBucket, tables_of
 
@@ -25,28 +26,43 @@ class Gradients:
 
     Attributes:
         parameters: whose gradients are averaged, in about the order in which backward reaches them.
+        watch: of the model, that these are all.
     """
 
     def __init__(
         self, module: torch.nn.Module, session: Session, nonfinite: NonFinite, bucket_bytes: int, algorithm: str | None
     ) -> None:
         """See `DataParallel`."""
-        self.parameters = _summable(module)
         self._module = module
         self._session = session
         self._share = session.share
         self._nonfinite = nonfinite
-        tables = tables_of(module)
+        self._bucket_bytes, self._algorithm = bucket_bytes, algorithm
+        self.begin()
+
+    def begin(self) -> None:
+        """With the module as it is now.
+
+        Raises:
+            ValueError: a gradient of it cannot be averaged; nothing has changed.
+        """
+        self.parameters = _summable(self._module)
+        self.watch = Watch(self._module, self.parameters)
+        tables, algorithm, empty = tables_of(self._module), self._algorithm, self._session.empty
 
         def make(parameters: Sequence[torch.Tensor]) -> Bucket | None:
             if id(parameters[0]) not in tables:
                 return None
-            return make_bucket(parameters, algorithm, session.empty, RowBucket, len(parameters[0]))
+            return make_bucket(parameters, algorithm, empty, RowBucket, len(parameters[0]))
 
-        self._buckets = make_buckets(self.parameters, bucket_bytes, algorithm, session.empty, make)
+        self._buckets = make_buckets(self.parameters, self._bucket_bytes, algorithm, empty, make)
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
-        self._bucket_bytes = bucket_bytes
         self._num_submitted = 0
+
+    @property
+    def are_summed(self) -> bool:
+        """Whether some are in the buckets, of passes that have not ended their step."""
+        return any(len(bucket.empty) < len(bucket.parameters) for bucket in self._buckets)
 
     def traits(self, state_digest: str) -> dict[str, bytes]:
         """How it is trained, for people, by name; `state_digest`: as of `DataParallel`. Equal on all peers."""
@@ -186,9 +202,11 @@ class Gradients:
         return bucket.was_added_to(index)
 
     def check_are_committed(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Raise ShoalError if the `grad` of one of `parameters` was not handed out."""
+        """Raise ShoalError if the `grad` of one of `parameters` was not handed out, or the model is another one."""
         for parameter in parameters:
             bucket, index = self._place.get(parameter, (None, 0))
+            if bucket is None and parameter.grad is not None:
+                self.watch.check()
             if bucket is not None and parameter.grad is not None and not bucket.is_handed_out(index):
                 raise ShoalError(
                     f"`optimizer.step` was called with a gradient of {self._name_of(parameter)} that came from no "

@@ -29,7 +29,7 @@ class Passes:
         self,
         session: Session,
         gradients: Gradients,
-        beside: Sequence[Buffers | Agreement],
+        beside: Callable[[], Sequence[Buffers | Agreement]],
         updates: Callable[["Passes"], Updates],
         state_digest: Callable[[], bytes],
         edge: Edge,
@@ -39,7 +39,7 @@ class Passes:
         Args:
             session: of the peer.
             gradients: of the model.
-            beside: what else each step sends, in this order on every peer.
+            beside: makes what else each step sends, in this order on every peer.
             updates: makes what watches the optimizers.
             state_digest: of the parameters that a step was computed with.
             edge: of the model.
@@ -48,10 +48,12 @@ class Passes:
         self._session = session
         self._share = session.share
         self._gradients = gradients
-        self._beside = beside
+        self._make_beside = beside
+        self._beside = beside()
         self._state_digest = state_digest
         self._edge = edge
         self._under_no_sync = False
+        self._checked = -2
         self._ends_step = True
         self.updates = updates(self)
         self._hooks: list[RemovableHandle] = list(map(self._follow, gradients.parameters))
@@ -73,6 +75,23 @@ class Passes:
         for hook in (*self._hooks, *self.updates.hooks):
             hook.remove()
         self._hooks = []
+
+    def refresh(self) -> None:
+        """Follow the passes of the module as it is now.
+
+        Raises:
+            ShoalError: a step has begun, which ends before that.
+            ValueError: as of `Gradients.begin`.
+        """
+        self.go_on()
+        if self.has_summed or self._gradients.are_summed or torch._C._current_graph_task_id() >= 0:
+            raise ShoalError("`refresh` was called in the middle of a step: call it after `optimizer.step`")
+        self._gradients.begin()
+        self._beside = self._make_beside()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = list(map(self._follow, self._gradients.parameters))
+        self._has_begun = False
 
     def go_on(self) -> None:
         """If a pass was interrupted, this peer adds nothing to the step, which the next pass may end."""
@@ -96,7 +115,13 @@ class Passes:
 
         Args:
             is_over: no forward pass of the step follows.
+
+        Raises:
+            ShoalError: the model has other parameters than when it was wrapped. That is looked at once in each step.
         """
+        if self._checked != self._session.done:
+            self._gradients.watch.check()
+            self._checked = self._session.done
         self._edge.is_over = is_over
         if not self.updates.is_due:  # an evaluation may come before it, or a schedule
             self._session.state_is_complete(is_over=is_over or not self._edge.changes)

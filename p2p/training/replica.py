@@ -4,11 +4,15 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
+import xxhash
 from torch import nn
 
 from ..errors import ShoalError
 from ..net.parcels import MODEL, PackedState, Replica
 from ..session.session import Session
+from ..step.collective import AllGather
+from ..step.operation import Operation
 from .comparison import check, first_change, settings_of, show
 from .edge import Edge
 from .gradients import Gradients
@@ -77,6 +81,15 @@ class ModelReplica:
         return Replica(
             traits, self._pack, self._load, partial(compare, layout), self._show, self._check, self.edge.keep
         )
+
+    def refresh(self) -> None:
+        """All members go on with the module as it is now: a step, which says what it is like."""
+        self.edge.refresh(self._module)
+        offered = self.offered()
+        layout = xxhash.xxh3_64_hexdigest(offered.traits[MODEL])
+        what = f"refresh to {offered.traits['buckets'].decode()} and a state of layout {layout}"
+        row = np.zeros(1, np.uint8)
+        self._session.replace_replica(offered, Operation(AllGather(label=what), row, row, row.shape, "one-shot"))
 
     def digest(self) -> bytes:
         """Of the parameters that the open step was computed with."""

@@ -143,6 +143,9 @@ class OneProcess(nn.Module):
     def skip_step(self) -> None:
         self.module.zero_grad()
 
+    def refresh(self) -> None:
+        pass
+
     def reduce_gradients(self, gradients: Any) -> Any:
         needed = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         named = dict(self.module.named_parameters())
@@ -182,6 +185,9 @@ class OfDdp(DistributedDataParallel):
 
     def skip_step(self) -> None:
         raise NotThere("nothing like skip_step")
+
+    def refresh(self) -> None:
+        raise NotThere("nothing like refresh")
 
     def reduce_gradients(self, gradients: Any) -> Any:
         raise NotThere("nothing like reduce_gradients")

@@ -7,8 +7,8 @@ from gossip.effects import Send
 from gossip.messages import Difference, Head, Join, Refuse
 
 from .arbitrary import of
-from .cores import bodies, core, meet, say
-from .members import LINEAGE, A, B
+from .cores import RUN, bodies, commit_step_0, core, meet, say, seated
+from .members import LINEAGE, A, B, C
 
 
 def runs(*words: str, may_differ: tuple[str, ...] = ()) -> RunDescription:
@@ -61,3 +61,20 @@ def test_who_is_refused_is_told_what_the_member_has_of_what_differs_and_of_nothi
     ]
     agreed = Join(runs("--lr 0.2", "--token x", may_differ=("lr",)), view_number=1)
     assert bodies(Head, say(peer, B, agreed, NO_VIEW))
+
+
+def test_who_is_fed_may_have_what_the_members_had_until_it_is_where_they_changed_it() -> None:
+    after = Run(RunDescription(True, (Trait("model", b"after"),)), {"model": b"after"})
+    peer = seated(B)
+    meet(peer, [C])
+    commit_step_0(peer, B)
+
+    def is_refused(run: Run, done: int) -> bool:
+        return bool(bodies(Refuse, say(peer, C, Join(run.description, True, done, b"digest", 1), NO_VIEW)))
+
+    assert is_refused(after, -1)
+    peer.replace_run(after)
+    assert [is_refused(RUN, done) for done in (-1, 0, 1)] == [True, False, True]
+    assert not any(is_refused(after, done) for done in (-1, 0, 1))
+    other = Run(RunDescription(True, (Trait("model", b"other"),)), {})
+    assert is_refused(other, 0)

@@ -451,3 +451,47 @@ def a_schedule_that_has_seen_the_loss_of_one_peer_is_named_once(peer: Peer) -> N
     (said,) = lines
     assert said.startswith("ReduceLROnPlateau in extra= is not the same at peers ")
     assert f"in step {last + 1}, " in said
+
+
+@case
+def a_model_that_has_changed_is_refused_also_where_the_wrapper_is_not_called(peer: Peer) -> None:
+    model, optimizer = linear()
+    wrap(peer, model, optimizer)
+    x: Any = torch.randn(6, 4)
+    model(x).square().mean().backward()
+    optimizer.step()
+    model.requires_grad_(False)
+    model.add_module("2", nn.Linear(8, 3))
+    optimizer.add_param_group({"params": model.get_submodule("2").parameters()})
+    model(x).square().mean().backward()  # reaches nothing that was there before
+    raises(p2p.ShoalError, "parameter 2.weight was replaced after the model was wrapped", optimizer.step)
+    assert peer.done == 1
+
+
+@case
+def refresh_comes_between_steps_and_after_the_optimizer_knows(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    x: Any = torch.randn(2, 6, 4)[peer.rank]
+    with parallel.no_sync():
+        parallel(x).square().mean().backward()
+    raises(p2p.ShoalError, "`refresh` was called in the middle of a step", parallel.refresh)
+    parallel(x).square().mean().backward()
+    optimizer.step()
+    torch.manual_seed(7)
+    model.add_module("2", nn.Linear(8, 3))
+    raises(ValueError, "is none of the model's", parallel.refresh)
+    old = optimizer.param_groups[0]["params"][2:]
+    optimizer.param_groups[0]["params"][2:] = list(model.get_submodule("2").parameters())
+    raises(ValueError, "in none of its groups any more: `del optimizer.state[parameter]`", parallel.refresh)
+    for parameter in old:
+        del optimizer.state[parameter]
+    assert peer.done == 1
+    parallel.refresh()
+    assert peer.done == 1, "it is no step of training"
+    for _ in range(2):
+        optimizer.zero_grad()
+        parallel(x).square().mean().backward()
+        optimizer.step()
+    assert peer.done == 3
+    assert_same_everywhere(peer, torch.cat([p.detach().flatten() for p in model.parameters()]))

@@ -60,56 +60,74 @@ def a_layer_frozen_from_a_step_on(run: Run) -> None:
     frozen_later(run, lambda model: adamw(model, weight_decay=0.1), lambda step: step >= FREEZE_AFTER)
 
 
-@case(quick=True, wrong="W8: a layer that is unfrozen in the middle is not averaged, each replica trains its own")
-def a_layer_unfrozen_in_the_middle(run: Run) -> None:
+def changed(run: Run, change: Callable[[Any, Any], None], model: Any, *, is_told: bool = False) -> None:
+    """The model becomes another one in the middle."""
+    optimizer = sgd(model)
+    parallel = run.wrap(model, optimizer)
+    for step, (x, y) in enumerate(run.loader()):
+        if step == FREEZE_AFTER:
+            change(model, optimizer)
+            if is_told:
+                parallel.refresh()
+        optimizer.zero_grad()
+        loss = functional.mse_loss(parallel(x), y)
+        loss.backward()
+        optimizer.step()
+        run.log(loss)
+
+
+def unfreeze(model: Any, optimizer: Any) -> None:
+    model[0].requires_grad_(True)
+
+
+def add_a_layer(model: Any, optimizer: Any) -> None:
+    torch.manual_seed(2)
+    model.append(nn.Linear(3, 3))
+    optimizer.add_param_group({"params": model[3].parameters()})
+
+
+def replace_a_layer(model: Any, optimizer: Any) -> None:
+    torch.manual_seed(2)
+    for parameter in model[2].parameters():
+        del optimizer.state[parameter]
+    model[2] = nn.Linear(8, 3)
+    optimizer.param_groups[0]["params"][2:] = list(model[2].parameters())
+
+
+def half_frozen() -> Any:
     model = mlp()
     model[0].requires_grad_(False)
-    optimizer = sgd(model)
-    parallel = run.wrap(model, optimizer)
-    for step, (x, y) in enumerate(run.loader()):
-        if step == FREEZE_AFTER:
-            model[0].requires_grad_(True)
-        optimizer.zero_grad()
-        loss = functional.mse_loss(parallel(x), y)
-        loss.backward()
-        optimizer.step()
-        run.log(loss)
+    return model
 
 
-@case(wrong="W8: a layer that is added in the middle is not averaged, each replica trains its own")
+@case(quick=True, refused="parameter 0.weight was unfrozen after the model was wrapped")
+def a_layer_unfrozen_in_the_middle(run: Run) -> None:
+    changed(run, unfreeze, half_frozen())
+
+
+@case(refused="parameter 3.weight was added after the model was wrapped")
 def a_layer_added_in_the_middle(run: Run) -> None:
-    model = mlp()
-    optimizer = sgd(model)
-    parallel = run.wrap(model, optimizer)
-    for step, (x, y) in enumerate(run.loader()):
-        if step == FREEZE_AFTER:
-            torch.manual_seed(2)
-            model.append(nn.Linear(3, 3))
-            optimizer.add_param_group({"params": model[3].parameters()})
-        optimizer.zero_grad()
-        loss = functional.mse_loss(parallel(x), y)
-        loss.backward()
-        optimizer.step()
-        run.log(loss)
+    changed(run, add_a_layer, mlp())
 
 
-@case(wrong="W8: a layer that is replaced in the middle is not averaged, each replica trains its own")
+@case(refused="parameter 2.weight was replaced after the model was wrapped")
 def a_layer_replaced_in_the_middle(run: Run) -> None:
-    model = mlp()
-    optimizer = sgd(model)
-    parallel = run.wrap(model, optimizer)
-    for step, (x, y) in enumerate(run.loader()):
-        if step == FREEZE_AFTER:
-            torch.manual_seed(2)
-            for parameter in model[2].parameters():
-                del optimizer.state[parameter]
-            model[2] = nn.Linear(8, 3)
-            optimizer.param_groups[0]["params"][2:] = list(model[2].parameters())
-        optimizer.zero_grad()
-        loss = functional.mse_loss(parallel(x), y)
-        loss.backward()
-        optimizer.step()
-        run.log(loss)
+    changed(run, replace_a_layer, mlp())
+
+
+@case(quick=True)
+def a_layer_unfrozen_in_the_middle_and_refresh(run: Run) -> None:
+    changed(run, unfreeze, half_frozen(), is_told=True)
+
+
+@case()
+def a_layer_added_in_the_middle_and_refresh(run: Run) -> None:
+    changed(run, add_a_layer, mlp(), is_told=True)
+
+
+@case(quick=True)
+def a_layer_replaced_in_the_middle_and_refresh(run: Run) -> None:
+    changed(run, replace_a_layer, mlp(), is_told=True)
 
 
 class Mixture(nn.Module):

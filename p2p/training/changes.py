@@ -1,0 +1,68 @@
+"""Whether a model has the parameters still that it was wrapped with."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter, is_, methodcaller
+
+from torch import nn
+
+from ..errors import ShoalError
+
+WAY_OUT = (
+    "give the optimizer its new parameters, and call `refresh()` of p2p.DataParallel, on every peer after the same step"
+)
+
+
+class Watch:
+    """Of one model: that all of its parameters that need a gradient are among those that are summed, and these in it.
+
+    Costs 3 ms for 20,000 parameters of 10,000 layers, as long as nothing has changed.
+    """
+
+    def __init__(self, module: nn.Module, summed: Iterable[nn.Parameter]) -> None:
+        """Of `module` as it is now; `summed`: those of its parameters that need a gradient."""
+        self._module = module
+        self._summed = frozenset(summed)
+        self._names = {parameter: name for name, parameter in module.named_parameters()}
+        self._remember()
+
+    def check(self) -> None:
+        """Whatever is new needs no gradient, and nothing that is summed is gone.
+
+        Raises:
+            ShoalError: it does, or is.
+        """
+        if not self._is_as_before():
+            if (found := self._first_change()) is not None:
+                name, what = found
+                raise ShoalError(
+                    f"parameter {name} was {what} after the model was wrapped, so its gradients are not those of all "
+                    f"peers: {WAY_OUT}"
+                )
+            self._remember()
+
+    def _remember(self) -> None:
+        tables = ((each._parameters, each._modules) for each in self._module.modules())
+        every = [table for pair in tables for table in pair]
+        self._tables, self._empty = [each for each in every if each], [each for each in every if not each]
+        self._held = list(_values(self._tables))
+        self._frozen = [each for each in self._module.parameters() if each not in self._summed]
+
+    def _is_as_before(self) -> bool:
+        if any(self._empty) or any(map(attrgetter("requires_grad"), self._frozen)):
+            return False
+        return sum(map(len, self._tables)) == len(self._held) and all(map(is_, _values(self._tables), self._held))
+
+    def _first_change(self) -> tuple[str, str] | None:
+        """Name of a parameter, and what has become of it."""
+        named = dict(self._module.named_parameters())
+        before = set(self._names.values())
+        for name, parameter in named.items():
+            if parameter.requires_grad and parameter not in self._summed:
+                return name, "unfrozen" if parameter in self._names else "replaced" if name in before else "added"
+        there = set(named.values())
+        return next(((name, "removed") for each, name in self._names.items() if each in self._summed - there), None)
+
+
+def _values(tables: Sequence[Mapping[str, object]]) -> Iterable[object]:
+    return chain.from_iterable(map(methodcaller("values"), tables))
