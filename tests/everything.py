@@ -49,7 +49,7 @@ def run(name: str, folders: tuple[str, ...], *options: str) -> Part:
     began_s = time.monotonic()
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
         paths = [f"tests/{folder}" for folder in folders]
-        command = [sys.executable, "-m", "pytest", "-q", "--durations", "5", "--junitxml", report.name]
+        command = [sys.executable, "-m", "pytest", "-q", "--durations", "25", "--junitxml", report.name]
         code = subprocess.run([*command, *options, *paths], cwd=ROOT, env=environ, check=False).returncode
         text = report.read()
     suites = list(ElementTree.fromstring(text).iter("testsuite")) if text else []

@@ -14,7 +14,7 @@ from p2p.checkpoint.manifest import read_manifest
 from tests.live.resumes import PACE_S, POLL_S, TRAIN, Killed, Start, check, files, never, newest_step
 from tests.live.swarm import Process, Swarm
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 
 @pytest.fixture

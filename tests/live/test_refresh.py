@@ -15,7 +15,7 @@ from p2p.step.receipts import read_receipts
 from tests.live.swarm import Swarm, name
 from tests.live.test_habits import bits
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 NUM_SAMPLES, GLOBAL_BATCH = 60, 12
 
