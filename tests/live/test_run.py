@@ -121,18 +121,14 @@ def test_when_one_of_all_cannot_come_the_others_do_not_wait(shoal: Shoal, script
     assert reason in stderr
 
 
-def test_who_waits_for_others_says_for_how_many(shoal: Shoal, script: Script) -> None:
+def test_who_waits_for_others_says_for_how_many_with_a_launcher_and_without(shoal: Shoal, script: Script) -> None:
     path = script(training())
-    run = shoal("-n", "1", "--min-peers", "2", path)
+    run = shoal("-n", "1", "--min-peers", "2", "--swarm", "launched", path)
+    alone = shoal(path, program=(), environ={"SHOAL_MIN_PEERS": "2", "SHOAL_SWARM": "alone"})
     line_like(run, r"shoal: peer 0 waits for 1 of 2 peers; here are 0 \(for \d+ s\)")
-    assert outcome(shoal("-n", "1", path))[0] == outcome(run)[0] == 0
-
-
-def test_who_waits_without_a_launcher_says_so_itself(shoal: Shoal, script: Script) -> None:
-    path = script(training())
-    run = shoal(path, program=(), environ={"SHOAL_MIN_PEERS": "2"})
-    line_like(run, r"shoal: waits for 1 of 2 peers; here are [0-9a-f]{16} \(for \d+ s\)")
-    assert outcome(shoal("-n", "1", path))[0] == outcome(run)[0] == 0
+    line_like(alone, r"shoal: waits for 1 of 2 peers; here are [0-9a-f]{16} \(for \d+ s\)")
+    for first, swarm in ((run, "launched"), (alone, "alone")):
+        assert outcome(shoal("-n", "1", "--swarm", swarm, path))[0] == outcome(first)[0] == 0
 
 
 def test_a_later_launch_has_other_names_and_the_first_one_says_who_has_joined(shoal: Shoal, script: Script) -> None:

@@ -188,28 +188,20 @@ with p2p.join() as peer:
 """Whoever founds stays between backward and `optimizer.step`, so that nobody can be given its state."""
 
 
-def left_alone(shoal: Shoal, path: str, *options: str) -> tuple[int, list[str], list[str]]:
-    """What becomes of a joiner that waits for a state when the only member leaves."""
+def test_joiners_that_were_told_of_a_run_whose_members_have_left_found_no_other(shoal: Shoal, script: Script) -> None:
+    """Who only joins ends with 0, since there is nothing to join; who would have founded fails."""
+    path = script(WITHHELD)
     member = shoal("-n", "1", "--swarm", "x", path)
     first_line(member)
-    joiner = shoal(*options, "-n", "1", "--swarm", "x", path)
+    joiners = [shoal(*options, "-n", "1", "--swarm", "x", path) for options in ((), ("--join",))]
     what = "0 will give the state, once the next step begins there"
-    waits = rf"shoal: peer 1 waits for a seat in swarm x: {what} \(for \d+ s\)"
-    told(joiner, waits)
+    for joiner in joiners:
+        told(joiner, rf"shoal: peer [12] waits for a seat in swarm x: {what} \(for \d+ s\)")
     member.send_signal(signal.SIGTERM)
     assert outcome(member)[0] == 0
-    return outcome(joiner)
-
-
-def test_a_joiner_that_was_told_of_a_run_whose_members_have_left_does_not_found_another(
-    shoal: Shoal, script: Script
-) -> None:
-    code, stdout, stderr = left_alone(shoal, script(WITHHELD))
-    assert (code, stdout) == (1, []) and not any("founded" in line for line in stderr)
+    (code, stdout, stderr), (joined, *said) = map(outcome, joiners)
+    assert not any("founded" in line for line in (*stderr, *said[1]))
+    assert (code, stdout) == (1, [])
     assert any("nobody of the swarm is left: its run has ended" in line for line in stderr), stderr
-
-
-def test_who_only_joins_ends_with_0_when_the_run_ends_while_it_waits(shoal: Shoal, script: Script) -> None:
-    code, stdout, stderr = left_alone(shoal, script(WITHHELD), "--join")
-    assert (code, stdout) == (0, []) and not any("founded" in line for line in stderr)
-    assert "[1] shoal: the run of swarm x is over, so there is nothing to join" in stderr, stderr
+    assert (joined, said[0]) == (0, [])
+    assert any("shoal: the run of swarm x is over, so there is nothing to join" in line for line in said[1]), said
