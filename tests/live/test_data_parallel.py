@@ -5,7 +5,7 @@ import pytest
 from tests.live.habit_cases import CASES
 from tests.live.swarm import Swarm
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 
 def test_what_scripts_do_trains_as_in_one_process(swarm: Swarm) -> None:

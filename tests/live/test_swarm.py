@@ -220,6 +220,7 @@ with p2p.join() as peer:
 """
 
 
+@pytest.mark.light
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
 def test_an_interrupted_run_leaves_no_process_and_no_socket(swarm: Swarm, number: signal.Signals) -> None:
     run = swarm.launch(3, ENDLESS)
