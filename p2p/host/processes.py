@@ -1,6 +1,7 @@
 """What the kernel knows of processes, and which kernel it is. Linux only."""
 
 import os
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
@@ -12,6 +13,34 @@ def read_host() -> str:
     return blake2b(b"%b %d" % (boot_id.strip(), namespace), digest_size=8).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """Of /proc/PID/stat.
+
+    Attributes:
+        state: one letter, as of ps: T is stopped, Z a zombie.
+        flags: PF_* of the kernel.
+        num_threads: of the process, a leader that has ended counted.
+        start: clock ticks from boot.
+    """
+
+    state: str
+    flags: int
+    num_threads: int
+    start: int
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no thread is left. A leader may end before the others, and is a zombie until they have."""
+        return self.state == "X" or (self.state == "Z" and self.num_threads <= 1)
+
+
+def parse_stat(text: bytes) -> Stat:
+    """Field 2 is the program's name in parentheses and may itself hold blanks and parentheses."""
+    state, *rest = text.rpartition(b")")[2].split()
+    return Stat(state.decode(), int(rest[5]), int(rest[16]), int(rest[18]))
+
+
 def process_start(pid: int) -> int | None:
     """Clock ticks from boot to the start of process `pid`; None if it has ended, reaped or not.
 
@@ -19,21 +48,19 @@ def process_start(pid: int) -> int | None:
         OSError: that cannot be found out, say because no file can be opened.
     """
     found = look_at(pid)
-    return None if found is None else found[1]
+    return None if found is None else found.start
 
 
 def is_stopped(pid: int) -> bool:
     """Whether process `pid` is stopped, by SIGSTOP or Ctrl-Z, so that somebody has to wake it. OSError as above."""
     found = look_at(pid)
-    return found is not None and found[0] == "T"
+    return found is not None and found.state == "T"
 
 
-def look_at(pid: int) -> tuple[str, int] | None:
-    """State of process `pid` (one letter, as of ps: T is stopped) and its start; None, and errors, as above."""
+def look_at(pid: int) -> Stat | None:
+    """Of process `pid`; None, and errors, as above."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        found = parse_stat(Path(f"/proc/{pid}/stat").read_bytes())
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # Field 2 is the program's name in parentheses and may itself hold blanks and parentheses.
-    state, *rest = status.rpartition(")")[2].split()
-    return None if state in ("Z", "X") else (state, int(rest[18]))
+    return None if found.has_ended else found

@@ -6,13 +6,16 @@ installing a view can never interleave.
 """
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
+from typing import Final
 
 from gossip import Core, Envelope, Run, View
 from gossip import effects as fx
 from gossip import messages as m
+from gossip.progress import NOTHING_DONE
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
@@ -38,6 +41,11 @@ from .seat_request import SeatRequest
 from .seeds import Seeds
 
 logger = logging.getLogger("p2p")
+
+FIRST_LOOK_S: Final = 5e-3
+"""A step that takes so long may wait for a member whose process is about to end."""
+MOST_LOOK_S: Final = 0.1
+"""Looks at the processes of members come at intervals that double, up to this."""
 
 
 class Loop:
@@ -100,6 +108,7 @@ class Loop:
         )
         self.shared = self._carrier.shared
         self._next_link_check = self._tick_at = 0.0
+        self._opened, self._look_at, self._look_s = NOTHING_DONE, math.inf, FIRST_LOOK_S
         self._keeps_memory = False
 
     @property
@@ -143,6 +152,9 @@ class Loop:
 
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
         """As `OpenStep.submit`, unless this peer cannot go on."""
+        if step != self._opened:
+            self._opened, self._look_s = step, FIRST_LOOK_S
+            self._look_at = self.now() + FIRST_LOOK_S
         if self.inbox.failure is None and (effects := self.open_step.submit(step, attempt, operation)):
             self._carrier.carry_out(effects)
 
@@ -192,9 +204,9 @@ class Loop:
             self._carrier.carry_out(self.core.meet(self.now(), claim))
 
     def next_deadline(self) -> float:
-        """Of the core, and of the look at the links."""
+        """Of the core, and of the looks at links and processes."""
         self._tick_at = self.core.next_deadline()
-        return min(self._tick_at, self._next_link_check)
+        return min(self._tick_at, self._next_link_check, self._look_at)
 
     def poll(self, timeout_s: float) -> Polled:
         """Wait for the sockets."""
@@ -243,12 +255,25 @@ class Loop:
             self.seeds.call(now, self.core)
             if self.inbox.failure is None:
                 self._seek(lambda: self._seat.look_again(now, self.core, self.seeds))
+        if now >= self._look_at:
+            self._look_at_processes(now)
         if now >= self._tick_at:  # what has become due meanwhile is dealt with at the next look
             if (progress := self.open_step.progress()) is not None:
                 self.core.submitted(*progress)
             self._carrier.carry_out(self.core.tick(now))
         if effects := self._observer.go_on(now):
             self._carrier.carry_out(effects)
+
+    def _look_at_processes(self, now: float) -> None:
+        """A step takes long: does a member of this host run no code any more?"""
+        view = self.core.view
+        if view is None or self.open_step.done >= self._opened:
+            self._look_at = math.inf
+            return
+        self._look_s = min(2 * self._look_s, MOST_LOOK_S)
+        self._look_at = now + self._look_s
+        for member in self._neighbours.exiting(view.members):
+            self._carrier.declare_dead(member, "all its threads are exiting", self._neighbours.record_of(member))
 
     def crash(self, error: BaseException) -> None:
         """Nothing can be driven any more."""

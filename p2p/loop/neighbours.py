@@ -1,8 +1,9 @@
 """The peers that this one is linked to, and what the kernel says of their processes. Belongs to the loop.
 
 Death is known in two ways. The kernel's word: a handle of the process (pidfd), opened before the process was compared
-with what the peer said of itself, becomes readable when the process ends. Then its acceptor record, opened while it
-lived, says what it had promised and accepted. Evidence: its link was lost, and opening it again was refused.
+with what the peer said of itself, becomes readable when the process ends; who waits for a member looks earlier, at the
+marks of its threads (host/exiting.py). Then its acceptor record, opened while it lived, says what it had promised and
+accepted. Evidence: its link was lost, and opening it again was refused.
 """
 
 import logging
@@ -16,6 +17,7 @@ from gossip.messages import AcceptorRecord
 
 from ..host.acceptor_page import RecordReader
 from ..host.entry import Entry
+from ..host.exiting import Threads
 from ..host.processes import process_start
 from ..host.registry import Registry
 from ..net.frames import RECORD_CODEC
@@ -48,6 +50,7 @@ class Neighbours:
         self._registry = registry
         self._linked: dict[str, Member] = {}
         self._processes: dict[int, Member] = {}
+        self._threads: dict[Member, Threads] = {}
         self._records: dict[Member, RecordReader] = {}
 
     def link(self, claim: Claim) -> str:
@@ -94,7 +97,13 @@ class Neighbours:
             return f"process {contact.pid} is another one by now"
         self._processes[fd] = member
         self._transport.watch(fd)
+        if (threads := Threads.open(contact.pid, contact.process_start)) is not None:
+            self._threads[member] = threads
         return ""
+
+    def exiting(self, members: Sequence[Member]) -> list[Member]:
+        """Which of them run no code any more, although their processes have not ended yet; of this host only."""
+        return [each for each in members if (threads := self._threads.get(each)) is not None and threads.are_exiting()]
 
     def is_watched(self, member: Member) -> bool:
         """Whether the process of `member` was found on this host, and lives."""
@@ -163,5 +172,6 @@ class Neighbours:
 
     def _unwatch(self, fd: int) -> None:
         self._transport.unwatch(fd)
-        del self._processes[fd]
+        if (threads := self._threads.pop(self._processes.pop(fd), None)) is not None:
+            threads.close()
         os.close(fd)

@@ -71,8 +71,8 @@ def _condition(who: Identity, host: str, age_s: float) -> Condition:
     if who.host != host:
         return Condition.ELSEWHERE
     process = look_at(who.pid)
-    if process is None or process[1] != who.process_start:
+    if process is None or process.start != who.process_start:
         return Condition.DEAD
-    if process[0] in ("T", "t"):
+    if process.state in ("T", "t"):
         return Condition.STOPPED
     return Condition.HANGS if age_s > LATE_S else Condition.RUNNING

@@ -1,0 +1,75 @@
+"""Whether a process runs no code of its own any more, told long before it has ended. Linux only.
+
+A process that is killed first marks its threads as exiting (PF_EXITING), then gives back its memory, its files and its
+devices, and only then is a zombie, which is when its pidfd is readable: with gigabytes, or a GPU, that is tenths of a
+second later. From the mark on no thread returns to user space, so whatever the process wrote is final.
+"""
+
+import os
+from typing import Final, Self
+
+from .processes import parse_stat
+
+PF_EXITING: Final = 0x4
+"""Linux, include/linux/sched.h."""
+
+
+class Threads:
+    """The threads of one process, by a handle that no other process with the same pid can get."""
+
+    def __init__(self, pid: int, task_fd: int, start: int) -> None:
+        self._pid = pid
+        self._task_fd = task_fd
+        self._start = start
+
+    @classmethod
+    def open(cls, pid: int, start: int) -> Self | None:
+        """Of the process `pid` that started at `start` (clock ticks from boot); None if there is none, or no access."""
+        try:
+            threads = cls(pid, os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), start)
+        except OSError:
+            return None
+        if threads._flags_of(pid) is None:
+            threads.close()
+            return None
+        return threads
+
+    def are_exiting(self) -> bool:
+        """Whether no thread will ever run code of the process again: then this is proof of its death.
+
+        Reads the flags of one thread while the process lives, some 15 us, and those of all once the first one exits.
+        False where a thread has not come to its end yet, since it is traced, dumps core or hangs in a driver, where the
+        process has been reaped, and where the kernel shows no flags: the end of the process has to tell then.
+        """
+        if not self._is_exiting(self._pid):
+            return False
+        try:
+            before = os.listdir(self._task_fd)
+            # A thread may start another one and end: it is proof only if they are the same ones afterwards.
+            return all(self._is_exiting(int(tid)) for tid in before) and sorted(os.listdir(self._task_fd)) == sorted(
+                before
+            )
+        except OSError:
+            return False
+
+    def _is_exiting(self, tid: int) -> bool:
+        flags = self._flags_of(tid)
+        return flags is not None and bool(flags & PF_EXITING)
+
+    def _flags_of(self, tid: int) -> int | None:
+        """None: there is no such thread, or it belongs to a process that started at another time."""
+        try:
+            fd = os.open(f"{tid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._task_fd)
+        except OSError:
+            return None
+        try:
+            fields = parse_stat(os.read(fd, 4096))
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        is_other = tid == self._pid and fields.start != self._start
+        return None if is_other else fields.flags
+
+    def close(self) -> None:
+        os.close(self._task_fd)
