@@ -256,6 +256,10 @@ class Core:
         """The state after `step` has come, as bytes. `digest`: of the chain up to it; `lineage`: of its donor."""
         return [Drop(step, digest)] if self.ended else self._observing.came(step, digest, lineage)
 
+    def declined(self, now: float, step: int, digest: bytes) -> list[Effect]:
+        """The script cannot load the state after `step` now: it waits for an operation of its own, step done + 1."""
+        return [] if self.ended else self._observing.declined(now, step, digest)
+
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run with what was fed."""
         if self.ended:

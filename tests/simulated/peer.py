@@ -284,6 +284,8 @@ class Peer:
                 self.catch_up.load(step, digest)
             case fx.Drop(step, digest):
                 self.catch_up.drop(step, digest)
+            case fx.Missed(step):
+                self.catch_up.miss(step)
             case fx.Discovered(claim):
                 world.membership.discovered(self, effect)
                 self._watch(claim.member)
