@@ -262,9 +262,10 @@ class Observing:
         return effects if self.follows and self._feeder in view.members else [*effects, *self._ask(now, donor, step)]
 
     def beat(self, now: float) -> list[Effect]:
-        """Ask again. Who follows and has a state waits for what is fed, for two beats."""
+        """Ask again. Who follows and has a state waits for what is fed, for two beats, and runs what is here."""
         wanted, waited_s = self._steps.wanted_state(), now - self._barrier[1]
-        may_be_fed = self.follows and self._steps.done != NOTHING_DONE and waited_s < 2 * self._config.beat_s
+        is_coming = self._applying is not None or waited_s < 2 * self._config.beat_s
+        may_be_fed = self.follows and self._steps.done != NOTHING_DONE and is_coming
         if missed := self._misses(now):
             return missed
         if wanted is None or may_be_fed:

@@ -444,6 +444,17 @@ def test_r6_who_is_fed_asks_for_the_state_after_two_beats() -> None:
     assert [new.observing.beat(7.0 + later) for later in (0.25, 0.5)] == [[], query(5)]
 
 
+def test_r6_who_has_the_next_step_runs_that_and_asks_for_no_state() -> None:
+    """A member that waits in an operation of its script may have no complete state to give."""
+    new = Observer(3)
+    new.hears(4)
+    new.fed(4)
+    in_barrier(new)
+    assert [new.observing.beat(later) for later in (0.25, 0.5, 9.0)] == [[], [], []]
+    new.loads(4)
+    assert new.observing.beat(9.25) == query(5)
+
+
 def test_r6_whose_feeder_has_no_seat_there_asks_at_once() -> None:
     new = Observer(4)
     new.hears(4, source=C)
