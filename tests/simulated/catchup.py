@@ -38,8 +38,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """A data frame: a committed step, for an observer."""
+    """A data frame: a committed step of a swarm, for an observer."""
 
+    lineage: bytes
     step: int
     previous: bytes
     digest: bytes
@@ -117,7 +118,14 @@ class CatchUp:
         self._num_fed[feed.member] = self._num_fed.get(feed.member, 0) + 1
         self._last_fed[feed.member] = feed.step
         training = self._peer.training
-        fed = Fed(feed.step, feed.previous, feed.digest, training.results[feed.step], training.members)
+        fed = Fed(
+            self._peer.core.stamp.lineage,
+            feed.step,
+            feed.previous,
+            feed.digest,
+            training.results[feed.step],
+            training.members,
+        )
         self._world.clock.after(self._rng.uniform(0.0, 0.1), self._peer, "fed", self._feed_on, feed.member, fed)
 
     def _feed_on(self, member: Member, fed: Fed) -> None:
@@ -163,10 +171,13 @@ class CatchUp:
         del self._states[step, digest]
 
     def miss(self, step: int) -> None:
-        """The script waits for the result of this step, and is told that it does not come: it ends, and starts anew."""
-        has_come = any(
-            number == step and fed.previous == self._peer.core.digest for (number, _), fed in self._fed.items()
-        )
+        """The script waits for the result of this step, and is told that it does not come: it ends, and starts anew.
+
+        Also where another swarm than the one that fed it has given it a seat.
+        """
+        view, digest = self._peer.core.view, self._peer.core.digest
+        fed = [fed for fed in self._fed.values() if (fed.step, fed.previous) == (step, digest)]
+        has_come = any(view is None or view.lineage == each.lineage for each in fed)
         if has_come or self._world.plan.is_quiet:
             why = "has come" if has_come else "was not lost"
             raise Violation("S20", f"{brief(self._peer.member)} misses operation {step}, and that {why}")
