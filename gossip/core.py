@@ -8,95 +8,35 @@ the effects that come back, in order. Times are monotonic seconds.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 
 from . import messages as m
 from .acceptor import BLANK
 from .agreement import Body as Paxos
-from .claim import Claim, State
-from .commit import Phase, StepMachine
+from .claim import Claim
 from .config import CoreConfig
 from .effects import Discovered, Drop, Effect, Explain, Installed, Left, Removed, Send
 from .given_up import Cause
-from .joining import Joining
-from .membership import Membership
 from .messages import AcceptorRecord, Envelope
-from .observing import Observing
 from .own_status import OwnStatus
 from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
 from .run_description import Run
+from .standing import Standing
 from .swim import Body as SwimBody
-from .swim import Swim
-from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
+from .view import NO_VIEW, Member, Policy, Seat, founding_view
 
 
-class Core:
+class Core(Standing):
     """The protocol of one peer. Where it stands: `phase`, `view`, `done`; why: `reason`."""
 
     def __init__(self, me: Claim, *, rng: Random, config: CoreConfig, now: float) -> None:
-        self.me = me.member
-        self.ended = False
+        super().__init__(me, rng=rng, config=config, now=now)
         self._config = config
-        self._swim = Swim(me, rng=rng, config=config.swim, now=now)
-        self._steps = StepMachine(self.me)
-        self._observing = Observing(self._swim, self._steps, config=config)
-        self._membership = Membership(self._swim, self._steps, self._observing, rng=rng, config=config)
-        self._next = self._membership.next
-        self._joining = Joining(self._swim, self._steps, self._observing, config=config)
         self._next_beat = now
         self._status = OwnStatus(now=now, every_s=config.status_s)
         self._leave_by = math.inf
         self._expected = now
         self._said_in = NO_VIEW
-
-    @property
-    def phase(self) -> Phase:
-        return self._steps.phase
-
-    @property
-    def view(self) -> View | None:
-        """The installed view."""
-        return self._steps.view
-
-    @property
-    def seated(self) -> bool:
-        """Whether this peer has completed a barrier since it was admitted."""
-        return self._steps.seated
-
-    @property
-    def done(self) -> int:
-        """The last committed step."""
-        return self._steps.done
-
-    @property
-    def digest(self) -> bytes:
-        """Of the chain of steps up to `done`; empty without a state."""
-        return self._steps.digest
-
-    @property
-    def knows_steps(self) -> bool:
-        """Whether this peer has been told of a committed step, so that it must not found (R18)."""
-        return self._observing.knows_steps
-
-    @property
-    def has_finished(self) -> bool:
-        """Whether step done + 1 is finished here and waits for the others."""
-        return self._steps.finish is not None
-
-    @property
-    def stamp(self) -> Stamp:
-        """What goes on every envelope."""
-        return NO_VIEW if self.view is None else self.view.stamp
-
-    @property
-    def reason(self) -> str:
-        """Why the view is as it is, or why there is none."""
-        return self._joining.reason if self.view is None else self._next.reason
-
-    @property
-    def leaving(self) -> bool:
-        return self._next.leaving
 
     def next_deadline(self) -> float:
         if self.ended:
@@ -109,22 +49,9 @@ class Core:
         """A peer that the host has found by its own means."""
         return [] if self.ended else self._follow_up(now, self._swim.hear(now, claim))
 
-    def introduction(self) -> tuple[m.Gossip, m.Sync]:
-        """To be said to whoever is at a seed's address: it answers with all that it knows, itself included."""
-        return self._swim.introduction()
-
-    def acquaintances(self) -> tuple[Claim, ...]:
-        """Whom to meet again after a return as another incarnation."""
-        known = self._swim.acquaintances()
-        return tuple(replace(claim, state=State.ALIVE, accuser="") for claim in known)  # to be asked, lost or not
-
     def describe(self, *, loss: float = 0.0, capability: str = "") -> None:
         """What the script and the host say of themselves; spread with this peer's status, a few times a minute."""
         self._status.describe(loss, capability)
-
-    def claims(self) -> tuple[Claim, ...]:
-        """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
-        return self._swim.me, *self._swim.acquaintances()
 
     def found(self, now: float, lineage: bytes, founding_size: int, run: Run, policy: Policy) -> list[Effect]:
         """Begin a lineage; `run` is what all others are compared with, as long as this peer is a member."""
@@ -181,16 +108,6 @@ class Core:
             self._steps.handed_out()
         return is_current
 
-    def may_finish(self, step: int, view_number: int, state_digest: bytes) -> bool:
-        """Whether `step` may be finished in that view: not where another one is installed.
-
-        Nor with parameters that founders who have gone did not have; `contradiction` says so.
-        """
-        steps, view = self._steps, self._steps.view
-        is_current = view is not None and view.number == view_number and steps.phase is Phase.ACTIVE
-        is_open = is_current and step == steps.done + 1 and steps.finish is None
-        return is_open and not (steps.parting.departed and steps.why_contradicted(state_digest))
-
     def contradiction(self, step: int, view_number: int, state_digest: bytes) -> list[Effect]:
         """Why `step` may not be finished with these parameters, though it is open in that view; see `may_finish`."""
         if self.view is None or self.view.number != view_number or step != self.done + 1:
@@ -200,10 +117,6 @@ class Core:
     def disagree(self, abort: Abort) -> list[Effect]:
         """Say to all members what is called here; again with every beat, as long as this view and this step last."""
         return [] if self.view is None or abort.step != self.done + 1 else self._stamped(self._steps.disagree(abort))
-
-    def standing(self, now: float, member: Member) -> tuple[int | None, float]:
-        """Operations of step done + 1 that `member` is known to have submitted (None: all), and its silence in s."""
-        return self._steps.num_submitted(member), self._swim.silence_s(now, member)
 
     def finished(
         self, now: float, step: int, digest: bytes, state_digest: bytes, *, is_shown: bool = False
@@ -239,11 +152,6 @@ class Core:
 
     # What comes for a peer without a seat.
 
-    @property
-    def due(self) -> tuple[int, bytes] | None:
-        """Number and digest of the fed step that is to be run now."""
-        return None if self.ended or self.leaving else self._observing.due
-
     def fed(self, step: int, previous: bytes, digest: bytes) -> list[Effect]:
         """An observer was given the committed `step`, as bytes. `previous`: digest of the chain before it."""
         return [] if self.ended else self._observing.fed(step, previous, digest)
@@ -255,6 +163,10 @@ class Core:
     def state_came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
         """The state after `step` has come, as bytes. `digest`: of the chain up to it; `lineage`: of its donor."""
         return [Drop(step, digest)] if self.ended else self._observing.came(step, digest, lineage)
+
+    def declined(self, now: float, step: int, digest: bytes) -> list[Effect]:
+        """The script cannot load the state after `step` now: it waits for an operation of its own, step done + 1."""
+        return [] if self.ended else self._observing.declined(now, step, digest)
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run with what was fed."""

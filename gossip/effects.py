@@ -131,6 +131,13 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Missed:
+    """The script waits for the result of an operation of its own, of `step`, and will not be fed it any more."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A member of the swarm runs or trains something else than this peer, as it says itself."""
 
@@ -212,6 +219,7 @@ Effect = (
     | Apply
     | Load
     | Drop
+    | Missed
     | Refused
     | Removed
     | Left

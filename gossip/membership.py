@@ -3,7 +3,6 @@
 The view's successor is decided in succession.py, its steps are committed in commit.py; here they meet.
 """
 
-import math
 from collections.abc import Sequence
 from random import Random
 
@@ -24,21 +23,17 @@ from .effects import (
     Provide,
     Removed,
     Send,
-    Strangers,
     WriteRecord,
 )
 from .messages import AcceptorRecord, Envelope, Report, ReportKind
 from .observing import Observing
+from .other_swarms import OtherSwarms
 from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
 from .restarts import Restarts
 from .run_description import Run, RunDescription
 from .succession import Succession
 from .swim import Swim
 from .view import NO_VIEW, Member, Stamp, View, feeder_of
-
-MOST_STRANGERS = 64
-"""Other swarms that are told of."""
-
 
 MOST_PENDING_READY = 256
 """Members of a view that is not installed here yet, whose READY is kept."""
@@ -63,8 +58,7 @@ class Membership:
         self._observing = observing
         self._config = config
         self._pending_ready: dict[Member, Envelope] = {}
-        self._strangers: set[bytes] = set()
-        self._next_greeting = -math.inf
+        self._other_swarms = OtherSwarms(config)
         self._last_progress = 0.0
 
     @property
@@ -143,9 +137,9 @@ class Membership:
         if view.number >= LAST_VIEW:
             return []
         if mine is not None and view.lineage != mine.lineage:
-            return self._name_strangers(mine, view)
+            return self._other_swarms.name(mine, view)
         if mine is not None and view.number <= mine.number:
-            return self._name_strangers(mine, view) if view.number == mine.number and view.hash != mine.hash else []
+            return self._other_swarms.name(mine, view) if view.number == mine.number and view.hash != mine.hash else []
         if view.since(self.me) is not None:
             return self._install(now, view) if self.run is not None else []
         return [] if mine is None else self._be_removed(view)
@@ -155,23 +149,7 @@ class Membership:
         assert self.view is not None
         if self.view.since(source) is not None:
             self.next.refuse(now, source)
-        is_known = lineage in self._strangers or len(self._strangers) >= MOST_STRANGERS
-        if is_known or now < self._next_greeting:
-            return []
-        self._next_greeting = now + self._config.beat_s
-        return [Send(source, m.ViewQuery())]
-
-    def _name_strangers(self, mine: View, other: View) -> list[Effect]:
-        """Two founders, or a fork that only a wrong proof can make: never merged, said once, and loudly."""
-        known_by = other.hash if other.lineage == mine.lineage else other.lineage
-        if known_by in self._strangers or len(self._strangers) >= MOST_STRANGERS:
-            return []
-        self._strangers.add(known_by)
-        ours, theirs = (
-            f"{view.lineage.hex()[:8]}, founded by {view.founder or '?'}, with {', '.join(map(str, view.members))}"
-            for view in (mine, other)
-        )
-        return [Strangers(f"two swarms of one name have met: {ours}, and {theirs}; this peer stays in its own")]
+        return [Send(source, m.ViewQuery())] if self._other_swarms.greets(now, lineage) else []
 
     def _be_removed(self, view: View) -> list[Effect]:
         if self.next.leaving:

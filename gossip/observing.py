@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .commit import StepMachine
 from .config import CoreConfig
-from .effects import Apply, Drop, Effect, Load, Send
+from .effects import Apply, Drop, Effect, Load, Missed, Send
 from .messages import Head
 from .progress import NOTHING_DONE, StateQuery
 from .swim import Swim
@@ -70,6 +70,7 @@ class Observing:
         self._coming: tuple[Member, float] | None = None
         self._waiting: _State | None = None
         self._loading: _State | None = None
+        self._needs = NOTHING_DONE, -math.inf
         self._barrier: tuple[View | None, float] = None, -math.inf
         self._is_barrier_known = False
         self._num_run = self._num_asked = 0
@@ -127,8 +128,34 @@ class Observing:
         dropped = [] if before is None or before == self._waiting else [Drop(before.step, before.digest)]
         return [*dropped, *self._load()]
 
+    def declined(self, now: float, step: int, digest: bytes) -> list[Effect]:
+        """The state after `step` is not loaded now: the script waits for the result of step done + 1.
+
+        That is an operation of its own, which no state makes up for. The state waits until it has been run.
+        """
+        state = self._loading
+        if state is None or (state.step, state.digest) != (step, digest):
+            return []
+        if self._needs[0] != self._steps.done + 1:
+            self._needs = self._steps.done + 1, now
+        self._loading, later = None, self._waiting
+        self._waiting = state if later is None else later
+        dropped = [] if later is None or later == state else [Drop(step, digest)]
+        return [*dropped, *([Apply(*self._applying)] if self._applying is not None else self._go_on())]
+
+    def _misses(self, now: float) -> list[Effect]:
+        """What the script waits for has not come since it declined a state, which is behind it in the feeder's stream.
+
+        Another member may have fed it, so this takes as long as asking again.
+        """
+        needed, since = self._needs
+        if needed != self._steps.done + 1 or self._applying is not None or now - since < self._config.state_s:
+            return []
+        self._needs = NOTHING_DONE, -math.inf
+        return [Missed(needed)]
+
     def _load(self) -> list[Effect]:
-        if self._waiting is None or self._loading is not None:
+        if self._waiting is None or self._loading is not None or self._needs[0] == self._steps.done + 1:
             return []
         state, self._waiting = self._waiting, None
         view = self._steps.view
@@ -150,7 +177,7 @@ class Observing:
 
     def _ask(self, now: float, donor: Member, step: int) -> list[Effect]:
         """STATE?, if there is none to load, and none on its way."""
-        if self._loading is not None:
+        if self._loading is not None or self._waiting is not None:
             return []
         if self._coming is not None and now - self._coming[1] < PATIENCE_S and not self._swim.is_gone(self._coming[0]):
             return []
@@ -162,6 +189,8 @@ class Observing:
         """What of the swarm's past this peer waits for now, and from whom; empty: nothing."""
         if self._loading is not None:
             return f"the state after step {self._loading.step} is here, and its script is to load it"
+        if self._needs[0] == self._steps.done + 1:
+            return f"its script waits for the result of operation {self._needs[0]}, which the members have committed"
         if self._coming is not None:
             return f"the state comes from {self._coming[0]}"
         if self._asked:
@@ -180,6 +209,8 @@ class Observing:
         done = self._steps.done
         self.knows_steps |= head.step > NOTHING_DONE
         self._feeder, self._head = source, (head.step, head.digest)
+        if missed := self._misses(now):
+            return missed
         known, since = self._gap
         if not self.follows or not self._has_gap():
             self._gap = NOTHING_DONE, -math.inf
@@ -231,9 +262,12 @@ class Observing:
         return effects if self.follows and self._feeder in view.members else [*effects, *self._ask(now, donor, step)]
 
     def beat(self, now: float) -> list[Effect]:
-        """Ask again. Who follows and has a state waits for what is fed, for two beats."""
+        """Ask again. Who follows and has a state waits for what is fed, for two beats, and runs what is here."""
         wanted, waited_s = self._steps.wanted_state(), now - self._barrier[1]
-        may_be_fed = self.follows and self._steps.done != NOTHING_DONE and waited_s < 2 * self._config.beat_s
+        is_coming = self._applying is not None or waited_s < 2 * self._config.beat_s
+        may_be_fed = self.follows and self._steps.done != NOTHING_DONE and is_coming
+        if missed := self._misses(now):
+            return missed
         if wanted is None or may_be_fed:
             return []
         step, _, donor = wanted

@@ -6,12 +6,14 @@ all who wait for it, and sent afterwards, piece by piece, while training goes on
 before they are handed out, if somebody is to be fed with them.
 
 Everything for one peer goes through one *stream*, in order, with a few segments under way at a time: the receiver says
-how many it has taken. Who does not take what it is sent is not waited for.
+how many it has taken. Who does not take what it is sent is not waited for. What is left out begins with a step of the
+model: a script can load a state there, and nowhere else.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -52,9 +54,10 @@ class _Stream:
         return [parcel for parcel in self.parcels if not isinstance(parcel.record, StateRecord)]
 
     def overtake(self) -> None:
-        """A state makes the steps superfluous that nothing was sent of."""
+        """A state makes the steps superfluous that nothing was sent of, from the first one of the model on."""
         begun = [] if self.sending is None else [self.parcels.popleft()]
-        self.parcels = deque([*begun, *self.states()])
+        needed = takewhile(_is_of_script, self.parcels)
+        self.parcels = deque([*begun, *needed, *self.states()])
 
     def states(self) -> list[Parcel]:
         return [parcel for parcel in self.parcels if isinstance(parcel.record, StateRecord)]
@@ -188,7 +191,8 @@ class Donor:
             stream = self._streams.get(feed.member)
             kept = stream.steps() if stream is not None else []
             is_short = len(kept) < MOST_FED and sum(step.num_bytes for step in kept) < self._most_fed_bytes
-            if len(kept) < FEWEST_FED or is_short:
+            is_needed = _is_of_script(parcel) and bool(kept) and kept[-1].step == parcel.step - 1
+            if len(kept) < FEWEST_FED or is_short or is_needed:
                 self._put(now, feed.member, parcel)
 
     # Streams.
@@ -227,6 +231,11 @@ class Donor:
         for member, stream in list(self._streams.items()):
             if stream.num_taken < stream.num_sent and now - stream.moved > PATIENCE_S:
                 del self._streams[member]
+
+
+def _is_of_script(parcel: Parcel) -> bool:
+    """Whether it is an operation that a script has called, of which no state has the result."""
+    return isinstance(parcel.record, StepRecord) and not parcel.record.finish.state_digest
 
 
 def copied(buffer: bytes | memoryview) -> bytes | memoryview:

@@ -4,8 +4,10 @@ The core decides what is asked for, loaded and run (gossip/observing.py); here a
 
 An observer runs its training loop like everybody else. Where the members commit a step, it is given that step's
 results instead, once its own training thread has submitted the same operations; so clipping, schedules and any
-optimizer happen to it as to all. A state is offered to the training thread, which loads it when it next waits: what it
-has submitted counts for nothing, so it does not matter which parameters that was computed with.
+optimizer happen to it as to all. A state is offered to the training thread, which loads it when it next waits in a
+step of the model: what it has submitted counts for nothing, so it does not matter which parameters that was computed
+with. Where it waits for an operation of its own instead, whose result no state has, the offer is taken back until
+that is run.
 """
 
 import logging
@@ -20,6 +22,7 @@ from ..net.parcels import Assembly, PackedState, Parcel, StateRecord, StepRecord
 from ..step.effects import Leave, Note, StepEffect, Tell
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
+from ..step.transitions import Stage
 
 logger = logging.getLogger("p2p")
 
@@ -51,6 +54,7 @@ class Observer:
         self._streams: dict[Member, tuple[int, int]] = {}
         self._assemblies: dict[Member, Assembly] = {}
         self._states: dict[tuple[int, bytes], Parcel] = {}
+        self._offered: tuple[int, bytes] | None = None
         self._steps: dict[tuple[int, bytes], Parcel] = {}
 
     # What comes.
@@ -96,7 +100,7 @@ class Observer:
 
     def seated(self) -> None:
         """Nothing is needed any more."""
-        self._streams, self._assemblies, self._states, self._steps = {}, {}, {}, {}
+        self._streams, self._assemblies, self._states, self._steps, self._offered = {}, {}, {}, {}, None
 
     def _take(self, parcel: Parcel) -> list[Effect]:
         step, record = parcel.step, parcel.record
@@ -111,14 +115,28 @@ class Observer:
 
     # What the core says of it.
 
-    def load(self, step: int, digest: bytes) -> list[Effect]:
-        """Let the training thread load this state, if it has come."""
-        parcel = self._states.pop((step, digest), None)
+    def load(self, now: float, step: int, digest: bytes) -> list[Effect]:
+        """Let the training thread load this state, if it has come, unless it waits for an operation of its own."""
+        parcel = self._states.get((step, digest))
         if parcel is None:
             return []
+        self._offered = step, digest
+        if self._waits_for_a_result():
+            return self._decline(now, self._offered)
         assert isinstance(parcel.record, StateRecord)
         tree, *tensors = parcel.parts
         return [Tell(StateOffer(step, digest, parcel.record.view, PackedState(bytes(tree), tensors)))]
+
+    def _waits_for_a_result(self) -> bool:
+        """Whether the training thread waits for an operation of its own: no step of the model has no parameters."""
+        submission = self._open_step.submission
+        is_closed = self._open_step.stage is Stage.CLOSED and submission is not None
+        return is_closed and submission is not None and not submission.state_digest
+
+    def _decline(self, now: float, offered: tuple[int, bytes]) -> list[Effect]:
+        """The training thread does not load it where it is; the core says when it is to be offered again."""
+        self._offered = None
+        return [*self._core.declined(now, *offered)]
 
     def drop(self, step: int, digest: bytes) -> None:
         """This state is of no use."""
@@ -127,10 +145,18 @@ class Observer:
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run."""
         self._steps = {key: parcel for key, parcel in self._steps.items() if key[0] > step}
+        if self._offered == (step, digest):
+            self._offered = None
+            del self._states[step, digest]
         return [*self._core.loaded(now, step, digest)]
 
     def go_on(self, now: float) -> list[Effect]:
-        """Hand out the results of the step that is due, if the training thread has submitted it."""
+        """Hand out the results of the step that is due, if the training thread has submitted it.
+
+        A state that was offered is taken back, if the training thread waits for an operation of its own since.
+        """
+        if self._offered is not None and self._waits_for_a_result():
+            return self._decline(now, self._offered)
         due = self._core.due if self._steps else None
         parcel = None if due is None else self._steps.get(due)
         if parcel is None:

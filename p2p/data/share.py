@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 import xxhash
 
-from ..errors import JoinRefused, RemoteProtocolError, ShoalError
+from ..errors import RemoteProtocolError, ShoalError
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
 from .ranges import union
 from .sampler import Order, Plan, Sampler, SamplerState, Slice
+from .track import Track, compare, pack_track, unpack_track
 
 CUT: Final = (
     "this batch is counted already, and was given in parts (max_local_batch), so it has one update: accumulate with "
@@ -24,35 +25,7 @@ CUT: Final = (
 
 PEER_ID: Final = attrgetter("peer_id")
 
-MAY_CHANGE: Final = ("global_batch=", "epochs=", "drop_last=", "max_attempts=")
-"""What of a loader may be another when a run goes on from a checkpoint: a position in its samples means the same."""
-
 ONLY_COUNTS: Final = AllGather(is_counts=True)
-
-
-@dataclass(slots=True, eq=False)
-class Track:
-    """How far one loader is; the same at all peers after the same step.
-
-    Attributes:
-        description: what all peers must have in common, in words.
-        sampler: None until this peer's script has made the loader.
-        state: after the last committed step.
-        loaded_in: the epoch of the member's state that was loaded last.
-        is_spent: the last batch that was handed out of it is on a receipt.
-        is_left: the script asks for no more batches of it.
-        is_cut: its batches may be handed out in parts.
-        is_resumed: `description` is that of a checkpoint, and the script may have other settings.
-    """
-
-    description: str
-    sampler: Sampler | None
-    state: SamplerState
-    loaded_in: int = 0
-    is_cut: bool = False
-    is_spent: bool = True
-    is_left: bool = False
-    is_resumed: bool = False
 
 
 class Share:
@@ -112,7 +85,7 @@ class Share:
         if self._num_made == len(self._tracks):
             self._tracks.append(Track(description, None, SamplerState()))
         track = self._tracks[self._num_made]
-        _compare(self._num_made, description, track.description, is_resumed=track.is_resumed)
+        compare(self._num_made, description, track.description, is_resumed=track.is_resumed)
         track.description, track.is_resumed = description, False
         track.sampler, track.state, track.is_cut = sampler, sampler.settle(track.state), is_cut
         self._num_made += 1
@@ -284,7 +257,7 @@ class Share:
 
     def pack(self) -> list[Any]:
         """Plain values."""
-        rows = [[each.description, *astuple(each.state)] for each in self._tracks]
+        rows = [pack_track(each) for each in self._tracks]
         return [list(self.contributors), self.num_trained, rows]
 
     def load(self, packed: Any) -> None:
@@ -296,19 +269,7 @@ class Share:
         """
         try:
             contributors, num_trained, rows = packed
-            states = [
-                (
-                    str(description),
-                    SamplerState(
-                        int(position),
-                        union(returned),
-                        int(num_steps),
-                        tuple((int(place), tuple(map(str, who))) for place, who in failed),
-                        tuple(map(int, aside)),
-                    ),
-                )
-                for description, position, returned, num_steps, failed, aside in rows
-            ]
+            states = [unpack_track(row) for row in rows]
             self.contributors, self.num_trained = tuple(map(str, contributors)), int(num_trained)
         except (TypeError, ValueError) as error:
             raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
@@ -318,7 +279,7 @@ class Share:
             track = self._tracks[index]
             track.is_resumed = self._is_resuming and track.sampler is None
             if track.sampler is not None:
-                _compare(index, track.description, description, is_resumed=self._is_resuming)
+                compare(index, track.description, description, is_resumed=self._is_resuming)
                 description = track.description
                 state = track.sampler.settle(state)  # a call of the members says where they are after that
                 track.loaded_in = track.sampler.epoch(state)
@@ -350,17 +311,3 @@ def count_samples(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operat
     """Operation 0 of a step, for this peer's `counts`."""
     row = np.array(counts, np.int64)
     return Operation(collective, row, row, row.shape, "one-shot")
-
-
-def _compare(index: int, here: str, there: str, *, is_resumed: bool = False) -> None:
-    if is_resumed and _lasting(here) != _lasting(there):
-        raise JoinRefused(f"loader {index} has other samples, or another order of them: {here} here, {there} there")
-    if here != there and not is_resumed:
-        raise JoinRefused(
-            f"loader {index} of this script is not the swarm's: {here} here, {there} there; "
-            "start it with the same data and settings, or in a swarm of its own (--swarm)"
-        )
-
-
-def _lasting(description: str) -> list[str]:
-    return [word for word in description.split(", ") if not word.startswith(MAY_CHANGE)]

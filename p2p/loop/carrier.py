@@ -19,6 +19,7 @@ from gossip.progress import Finish, Progress
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
+from ..errors import RemovedFromView
 from ..host.registry import Registry
 from ..memory.shared_runner import SharedRunner
 from ..net.frames import Frames
@@ -148,9 +149,12 @@ class Carrier:
             case fx.Apply():
                 self.carry_out(self.parts.observer.go_on(self.now()))
             case fx.Load(step, digest):
-                self.carry_out(self.parts.observer.load(step, digest))
+                self.carry_out(self.parts.observer.load(self.now(), step, digest))
             case fx.Drop(step, digest):
                 self.parts.observer.drop(step, digest)
+            case fx.Missed(step):
+                reason = f"operation {step} was committed without this peer, its result is unknown"
+                self.parts.inbox.tell(RemovedFromView(reason))
             case fx.Provide(member, step):
                 self.parts.note(Kind.GIVES, step, peer=peer_number(member.peer_id))
                 has_seat = self.parts.core.view is not None and self.parts.core.view.since(member) is not None

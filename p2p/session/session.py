@@ -252,11 +252,7 @@ class Session:
                     self._submit_again(submitted, state_digest)
                     continue
                 self.membership.take_in(arrival)
-                if isinstance(arrival, StateOffer):
-                    if state_digest is None:
-                        raise RemovedFromView(
-                            f"operation {step} was committed without this peer, its result is unknown"
-                        )
+                if isinstance(arrival, StateOffer) and state_digest is not None:
                     self.membership.load(arrival, state_digest, submitted)
                     step = self.history.done + 1
         except ShoalError as error:

@@ -80,6 +80,31 @@ with p2p.join() as peer:
 """After step 5 the peer of this rank, or who is told this word, loses its weights. The run has so many steps."""
 
 
+SLOW = f"""{TRAINING}
+import time
+is_slow, last = sys.argv[1] == "slow", 0
+
+def count(peer, model, word):
+    global is_slow, last
+    if is_slow and 0 < last < peer.done - 1:
+        is_slow = False
+        print("was given a state")
+    until = time.monotonic() + 0.1
+    while is_slow and time.monotonic() < until:
+        pass
+    metric = torch.tensor([1.0, float(word == "stop")])
+    peer.all_reduce(metric)
+    last = peer.done
+    print("metric", peer.done, peer.world_size)
+    return bool(metric[1])
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    train(peer, count)
+"""
+"""Every step is followed by a metric of all, and the state comes while a slow peer computes something before that."""
+
+
 def ends_alone(odd: Process) -> None:
     """It says what both sides have called, in words that its author knows, and what to do."""
     assert odd.end() == 1, odd.report()
@@ -106,6 +131,17 @@ def test_joiners_that_count_by_themselves_end_only_themselves(
     for each in founders:
         assert each.end() == 0, each.report()
         assert each.stdout[-1].startswith("end") and not each.stderr, each.report()
+
+
+def test_a_joiner_that_is_slow_is_given_the_results_of_operations_before_it_loads_a_state(swarm: Swarm) -> None:
+    (founder,) = swarm.start_all(1, SLOW, "fast")
+    founder.expect("metric")
+    joiner = swarm.start(SLOW, "slow")
+    joiner.expect("was given a state")
+    joiner.expect_line(r"metric \d+ 2")
+    founder.tell("stop")
+    for each in (founder, joiner):
+        assert each.end() == 0, each.report()
 
 
 def comes_back(peers: list[Process], odd: Process) -> None:

@@ -1,4 +1,8 @@
-"""What a simulated peer gives to those who have no seat yet, and takes in while it has none itself."""
+"""What a simulated peer gives to those who have no seat yet, and takes in while it has none itself.
+
+In runs with operations of scripts' own (`Plan.own_every`) these are ordinary steps of the members. An observer that
+waits in one can only be fed it; whose script raises there is started again.
+"""
 
 from dataclasses import dataclass
 from random import Random
@@ -7,6 +11,9 @@ from typing import TYPE_CHECKING
 from gossip import Member, Stamp
 from gossip.effects import Feed
 from gossip.progress import NOTHING_DONE
+
+from .invariants import Violation
+from .report import brief
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
@@ -31,8 +38,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """A data frame: a committed step, for an observer."""
+    """A data frame: a committed step of a swarm, for an observer."""
 
+    lineage: bytes
     step: int
     previous: bytes
     digest: bytes
@@ -41,17 +49,32 @@ class Fed:
 
 
 class CatchUp:
-    """Donor and observer of one peer. `follows`: it runs its loop while it has no seat."""
+    """Donor and observer of one peer. `follows`: it runs its loop while it has no seat.
+
+    `slowness`: of that loop, until the faults end.
+    """
 
     def __init__(self, peer: "Peer", world: "Simulation", rng: Random) -> None:
         self.follows = False
+        self.slowness = world.plan.slowness
         self._peer = peer
         self._world = world
         self._rng = rng
         self._asked: dict[tuple[Member, int], bool] = {}
         self._num_fed: dict[Member, int] = {}
+        self._last_fed: dict[Member, int] = {}
         self._fed: dict[tuple[int, bytes], Fed] = {}
         self._states: dict[tuple[int, bytes], Snapshot] = {}
+
+    def is_own(self, step: int) -> bool:
+        """Whether scripts call it by themselves, so that no state makes up for its result."""
+        every = self._world.plan.own_every
+        return every > 0 and step > 0 and step % every == 0
+
+    def _run_s(self) -> float:
+        """What the script of an observer takes for a step."""
+        slowness = 1.0 if self._world.is_calm else self.slowness
+        return 0.3 * slowness * self._world.compute_s(self._rng)
 
     # What others are given.
 
@@ -64,11 +87,15 @@ class CatchUp:
         self.serve()
 
     def serve(self) -> None:
-        """Give the state to who has asked, once it is that of the step, or of a later one for observers."""
+        """Give the state to who has asked, once it is that of the step, or of a later one for observers.
+
+        These get none that is followed by an operation of the script's own: it is complete once that is over.
+        """
         peer, training = self._peer, self._peer.training
         for (member, step), served in self._asked.items():
             has_seat = peer.view is not None and peer.view.since(member) is not None
-            if not served and (step == peer.done or (step < peer.done and not has_seat)):
+            is_later = step <= peer.done and not has_seat and not self.is_own(peer.done + 1)
+            if not served and (is_later or (step == peer.done and has_seat)):
                 self._asked[member, step] = True
                 stamp, digest = peer.core.stamp, peer.core.digest
                 snapshot = Snapshot(peer.member, stamp, peer.done, digest, training.state, training.members)
@@ -79,13 +106,26 @@ class CatchUp:
         self._world.network.send_data(self._peer, other, other.catch_up.take_state, snapshot)
 
     def feed(self, feed: Feed) -> None:
-        """The queue to each observer is short: what does not fit is dropped, and asked for again."""
-        if self._num_fed.get(feed.member, 0) >= MOST_FED or self._rng.random() < FED_LOST:
+        """The queue to each observer is short: what does not fit is dropped, and asked for again.
+
+        That begins with no operation of the script's own.
+        """
+        is_left_out = self._num_fed.get(feed.member, 0) >= MOST_FED or self._rng.random() < FED_LOST
+        is_needed = self.is_own(feed.step) and self._last_fed.get(feed.member) == feed.step - 1
+        if is_left_out and not is_needed:
             self._world.invariants.seen["feeds dropped"] += 1
             return
         self._num_fed[feed.member] = self._num_fed.get(feed.member, 0) + 1
+        self._last_fed[feed.member] = feed.step
         training = self._peer.training
-        fed = Fed(feed.step, feed.previous, feed.digest, training.results[feed.step], training.members)
+        fed = Fed(
+            self._peer.core.stamp.lineage,
+            feed.step,
+            feed.previous,
+            feed.digest,
+            training.results[feed.step],
+            training.members,
+        )
         self._world.clock.after(self._rng.uniform(0.0, 0.1), self._peer, "fed", self._feed_on, feed.member, fed)
 
     def _feed_on(self, member: Member, fed: Fed) -> None:
@@ -103,8 +143,7 @@ class CatchUp:
 
     def apply(self, step: int, digest: bytes) -> None:
         """An observer runs its loop with what it was fed."""
-        delay_s = 0.3 * self._world.compute_s(self._rng)
-        self._world.clock.after(delay_s, self._peer, "applied", self._applied, step, digest)
+        self._world.clock.after(self._run_s(), self._peer, "applied", self._applied, step, digest)
 
     def _applied(self, step: int, digest: bytes) -> None:
         if self._peer.core.due == (step, digest):
@@ -124,15 +163,34 @@ class CatchUp:
         """The script loads it when it next waits: at once, unless it runs its loop meanwhile."""
         snapshot = self._states.pop((step, digest))
         if self.follows:
-            delay_s = 0.3 * self._world.compute_s(self._rng)
-            self._world.clock.after(delay_s, self._peer, "loads", self._load, snapshot)
+            self._world.clock.after(self._run_s(), self._peer, "loads", self._load, snapshot)
         else:
             self._load(snapshot)
 
     def drop(self, step: int, digest: bytes) -> None:
         del self._states[step, digest]
 
+    def miss(self, step: int) -> None:
+        """The script waits for the result of this step, and is told that it does not come: it ends, and starts anew.
+
+        Also where another swarm than the one that fed it has given it a seat.
+        """
+        view, digest = self._peer.core.view, self._peer.core.digest
+        fed = [fed for fed in self._fed.values() if (fed.step, fed.previous) == (step, digest)]
+        has_come = any(view is None or view.lineage == each.lineage for each in fed)
+        if has_come or self._world.plan.is_quiet:
+            why = "has come" if has_come else "was not lost"
+            raise Violation("S20", f"{brief(self._peer.member)} misses operation {step}, and that {why}")
+        self._world.invariants.seen["operations missed"] += 1
+        self._world.end(self._peer, f"misses operation {step}", 1.0)
+
     def _load(self, snapshot: Snapshot) -> None:
+        core, step, digest = self._peer.core, snapshot.step, snapshot.digest
+        if self.follows and not core.seated and self.is_own(core.done + 1):
+            self._states[step, digest] = snapshot
+            self._world.invariants.seen["states declined"] += 1
+            self._peer.perform(core.declined(self._peer.now(), step, digest))
+            return
         self._peer.training.state = snapshot.state
         self._loaded(snapshot.step, snapshot.digest, snapshot.members, "states loaded")
 

@@ -31,7 +31,7 @@ class Lineage:
         committed: per step, what it is, and who was first to commit it.
         committed_in: per step, the earliest view in which somebody had it committed.
         raised: per step, whose scripts were told that it came to nothing: in which view it was given up, when they were
-            told, and in which view.
+            told, from which view on others may know, and in which view.
         gap_s: the longest time between two steps.
     """
 
@@ -41,7 +41,7 @@ class Lineage:
     started: dict[int, tuple[int, bytes, Member]] = field(default_factory=dict)
     committed: dict[int, tuple[Finish, Member]] = field(default_factory=dict)
     committed_in: dict[int, int] = field(default_factory=dict)
-    raised: dict[int, dict[Member, tuple[int, float, int]]] = field(default_factory=dict)
+    raised: dict[int, dict[Member, tuple[int, float, int, int]]] = field(default_factory=dict)
     last_commit_s: float | None = None
     gap_s: float = 0.0
 
@@ -62,7 +62,8 @@ class Invariants:
         self._contributed: dict[tuple[Stamp, int, int], dict[Member, str]] = {}
         self._computed: dict[Member, int] = {}
         self.left: set[Member] = set()
-        self.heard_leaving: set[Member] = set()
+        self.heard_leaving: dict[Member, int] = {}
+        """Whose LEAVE a member has heard, and the number of the latest view in which it was said."""
         self._to_be_told: set[tuple[Member, int]] = set()
         self._taken_back: set[str] = set()
 
@@ -140,8 +141,9 @@ class Invariants:
             raise Violation("S3", f"{brief(who)} commits {brief(finish)}, {brief(other)} committed {brief(first)}")
         if step != self.done.get(who, NOTHING_DONE) + 1:
             raise Violation("S5", f"{brief(who)} commits step {step} after {self.done.get(who)}")
-        for told, (given_up_in, _, told_in) in lineage.raised.get(step, {}).items():
-            is_known = told in self.heard_leaving or told_in <= given_up_in  # or it was told before others could know
+        for told, (given_up_in, _, known_in, told_in) in lineage.raised.get(step, {}).items():
+            is_heard = self.heard_leaving.get(told, 0) >= told_in  # what it said before that says nothing of the step
+            is_known = is_heard or known_in <= given_up_in  # or it was told before others could know
             stays = installed.since(told) is not None or (told in self.left and is_known)
             if stays and finish.view_number <= given_up_in:
                 said = f"{brief(told)} was told that it came to nothing"
@@ -228,7 +230,7 @@ class Invariants:
         """
         lineage = self.lineage(view)
         self._to_be_told.add((who, step))
-        lineage.raised.setdefault(step, {})[who] = given_up_in, now, view.number + is_alone
+        lineage.raised.setdefault(step, {})[who] = given_up_in, now, view.number + is_alone, view.number
         is_out = lineage.latest is not None and lineage.latest.since(who) is None  # and hears so next
         if not is_out and step in lineage.committed and lineage.committed[step][0].view_number <= given_up_in:
             raise Violation("S14", f"{brief(who)} is told that step {step} came to nothing, it is committed")

@@ -7,7 +7,7 @@ import gossip.commit
 import gossip.levels
 from gossip import Core, Envelope, Phase, View
 from gossip.commit import StepMachine
-from gossip.effects import Effect, Feed
+from gossip.effects import Effect, Feed, Missed
 from gossip.levels import chain
 from gossip.observing import Observing
 from gossip.progress import NOTHING_DONE, Beat, Finish, Progress, Ready
@@ -94,6 +94,21 @@ def _load_later_states_only(original: Callable[..., list[Effect]]) -> Callable[.
         return [] if step <= self.done else original(self, step, digest)
 
     return loaded
+
+
+def _miss_at_once(self: Observing, now: float, step: int, digest: bytes) -> list[Effect]:
+    return [Missed(self._steps.done + 1)]
+
+
+def _decline_and_load_again(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    """What the script waits for is fed, and not run before the state that it declines."""
+
+    def declined(self: Observing, now: float, step: int, digest: bytes) -> list[Effect]:
+        original(self, now, step, digest)
+        self._needs = self._needs[0] - 1, now
+        return self._load()
+
+    return declined
 
 
 # What the host sees to: the fence of data frames, lent memory, and in which view a step is finished.
@@ -215,6 +230,17 @@ STEPS: dict[str, Mutant] = {
     ),
     "R9: a state is asked for, and not taken": mutant(
         (Observing, "comes", lambda self, now, source: False), breaks="L1", seed=0
+    ),
+    "R9: a state that comes ends who waits for an operation of its own": mutant(
+        (Observing, "declined", _miss_at_once),
+        breaks="S20",
+        seed=0,
+        scenario="OWN: a slow observer that waits for an operation of its own is offered a state",
+    ),
+    "R9: who declines a state is offered it again at once": mutant(
+        (Observing, "declined", _decline_and_load_again(Observing.declined)),
+        breaks="L1",
+        scenario="OWN: a slow observer that waits for an operation of its own is offered a state",
     ),
     "R10: the board is not looked at": mutant(
         (TokenRunner, "read", _read_without_board),

@@ -13,6 +13,7 @@ from gossip.joining import Joining
 from gossip.known_views import KnownViews
 from gossip.membership import Membership
 from gossip.messages import AcceptorRecord, Join, Report, ReportKind
+from gossip.other_swarms import OtherSwarms
 from gossip.reports import Reports
 from gossip.succession import Succession
 from gossip.swim import Swim
@@ -87,11 +88,11 @@ def _install_and_meet_nobody(original: Callable[..., list[Effect]]) -> Callable[
 
 
 def _know_strangers(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
-    def name_strangers(self: Membership, mine: View, other: View) -> list[Effect]:
+    def name(self: OtherSwarms, mine: View, other: View) -> list[Effect]:
         original(self, mine, other)
         return []
 
-    return name_strangers
+    return name
 
 
 def _take_proof_and_stop(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
@@ -171,7 +172,7 @@ VIEWS: dict[str, Mutant] = {
         scenario="one of five does not hear another one for three seconds",
     ),
     "strangers are not named": mutant(
-        (Membership, "_name_strangers", _know_strangers(Membership._name_strangers)),
+        (OtherSwarms, "name", _know_strangers(OtherSwarms.name)),
         breaks="strangers",
         seed=9,
         scenario="two swarms of one name meet",

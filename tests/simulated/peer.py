@@ -119,7 +119,8 @@ class Peer:
         if isinstance(envelope.body, Head) and envelope.body.step > NOTHING_DONE:
             self.knows_steps = True
         if isinstance(envelope.body, Leave) and self.view is not None:  # else others know nothing of what it was told
-            self._world.invariants.heard_leaving.add(envelope.sender)
+            heard = self._world.invariants.heard_leaving
+            heard[envelope.sender] = max(heard.get(envelope.sender, 0), envelope.stamp.number)
             if self.view.since(envelope.sender) is not None:
                 self._world.invariants.who_goes.heard_leaving(self.member, self.view.lineage, envelope.sender)
         self.perform(self.core.receive(self.now(), envelope))
@@ -284,6 +285,8 @@ class Peer:
                 self.catch_up.load(step, digest)
             case fx.Drop(step, digest):
                 self.catch_up.drop(step, digest)
+            case fx.Missed(step):
+                self.catch_up.miss(step)
             case fx.Discovered(claim):
                 world.membership.discovered(self, effect)
                 self._watch(claim.member)

@@ -72,6 +72,8 @@ class Plan:
         two_phase: an operation is a reduce-scatter and an all-gather, else each member adds everything up.
         lends: on one host data frames carry references, and are read up to `late_read_s` later, with a tail.
         follows: share of the joiners that observe before they ask for a seat.
+        own_every: every so-manieth step is an operation that scripts call by themselves; 0: none is.
+        slowness: observers take so many times as long for a step, until the faults end.
         drift: clocks run fast or slow by up to this.
         num_damages: so often the parameters of a member change in its memory.
         calm_s: all faults end.
@@ -91,6 +93,8 @@ class Plan:
     lends: bool = False
     late_read_s: float = 0.0
     follows: float = 1.0
+    own_every: int = 0
+    slowness: float = 1.0
     drift: float = 0.0
     faults: tuple[tuple[str, float], ...] = ()
     fault_interval_s: float = 1.0
@@ -132,12 +136,12 @@ class Plan:
         )
         plan = plan._fit(rng)
         num_damages = rng.choice((0, 0, 0, 0, 0, 1, 2))
-        if plan.plot == "silent joiner" or not num_damages:
-            return plan
-        founding_size = rng.choice(
-            (plan.founding_size, plan.num_peers)
-        )  # more founders, who may not outvote each other
-        return replace(plan, num_damages=num_damages, founding_size=founding_size)
+        if plan.plot != "silent joiner" and num_damages:
+            founding_size = rng.choice(
+                (plan.founding_size, plan.num_peers)
+            )  # more founders, who may not outvote each other
+            plan = replace(plan, num_damages=num_damages, founding_size=founding_size)
+        return replace(plan, own_every=rng.choice((0, 0, 3)), slowness=rng.choice((1.0, 1.0, 8.0)))
 
     def _fit(self, rng: Random) -> "Plan":
         """What a plot needs in order to happen."""

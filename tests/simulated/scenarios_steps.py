@@ -331,6 +331,20 @@ def _a_record_without_the_promise() -> None:
         raise Failure("S1", "two views are decided")
 
 
+@scenario("OWN: a slow observer that waits for an operation of its own is offered a state")
+def _what_it_waits_for_is_fed() -> None:
+    stage = Stage(num_peers=1, follows=1.0, own_every=2, slowness=12.0)
+    stage.until_trained(2)
+    stage.launch("p2")
+    observer = stage.peer("p2")
+    stage.until(lambda: stage.invariants.seen["states declined"])
+    done = observer.done
+    stage.until(lambda: observer.done > done)
+    if stage.invariants.seen["operations missed"]:
+        raise Failure("S20", f"{observer.member} is not given the result of operation {done + 1}")
+    stage.end_well()
+
+
 @scenario("STALLED: a data frame is lost, and nobody is dead")
 def _what_was_lost_is_sent_again_in_a_view_of_the_same_members() -> None:
     stage = Stage(num_peers=3)

@@ -39,6 +39,8 @@ FOUND = {
     1937: "a member that is heard all the time was voted out because probes of it failed now and then",
     6190: "a record of another lineage counted as witnessed and said nothing, so the decision never came",
     900918: "as 512, at a member that came after the exclusion",
+    8_000_177: "one that two swarms fed took its seat in the other one, and missed what it waited for in the first",
+    8_000_306: "one that was told that its step is void had said before that it leaves, and nobody heard it since",
     1_002_231: "one that was cut off left, and its step, which it was told is void, was committed without a word of it",
 }
 """Beyond the first two hundred, as the simulator was then."""
@@ -129,6 +131,7 @@ def test_what_should_happen_does() -> None:
         "states loaded": 700,
         "steps applied": 400,
         "feeds dropped": 20,
+        "states declined": 20,
         "commits at a barrier": 150,
         "dropped and redone": 100,
         "aborted": 25,

@@ -59,16 +59,27 @@ def packed(text: bytes, *tensors: bytes) -> PackedState:
     return PackedState(text, tensors)
 
 
-def commit(step: int, *results: np.ndarray) -> tuple[Finish, Commit]:
-    finish = Finish(step, b"r" * 16, b"", 1)
+PARAMETERS = b"p" * 16
+
+
+def commit(step: int, *results: np.ndarray, parameters: bytes = PARAMETERS) -> tuple[Finish, Commit]:
+    finish = Finish(step, b"r" * 16, parameters, 1)
     receipt = write_receipt(finish, view_of(A), np.array([[5, 6, 6]]), ("ring",))
     operations = [Operation(AllReduce(), result, result, result.shape) for result in results]
     return finish, Commit(receipt, view_of(A), operations, tuple(bytes([i] * 16) for i in range(len(results))))
 
 
-def feed(donor: Giver, step: int, *members: Member, size: int = 10, now: float = 0.0) -> None:
+def feed(
+    donor: Giver, step: int, *members: Member, size: int = 10, now: float = 0.0, parameters: bytes = PARAMETERS
+) -> None:
     feeds = [Feed(member, step, digest(step - 1), digest(step)) for member in members]
-    donor.feed(now, feeds, *commit(step, np.full(size, step % 100, np.uint8)))
+    donor.feed(now, feeds, *commit(step, np.full(size, step % 100, np.uint8), parameters=parameters))
+
+
+def call(donor: Giver, *steps: int, size: int = 10) -> None:
+    """B is fed operations that scripts have called by themselves."""
+    for step in steps:
+        feed(donor, step, B, size=size, parameters=b"")
 
 
 # States.
@@ -216,7 +227,7 @@ def test_a_step_of_a_model_shows_what_the_replica_is_like() -> None:
     donor = Giver()
     donor.show = lambda: b"lr 0.1"
     finish, committed = commit(4, np.zeros(1))
-    for each in (finish, replace(finish, state_digest=b"p" * 16)):
+    for each in (replace(finish, state_digest=b""), finish):
         donor.feed(0.0, [Feed(B, 4, digest(3), digest(4))], each, committed)
     donor.settle()
     records = [parcel.record for _, parcel in donor.came]
@@ -254,6 +265,40 @@ def test_steps_that_wait_are_bounded_by_their_bytes() -> None:
         feed(donor, step, B, size=large)
     (stream,) = donor._streams.values()
     assert [parcel.step for parcel in stream.steps()] == [1, 2, 3, 4]
+
+
+def test_r9_what_is_left_out_begins_with_a_step_of_the_model() -> None:
+    """A script can load a state there; in an operation that it has called by itself it needs the result."""
+    donor = Giver()
+    donor.deaf = {B}
+    large = MOST_FED_BYTES // 2
+    for step in range(FEWEST_FED):
+        feed(donor, step, B, size=large)
+    call(donor, FEWEST_FED, FEWEST_FED + 1, size=large)
+    feed(donor, FEWEST_FED + 2, B, size=large)
+    call(donor, FEWEST_FED + 3, size=large)
+    (stream,) = donor._streams.values()
+    assert [parcel.step for parcel in stream.steps()] == [*range(FEWEST_FED + 2)]
+
+
+def test_r9_a_state_overtakes_no_operation_of_a_script_before_a_step_of_the_model() -> None:
+    donor = Giver()
+    donor.deaf = {B}
+    feed(donor, 1, B, size=2 * WINDOW * SEGMENT_BYTES)
+    call(donor, 2, 3)
+    feed(donor, 4, B)
+    call(donor, 5)
+    donor.complete(5, lambda: packed(b"state"))
+    donor.ask(B, 5, has_seat=False)
+    donor.give(5)
+    donor.deaf = set()
+    donor.settle()
+    assert [(parcel.step, isinstance(parcel.record, StateRecord)) for _, parcel in donor.came] == [
+        (1, False),
+        (2, False),
+        (3, False),
+        (5, True),
+    ]
 
 
 def test_steps_that_wait_are_bounded_by_their_number() -> None:

@@ -43,6 +43,7 @@ class Newcomer:
         self.noted: list[Note] = []
         self.taken: list[tuple[Member, int, int]] = []
         self.asked: list[tuple[Member, int]] = []
+        self.missed: list[int] = []
         self.left = False
         self.core = Core(claim(ME), rng=random.Random(1), config=CoreConfig(), now=0.0)
         self.open_step = OpenStep(ME, segment_bytes=SEGMENT_BYTES)
@@ -60,9 +61,11 @@ class Newcomer:
                 case fx.Apply():
                     waiting += self.observer.go_on(self.now)
                 case fx.Load(step, digest):
-                    waiting += self.observer.load(step, digest)
+                    waiting += self.observer.load(self.now, step, digest)
                 case fx.Drop(step, digest):
                     self.observer.drop(step, digest)
+                case fx.Missed(step):
+                    self.missed.append(step)
                 case sx.Tell(notice):
                     self.told.append(notice)
                 case sx.Note() as note:
@@ -88,12 +91,16 @@ class Newcomer:
                 self.take(segment, source, stream)
         self.carry_out(self.observer.go_on(self.now))
 
-    def submit(self, step: int, *operations: Operation) -> None:
+    def submit(self, step: int, *operations: Operation, parameters: bytes = b"p" * 16) -> None:
         attempt = self.core.done + 1
         for operation in operations:
             self.carry_out(self.open_step.submit(step, attempt, operation))
-        self.carry_out(self.open_step.close(attempt, b"p" * 16))
+        self.carry_out(self.open_step.close(attempt, parameters))
         self.carry_out(self.observer.go_on(self.now))
+
+    def call(self, step: int) -> None:
+        """The script calls an operation by itself, outside of a step of the model."""
+        self.submit(step, total(), parameters=b"")
 
     def load(self, state_digest: bytes | None = None) -> StateOffer:
         offer = self.told.pop()
@@ -355,3 +362,44 @@ def test_who_is_not_like_its_feeder_is_told_so_instead_of_the_step(
     assert asked == [(7, b"like"), (8, b"other")], "a step of no model shows nothing"
     assert [type(notice) for notice in observer.told] == [Commit, Commit, type(error)]
     assert (observer.core.done, observer.left) == (7, leaves)
+
+
+# Operations of the script's own.
+
+
+def test_r9_who_waits_for_an_operation_of_its_own_is_offered_the_state_after_it(observer: Newcomer) -> None:
+    observer.at(5)
+    observer.call(6)
+    observer.falls_behind(9)
+    observer.deliver(state(8))
+    assert observer.told == []
+    observer.deliver(sums(6, observer))
+    commit, offer = observer.told
+    assert isinstance(commit, Commit) and commit.receipt.step == 6
+    assert isinstance(offer, StateOffer) and offer.step == 8
+    assert observer.load().step == 8 and observer.num_bytes == 0
+
+
+def test_r9_a_state_that_was_offered_before_such_an_operation_is_offered_again(observer: Newcomer) -> None:
+    """Its script computes while the state comes, and what it calls next is no step of the model."""
+    observer.at(5)
+    observer.falls_behind(9)
+    observer.deliver(state(8), sums(6, observer))
+    first = observer.told.pop()
+    assert isinstance(first, StateOffer)
+    observer.call(6)
+    commit, second = observer.told
+    assert isinstance(commit, Commit) and isinstance(second, StateOffer)
+    assert (commit.receipt.step, second.step) == (6, first.step)
+    assert observer.load().step == 8 and observer.num_bytes == 0
+
+
+def test_r9_an_operation_that_was_left_out_is_missed(observer: Newcomer) -> None:
+    observer.at(5)
+    observer.call(6)
+    observer.falls_behind(9)
+    observer.deliver(state(8))
+    assert observer.missed == []
+    observer.now += 1.0
+    observer.hear_head(9)
+    assert observer.missed == [6] and observer.told == []

@@ -1,7 +1,8 @@
 import pytest
 
 from p2p.data.sampler import Order, Sampler, SamplerState, Slice
-from p2p.data.share import Share, Track
+from p2p.data.share import Share
+from p2p.data.track import Track
 from p2p.errors import JoinRefused, RemoteProtocolError, ShoalError
 from p2p.step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE
 from tests.p2p.data.swarm import receipt

@@ -1,0 +1,117 @@
+"""Where one peer stands, for its host and for people to read: nothing here changes anything."""
+
+from dataclasses import replace
+from random import Random
+
+from . import messages as m
+from .claim import Claim, State
+from .commit import Phase, StepMachine
+from .config import CoreConfig
+from .joining import Joining
+from .membership import Membership
+from .observing import Observing
+from .swim import Swim
+from .view import NO_VIEW, Member, Stamp, View
+
+
+class Standing:
+    """The machines that a core is made of, and what they say.
+
+    Attributes:
+        me: this peer.
+        ended: it takes part no more.
+    """
+
+    def __init__(self, me: Claim, *, rng: Random, config: CoreConfig, now: float) -> None:
+        self.me = me.member
+        self.ended = False
+        self._swim = Swim(me, rng=rng, config=config.swim, now=now)
+        self._steps = StepMachine(self.me)
+        self._observing = Observing(self._swim, self._steps, config=config)
+        self._membership = Membership(self._swim, self._steps, self._observing, rng=rng, config=config)
+        self._next = self._membership.next
+        self._joining = Joining(self._swim, self._steps, self._observing, config=config)
+
+    @property
+    def phase(self) -> Phase:
+        return self._steps.phase
+
+    @property
+    def view(self) -> View | None:
+        """The installed view."""
+        return self._steps.view
+
+    @property
+    def seated(self) -> bool:
+        """Whether this peer has completed a barrier since it was admitted."""
+        return self._steps.seated
+
+    @property
+    def done(self) -> int:
+        """The last committed step."""
+        return self._steps.done
+
+    @property
+    def digest(self) -> bytes:
+        """Of the chain of steps up to `done`; empty without a state."""
+        return self._steps.digest
+
+    @property
+    def knows_steps(self) -> bool:
+        """Whether this peer has been told of a committed step, so that it must not found (R18)."""
+        return self._observing.knows_steps
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether step done + 1 is finished here and waits for the others."""
+        return self._steps.finish is not None
+
+    @property
+    def stamp(self) -> Stamp:
+        """What goes on every envelope."""
+        return NO_VIEW if self.view is None else self.view.stamp
+
+    @property
+    def reason(self) -> str:
+        """Why the view is as it is, or why there is none."""
+        return self._joining.reason if self.view is None else self._next.reason
+
+    @property
+    def leaving(self) -> bool:
+        return self._next.leaving
+
+    # Who is there.
+
+    def introduction(self) -> tuple[m.Gossip, m.Sync]:
+        """To be said to whoever is at a seed's address: it answers with all that it knows, itself included."""
+        return self._swim.introduction()
+
+    def acquaintances(self) -> tuple[Claim, ...]:
+        """Whom to meet again after a return as another incarnation."""
+        known = self._swim.acquaintances()
+        return tuple(replace(claim, state=State.ALIVE, accuser="") for claim in known)  # to be asked, lost or not
+
+    def claims(self) -> tuple[Claim, ...]:
+        """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
+        return self._swim.me, *self._swim.acquaintances()
+
+    # Steps.
+
+    def may_finish(self, step: int, view_number: int, state_digest: bytes) -> bool:
+        """Whether `step` may be finished in that view: not where another one is installed.
+
+        Nor with parameters that founders who have gone did not have; `contradiction` says so.
+        """
+        steps, view = self._steps, self._steps.view
+        is_current = view is not None and view.number == view_number and steps.phase is Phase.ACTIVE
+        is_open = is_current and step == steps.done + 1 and steps.finish is None
+        return is_open and not (steps.parting.departed and steps.why_contradicted(state_digest))
+
+    def standing(self, now: float, member: Member) -> tuple[int | None, float]:
+        """Operations of step done + 1 that `member` is known to have submitted (None: all), and its silence in s."""
+        return self._steps.num_submitted(member), self._swim.silence_s(now, member)
+
+    @property
+    def due(self) -> tuple[int, bytes] | None:
+        """Number and digest of the fed step that is to be run now."""
+        return None if self.ended or self.leaving else self._observing.due
