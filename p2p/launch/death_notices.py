@@ -1,8 +1,9 @@
 """The launcher's word of a death, for peers of other hosts (PROTOCOL.md, DIED).
 
 On its own host the kernel tells everybody. Elsewhere nobody can know, but the launcher can say it: it is the parent, so
-the kernel tells it too, and it outlives its peers. It finds out who the dead process was by its entry in the registry,
-reads what it had promised and accepted, and tells every seat of the views in that record that is not of this folder.
+the kernel tells it too, and it outlives its peers. It looks whether their threads exit (host/exiting.py), which shows
+long before a large process has ended. It finds out who the dead process was by its entry in the registry, reads what it
+had promised and accepted, and tells every seat of the views in that record that is not of this folder.
 
 Leaves out: peers that died before they were told of any view, since they knew of nobody; and processes that the script
 started and that joined in its place, of whose end the launcher hears nothing.
@@ -10,12 +11,14 @@ started and that joined in its place, of whose end the launcher hears nothing.
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 from gossip import NO_VIEW, Contact, Envelope, Member
 from gossip.messages import AcceptorRecord, Died
 
 from ..errors import RegistryError
 from ..host.acceptor_page import RecordReader
+from ..host.exiting import Threads
 from ..host.registry import Registry
 from ..net.frames import RECORD_CODEC
 from ..net.one_way import OneWaySends
@@ -24,6 +27,9 @@ from ..net.wire import Codec
 
 _CODEC = Codec([Envelope])
 
+LOOK_S: Final = 0.02
+"""So often it looks at the threads of its peers: 20 us for each."""
+
 
 class DeathNotices:
     """What the launcher tells of its dead."""
@@ -31,19 +37,39 @@ class DeathNotices:
     def __init__(self, registry: Registry, config: TcpConfig | None, clock: Callable[[], float]) -> None:
         """Without a `config` there are no other hosts, and nothing happens. `clock`: monotonic seconds."""
         self._registry = registry
+        self._clock = clock
         self._one_way = None if config is None else OneWaySends(config, clock)
+        self._living: dict[tuple[int, int | None], Threads] = {}
+        self._told: set[tuple[int, int | None]] = set()
+        self._look_at = math.inf
 
     @property
     def deadline(self) -> float:
-        """When to `look`, by the clock; infinite if nothing is under way."""
-        return math.inf if self._one_way is None else self._one_way.deadline
+        """When to `look`, by the clock; infinite if there is nobody to look at and nothing under way."""
+        return math.inf if self._one_way is None else min(self._one_way.deadline, self._look_at)
+
+    def watch(self, pid: int, process_start: int | None) -> None:
+        """Look at this child from now on; `announce` it all the same when it has ended."""
+        if self._one_way is None or process_start is None:
+            return
+        if (threads := Threads.open(pid, process_start)) is not None:
+            self._living[pid, process_start] = threads
+            self._look_at = self._clock() + LOOK_S
 
     def announce(self, pid: int, process_start: int | None) -> str:
-        """Tell of the end of a child, which is not reaped yet. Returns at once.
+        """Tell of the end of a child, which is not reaped yet, unless that was seen to come. Returns at once.
 
         Returns:
             What went wrong, if anything did.
         """
+        if (threads := self._living.pop((pid, process_start), None)) is not None:
+            threads.close()
+        if (pid, process_start) in self._told:
+            self._told.remove((pid, process_start))
+            return ""
+        return self._tell(pid, process_start)
+
+    def _tell(self, pid: int, process_start: int | None) -> str:
         if self._one_way is None:
             return ""
         failures: list[str] = []
@@ -64,11 +90,24 @@ class DeathNotices:
         return f"not all peers of other hosts are told of the end of process {pid}: {'; '.join(failures)}"
 
     def look(self) -> str:
-        """What could not be delivered in time."""
-        return "" if self._one_way is None else _unreached(self._one_way.look())
+        """Tell of children that are about to end; and what could not be delivered in time."""
+        if self._one_way is None:
+            return ""
+        told = []
+        if (now := self._clock()) >= self._look_at:
+            exiting = [child for child, threads in self._living.items() if threads.are_exiting()]
+            for child in exiting:
+                self._living.pop(child).close()
+            self._told.update(exiting)
+            told = [self._tell(*child) for child in exiting]
+            self._look_at = now + LOOK_S if self._living else math.inf
+        return "; ".join(filter(None, (*told, _unreached(self._one_way.look()))))
 
     def close(self) -> str:
         """Wait until everything is delivered, a few seconds at most; what could not be."""
+        for threads in self._living.values():
+            threads.close()
+        self._living.clear()
         return "" if self._one_way is None else _unreached(self._one_way.close())
 
     def _who_was(self, pid: int, process_start: int | None) -> Member | None:

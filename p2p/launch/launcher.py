@@ -125,6 +125,7 @@ class Launcher:
         environ = peer_environment(config, place.index, self._environ, int(place.name))
         child = Child.start(config, place.index, environ)
         place.begin(child, time.monotonic())
+        self._death_notices.watch(child.pid, child.process_start)
         log = None if config.log_dir is None else config.log_dir / f"peer-{place.name}.log"
         self._streams[child] = self._output.follow(place.name, child.outputs, log)
         self._selector.register(child.reports, selectors.EVENT_READ, place)

@@ -1,6 +1,9 @@
 """The launcher finds out who a dead child was, and tells those who cannot see it."""
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ from gossip.messages import AcceptorRecord, Ballot, Died, Vote
 from p2p.host.acceptor_page import RecordPage
 from p2p.host.processes import process_start
 from p2p.host.registry import Registry
-from p2p.launch.death_notices import DeathNotices
+from p2p.launch.death_notices import LOOK_S, DeathNotices
 from p2p.net.addresses import Endpoint
 from p2p.net.frames import RECORD_CODEC
 from p2p.net.listener import TcpListeners
@@ -134,3 +137,25 @@ def test_without_tcp_nothing_happens(host: Host) -> None:
     host.write({ELSEWHERE: at("tcp://127.0.0.1:1")}, {})
     alone = DeathNotices(host.registry, None, host.clock)
     assert (alone.announce(*ME), alone.deadline, alone.look(), alone.close()) == ("", float("inf"), "", "")
+
+
+def test_a_child_that_is_seen_to_exit_is_told_of_once(host: Host) -> None:
+    told, seat = host.listener(ELSEWHERE)
+    record = host.write({DEAD: seat, ELSEWHERE: seat}, {})
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        start = process_start(child.pid)
+        entry = json.loads((host.registry.folder / f"{DEAD.peer_id}.json").read_text())
+        (host.registry.folder / f"{DEAD.peer_id}.json").write_text(
+            json.dumps({**entry, "pid": child.pid, "process_start": start})
+        )
+        host.death_notices.watch(child.pid, start)
+        host.clock.now = host.death_notices.deadline
+        assert host.death_notices.look() == "" and not told.poll(0.0).control
+        child.kill()
+        while host.death_notices.deadline <= host.clock.now + LOOK_S:
+            host.clock.now = host.death_notices.deadline
+            assert host.death_notices.look() == ""
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert host.death_notices.announce(child.pid, start) == ""
+    assert received(told) == [Envelope(DEAD, NO_VIEW, Died(record))]
+    assert host.death_notices.close() == ""
