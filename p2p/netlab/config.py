@@ -111,8 +111,8 @@ def check_number(num_hosts: int, meminfo: Path = Path("/proc/meminfo")) -> None:
     )
     if available is not None and num_hosts * HOST_BYTES > available:
         raise LabError(
-            f"{num_hosts:,} hosts need at least {num_hosts * HOST_BYTES >> 20:,} MiB of memory, {HOST_BYTES >> 20} each, "
-            f"and {available >> 20:,} MiB are free: at most {available // HOST_BYTES:,} hosts go here"
+            f"{num_hosts:,} hosts need at least {num_hosts * HOST_BYTES >> 20:,} MiB, {HOST_BYTES >> 20} each, "
+            f"and {available >> 20:,} MiB of memory are free: at most {available // HOST_BYTES:,} hosts go here"
         )
 
 
