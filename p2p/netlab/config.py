@@ -200,7 +200,10 @@ def _text(table: Mapping[str, Any], key: str) -> str:
 def _words(table: Mapping[str, Any]) -> tuple[str, ...]:
     found = table.get("command", ())
     if isinstance(found, str):
-        return tuple(shlex.split(found))
-    if not all(isinstance(word, str) for word in found):
+        try:
+            return tuple(shlex.split(found))
+        except ValueError as error:
+            raise LabError(f"command is {found!r}: {error}") from None
+    if not isinstance(found, list | tuple) or not all(isinstance(word, str) for word in found):
         raise LabError(f"command is a text, or a list of words, got {found!r}")
     return tuple(found)
