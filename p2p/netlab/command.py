@@ -12,6 +12,8 @@ from typer.core import TyperGroup
 from ..errors import LabError
 
 COMMAND: Final = "p2p.netlab.command"
+STDOUT: Final = 1
+STDERR: Final = 2
 
 
 class LabGroup(TyperGroup):
@@ -70,7 +72,7 @@ def lab(
     made = LabConfig.uniform(2 if hosts is None else hosts, net) if config is None else LabConfig.read(config)
     if words := ctx.meta.get(COMMAND):
         made = replace(made, command=tuple(words))
-    run = Run(made, name=name or str(os.getpid()), seed=seed, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
+    run = Run(made, name=name or str(os.getpid()), seed=seed, stdout=STDOUT, stderr=STDERR)
     raise typer.Exit(run.run())
 
 

@@ -89,15 +89,11 @@ class _Host:
         self._devices.begin(message["address"])
 
     def _start(self, message: Mapping[str, Any], descriptors: list[int]) -> int:
-        stdout, stderr, end = descriptors
+        *streams, end = descriptors
         argv, environ = message["argv"], message["environ"]
         try:
             os.chdir(message["folder"])
-            actions = [
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, stdout, 1),
-                (os.POSIX_SPAWN_DUP2, stderr, 2),
-            ]
+            actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(streams)]
             pid = os.posix_spawnp(
                 argv[0],
                 argv,

@@ -1,6 +1,7 @@
 """A lab as tests and experiments use it: hosts and links, made by a process of its own and gone with it."""
 
 import os
+import secrets
 import select
 import signal
 import socket
@@ -24,32 +25,44 @@ TORCH_PORT: Final = 29500
 
 
 class Command:
-    """What was started in a host. Its descriptor becomes readable when it has ended."""
+    """What runs in a host, with what `subprocess.Popen` offers for a process. `pid`: as its host numbers it.
+
+    Its descriptor becomes readable when it has ended.
+    """
 
     def __init__(self, lab: "NetworkLab", host: int, pid: int, end: int) -> None:
         self.host = host
+        self.pid = pid
+        self.returncode: int | None = None
         self._lab = lab
-        self._pid = pid
         self._end = end
-        self._exit_code: int | None = None
 
     def fileno(self) -> int:
         return self._end
 
-    def wait(self, timeout_s: float | None = None) -> int:
-        """Its exit code; -N if it was ended by signal N, -9 also if its host is gone. TimeoutError if it goes on."""
-        if self._exit_code is None:
-            if not select.select([self._end], [], [], timeout_s)[0]:
-                raise TimeoutError(f"the command of host {self.host} goes on after {timeout_s} s")
+    def poll(self) -> int | None:
+        """The exit code; -N if signal N ended it, -9 also if its host is gone; None while it runs."""
+        if self.returncode is None and select.select([self._end], [], [], 0)[0]:
             said = os.read(self._end, 16)
-            self._exit_code = int(said) if said else -signal.SIGKILL
+            self.returncode = int(said) if said else -signal.SIGKILL
             os.close(self._end)
-        return self._exit_code
+        return self.returncode
 
-    def signal(self, number: int) -> None:
+    def wait(self, timeout: float | None = None) -> int:
+        """The same once it has ended. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None and not select.select([self._end], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(f"pid {self.pid} of host {self.host}", timeout or 0.0)
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
         """To it and its children, unless it has ended."""
-        if self._exit_code is None:
-            self._lab.ask({"do": "signal", "host": self.host, "pid": self._pid, "signal": number})
+        if self.poll() is None:
+            self._lab.ask({"do": "signal", "host": self.host, "pid": self.pid, "signal": number})
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class NetworkLab:
@@ -59,18 +72,19 @@ class NetworkLab:
     """
 
     def __init__(self, config: LabConfig, *, name: str = "", seed: int = 0) -> None:
-        """Nothing is made yet. `name`: for `shoal lab set` (default: its process); `seed`: of loss and jitter."""
+        """Nothing is made yet. `name`: for `shoal lab set` (default: any); `seed`: of loss and jitter."""
         self.config = config
-        self.name = name or str(os.getpid())
+        self.name = name or secrets.token_hex(4)
         self._seed = seed
 
     def __enter__(self) -> Self:
         """LabError if there can be no lab here, or one of that name is there."""
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with listen(self.name) as listener, theirs:
+        with listen(self.name) as listener:
+            self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             fds = theirs.fileno(), listener.fileno()
             command = [sys.executable, "-m", __package__, *map(str, fds), str(os.getpid())]
             self._process = subprocess.Popen(command, pass_fds=fds, start_new_session=True, stdin=subprocess.DEVNULL)
+            theirs.close()
         message = {"config": self.config.to_message(), "seed": self._seed, "key": new_key()}
         try:
             send(self._channel, message)
@@ -95,18 +109,23 @@ class NetworkLab:
         host: int,
         command: Sequence[str],
         *,
-        stdout: int | None = None,
-        stderr: int | None = None,
+        streams: tuple[int, int, int] | None = None,
         environ: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> Command:
-        """Run a command in a host, with `environment`; what it writes goes where ours goes, or to descriptors.
+        """Run a command in a host.
+
+        Args:
+            host: its number.
+            command: words; the first is looked for in PATH.
+            streams: descriptors of stdin, stdout and stderr; None: it reads nothing, and writes where we do.
+            environ: besides ours and `environment`.
+            folder: in which it runs; None: in ours.
 
         Raises:
             LabError: it cannot be started, or the host is gone.
         """
         end, theirs = os.pipe2(os.O_CLOEXEC)
-        outputs = [1 if stdout is None else stdout, 2 if stderr is None else stderr, theirs]
         message = {
             "do": "start",
             "host": host,
@@ -115,7 +134,8 @@ class NetworkLab:
             "folder": str((folder or Path.cwd()).absolute()),
         }
         try:
-            pid = self.ask(message, outputs)["pid"]
+            with open(os.devnull) as nothing:
+                pid = self.ask(message, [*(streams or (nothing.fileno(), 1, 2)), theirs])["pid"]
         except BaseException:
             os.close(end)
             raise

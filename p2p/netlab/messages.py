@@ -13,7 +13,7 @@ from typing import Any, Final
 
 Message = dict[str, Any]
 
-_MOST_DESCRIPTORS: Final = 4
+_MOST_DESCRIPTORS: Final = 8
 _MOST_BYTES: Final = 16 << 20
 
 

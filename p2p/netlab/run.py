@@ -70,7 +70,8 @@ class Run:
         for source, _ in pipes:
             os.set_blocking(source, False)
         try:
-            command = self._lab.start(host, words, stdout=pipes[0][1], stderr=pipes[1][1])
+            with open(os.devnull) as nothing:
+                command = self._lab.start(host, words, streams=(nothing.fileno(), pipes[0][1], pipes[1][1]))
         finally:
             for _, sink in pipes:
                 os.close(sink)
@@ -110,7 +111,7 @@ class Run:
         self._ended_by = number
         self._output.say(f"{why}: passing it on to all commands; again: the lab is ended")
         for command in self._running:
-            command.signal(number)
+            command.send_signal(number)
 
     def _end_unheard(self, error: OSError) -> None:
         if self._ended_by is None:
