@@ -7,8 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -17,14 +16,12 @@ from typer.testing import CliRunner
 
 from p2p.cli import app
 from p2p.errors import LabError
-from p2p.netlab.config import LabConfig
 from p2p.netlab.control import running
-from p2p.netlab.lab import Command, NetworkLab
+from p2p.netlab.lab import NetworkLab
+from tests.live.labs import NewLab, program
 from tests.live.swarm import HANG_S, ROOT, Process
 
-pytestmark = pytest.mark.light
-
-NewLab = Callable[..., NetworkLab]
+pytestmark = [pytest.mark.light, pytest.mark.usefixtures("namespaces")]
 
 SEND = """
 import random, socket, sys
@@ -58,36 +55,6 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ours:
             ours.sendto(text.encode(), (host, 5002))
             print("sent", text, flush=True)
 """
-
-
-def why_there_is_no_lab() -> str:
-    try:
-        with NetworkLab(LabConfig.uniform(1)):
-            return ""
-    except LabError as error:
-        return str(error)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def needs_namespaces() -> None:
-    if why := why_there_is_no_lab():
-        pytest.skip(why)
-
-
-@pytest.fixture
-def new_lab() -> Iterator[NewLab]:
-    """Makes a lab of equal hosts, which ends with the test."""
-    with ExitStack() as stack:
-        yield lambda hosts, net="": stack.enter_context(NetworkLab(LabConfig.uniform(hosts, net)))
-
-
-def program(lab: NetworkLab, host: int, *command: str, folder: Path | None = None) -> Process:
-    """A command in a host, whose lines are listened to."""
-
-    def start(stdin: int, stdout: int, stderr: int) -> Command:
-        return lab.start(host, command, streams=(stdin, stdout, stderr), folder=folder)
-
-    return Process(start)
 
 
 def python(lab: NetworkLab, host: int, source: str, *arguments: str) -> Process:

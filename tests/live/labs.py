@@ -1,0 +1,28 @@
+"""Hosts of a network lab, as tests use them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from p2p.errors import LabError
+from p2p.netlab.config import LabConfig
+from p2p.netlab.lab import Command, NetworkLab
+from tests.live.swarm import Process
+
+NewLab = Callable[..., NetworkLab]
+
+
+def why_there_is_no_lab() -> str:
+    try:
+        with NetworkLab(LabConfig.uniform(1)):
+            return ""
+    except LabError as error:
+        return str(error)
+
+
+def program(lab: NetworkLab, host: int, *command: str, folder: Path | None = None) -> Process:
+    """A command in a host, whose lines are listened to."""
+
+    def start(stdin: int, stdout: int, stderr: int) -> Command:
+        return lab.start(host, command, streams=(stdin, stdout, stderr), folder=folder)
+
+    return Process(start)
