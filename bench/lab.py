@@ -27,9 +27,10 @@ import psutil  # type: ignore[import-untyped]
 from bench.trace import Trace, are_equal
 from p2p.benchmark.machine import commit, machine
 from p2p.benchmark.result import percentile
+from p2p.netlab.commands import Command
 from p2p.netlab.config import LabConfig
 from p2p.netlab.control import running
-from p2p.netlab.lab import Command, NetworkLab
+from p2p.netlab.lab import NetworkLab
 from p2p.netlab.places import address
 from p2p.step.receipts import read_moments, read_receipts
 

@@ -2,6 +2,7 @@
 
 import json as json_text
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -32,7 +33,7 @@ class LabGroup(TyperGroup):
 app = typer.Typer(
     cls=LabGroup,
     invoke_without_command=True,
-    subcommand_metavar="-- COMMAND | set ... | show",
+    subcommand_metavar="-- COMMAND | set ... | show | exec ...",
     rich_markup_mode=None,
 )
 
@@ -109,3 +110,30 @@ def show(
 
     console = Console() if sys.stdout.isatty() else Console(width=160, color_system=None)
     console.print(*tables(shown), sep="\n")
+
+
+@app.command("exec", context_settings={"allow_interspersed_args": False})
+def execute(
+    host: Annotated[int, typer.Argument(help="Its number.")],
+    words: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run there.")],
+    name: Annotated[str, typer.Option(help="Of the lab, if several run.")] = "",
+) -> None:
+    """Run one more command in a host of a lab that runs: `exec 1 -- shoal status`. Ends as that does."""
+    from functools import partial
+
+    from .commands import start
+    from .control import ask
+    from .places import environment
+
+    asks = partial(ask, name)
+    num_hosts = len(asks({"do": "show"})["hosts"])
+    if not 0 <= host < num_hosts:
+        raise LabError(f"there is no host {host}: numbers are 0 to {num_hosts - 1}")
+    environ = {**os.environ, **environment(host, num_hosts, os.environ)}
+    command = start(asks, host, words, streams=(0, STDOUT, STDERR), environ=environ, folder=Path.cwd())
+    try:
+        code = command.wait()
+    except KeyboardInterrupt:
+        command.send_signal(signal.SIGINT)
+        code = command.wait()
+    raise typer.Exit(code if code >= 0 else 128 - code)

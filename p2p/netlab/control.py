@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,7 @@ def running() -> list[str]:
     return sorted({word.removeprefix(start) for word in words if word.startswith(start)})
 
 
-def ask(name: str, message: Message) -> Message:
+def ask(name: str, message: Message, descriptors: Sequence[int] = ()) -> Message:
     """What the lab `name`, or the only one, if that is empty, says to a message.
 
     Raises:
@@ -57,7 +58,7 @@ def ask(name: str, message: Message) -> Message:
             channel.connect(_address(name or names[0]))
             if not is_ours(channel):
                 raise LabError(f"the lab {name or names[0]} belongs to somebody else")
-            send(channel, message)
+            send(channel, message, descriptors)
             answer, _ = receive(channel)
         except (OSError, EOFError):
             raise LabError(

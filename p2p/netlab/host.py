@@ -6,19 +6,13 @@ import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ..errors import LabError
 from . import namespaces
 from .devices import Devices
 from .messages import Message, receive, send
-
-MEMORY: Final = "/dev/shm"
-FOLDER: Final = f"{MEMORY}/lab"
-"""Private to the host, in memory, and gone with it."""
-HOME: Final = f"{FOLDER}/home"
-KEY: Final = f"{FOLDER}/swarm.key"
-NOT_STARTED: Final = 127
+from .places import FOLDER, HOME, KEY, MEMORY
 
 
 def run(channel: socket.socket, devices: Devices) -> None:

@@ -2,67 +2,21 @@
 
 import os
 import secrets
-import select
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from ..errors import LabError
 from ..host.keys import new_key
+from .commands import Command, start
 from .config import LabConfig
 from .control import listen
-from .host import HOME, KEY
 from .messages import Message, receive, send
-from .places import PORT, address
-
-NUM_SEEDS: Final = 3
-TORCH_PORT: Final = 29500
-
-
-class Command:
-    """What runs in a host, with what `subprocess.Popen` offers for a process. `pid`: as its host numbers it.
-
-    Its descriptor becomes readable when it has ended.
-    """
-
-    def __init__(self, lab: "NetworkLab", host: int, pid: int, end: int) -> None:
-        self.host = host
-        self.pid = pid
-        self.returncode: int | None = None
-        self._lab = lab
-        self._end = end
-
-    def fileno(self) -> int:
-        return self._end
-
-    def poll(self) -> int | None:
-        """The exit code; -N if signal N ended it, -9 also if its host is gone; None while it runs."""
-        if self.returncode is None and select.select([self._end], [], [], 0)[0]:
-            said = os.read(self._end, 16)
-            self.returncode = int(said) if said else -signal.SIGKILL
-            os.close(self._end)
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The same once it has ended. Raises subprocess.TimeoutExpired."""
-        if self.returncode is None and not select.select([self._end], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired(f"pid {self.pid} of host {self.host}", timeout or 0.0)
-        code = self.poll()
-        assert code is not None
-        return code
-
-    def send_signal(self, number: int) -> None:
-        """To it and its children, unless it has ended."""
-        if self.poll() is None:
-            self._lab.ask({"do": "signal", "host": self.host, "pid": self.pid, "signal": number})
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+from .places import environment
 
 
 class NetworkLab:
@@ -125,43 +79,10 @@ class NetworkLab:
         Raises:
             LabError: it cannot be started, or the host is gone.
         """
-        end, theirs = os.pipe2(os.O_CLOEXEC)
-        message = {
-            "do": "start",
-            "host": host,
-            "argv": list(command),
-            "environ": {**os.environ, **self.environment(host), **(environ or {})},
-            "folder": str((folder or Path.cwd()).absolute()),
-        }
-        try:
-            with open(os.devnull) as nothing:
-                pid = self.ask(message, [*(streams or (nothing.fileno(), 1, 2)), theirs])["pid"]
-        except BaseException:
-            os.close(end)
-            raise
-        finally:
-            os.close(theirs)
-        return Command(self, host, pid, end)
-
-    def environment(self, host: int) -> dict[str, str]:
-        """What a command in a host is told: who it is, and where the others are."""
-        addresses = [address(index) for index in range(len(self.config.hosts))]
-        return {
-            "LAB_HOST": str(host),
-            "LAB_ADDRESS": addresses[host],
-            "LAB_ADDRESSES": ",".join(addresses),
-            "OMP_NUM_THREADS": os.environ.get(
-                "OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // len(addresses)))
-            ),
-            "MASTER_ADDR": addresses[0],
-            "MASTER_PORT": str(TORCH_PORT),
-            "RANK": str(host),
-            "WORLD_SIZE": str(len(addresses)),
-            "SHOAL_HOME": HOME,
-            "SHOAL_KEY": KEY,
-            "SHOAL_BIND": f"{addresses[host]}:{PORT}",
-            "SHOAL_SEEDS": ",".join(f"{seed}:{PORT}" for seed in addresses[:NUM_SEEDS]),
-        }
+        whole = {**os.environ, **environment(host, len(self.config.hosts), os.environ), **(environ or {})}
+        with open(os.devnull) as nothing:
+            given = streams or (nothing.fileno(), 1, 2)
+            return start(self.ask, host, command, streams=given, environ=whole, folder=folder or Path.cwd())
 
     def set(self, *words: str | int, one_way: bool = False) -> None:
         """As `shoal lab set`: `set(2, "*", "cut")`, `set(1, 2, "delay=80ms")`, `set("all", "heal")`.

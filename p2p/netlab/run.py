@@ -10,8 +10,9 @@ from typing import Final
 from ..errors import LabError
 from ..launch.output import Output, Stream
 from ..launch.signals import signal_name, signals_to_socket
+from .commands import Command
 from .config import HostSettings, LabConfig
-from .lab import Command, NetworkLab
+from .lab import NetworkLab
 from .messages import Message
 from .places import address
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from p2p.errors import LabError
+from p2p.netlab.commands import Command
 from p2p.netlab.config import LabConfig
-from p2p.netlab.lab import Command, NetworkLab
+from p2p.netlab.lab import NetworkLab
 from tests.live.swarm import Process
 
 NewLab = Callable[..., NetworkLab]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from bench.zygote import Child, Zygote
-from p2p.netlab.lab import Command
+from p2p.netlab.commands import Command
 
 ROOT = Path(__file__).parents[2]
 
