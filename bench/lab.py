@@ -231,14 +231,14 @@ def evaluate_cut(traces: Sequence[Trace], cut_off: str, cut_at: float, healed_at
 def wan(options: argparse.Namespace) -> dict[str, Any]:
     """Shoal and Gloo on four hosts far from each other."""
     num_hosts = 4
-    with NetworkLab(LabConfig.uniform(num_hosts, WAN)) as lab:
+    with NetworkLab(LabConfig.uniform(num_hosts, options.net)) as lab:
         os.environ |= {"SHOAL_NETWORK": "wan", "SHOAL_QUIET": "1", "SHOAL_SWARM": "wan"}
         plan = f"{SMALL}:{options.turns},{LARGE}:{max(3, options.turns // 8)}"
         hosts = [peer(lab, host, "all-reduce", plan) for host in range(num_hosts)]
         samples = [sample for host in hosts for sample in host.rest()]
         shown = lab.show()
     found: dict[str, Any] = {
-        "net": WAN,
+        "net": options.net,
         "lateness_us": shown["lateness_us"],
         "pairs": shown["pairs"],
         "samples": samples,
@@ -284,6 +284,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--rounds", type=int, default=3, help="of link and kill")
+    parser.add_argument("--net", default=WAN, help="of wan")
     parser.add_argument("--turns", type=int, default=40, help="of wan, at 4 KB")
     parser.add_argument("--json", type=Path)
     parser.set_defaults(failed=[])

@@ -112,7 +112,7 @@ def show(
     console.print(*tables(shown), sep="\n")
 
 
-@app.command("exec", context_settings={"allow_interspersed_args": False})
+@app.command("exec")
 def execute(
     host: Annotated[int, typer.Argument(help="Its number.")],
     words: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run there.")],

@@ -55,14 +55,14 @@ class IpCommand:
         for index, pid in enumerate(pids):
             lines += (
                 f"link add name veth{index} type veth peer name {INSIDE} netns {pid}",
-                f"link set dev veth{index} addrgenmode none up",
+                f"link set dev veth{index} up",
             )
         self._run(*lines)
 
     def begin(self, address: str) -> None:
         self._run(
             "link set dev lo up",
-            f"link set dev {INSIDE} address {SAME_ADDRESS} arp off addrgenmode none",
+            f"link set dev {INSIDE} address {SAME_ADDRESS} arp off",
             f"addr add {address} dev {INSIDE}",
             f"link set dev {INSIDE} up",
         )

@@ -1,18 +1,22 @@
 """The first process of a host: it starts the commands, and its end is that of all of them (pid_namespaces(7))."""
 
+import contextlib
 import os
 import select
 import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..errors import LabError
 from . import namespaces
-from .devices import Devices
+from .devices import INSIDE, Devices
 from .messages import Message, receive, send
 from .places import FOLDER, HOME, KEY, MEMORY
+
+IPV6: Final = f"/proc/sys/net/ipv6/conf/{INSIDE}/disable_ipv6"
+"""The lab carries IPv4 only, and nobody is to try the other one first."""
 
 
 def run(channel: socket.socket, devices: Devices) -> None:
@@ -80,6 +84,8 @@ class _Host:
         names.write_text(message["names"])
         if os.path.exists("/etc/hosts"):
             namespaces.bind(str(names), "/etc/hosts")
+        with contextlib.suppress(OSError):  # a kernel without it
+            Path(IPV6).write_text("1")
         self._devices.begin(message["address"])
 
     def _start(self, message: Mapping[str, Any], descriptors: list[int]) -> int:

@@ -237,6 +237,10 @@ def test_a_lab_is_shown_and_changed_from_outside_until_it_is_told_to_end() -> No
     assert {pair["delay"] for pair in shown["pairs"]} == {"80ms"} and shown["version"] == 1
     lines = asked("show", "--name", name)
     assert any(re.search(r"0 +│ 1 +│ delay=80ms,jitter=1ms", line) for line in lines), lines
+    more = ["lab", "exec", "--name", name, "1", "--", "sh", "-c", "exit $((LAB_HOST + 6))"]
+    assert CliRunner().invoke(app, more, catch_exceptions=False).exit_code == 7
+    with pytest.raises(LabError, match="there is no host 2: numbers are 0 to 1"):
+        asked("exec", "--name", name, "2", "--", "true")
     with pytest.raises(
         LabError, match=re.escape("no host is '7': numbers are 0 to 1, names host0, host1, and '*' is all")
     ):
