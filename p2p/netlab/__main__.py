@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from random import Random
 
 from ..errors import LabError
@@ -53,6 +54,8 @@ def main(channel_fd: int, listener_fd: int, parent: int) -> None:
             send(channel, {"error": str(error)})
     except EOFError:
         pass
+    except BaseException:  # nothing above this process would say it
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)

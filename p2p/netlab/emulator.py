@@ -118,5 +118,5 @@ class Emulator:
             try:
                 self._ports[target].send(frame)
             except OSError:
-                self.num_lost += 1
+                self.num_lost += self._ports[target].fileno() in self._ready  # or its host is gone
             self.lateness.note(now - when)

@@ -186,6 +186,4 @@ class Server:
         process = self._processes[index]
         if not process.read():
             self._emulator.forget(process.channel.fileno())
-            self._emulator.remove(index)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(process.pid, 0)
+            self._emulator.remove(index)  # not waited for: the kernel may take a while to end all that ran in it

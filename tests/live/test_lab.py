@@ -5,6 +5,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from p2p.cli import app
 from p2p.errors import LabError
-from p2p.netlab.control import running
+from p2p.netlab.control import ask, running
 from p2p.netlab.lab import NetworkLab
 from tests.live.labs import NewLab, program
 from tests.live.swarm import HANG_S, ROOT, Process
@@ -237,6 +238,13 @@ def test_a_lab_is_shown_and_changed_from_outside_until_it_is_told_to_end() -> No
     assert {pair["delay"] for pair in shown["pairs"]} == {"80ms"} and shown["version"] == 1
     lines = asked("show", "--name", name)
     assert any(re.search(r"0 +│ 1 +│ delay=80ms,jitter=1ms", line) for line in lines), lines
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+        stranger.connect(f"\0shoal-lab/{os.getuid()}/{name}")
+        stranger.send(b"junk")
+        assert stranger.recv(1) == b"", "it hangs up"
+    for message in ({"do": "dance"}, {"do": "set"}, {"do": "start", "host": 9}, {}):
+        with pytest.raises(LabError, match="the lab "):
+            ask(name, message)
     more = ["lab", "exec", "--name", name, "1", "--", "sh", "-c", "exit $((LAB_HOST + 6))"]
     assert CliRunner().invoke(app, more, catch_exceptions=False).exit_code == 7
     with pytest.raises(LabError, match="there is no host 2: numbers are 0 to 1"):
