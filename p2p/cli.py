@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from p2p.errors import LaunchError, ShoalError
+from p2p.netlab.command import app as lab
 
 if TYPE_CHECKING:
     from p2p.launch.target import Target
@@ -29,6 +30,7 @@ key = typer.Typer(help="The swarm key: encryption and admission.", no_args_is_he
 app.add_typer(key, name="key")
 checkpoint = typer.Typer(help="What a run goes on from.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(checkpoint, name="checkpoint")
+app.add_typer(lab, name="lab")
 
 
 def _show_version(wanted: bool) -> None:

@@ -4,6 +4,7 @@ ShoalError
     RemoteProtocolError   a peer broke the protocol; message dropped, state unchanged
     RegistryError         the registry folder cannot be used, or says that the swarm's state is gone
     LaunchError           `shoal run` or `shoal bench` started nothing
+    LabError              there can be no network lab here, or not what it was asked for
     NetworkError          this peer cannot listen where it was told to
     SecurityError         the swarm key cannot be used, or it would not keep strangers out
     JoinRefused           the swarm runs or trains something else; raised on the joiner only
@@ -45,6 +46,10 @@ class RegistryError(ShoalError):
 
 class LaunchError(ShoalError):
     """The command line was asked for something that it cannot start. No function of `p2p` raises it."""
+
+
+class LabError(ShoalError):
+    """The network lab cannot be made, or changed as it was asked to. No training peer raises it."""
 
 
 class NetworkError(ShoalError):

@@ -13,6 +13,9 @@ import pytest
 
 from bench.zygote import Zygote
 from p2p.host.keys import write_key
+from p2p.netlab.config import LabConfig
+from p2p.netlab.lab import NetworkLab
+from tests.live.labs import NewLab, why_there_is_no_lab
 from tests.live.launches import Shoal
 from tests.live.swarm import ROOT, Swarm
 
@@ -89,6 +92,19 @@ def shoal(home: Path, tmp_path: Path) -> Iterator[Shoal]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture(scope="session")
+def namespaces() -> None:
+    if why := why_there_is_no_lab():
+        pytest.skip(why)
+
+
+@pytest.fixture
+def new_lab(namespaces: None) -> Iterator[NewLab]:
+    """Makes a lab of equal hosts, which ends with the test."""
+    with ExitStack() as stack:
+        yield lambda hosts, net="": stack.enter_context(NetworkLab(LabConfig.uniform(hosts, net)))
 
 
 def has_namespaces() -> bool:

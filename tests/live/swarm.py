@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from bench.zygote import Child, Zygote
+from p2p.netlab.commands import Command
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +54,7 @@ with p2p.join() as peer:
 class Process:
     """A child, and every line that it has printed so far."""
 
-    def __init__(self, start: Callable[[int, int, int], subprocess.Popen[bytes] | Child]) -> None:
+    def __init__(self, start: Callable[[int, int, int], subprocess.Popen[bytes] | Child | Command]) -> None:
         """`start` starts it, with these descriptors as stdin, stdout and stderr."""
         (stdin, told), (printed, stdout), (complained, stderr) = os.pipe(), os.pipe(), os.pipe()
         try:

@@ -1,0 +1,79 @@
+"""Where a running lab is asked: a socket whose name is no file, and goes with the lab (unix(7), abstract).
+
+Whoever is another user is turned away, by both sides.
+"""
+
+import os
+import re
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ..errors import LabError
+from .messages import Message, receive, send
+
+SOCKETS: Final = Path("/proc/net/unix")
+_NAME: Final = re.compile(r"[\w.-]{1,40}")
+_CREDENTIALS: Final = struct.Struct("=iii")
+
+
+def listen(name: str) -> socket.socket:
+    """LabError if a lab of that name is running, or it is no name."""
+    if not _NAME.fullmatch(name):
+        raise LabError(f"{name!r} is no name of a lab: up to 40 letters, digits, dots and dashes")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(_address(name))
+    except OSError:
+        listener.close()
+        raise LabError(f"a lab of the name {name} is running: give this one another --name") from None
+    listener.listen()
+    return listener
+
+
+def running() -> list[str]:
+    """Names of the labs of this user on this host."""
+    start = "@" + _address("")[1:]
+    words = (line.split()[-1] for line in SOCKETS.read_text().splitlines())
+    return sorted({word.removeprefix(start) for word in words if word.startswith(start)})
+
+
+def ask(name: str, message: Message, descriptors: Sequence[int] = ()) -> Message:
+    """What the lab `name`, or the only one, if that is empty, says to a message.
+
+    Raises:
+        LabError: there is none, or there are several; or what it says is an error.
+    """
+    names = running()
+    if not name and len(names) != 1:
+        raise LabError(
+            f"{len(names)} labs are running: name one with --name ({', '.join(names)})"
+            if names
+            else "no lab is running"
+        )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        try:
+            channel.connect(_address(name or names[0]))
+            if not is_ours(channel):
+                raise LabError(f"the lab {name or names[0]} belongs to somebody else")
+            send(channel, message, descriptors)
+            answer, _ = receive(channel)
+        except (OSError, EOFError):
+            raise LabError(
+                f"no lab {name} is running; there {'is' if len(names) == 1 else 'are'}: {', '.join(names) or 'none'}"
+            ) from None
+    if "error" in answer:
+        raise LabError(answer["error"])
+    return answer
+
+
+def is_ours(channel: socket.socket) -> bool:
+    """Whether who is at the other end is this user."""
+    _, uid, _ = _CREDENTIALS.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return bool(uid == os.geteuid())
+
+
+def _address(name: str) -> str:
+    return f"\0shoal-lab/{os.getuid()}/{name}"

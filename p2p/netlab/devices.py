@@ -1,0 +1,123 @@
+"""Network devices, made by `ip` of iproute2 or by pyroute2, whichever is there."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from ..errors import LabError
+
+INSIDE: Final = "eth0"
+"""A host's only device, besides `lo`."""
+SAME_ADDRESS: Final = "02:00:00:00:00:01"
+"""Of all hosts' devices. Without ARP, a frame is sent to the address of its own device, so it fits wherever it gets."""
+
+_SBIN: Final = "/usr/sbin:/sbin"
+
+
+class Devices(Protocol):
+    """What is asked of either. All raise LabError."""
+
+    def join(self, pids: Sequence[int]) -> None:
+        """A pair of devices per process: `veth0`, `veth1`, ... here, `eth0` in its network namespace."""
+
+    def begin(self, address: str) -> None:
+        """In a host: its devices are up, with this address (`10.77.0.1/16`)."""
+
+    def limit(self, num_packets: int) -> None:
+        """In a host: no frame of its device has more packets."""
+
+
+def find(path: str | None = None) -> Devices:
+    """LabError if there is neither."""
+    given = os.environ.get("PATH", os.defpath) if path is None else path
+    if command := shutil.which("ip", path=f"{given}:{_SBIN}" if path is None else path):
+        return IpCommand(command)
+    try:
+        import pyroute2
+    except ImportError:
+        raise LabError(
+            "the lab needs `ip` or pyroute2 to make network devices, and neither is here: install iproute2 "
+            "(apt install iproute2), or pip install 'shoal[lab]'"
+        ) from None
+    return Pyroute(pyroute2)
+
+
+class IpCommand:
+    """`ip -batch`: one process for all."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def join(self, pids: Sequence[int]) -> None:
+        lines: list[str] = []
+        for index, pid in enumerate(pids):
+            lines += (
+                f"link add name veth{index} type veth peer name {INSIDE} netns {pid}",
+                f"link set dev veth{index} up",
+            )
+        self._run(*lines)
+
+    def begin(self, address: str) -> None:
+        self._run(
+            "link set dev lo up",
+            f"link set dev {INSIDE} address {SAME_ADDRESS} arp off",
+            f"addr add {address} dev {INSIDE}",
+            f"link set dev {INSIDE} up",
+        )
+
+    def limit(self, num_packets: int) -> None:
+        self._run(f"link set dev {INSIDE} gso_max_segs {num_packets}")
+
+    def _run(self, *lines: str) -> None:
+        text = "\n".join(lines) + "\n"
+        done = subprocess.run([self._command, "-batch", "-"], input=text, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LabError(f"{self._command} could not make the lab's devices: {' '.join(done.stderr.split())}")
+
+
+class Pyroute:
+    """The same by netlink."""
+
+    def __init__(self, pyroute2: Any) -> None:
+        self._pyroute2 = pyroute2
+
+    def join(self, pids: Sequence[int]) -> None:
+        with self._route() as route:
+            for index, pid in enumerate(pids):
+                name = f"veth{index}"
+                route.link("add", ifname=name, kind="veth", peer={"ifname": INSIDE, "net_ns_pid": pid})
+                route.link("set", index=route.link_lookup(ifname=name)[0], state="up")
+
+    def begin(self, address: str) -> None:
+        host, _, length = address.partition("/")
+        with self._route() as route:
+            inside = route.link_lookup(ifname=INSIDE)[0]
+            route.link("set", index=route.link_lookup(ifname="lo")[0], state="up")
+            route.link("set", index=inside, address=SAME_ADDRESS, arp=False)
+            route.addr("add", index=inside, address=host, prefixlen=int(length))
+            route.link("set", index=inside, state="up")
+
+    def limit(self, num_packets: int) -> None:
+        with self._route() as route:
+            route.link("set", index=route.link_lookup(ifname=INSIDE)[0], gso_max_segs=num_packets)
+
+    def _route(self) -> Any:
+        return _Checked(self._pyroute2)
+
+
+class _Checked:
+    """An IPRoute whose errors are LabErrors."""
+
+    def __init__(self, pyroute2: Any) -> None:
+        self._pyroute2 = pyroute2
+
+    def __enter__(self) -> Any:
+        self._route = self._pyroute2.IPRoute()
+        return self._route
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._route.close()
+        if isinstance(error, self._pyroute2.NetlinkError):
+            raise LabError(f"pyroute2 could not make the lab's devices: {error}") from error

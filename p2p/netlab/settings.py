@@ -1,0 +1,137 @@
+"""What can be set of a line and of a pair, and how it is written: `delay=20ms,jitter=1ms,loss=0.1%`. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from ..errors import LabError
+from .units import parse_rate, parse_share, parse_time, show_rate, show_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineSettings:
+    """What joins a host to all others.
+
+    Attributes:
+        up_bit_per_s, down_bit_per_s: None: no limit.
+        queue_ns: who would have to wait for longer, for either, is dropped.
+    """
+
+    up_bit_per_s: int | None = None
+    down_bit_per_s: int | None = None
+    queue_ns: int = 50_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSettings:
+    """What frames of one host meet on their way to another one, in this direction.
+
+    Attributes:
+        rate_bit_per_s: besides the lines of both hosts; None: no limit.
+        delay_ns: one way.
+        jitter_ns: the delay is uniform within this much of `delay_ns`; frames stay in order.
+        loss: share of packets, each by itself.
+        cut: nothing arrives.
+    """
+
+    rate_bit_per_s: int | None = None
+    delay_ns: int = 0
+    jitter_ns: int = 0
+    loss: float = 0.0
+    cut: bool = False
+
+    def __post_init__(self) -> None:
+        if self.jitter_ns > self.delay_ns:
+            raise LabError(
+                f"jitter={show_time(self.jitter_ns)} is above delay={show_time(self.delay_ns)}, "
+                "so that some would arrive before they are sent: set a longer delay, or less jitter"
+            )
+
+
+Changes = Mapping[str, Any]
+"""Field of the settings, and its new value."""
+
+_PAIR: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "rate": ("rate_bit_per_s", parse_rate),
+    "delay": ("delay_ns", parse_time),
+    "jitter": ("jitter_ns", parse_time),
+    "loss": ("loss", parse_share),
+}
+_LINE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "up": ("up_bit_per_s", parse_rate),
+    "down": ("down_bit_per_s", parse_rate),
+    "queue": ("queue_ns", parse_time),
+}
+_WORDS: Final = {"cut": True, "heal": False}
+
+
+def parse_pair(text: str) -> Changes:
+    """Of `rate`, `delay`, `jitter`, `loss`, `cut` and `heal`, with commas.
+
+    Raises:
+        LabError: something else, a unit that there is not, or a value that cannot be.
+    """
+    changes: dict[str, Any] = {}
+    for key, value in _split(text):
+        if key in _WORDS and not value:
+            changes["cut"] = _WORDS[key]
+        elif key in _PAIR:
+            field, parse = _PAIR[key]
+            changes[field] = parse(key, value)
+        elif key in _LINE:
+            raise LabError(f"{key} is of the line of a host, not of a pair: name one host, as in `set 2 {key}={value}`")
+        else:
+            raise _unknown(key, value, (*_PAIR, *_WORDS))
+    return changes
+
+
+def parse_net(text: str) -> tuple[Changes, Changes]:
+    """Of a host, or of all: changes of its line, and of its pairs. `rate` is of the line here, both up and down."""
+    line: dict[str, Any] = {}
+    rest = []
+    for key, value in _split(text):
+        if key == "rate":
+            line |= dict.fromkeys(("up_bit_per_s", "down_bit_per_s"), parse_rate(key, value))
+        elif key in _LINE:
+            field, parse = _LINE[key]
+            line[field] = parse(key, value)
+        elif key in _PAIR or (key in _WORDS and not value):
+            rest.append(f"{key}={value}" if value else key)
+        else:
+            raise _unknown(key, value, ("rate", *_LINE, *_PAIR, *_WORDS))
+    return line, parse_pair(",".join(rest))
+
+
+def changed_line(line: LineSettings, changes: Changes) -> LineSettings:
+    return replace(line, **changes)
+
+
+def changed_pair(pair: PairSettings, changes: Changes) -> PairSettings:
+    """LabError if they do not go together."""
+    return replace(pair, **changes)
+
+
+def show(settings: LineSettings | PairSettings) -> dict[str, str]:
+    """As it would be written, without what is not set."""
+    fields = asdict(settings)
+    shown = {}
+    for key, (field, _) in {**_LINE, **_PAIR}.items():
+        value = fields.get(field)
+        if value:
+            shown[key] = (
+                f"{value:.6g}" if key == "loss" else (show_rate if field.endswith("per_s") else show_time)(value)
+            )
+    return shown | ({"cut": "cut"} if fields.get("cut") else {})
+
+
+def _split(text: str) -> list[tuple[str, str]]:
+    pairs = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, _, value = part.partition("=")
+        pairs.append((key.strip(), value.strip()))
+    return pairs
+
+
+def _unknown(key: str, value: str, known: tuple[str, ...]) -> LabError:
+    what = f"{key}={value}" if value else repr(key)
+    return LabError(f"{what}: nothing of that name can be set; known are {', '.join(dict.fromkeys(known))}")

@@ -1,0 +1,74 @@
+"""Rates, delays and shares as people write them: `200mbit`, `20ms`, `0.1%`. Pure."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from ..errors import LabError
+
+RATES: Final = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+"""Bits per second. 1 kbit is 1000 bit, as of any line."""
+TIMES: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+NO_LIMIT: Final = "none"
+
+_NUMBER: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([^\s\d.]*)\s*")
+
+
+def parse_rate(key: str, text: str) -> int | None:
+    """Bits per second; None, of `none`: as fast as it goes.
+
+    Raises:
+        LabError: as of all in this file, with what was probably meant.
+    """
+    if text == NO_LIMIT:
+        return None
+    rate = _parse(key, text.removesuffix("/s"), RATES, "mbit")
+    if rate < 1:
+        raise LabError(f"{key}={text} carries nothing: write cut, or {key}={NO_LIMIT} for no limit")
+    return rate
+
+
+def parse_time(key: str, text: str) -> int:
+    """Nanoseconds."""
+    return 0 if text == "0" else _parse(key, text, TIMES, "ms")
+
+
+def parse_share(key: str, text: str) -> float:
+    """From 0 to 1; `1%` is 0.01."""
+    number, is_percent = text.removesuffix("%"), text.endswith("%")
+    try:
+        share = float(number) / 100 if is_percent else float(number)
+    except ValueError:
+        raise LabError(f"{key}={text} is no share: write {key}=0.01 or {key}=1%") from None
+    if not 0 <= share <= 1:
+        hint = f"; did you mean {key}={number}%?" if not is_percent and 1 < share <= 100 else ""
+        raise LabError(f"{key}={text} is not between 0 and 1, nor between 0% and 100%{hint}")
+    return share
+
+
+def show_rate(bit_per_s: int | None) -> str:
+    """As `parse_rate` takes it."""
+    return NO_LIMIT if bit_per_s is None else _show(bit_per_s, RATES)
+
+
+def show_time(time_ns: int) -> str:
+    """As `parse_time` takes it."""
+    return _show(time_ns, TIMES) if time_ns else "0"
+
+
+def _show(value: int, units: Mapping[str, int]) -> str:
+    name, size = max(((name, size) for name, size in units.items() if size <= value), key=lambda unit: unit[1])
+    return f"{value / size:g}{name}"
+
+
+def _parse(key: str, text: str, units: Mapping[str, int], usual: str) -> int:
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise LabError(f"{key}={text} is no number with a unit: write, say, {key}=20{usual}")
+    number, unit = found[1], found[2].lower()
+    if unit not in units:
+        meant = next(iter(difflib.get_close_matches(unit, units, 1)), usual) if unit else usual
+        what = f"unknown unit {found[2]!r}" if unit else "no unit"
+        raise LabError(f"{what} in {key}={text}; did you mean {number}{meant}? Units are {', '.join(units)}")
+    return round(float(number) * units[unit])

@@ -1,0 +1,71 @@
+"""Swarms whose peers are on hosts of a network lab, by the commands that a user would give."""
+
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from p2p.step.receipts import read_receipts
+from tests.live.labs import NewLab, program
+from tests.live.swarm import Process
+
+TRAIN = """
+import os, sys
+import numpy as np
+import p2p
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    is_over = False
+    while not is_over:
+        wish = np.array([os.path.exists(sys.argv[1]), 1], np.int64)
+        try:
+            peer.all_reduce(wish)
+        except p2p.RemovedFromView:
+            print("removed", peer.last_step)
+            peer.wait_view()
+            print("back", peer.last_step)
+            continue
+        is_over = wish[0] > 0
+        assert wish[1] == peer.world_size
+        print("members", peer.world_size)
+        print("step", peer.last_step)
+"""
+"""A sum per step, checked, until the file appears that is the argument."""
+
+
+def peer_id(run: Process) -> str:
+    """Of the only peer of a launcher."""
+    return run.expect("[0] here").split()[2]
+
+
+@pytest.mark.light
+def test_hosts_find_each_other_and_one_that_is_cut_off_comes_back(new_lab: NewLab, tmp_path: Path) -> None:
+    script, stop, receipts = (tmp_path / word for word in ("train.py", "stop", "receipts"))
+    script.write_text(TRAIN)
+    lab = new_lab(3, "rate=200mbit,delay=2ms,jitter=1ms")
+    shoal = [sys.executable, "-m", "p2p.cli", "run", "-n", "1", "--min-peers", "3", "--receipts", str(receipts)]
+    runs = [program(lab, host, *shoal, str(script), str(stop)) for host in range(3)]
+    for run in runs:
+        run.expect_line(r"\[0\] members 3")
+    lab.set(2, "*", "cut")
+    for run in runs[:2]:
+        run.expect_line(r"\[0\] members 2")
+    lab.set("all", "heal")
+    runs[2].expect("[0] removed")
+    runs[2].expect("[0] back")
+    for run in runs[:2]:
+        run.expect_line(r"\[0\] members 3", after="[0] members 2")
+    stop.touch()
+    for run in runs:
+        assert run.end() == 0, run.report()
+    first, second, its_own = (read_receipts(receipts / f"{peer_id(run)}.receipts.jsonl") for run in runs)
+    assert [receipt.step for receipt in first] == list(range(len(first))), "no step is lost"
+    assert first == second
+    assert [size for size, _ in groupby(len(receipt.contributions) for receipt in first)] == [3, 2, 3]
+    counted = [receipt for receipt in first if peer_id(runs[2]) in {each.peer_id for each in receipt.contributions}]
+    unheard = [receipt for receipt in counted if receipt not in its_own]
+    assert len(unheard) <= 1, "it was cut off between finishing a step and hearing that all had"
+    assert its_own == [receipt for receipt in counted if receipt not in unheard] and its_own[-1] == first[-1]

@@ -1,0 +1,100 @@
+"""What is written, and what it means."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.errors import LabError
+from p2p.netlab.settings import LineSettings, PairSettings, changed_line, changed_pair, parse_net, parse_pair, show
+from p2p.netlab.units import parse_rate, parse_share, parse_time, show_rate, show_time
+
+
+def says(text: str) -> str:
+    return re.escape(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("200mbit", 200_000_000), ("1.5Gbit/s", 1_500_000_000), ("64 kbit", 64_000), ("9bit", 9), ("none", None)],
+)
+def test_rates_are_bits_per_second(text: str, rate: int | None) -> None:
+    assert parse_rate("rate", text) == rate
+
+
+@pytest.mark.parametrize(("text", "time"), [("20ms", 20_000_000), ("0", 0), ("1.5s", 1_500_000_000), ("50us", 50_000)])
+def test_times_are_nanoseconds(text: str, time: int) -> None:
+    assert parse_time("delay", text) == time
+
+
+@pytest.mark.parametrize(("text", "share"), [("1%", 0.01), ("0.01", 0.01), ("100%", 1.0), ("0", 0.0)])
+def test_shares_are_written_in_two_ways(text: str, share: float) -> None:
+    assert parse_share("loss", text) == pytest.approx(share)
+
+
+@given(st.integers(1, 10**12))
+def test_what_is_shown_can_be_written(value: int) -> None:
+    assert parse_rate("rate", show_rate(value)) == pytest.approx(value, rel=1e-5)
+    assert parse_time("delay", show_time(value)) == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("rate=200mb", "did you mean 200mbit?"),
+        ("rate=200", "did you mean 200mbit?"),
+        ("rate=2Gb", "did you mean 2gbit?"),
+        ("rate=200kbits", "did you mean 200kbit?"),
+        ("rate=200mib", "unknown unit 'mib'"),
+        ("rate=fast", "write, say, rate=20mbit"),
+        ("rate=0bit", "carries nothing: write cut"),
+        ("delay=20", "no unit in delay=20; did you mean 20ms?"),
+        ("delay=20msec", "did you mean 20ms?"),
+        ("delay=-20ms", "write, say, delay=20ms"),
+        ("delay=20ms,jitter=21ms", "jitter=21ms is above delay=20ms"),
+        ("jitter=1ms", "jitter=1ms is above delay=0"),
+        ("loss=1.5", "loss=1.5 is not between 0 and 1, nor between 0% and 100%; did you mean loss=1.5%?"),
+        ("loss=101%", "loss=101% is not between 0 and 1"),
+        ("loss=-0.1", "loss=-0.1 is not between 0 and 1"),
+        ("loss=nan", "loss=nan is not between 0 and 1"),
+        ("loss=some", "loss=some is no share: write loss=0.01 or loss=1%"),
+        ("speed=20mbit", "speed=20mbit: nothing of that name can be set; known are rate"),
+        ("cut=yes", "cut=yes: nothing of that name"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_what_was_probably_meant(text: str, hint: str) -> None:
+    with pytest.raises(LabError, match=says(hint)):
+        changed_pair(PairSettings(), parse_pair(text))
+    with pytest.raises(LabError, match=says(hint)):
+        changed_pair(PairSettings(), parse_net(text)[1])
+
+
+def test_a_rate_of_a_network_is_that_of_every_line_both_ways() -> None:
+    line, pair = parse_net("rate=200mbit,delay=20ms, jitter=1ms,loss=0.1%")
+    assert changed_line(LineSettings(), line) == LineSettings(up_bit_per_s=200_000_000, down_bit_per_s=200_000_000)
+    assert changed_pair(PairSettings(), pair) == PairSettings(delay_ns=20_000_000, jitter_ns=1_000_000, loss=0.001)
+
+
+def test_a_rate_of_a_pair_is_of_nobody_else() -> None:
+    assert parse_pair("rate=50mbit") == {"rate_bit_per_s": 50_000_000}
+    with pytest.raises(LabError, match="up is of the line of a host, not of a pair"):
+        parse_pair("up=50mbit")
+
+
+def test_only_what_is_named_changes() -> None:
+    pair = PairSettings(delay_ns=20_000_000, loss=0.01)
+    cut = changed_pair(pair, parse_pair("cut"))
+    assert cut == PairSettings(delay_ns=20_000_000, loss=0.01, cut=True)
+    assert changed_pair(cut, parse_pair("heal")) == pair
+
+
+def test_what_is_set_is_shown_as_it_is_written() -> None:
+    line = LineSettings(up_bit_per_s=200_000_000)
+    assert show(line) == {"up": "200mbit", "queue": "50ms"}
+    assert show(PairSettings(delay_ns=1_500_000, loss=0.001, cut=True)) == {
+        "delay": "1.5ms",
+        "loss": "0.001",
+        "cut": "cut",
+    }
+    assert show(PairSettings()) == {}
