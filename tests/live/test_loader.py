@@ -11,6 +11,8 @@ from p2p.data.sampler import Order, Sampler
 from p2p.step.receipts import Receipt, read_receipts
 from tests.live.swarm import Process, Swarm, name
 
+pytestmark = pytest.mark.torch
+
 NUM_SAMPLES, GLOBAL_BATCH = 90, 8
 
 TRAIN = """
