@@ -172,9 +172,9 @@ def _name_other_runs(config: PeerConfig) -> None:
     for swarm, number in runs_of_script(config.home, config.script).items() if config.script else ():
         if swarm != config.swarm:
             say(
-                f"a run of {config.script} is under way here as swarm {swarm} ({number} peers), and this is another "
-                f"one, {config.swarm}; to join that one, with its arguments: shoal run --join --swarm {swarm}, or "
-                f"SHOAL_SWARM={swarm}"
+                f"a run of {config.script} is under way here as swarm {swarm} ({number} peer{'s' * (number > 1)}), "
+                f"and this is another one, {config.swarm}; to join that one, with its arguments: "
+                f"shoal run --join --swarm {swarm}, or SHOAL_SWARM={swarm}"
             )
 
 

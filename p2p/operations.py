@@ -164,7 +164,7 @@ class Operations:
                 not use it, one.
 
         Returns:
-            A context manager; `as` gives the `Step`.
+            A context manager; `as` gives the `Step`, whose `samples` are the weight of what this peer adds.
 
         Raises:
             ValueError: `samples` is negative.

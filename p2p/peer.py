@@ -72,8 +72,13 @@ class Peer(Operations):
         Raises:
             ShoalError: there is no view yet.
         """
-        members, me = self._session.history.known_view().members, self._session.membership.me
-        return members.index(me) if me in members else len(members)
+        history, me = self._session.history, self._session.membership.me
+        members = history.known_view().members
+        if me in members:
+            return members.index(me)
+        if not self._session.share.epochs:  # of no loader
+            history.own_data.ask_rank(len(members))
+        return len(members)
 
     @property
     def world_size(self) -> int:

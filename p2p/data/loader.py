@@ -145,7 +145,7 @@ class Loader:
         self._num_aside = len(self._track.state.aside)
         self._turn = object()
         self._entered, self._num_loads = -1, 0
-        self._has_advised = False
+        self._has_advised = self._has_said_left = False
 
     def __len__(self) -> int:
         """Steps of an epoch in which nobody dies."""
@@ -176,6 +176,8 @@ class Loader:
             yield epoch
             if self._track.state == before:
                 self._track.state = self._sampler.skip_to(before, epoch + 1)
+            elif self.epoch == epoch:
+                self._say_left(epoch)
 
     def end_epoch(self) -> None:
         """Leave out what is left of the epoch that was iterated last: on every peer, after the same step."""
@@ -332,8 +334,13 @@ class Loader:
                 epoch,
             )
         else:
+            self._say_left(epoch)
+
+    def _say_left(self, epoch: int) -> None:
+        if not self._has_said_left:
+            self._has_said_left = True
             logger.warning(
-                "the loop over epoch %d was left early, so this one goes on with the rest of it; "
+                "the loop over epoch %d was left early, so the next one goes on with the rest of it; "
                 "to leave the rest out, call loader.end_epoch() on every peer",
                 epoch,
             )

@@ -74,8 +74,8 @@ class Prefetch:
         """
         try:
             return self._get(parts[0], chain(parts, ahead))
-        except RuntimeError as error:
-            if not _is_of_dead_worker(error):
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            if not self._is_of_dead_worker(error):
                 raise
             self.close()
         return self._get(parts[0], iter(parts[:1]))  # it may have died of a batch that comes later
@@ -95,7 +95,7 @@ class Prefetch:
                 self._iterator = None
                 continue
             except Exception as error:
-                if forecast.in_hand.popleft() == (forecast.number, wanted) or _is_of_dead_worker(error):
+                if forecast.in_hand.popleft() == (forecast.number, wanted) or self._is_of_dead_worker(error):
                     raise
                 continue
             if forecast.in_hand.popleft() == (forecast.number, wanted):
@@ -110,6 +110,9 @@ class Prefetch:
         WORKER_DEATHS.forget()
         self._forecast.in_hand.clear()
 
-
-def _is_of_dead_worker(error: Exception) -> bool:
-    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
+    def _is_of_dead_worker(self, error: Exception) -> bool:
+        """Whether torch says so, or the batch came to an end on its way; not what the dataset raised in a worker."""
+        if not self._loader.num_workers or str(error).startswith("Caught "):
+            return False
+        torn = isinstance(error, ConnectionError | EOFError)
+        return torn or (isinstance(error, RuntimeError) and "DataLoader worker" in str(error))

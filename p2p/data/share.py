@@ -125,6 +125,11 @@ class Share:
         return self._num_updates > 0
 
     @property
+    def is_own(self) -> bool:
+        """The samples of the open step are the script's, and of no loader."""
+        return self._current is None
+
+    @property
     def counts(self) -> Counts:
         """Of this peer.
 

@@ -106,9 +106,12 @@ class Step:
 
     Attributes:
         number: that `Peer.last_step` has when it is committed.
+        samples: how many this peer adds, so what its tensors weigh; 0 if its batch does not count: it has only just
+            joined, there were too few samples for all, or one could not be loaded.
     """
 
     number: int
+    samples: int
 
 
 class Handle:
@@ -222,11 +225,12 @@ class Calls:
             raise ValueError(f"the number of samples must be at least 0, is {samples}")
         share, callers = self._session.share, self._session.callers
         with callers.call("peer.step"):
+            weight = share.weight if samples is None else samples
             counts = share.operation() if samples is None else count_samples((UNKNOWN_SAMPLE, samples, samples))
             step = self._block = ScriptStep(self._session, BY_HAND)
         try:
             self._session.submit(counts)
-            yield Step(step.number)
+            yield Step(step.number, weight)
         except BaseException as error:
             step.withdraw(error)
             raise

@@ -5,6 +5,7 @@ from queue import SimpleQueue
 
 from gossip import Member, View
 
+from ..data.own_data import OwnData
 from ..data.share import Share
 from ..errors import ShoalError
 from ..step.notices import Commit
@@ -23,6 +24,7 @@ class History:
         count_listeners: called when the first step is committed that counts this peer.
         end_listeners: called when nothing more is committed.
         seat_listeners: called with the view and the last committed step that the script begins with.
+        own_data: that no loader hands out.
     """
 
     def __init__(self, share: Share, ledger: Ledger | None) -> None:
@@ -38,12 +40,16 @@ class History:
         self._share = share
         self._ledger = ledger
         self._announced: View | None = None
+        self.own_data = OwnData()
 
     def add(self, commit: Commit, me: Member) -> None:
         """A step is committed; it is recorded unless `me` was only fed."""
-        receipt = self._share.count(commit.receipt)
-        for operation in commit.operations:
-            self._share.num_trained += operation.collective.is_counts
+        share = self._share
+        receipt = share.count(commit.receipt)
+        if any(operation.collective.is_counts for operation in commit.operations):
+            share.num_trained += 1
+            if share.is_own:
+                self.own_data.train(share.contributors, share.num_trained)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
         if commit.view.since(me) is not None:
             if receipt.step > 0:  # step 0 is the start, and has no operation
@@ -63,6 +69,7 @@ class History:
     def begin(self) -> None:
         """The script is told of the view as it is: no listener is."""
         self._announced = self.view
+        self.own_data.join(self._share.num_trained if self.done > 0 else 0)
         if self.view is not None:
             for listener in self.seat_listeners:
                 listener(self.view, self.done)

@@ -1,6 +1,6 @@
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -200,6 +200,20 @@ def test_an_epoch_that_is_left_early_goes_on_in_the_next_loop_and_says_so(caplog
     assert "the loop over epoch 0 was left early" in caplog.text and "end_epoch" in caplog.text
 
 
+def test_an_epoch_that_is_left_early_comes_again_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    swarm = Lockstep("a")
+    loader = swarm.loader("a", range(20), global_batch=5, epochs=2, options=LISTS)
+    epochs = []
+    for epoch in loader.epochs():
+        epochs.append(epoch)
+        for _ in loader:
+            swarm.commit()
+            if len(epochs) % 2:
+                break
+    assert epochs == [0, 0, 1, 1]
+    assert caplog.text.count("was left early, so the next one goes on with the rest of it") == 1
+
+
 def test_an_epoch_can_be_ended_early_once() -> None:
     swarm = Lockstep("a")
     loader = swarm.loader("a", range(20), global_batch=5, epochs=3)
@@ -303,6 +317,35 @@ def test_a_sample_that_kills_workers_is_left_out_and_the_peers_live() -> None:
     loaders = swarm.loaders(Deadly(), global_batch=4, options={"num_workers": 1, "collate_fn": list})
     used = Counter(indices(swarm.train(loaders)))
     assert used == dict.fromkeys((index for index in range(20) if index != 13), 1)
+
+
+class Torn:
+    """A batch whose way from the worker comes to an end the first time, as when that dies in the middle."""
+
+    ends: Iterator[Exception]
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self.samples = samples
+
+    def __reduce__(self) -> tuple[Callable[[list[Sample]], list[Sample]], tuple[list[Sample]]]:
+        return arrive, (self.samples,)
+
+
+def arrive(samples: list[Sample]) -> list[Sample]:
+    if (end := next(Torn.ends, None)) is not None:
+        raise end
+    return samples
+
+
+@pytest.mark.parametrize("end", [ConnectionResetError(104, "Connection reset by peer"), EOFError()])
+def test_no_sample_is_blamed_for_a_batch_that_was_lost_with_its_worker(
+    end: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    Torn.ends = iter([end])
+    swarm = Lockstep("a")
+    loaders = swarm.loaders(Squares(), global_batch=4, options={"num_workers": 1, "collate_fn": Torn})
+    assert Counter(indices(swarm.train(loaders))) == dict.fromkeys(range(20), 1)
+    assert next(Torn.ends, None) is None and caplog.text == ""
 
 
 def test_a_sample_that_nobody_can_load_ends_the_run_on_all_peers_if_the_script_says_so() -> None:

@@ -1,0 +1,67 @@
+"""What is said of scripts whose samples no loader hands out, when peers come and go.
+
+Nobody knows which samples such a script takes, so nothing can be refused: its user is told, once, what it means.
+"""
+
+import logging
+from typing import Final
+
+logger = logging.getLogger("p2p")
+
+WITHOUT: Final = "this script reads its data without peer.loader"
+INSTEAD: Final = "take peer.loader, which hands out each sample once, whoever comes and goes"
+
+
+class OwnData:
+    """Of one peer."""
+
+    def __init__(self) -> None:
+        self._members: tuple[str, ...] = ()
+        self._num_before = 0
+        self._has_said_change = self._has_said_rank = False
+
+    def ask_rank(self, rank: int) -> None:
+        """The script of a peer without a seat asks for its rank, and has made no loader."""
+        if not self._has_said_rank:
+            self._has_said_rank = True
+            logger.warning(
+                "this peer has only just joined, and is no member yet, so its rank is %d of %d, behind all: a "
+                "DistributedSampler refuses that; %s",
+                rank,
+                rank,
+                INSTEAD,
+            )
+
+    def join(self, num_trained: int) -> None:
+        """This peer's script begins where the swarm has trained so many steps."""
+        self._num_before = num_trained
+
+    def train(self, members: tuple[str, ...], step: int) -> None:
+        """Training step `step` of these members is committed, on samples that no loader has handed out."""
+        before, self._members = self._members, members
+        if self._num_before:
+            logger.warning(
+                "%s, so its loop begins with its first batch, where the swarm has trained %d steps, and ends by its "
+                "own count: begin with batch number `peer.done`, or %s",
+                WITHOUT,
+                self._num_before,
+                INSTEAD,
+            )
+            self._num_before, self._has_said_change = 0, True
+        elif len(members) == 1 < len(before):
+            logger.warning(
+                "%s, and from step %d on this peer trains alone, where %d were: if the loops of the others are "
+                "through, end this one, too",
+                WITHOUT,
+                step,
+                len(before),
+            )
+        elif before and members != before and not self._has_said_change:
+            self._has_said_change = True
+            logger.warning(
+                "%s, and the members have changed at step %d: shards by rank and world_size are those of before, and "
+                "what a peer that is gone had not read yet is left out; %s",
+                WITHOUT,
+                step,
+                INSTEAD,
+            )

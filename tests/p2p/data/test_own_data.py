@@ -1,0 +1,61 @@
+"""What is said of samples that no loader hands out."""
+
+import pytest
+
+from p2p.data.own_data import OwnData
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    messages = list(caplog.messages)
+    caplog.clear()
+    return messages
+
+
+def test_nothing_is_said_while_nobody_comes_or_goes(caplog: pytest.LogCaptureFixture) -> None:
+    data = OwnData()
+    data.join(0)
+    for step in range(1, 5):
+        data.train(("a", "b"), step)
+    assert said(caplog) == []
+
+
+def test_a_joiner_is_told_once_where_the_swarm_is_and_no_more_of_those_who_come(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = OwnData()
+    data.join(40)
+    data.train(("a", "b"), 41)
+    (line,) = said(caplog)
+    assert "the swarm has trained 40 steps" in line and "peer.done" in line and "peer.loader" in line
+    data.train(("a", "b", "c"), 42)
+    assert said(caplog) == []
+
+
+def test_a_member_is_told_once_that_the_members_have_changed(caplog: pytest.LogCaptureFixture) -> None:
+    data = OwnData()
+    data.train(("a", "b"), 1)
+    data.train(("a", "b", "c"), 2)
+    (line,) = said(caplog)
+    assert "the members have changed at step 2" in line
+    data.train(("a", "b"), 3)
+    assert said(caplog) == []
+
+
+def test_who_is_left_alone_is_told_so_whatever_was_said_before(caplog: pytest.LogCaptureFixture) -> None:
+    data = OwnData()
+    data.join(1)
+    data.train(("a", "b", "c"), 2)
+    said(caplog)
+    data.train(("c",), 3)
+    (line,) = said(caplog)
+    assert "from step 3 on this peer trains alone, where 3 were" in line
+    data.train(("c",), 4)
+    assert said(caplog) == []
+
+
+def test_a_rank_behind_all_members_is_explained_once(caplog: pytest.LogCaptureFixture) -> None:
+    data = OwnData()
+    data.ask_rank(2)
+    data.ask_rank(2)
+    (line,) = said(caplog)
+    assert "its rank is 2 of 2" in line and "DistributedSampler" in line
