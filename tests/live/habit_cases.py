@@ -361,7 +361,9 @@ def rows_of_tables_are_averaged_and_no_others_move(peer: Peer) -> None:
 def a_second_wrapper_is_told_what_to_do(peer: Peer) -> None:
     wrap(peer, *linear())
     raises(
-        p2p.ShoalError, "trains a model already: wrap all models in one nn.ModuleDict", lambda: wrap(peer, *linear())
+        p2p.ShoalError,
+        'trains a model already: wrap all models at once, before any operation, as in p2p.DataParallel(peer, {"G": g',
+        lambda: wrap(peer, *linear()),
     )
 
 
