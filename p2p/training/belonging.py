@@ -36,13 +36,13 @@ def check_optimizers(module: nn.Module, parts: Sequence[object], name: str = "")
     Args:
         module: a model.
         parts: of it.
-        name: of the model, if there are several.
+        name: of the optimizer, if there are several.
 
     Raises:
         TypeError, ValueError: they do not.
     """
     if not isinstance(parts[0], torch.optim.Optimizer):
-        what = f"the optimizer of {name}" if name else "the optimizer"
+        what = f"optimizer {name}" if name else "the optimizer"
         raise TypeError(f"{what} has to be a torch.optim.Optimizer, is a {type(parts[0]).__name__}")
     known = {id(parameter) for parameter in module.parameters()}
     optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
@@ -58,9 +58,10 @@ def check_optimizers(module: nn.Module, parts: Sequence[object], name: str = "")
     pairs = [(number, each) for optimizer in optimizers for number, each in enumerate(optimizer.param_groups)]
     for number, group in pairs:
         for place, parameter in enumerate(group["params"]):
+            whose, which = ("its", f"optimizer {name}") if name else ("the", "an optimizer")
             if id(parameter) not in known and parameter.requires_grad:
                 raise ValueError(
-                    f"parameter {place} of group {number} of {f'the optimizer of {name}' if name else 'an optimizer'}, "
-                    f"{parameter.dtype} {list(parameter.shape)}, is none of the model's, so nobody would average its "
+                    f"parameter {place} of group {number} of {which}, {parameter.dtype} {list(parameter.shape)}, "
+                    f"is none of {whose} model's, so nobody would average its "
                     "gradient: wrap a module that has it, or make the optimizer after the model has its last form"
                 )

@@ -110,7 +110,8 @@ class DataParallel(torch.nn.Module):
             module: its parameters that need a gradient are float32, float64, float16 or bfloat16 and on the CPU. Names,
                 shapes, strides and types in `module.state_dict()`, and their order, are the same on every peer.
                 Gradients have the strides of their parameters. Several models by name have no parameter in common.
-            optimizer: of these parameters; of several models one for each, by the same names, or one of all.
+            optimizer: of these parameters; of several models one for each, by the same names, or one of several of
+                them, by another name.
             extra: what else a joiner must have, since it changes parameters: schedules, scalers, further optimizers,
                 averages; the same, in the same order, on every peer.
             bucket_bytes: gradients are summed in operations of about so many bytes, each of one type.

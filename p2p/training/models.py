@@ -20,7 +20,7 @@ class Models:
     Attributes:
         module: all of it, which the state is of.
         named: the models in it; one alone has no name.
-        optimizers: of each model; one of all has no name.
+        optimizers: of the models of the same names, or of several under another name; one of all has none.
     """
 
     module: nn.Module
@@ -38,7 +38,7 @@ def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Mode
     """As `DataParallel` was given them.
 
     Raises:
-        TypeError, ValueError: they are not one model and one optimizer, nor dicts of both with the same names.
+        TypeError, ValueError: they are neither one of each, nor in dicts by name.
     """
     if isinstance(models, nn.Module):
         if isinstance(optimizers, Mapping):
@@ -56,12 +56,9 @@ def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Mode
     _check_are_apart(models)
     if not isinstance(optimizers, Mapping):
         return Models(module, dict(models), {"": unwrapped(optimizers)})
-    if optimizers.keys() != models.keys():
-        raise ValueError(
-            f"the optimizers are those of {', '.join(map(str, optimizers)) or 'nothing'}, and the models are "
-            f"{', '.join(models)}: give one optimizer for each, by the same names"
-        )
-    return Models(module, dict(models), {name: unwrapped(optimizers[name]) for name in models})
+    if not optimizers:
+        raise ValueError(f"there is no optimizer in the dict of optimizers; the models are {', '.join(models)}")
+    return Models(module, dict(models), {name: unwrapped(each) for name, each in optimizers.items()})
 
 
 def _check_are_apart(models: Mapping[str, nn.Module]) -> None:

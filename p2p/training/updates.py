@@ -60,7 +60,7 @@ class Updates:
             parts: the optimizers of models first.
             gradients: of the optimizers' parameters.
             passes: what has become of backward passes.
-            names: of the models of the first optimizers; one of all models has no name.
+            names: of these; one alone has none.
             allow_local: gradients of this peer alone may be used.
         """
         self._optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
@@ -113,7 +113,7 @@ class Updates:
         """Which optimizers have made an update since the last commit, in words; None: this is not known."""
         if self._since_commit is None:
             return None
-        names = dict(enumerate(f"the optimizer of {name}" for name in self._names if name))
+        names = dict(enumerate(f"optimizer {name}" for name in self._names if name))
         return " and ".join(
             f"{names.get(number, f'optimizer {number}')} ({type(each).__name__})"
             for number, each in enumerate(self._optimizers)
@@ -138,15 +138,12 @@ class Updates:
         is_around_it = 0 <= self._last_pass < before  # a pass within this one has ended a step
         if (is_around_it and self._due) or self._under_way in self._due:
             raise ShoalError(TWICE)
-        if parameter is not None and self._is_unused(parameter):
-            model = self._gradients.model_of(parameter)
-            raise ShoalError(LEFT_OVER.format(model) if model else TWICE)
-
-    def _is_unused(self, parameter: torch.nn.Parameter) -> bool:
-        """Whether the pass has added to what was handed out for `parameter`, and its optimizer has not used that."""
-        if not self._due or not self._gradients.was_added_to(parameter):
-            return False
-        return any(each is parameter for due in self._due for each in _parameters(due))
+        if parameter is not None and self._due:
+            its = {due for due in self._due if any(each is parameter for each in _parameters(due))}
+            if its and self._gradients.was_added_to(parameter):
+                model = self._gradients.model_of(parameter)
+                raise ShoalError(LEFT_OVER.format(model) if model else TWICE)
+            self._due -= its  # it was dropped, or filled with zeros
 
     def _before(
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: Mapping[str, Any]
