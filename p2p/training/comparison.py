@@ -60,12 +60,14 @@ def check(step: int, ours: bytes, theirs: bytes, names: Sequence[str]) -> ShoalE
         if None not in (here["updated"], there["updated"]) and here["updated"] != there["updated"]:
             return RemovedFromView(
                 f"before step {step} the script of this peer has updated {here['updated'] or 'nothing'}, those of the "
-                f"members {there['updated'] or 'nothing'}: it is elsewhere in its loop"
+                f"members {there['updated'] or 'nothing'}: it is elsewhere in its loop",
+                is_astray=True,
             )
         if here["reached"] != there["reached"]:
             return RemovedFromView(
                 f"step {step} is one of {here['reached']} in the script of this peer, and one of {there['reached']} in "
-                "those of the members: it is elsewhere in its loop"
+                "those of the members: it is elsewhere in its loop",
+                is_astray=True,
             )
         difference = next(_differences(here, there, names), None)
     except (RemoteProtocolError, KeyError, TypeError, AttributeError) as error:

@@ -78,6 +78,10 @@ class Gradients:
         return buckets
 
     @property
+    def num_models(self) -> int:
+        return len(self._models)
+
+    @property
     def are_summed(self) -> bool:
         """Whether some are in the buckets, of passes that have not ended their step."""
         return any(len(bucket.empty) < len(bucket.parameters) for bucket in self._buckets)

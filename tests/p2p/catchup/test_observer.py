@@ -355,3 +355,21 @@ def test_who_is_not_like_its_feeder_is_told_so_instead_of_the_step(
     assert asked == [(7, b"like"), (8, b"other")], "a step of no model shows nothing"
     assert [type(notice) for notice in observer.told] == [Commit, Commit, type(error)]
     assert (observer.core.done, observer.left) == (7, leaves)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(RemovedFromView("elsewhere"), RemovedFromView), (JoinRefused("lr is 1 here"), OperationMismatch), (None, None)],
+)
+def test_who_calls_something_else_comes_back_if_it_is_elsewhere_in_its_loop(
+    observer: Newcomer, error: ShoalError | None, told: type[ShoalError] | None
+) -> None:
+    observer.observer.check = lambda step, shown: error
+    observer.at(5)
+    parcel = sums(6, observer)
+    assert isinstance(parcel.record, StepRecord)
+    observer.deliver(replace(parcel, record=replace(parcel.record, shown=b"other")))
+    observer.submit(6, total(), total())
+    (notice,) = observer.told
+    assert type(notice) is (told or OperationMismatch)
+    assert observer.left == (told is not RemovedFromView)
