@@ -25,9 +25,9 @@ from .data import GLOBAL_BATCH, dataset
 from .registry import CASES, Case, load
 from .run import Alone, Ddp, Run
 
-DIES_IN: Final = 13
-"""In this step of an elastic run, the first one of a batch with 2, 3 or 4 updates, too, a peer kills itself,"""
-WAITS_AFTER: Final = 24
+DIES_IN: Final = 7
+"""In this step of an elastic run, the first one of a batch with 2 or 3 updates, too, a peer kills itself,"""
+WAITS_AFTER: Final = 12
 """after this one another waits for a joiner,"""
 SIZE_AT_THE_END: Final = 3
 """and with so many peers it ends."""
