@@ -204,6 +204,13 @@ class Gradients:
             bucket.zero_empty()
             for index in bucket.empty:
                 bucket.parameters[index].grad = None  # of the step before
+            for parameter in bucket.parameters:
+                if parameter.grad is not None:
+                    raise ShoalError(
+                        f"a hook of parameter {self._name_of(parameter)} has set its gradient after that was taken to "
+                        "be averaged, so it would be lost: add such hooks before the first forward pass, or change "
+                        "`grad` after `loss.backward()`"
+                    )
         self.submit_full()
 
     def _refuse(self, bucket: Bucket) -> None:
