@@ -46,8 +46,13 @@ def common_level(seated: dict[Member, Ready], view: View, founded_in: int) -> tu
     is_settled = len({*said.values()}) > 1 and staying(seats, founded_in, said) != NOBODY
     if is_settled or len({(finish.digest, finish.state_digest) for finish in finishes}) == 1:
         return done - 1, base, ""  # where some stay, the step shows again who does not
-    names = ", ".join(f"{m}: {r.finish.digest.hex()}" for m, r in seated.items() if r.finish is not None)
-    return done - 1, base, f"step {done} was finished with different bits: {names}"
+    shown = {m: r.finish for m, r in seated.items() if r.finish is not None and r.finish.step == done}
+    if len({finish.digest for finish in shown.values()}) > 1:
+        what, digests = "results", {m: finish.digest for m, finish in shown.items()}
+    else:
+        what, digests = "parameters", {m: finish.state_digest for m, finish in shown.items()}
+    names = ", ".join(f"{m}: {digest.hex()}" for m, digest in digests.items())
+    return done - 1, base, f"step {done} was finished with different bits, of its {what}: {names}"
 
 
 def has_finished(progress: Progress, mine: Finish) -> bool:

@@ -166,7 +166,8 @@ class Observer:
         try:
             commit = self._open_step.take_over(record, parcel.parts)
         except OperationMismatch as error:
-            return [Tell(error), Leave()]
+            unlike = self.check(parcel.step, record.shown) if record.shown else None
+            return [Tell(unlike)] if isinstance(unlike, RemovedFromView) else [Tell(error), Leave()]
         if commit is None:
             return []
         if record.shown and (unlike := self.check(parcel.step, record.shown)) is not None:

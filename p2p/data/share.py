@@ -120,6 +120,11 @@ class Share:
     # What is added to the open step.
 
     @property
+    def is_of_loader(self) -> bool:
+        """The open step uses a batch of a loader."""
+        return self._current is not None
+
+    @property
     def is_amid_batch(self) -> bool:
         """The last batch had an update, and may have another one: nobody can begin with what comes now."""
         return self._num_updates > 0

@@ -13,6 +13,9 @@ logger = logging.getLogger("p2p")
 RETURNS_S, MOST_RETURNS = 600.0, 5
 """A peer that is removed more often than that within that time does not come back."""
 
+MOST_TRIES = 20
+"""Of a peer that looks for its place in a loop of several phases."""
+
 
 class Incarnations:
     """The loop that runs.
@@ -39,7 +42,8 @@ class Incarnations:
         """
         former, now = self.loop, self.loop.now()
         self._returns = [*(at for at in self._returns if at > now - RETURNS_S), now]
-        if not (self._may_return and is_wanted) or len(self._returns) > MOST_RETURNS:
+        most = MOST_TRIES if removed.is_astray else MOST_RETURNS
+        if not (self._may_return and is_wanted) or len(self._returns) > most:
             raise removed
         logger.warning("%s; this peer, %s, comes back", removed.reason, former.peer_id)
         former.end_incarnation()

@@ -137,8 +137,11 @@ class Membership:
         self.check_usable()
         replica = replica or self._replica
         if self._has_asked and replica is not self._replica:
-            why = "trains a model already: wrap" if self.trains_model else "asked for its seat without this model: wrap"
-            raise ShoalError(f"this peer {why} all models in one nn.ModuleDict, with one p2p.DataParallel, at first")
+            why = "trains a model already" if self.trains_model else "asked for its seat without this model"
+            raise ShoalError(
+                f"this peer {why}: wrap all models at once, before any operation, as in p2p.DataParallel(peer, "
+                '{"G": g, "D": d}, {"G": optimizer_g, "D": optimizer_d})'
+            )
         history = self.history
         if history.view is not None:
             return history.view

@@ -18,10 +18,12 @@ class AllReduce:
     Attributes:
         op: of `collectives.OPS`.
         is_weighted: a mean over samples: each input is multiplied by its rank's share of them.
+        label: what it is of, in words, which all ranks must have in common.
     """
 
     op: str = "sum"
     is_weighted: bool = False
+    label: str = ""
     gathers: ClassVar[bool] = False
     is_counts: ClassVar[bool] = False
 
@@ -31,7 +33,7 @@ class AllReduce:
     @property
     def name(self) -> str:
         """In the fingerprint."""
-        return f"all_reduce{' weighted' if self.is_weighted else ''} {self.op}"
+        return f"all_reduce{' weighted' if self.is_weighted else ''} {self.op}{self.label and f' ({self.label})'}"
 
     def choose(self, algorithm: str | None, num_bytes: int, world_size: int) -> str:
         """The algorithm that is taken in a view of so many members, if `algorithm` was asked for."""

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..errors import ShoalError
 
+BY_NAME: Final = 'as in p2p.DataParallel(peer, {"G": g, "D": d}, {"G": optimizer_g, "D": optimizer_d})'
 _OWNERS = WeakTensorKeyDictionary()
 """By parameter, what says whether the wrapper that has it is still in use."""
 
@@ -23,21 +25,25 @@ def claim(named: Iterable[tuple[str, nn.Parameter]], is_in_use: Callable[[], boo
     for name, parameter in named:
         asks = _OWNERS[parameter]() if parameter in _OWNERS else None
         if asks is not None and asks != is_in_use and asks():
-            raise ShoalError(
-                f"parameter {name} is in a p2p.DataParallel already: wrap both models at once, in one nn.ModuleDict"
-            )
+            raise ShoalError(f"parameter {name} is in a p2p.DataParallel already: wrap both models at once, {BY_NAME}")
     for _, parameter in named:
         _OWNERS[parameter] = weakref.WeakMethod(is_in_use)
 
 
-def check_optimizers(module: nn.Module, parts: Sequence[object]) -> None:
+def check_optimizers(module: nn.Module, parts: Sequence[object], name: str = "") -> None:
     """Raise unless the first of `parts` is an optimizer, and all optimizers among them have parameters of `module`.
+
+    Args:
+        module: a model.
+        parts: of it.
+        name: of the optimizer, if there are several.
 
     Raises:
         TypeError, ValueError: they do not.
     """
     if not isinstance(parts[0], torch.optim.Optimizer):
-        raise TypeError(f"the optimizer has to be a torch.optim.Optimizer, is a {type(parts[0]).__name__}")
+        what = f"optimizer {name}" if name else "the optimizer"
+        raise TypeError(f"{what} has to be a torch.optim.Optimizer, is a {type(parts[0]).__name__}")
     known = {id(parameter) for parameter in module.parameters()}
     optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
     for optimizer in optimizers:
@@ -52,9 +58,10 @@ def check_optimizers(module: nn.Module, parts: Sequence[object]) -> None:
     pairs = [(number, each) for optimizer in optimizers for number, each in enumerate(optimizer.param_groups)]
     for number, group in pairs:
         for place, parameter in enumerate(group["params"]):
+            whose, which = ("its", f"optimizer {name}") if name else ("the", "an optimizer")
             if id(parameter) not in known and parameter.requires_grad:
                 raise ValueError(
-                    f"parameter {place} of group {number} of an optimizer, {parameter.dtype} {list(parameter.shape)}, "
-                    "is none of the model's, so nobody would average its gradient: wrap a module that has it, or make "
-                    "the optimizer after the model has its last form"
+                    f"parameter {place} of group {number} of {which}, {parameter.dtype} {list(parameter.shape)}, "
+                    f"is none of {whose} model's, so nobody would average its "
+                    "gradient: wrap a module that has it, or make the optimizer after the model has its last form"
                 )

@@ -51,6 +51,7 @@ class Bucket:
         operation: a weighted mean.
         make_memory: for another result.
         layouts: of `parameters`, when the bucket was made.
+        model: name of the one that `parameters` are of, where there are several.
         missing: indices of parameters that this backward pass has not reached.
         empty: indices of parameters without a gradient in this step.
         is_suspect: some of `flat` is not finite, or so large that a sum of it is not.
@@ -63,6 +64,7 @@ class Bucket:
     operation: Operation
     make_memory: Callable[[], Tensor]
     layouts: Sequence[Layout]
+    model: str = ""
     missing: set[int] = field(default_factory=set)
     empty: set[int] = field(default_factory=set)
     is_suspect: bool = False

@@ -28,15 +28,19 @@ BY_DONE: Final = "freeze and unfreeze by peer.done, on every peer alike"
 SAME_BITS: Final = f"{INTO_EXTRA}; if there is nothing like that, the devices compute different bits"
 
 
-def show(parts: Sequence[Stateful], named: Mapping[str, torch.nn.Parameter], updated: str | None) -> bytes:
+def show(
+    parts: Sequence[Stateful], named: Mapping[str, torch.nn.Parameter], updated: str | None, reached: str = ""
+) -> bytes:
     """What a replica is compared by.
 
     Args:
         parts: what changes the parameters.
         named: the parameters, in an order that is the same on all peers.
         updated: which optimizers have made an update since the last commit; None: it is not known.
+        reached: which models the step is of, if there are several.
     """
     tree = {
+        "reached": reached,
         "updated": updated,
         "values": dict(_values(parts)),
         "trained": bytes(each.requires_grad for each in named.values()),
@@ -56,7 +60,14 @@ def check(step: int, ours: bytes, theirs: bytes, names: Sequence[str]) -> ShoalE
         if None not in (here["updated"], there["updated"]) and here["updated"] != there["updated"]:
             return RemovedFromView(
                 f"before step {step} the script of this peer has updated {here['updated'] or 'nothing'}, those of the "
-                f"members {there['updated'] or 'nothing'}: it is elsewhere in its loop"
+                f"members {there['updated'] or 'nothing'}: it is elsewhere in its loop",
+                is_astray=True,
+            )
+        if here["reached"] != there["reached"]:
+            return RemovedFromView(
+                f"step {step} is one of {here['reached']} in the script of this peer, and one of {there['reached']} in "
+                "those of the members: it is elsewhere in its loop",
+                is_astray=True,
             )
         difference = next(_differences(here, there, names), None)
     except (RemoteProtocolError, KeyError, TypeError, AttributeError) as error:

@@ -30,9 +30,10 @@ from collectives import ALGORITHMS
 from ..checkpoint import Checkpoint, Keeper
 from ..peer import Peer
 from .agreement import Agreement
-from .belonging import check_optimizers, claim
+from .belonging import claim
 from .buffers import BufferMode, Buffers
 from .gradients import Given, Gradients, NonFinite, policy
+from .models import OneOfSeveral, gather
 from .passes import Passes
 from .rates import unwrapped
 from .replica import ModelReplica
@@ -44,7 +45,15 @@ BUCKET_BYTES = 12 << 20
 
 
 class DataParallel(torch.nn.Module):
-    """Wraps a model whose replicas train together.
+    """Wraps a model whose replicas train together, or several that are trained in turn.
+
+    Several are called by name, and have one seat and one state:
+
+        model = p2p.DataParallel(peer, {"G": g, "D": d}, {"G": optimizer_g, "D": optimizer_d})
+        loss = criterion(model["D"](model["G"](noise)), real)
+
+    A backward pass sums the gradients of the models that it reaches, the same on all peers; the others keep what they
+    have in `grad`, and their optimizers have nothing to use.
 
     Construction asks for a seat; the replica of a peer that joins a swarm under way is replaced by the swarm's.
     Running statistics (BatchNorm) are averaged at each commit. A backward pass that raises may be caught: the peer
@@ -78,8 +87,8 @@ class DataParallel(torch.nn.Module):
     def __init__(
         self,
         peer: Peer,
-        module: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        module: torch.nn.Module | Mapping[str, torch.nn.Module],
+        optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer],
         *,
         extra: Sequence[Stateful] = (),
         bucket_bytes: int = BUCKET_BYTES,
@@ -93,15 +102,16 @@ class DataParallel(torch.nn.Module):
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
 
         The order matters: first the model, on its device and in its types, the optimizer and all of `extra`, then this,
-        then `peer.loader` or any operation. A peer has one model, which asks for the seat. Parameters, buffers, and
+        then `peer.loader` or any operation. A peer has one wrapper, which asks for the seat. Parameters, buffers, and
         the states of the optimizer and `extra` are then the swarm's, so what was derived from them before is stale.
 
         Args:
             peer: as `p2p.join` made it; nothing has been called on it that needs a seat.
             module: its parameters that need a gradient are float32, float64, float16 or bfloat16 and on the CPU. Names,
                 shapes, strides and types in `module.state_dict()`, and their order, are the same on every peer.
-                Gradients have the strides of their parameters.
-            optimizer: of these parameters.
+                Gradients have the strides of their parameters. Several models by name have no parameter in common.
+            optimizer: of these parameters; of several models one for each, by the same names, or one of several of
+                them, by another name.
             extra: what else a joiner must have, since it changes parameters: schedules, scalers, further optimizers,
                 averages; the same, in the same order, on every peer.
             bucket_bytes: gradients are summed in operations of about so many bytes, each of one type.
@@ -137,21 +147,23 @@ class DataParallel(torch.nn.Module):
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         if state_digest not in ("part", "all"):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
-        self.module = module
+        models = gather(module, optimizer)
+        self.module = module = models.module
         self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
         self._session = peer._session
-        self._gradients = Gradients(module, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
-        self._parts = parts = [unwrapped(part) for part in (optimizer, *extra)]
+        self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
+        self._parts = parts = [*models.optimizers.values(), *map(unwrapped, extra)]
+        self._models = models
         self._allow_local = allow_local
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._passes.updates.is_due)
         if not allow_local:
-            check_optimizers(module, parts)
+            models.check(parts)
         whole = state_digest == "all"
         self._replica = replica = ModelReplica(
             module, parts, keeper, self._session, self._gradients, is_digested_whole=whole
         )
         offered = replica.offered()
-        updates = partial(Updates, parts, self._gradients, allow_local=allow_local)
+        updates = partial(Updates, parts, self._gradients, names=[*models.optimizers], allow_local=allow_local)
         self._passes = Passes(
             self._session,
             self._gradients,
@@ -161,6 +173,7 @@ class DataParallel(torch.nn.Module):
             replica.edge,
         )
         replica.updates = self._passes.updates
+        self._callable = {name: OneOfSeveral(each, self._passes.begin_forward) for name, each in models.named.items()}
         try:
             claim(module.named_parameters(), self._passes.is_in_use)
             take_seat = self._session.take_seat if keeper is None else keeper.take_seat
@@ -200,11 +213,32 @@ class DataParallel(torch.nn.Module):
                 pass raised, and the step that it had begun cannot be taken back.
             ShoalError: the model has other parameters than when it was wrapped.
         """
-        if torch._C._current_graph_task_id() < 0:  # no backward is under way
-            self._passes.go_on()
-        if torch.is_grad_enabled():
-            self._passes.begin()
+        if self._names:
+            raise TypeError(f"this wrapper has several models: call one of them, as in `model[{self._names[0]!r}](x)`")
+        self._passes.begin_forward()
         return self.module(*args, **kwargs)
+
+    def __getitem__(self, name: str) -> torch.nn.Module:
+        """One of several models, to be called in its place.
+
+        Args:
+            name: as it was given.
+
+        Returns:
+            A module, of which `module` is the model.
+
+        Raises:
+            KeyError: there is no such model.
+        """
+        if name not in self._names:
+            raise KeyError(
+                f"no model of this wrapper is called {name!r}: {self._names or 'it has one, without a name'}"
+            )
+        return self._callable[name]
+
+    @property
+    def _names(self) -> list[str]:
+        return [name for name in self._models.named if name]
 
     def num_samples(self, number: int) -> None:
         """This peer adds `number` samples in each further backward pass.
@@ -232,18 +266,26 @@ class DataParallel(torch.nn.Module):
         """
         return self._passes.no_sync()
 
-    def skip_step(self) -> None:
+    def skip_step(self, *models: str) -> None:
         """End the step without adding to it: `loss.backward() if loss.isfinite() else model.skip_step()`.
 
         The script goes on as after `loss.backward()`, with clipping, `optimizer.step` and schedules, *not* with
         `continue`: the others' gradients are in `grad`. This peer's samples of the step are used up and left out, those
         of its other micro-batches, too.
 
+        Args:
+            models: names of those that the backward pass would have reached, where there are several.
+
         Raises:
+            ValueError: they are not named, or not the wrapper's.
             OperationMismatch, QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout,
                 RemoteProtocolError, ShoalError: as `loss.backward()`; or it was called under `no_sync`.
         """
-        self._passes.skip()
+        if not set(models) <= set(self._names) or (self._names and not models):
+            raise ValueError(
+                f"skip_step needs the names of the models that backward would reach, of {self._names}, got {models}"
+            )
+        self._passes.skip(models)
 
     def refresh(self) -> None:
         """Go on with the module as it is now: call it after layers were unfrozen, added, replaced or removed.
@@ -263,12 +305,12 @@ class DataParallel(torch.nn.Module):
         """
         with self._session.callers.call("DataParallel.refresh"):
             if not self._allow_local:
-                check_optimizers(self.module, self._parts)
+                self._models.check(self._parts)
             claim(self.module.named_parameters(), self._passes.is_in_use)
             self._passes.refresh()
             self._replica.refresh()
 
-    def reduce_gradients(self, gradients: Given) -> Given:
+    def reduce_gradients(self, gradients: Given | Mapping[str, Given]) -> Given | Mapping[str, Given]:
         """Average gradients that the script has computed itself, with `torch.autograd.grad` or `torch.func`.
 
         In place of `loss.backward()`, also under `no_sync` and in micro-batches. What was in `grad` is forgotten,
@@ -276,21 +318,25 @@ class DataParallel(torch.nn.Module):
 
         Args:
             gradients: in the order of `module.parameters()`, of all or of those that need a gradient; or by name. None
-                where there is none.
+                where there is none. Where there are several models: a dict with these for each model that has any.
 
         Returns:
             The committed gradients, in the same form, which are the parameters' `grad`, too. None where nobody had one,
             and everywhere if the step has not ended.
 
         Raises:
-            ValueError: a gradient is of no parameter, or of another shape.
+            ValueError: a gradient is of no parameter or model, or of another shape.
             NonFiniteGradient, TypeError, OperationMismatch, QuorumLost, RegistryError, RemovedFromView,
                 ReplicasDiverged, StepTimeout, RemoteProtocolError, ShoalError: as `loss.backward()`.
         """
-        matched = self._gradients.match(gradients)
-        self._passes.take(list(matched.values()))
-        means = {name: each.grad if self.has_committed else None for name, (each, _) in matched.items()}
-        return means if isinstance(gradients, Mapping) else tuple(means.values())
+        by_model: Mapping[str, Any] = gradients if self._names else {"": gradients}  # type: ignore[assignment]
+        matched = {name: self._gradients.match(each, name) for name, each in by_model.items()}
+        self._passes.take(list(matched), [pair for each in matched.values() for pair in each.values()])
+        found: dict[str, Given] = {}
+        for model, pairs in matched.items():
+            means = {name: each.grad if self.has_committed else None for name, (each, _) in pairs.items()}
+            found[model] = means if isinstance(by_model[model], Mapping) else tuple(means.values())
+        return found if self._names else found[""]
 
 
 def _take_names_of_module(wrapper: DataParallel, state_dict: dict[str, Any], prefix: str, *_: object) -> None:

@@ -9,8 +9,10 @@ import xxhash
 
 from ..errors import NonFiniteGradient, ShoalError
 from ..session.session import BACKWARD, Session
+from ..step.collective import AllReduce
 from .buckets import DTYPES, Bucket, layout_of, make_bucket, make_buckets
 from .changes import Watch
+from .models import Models
 from .replica_state import raw_bytes
 from .rows import RowBucket, tables_of
 
@@ -27,13 +29,19 @@ class Gradients:
     Attributes:
         parameters: whose gradients are averaged, in about the order in which backward reaches them.
         watch: of the model, that these are all.
+        reached: the models that belong to the open step, so far.
     """
 
     def __init__(
-        self, module: torch.nn.Module, session: Session, nonfinite: NonFinite, bucket_bytes: int, algorithm: str | None
+        self,
+        models: Models,
+        session: Session,
+        nonfinite: NonFinite,
+        bucket_bytes: int,
+        algorithm: str | None,
     ) -> None:
         """See `DataParallel`."""
-        self._module = module
+        self._module, self._models = models.module, models.named
         self._session = session
         self._share = session.share
         self._nonfinite = nonfinite
@@ -46,18 +54,32 @@ class Gradients:
         Raises:
             ValueError: a gradient of it cannot be averaged; nothing has changed.
         """
-        self.parameters = _summable(self._module)
+        summable = {name: _summable(name, model) for name, model in reversed([*self._models.items()])}
+        self.parameters = [parameter for each in summable.values() for parameter in each]
         self.watch = Watch(self._module, self.parameters)
-        tables, algorithm, empty = tables_of(self._module), self._algorithm, self._session.empty
+        self._of_models = {name: self._make(name, each) for name, each in summable.items()}
+        self._buckets = [bucket for each in self._of_models.values() for bucket in each]
+        self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
+        self._begin_reaching()
+
+    def _make(self, name: str, parameters: Sequence[torch.nn.Parameter]) -> list[Bucket]:
+        """Buckets of one model, whose operations have its name, so that no other one is summed with it."""
+        tables, algorithm, empty = tables_of(self._models[name]), self._algorithm, self._session.empty
 
         def make(parameters: Sequence[torch.Tensor]) -> Bucket | None:
             if id(parameters[0]) not in tables:
                 return None
             return make_bucket(parameters, algorithm, empty, RowBucket, len(parameters[0]))
 
-        self._buckets = make_buckets(self.parameters, self._bucket_bytes, algorithm, empty, make)
-        self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
-        self._num_submitted = 0
+        buckets = make_buckets(parameters, self._bucket_bytes, algorithm, empty, make)
+        for bucket in buckets:
+            bucket.model = name
+            bucket.operation.collective = AllReduce("mean", is_weighted=True, label=name and f"gradients of {name}")
+        return buckets
+
+    @property
+    def num_models(self) -> int:
+        return len(self._models)
 
     @property
     def are_summed(self) -> bool:
@@ -78,9 +100,33 @@ class Gradients:
 
     # In.
 
+    def _begin_reaching(self) -> None:
+        """Of several models, those that a pass reaches belong to the step; one alone always does."""
+        self._num_submitted = 0
+        self.reached: list[str] = []
+        self._turns: list[Bucket] = []
+        if len(self._of_models) == 1:
+            self.reach(*self._of_models)
+
+    def reach(self, *models: str) -> None:
+        """These belong to the open step. Their buckets are submitted in the order in which they were reached."""
+        for name in models:
+            if name not in self.reached:
+                self.reached.append(name)
+                self._turns += self._of_models[name]
+
+    def reach_with(self, parameter: torch.Tensor) -> None:
+        """A pass has reached it."""
+        self.reach(self._place[parameter][0].model)
+
+    def model_of(self, parameter: torch.Tensor) -> str | None:
+        """The name of the one that it is summed for, if it is."""
+        bucket, _ = self._place.get(parameter, (None, 0))
+        return None if bucket is None else bucket.model
+
     def begin_step(self) -> None:
         """Nothing is in the buckets."""
-        self._num_submitted = 0
+        self._begin_reaching()
         for bucket in self._buckets:
             bucket.begin_step()
 
@@ -93,6 +139,7 @@ class Gradients:
     def add(self, parameter: torch.Tensor) -> Bucket:
         """Take `grad` away, into its bucket."""
         bucket, index = self._place[parameter]
+        self.reach(bucket.model)
         gradient = parameter.grad
         if gradient is None:
             raise ShoalError(
@@ -122,15 +169,16 @@ class Gradients:
 
     def add_summed(self) -> None:
         """Take what earlier passes have summed in `grad`, and this one did not reach."""
-        for bucket in self._buckets:
+        for bucket in self._turns:
             for index in tuple(bucket.missing):
                 if bucket.parameters[index].grad is not None:
                     self.add(bucket.parameters[index])
 
     def drop(self) -> None:
-        """Set `grad` to None."""
-        for parameter in self.parameters:
-            parameter.grad = None
+        """Set `grad` to None, of the models that belong to the step."""
+        for bucket in self._turns:
+            for parameter in bucket.parameters:
+                parameter.grad = None
 
     def _name_of(self, parameter: torch.Tensor) -> str:
         return next(name for name, each in self._module.named_parameters() if each is parameter)
@@ -139,8 +187,8 @@ class Gradients:
 
     def submit_full(self) -> None:
         """Submit the buckets whose turn has come."""
-        while self._num_submitted < len(self._buckets) and not self._buckets[self._num_submitted].missing:
-            bucket = self._buckets[self._num_submitted]
+        while self._num_submitted < len(self._turns) and not self._turns[self._num_submitted].missing:
+            bucket = self._turns[self._num_submitted]
             bucket.mark()
             if self._share.weight and self._nonfinite != "allow" and not bucket.is_finite():
                 self._refuse(bucket)
@@ -151,11 +199,18 @@ class Gradients:
 
     def submit_all(self) -> None:
         """The last pass is over: what no pass has reached adds nothing."""
-        for bucket in self._buckets:
+        for bucket in self._turns:
             bucket.end_pass(self._share.keep)
             bucket.zero_empty()
             for index in bucket.empty:
                 bucket.parameters[index].grad = None  # of the step before
+            for parameter in bucket.parameters:
+                if parameter.grad is not None:
+                    raise ShoalError(
+                        f"a hook of parameter {self._name_of(parameter)} has set its gradient after that was taken to "
+                        "be averaged, so it would be lost: add such hooks before the first forward pass, or change "
+                        "`grad` after `loss.backward()`"
+                    )
         self.submit_full()
 
     def _refuse(self, bucket: Bucket) -> None:
@@ -180,7 +235,7 @@ class Gradients:
 
     def hand_out(self) -> None:
         """The results are committed, and the script's; `grad` is None where nobody had any."""
-        for bucket in self._buckets:
+        for bucket in self._turns:
             for parameter, gradient in zip(bucket.parameters, bucket.hand_out(), strict=True):
                 parameter.grad = gradient
 
@@ -214,16 +269,28 @@ class Gradients:
                     "pass allow_local=True to p2p.DataParallel"
                 )
 
+    def are_left(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Whether some of what was handed out for `parameters` is to be used still: not dropped, nor all zeros."""
+        for parameter in parameters:
+            bucket, index = self._place.get(parameter, (None, 0))
+            if bucket is not None and bucket.is_handed_out(index):
+                assert parameter.grad is not None
+                if parameter.grad.is_sparse or bool(parameter.grad.any()):
+                    return True
+        return False
+
     # By hand.
 
-    def match(self, given: Given) -> dict[str, tuple[torch.nn.Parameter, torch.Tensor | None]]:
+    def match(self, given: Given, model: str = "") -> dict[str, tuple[torch.nn.Parameter, torch.Tensor | None]]:
         """By name, each parameter and the gradient that the script has computed for it.
 
         Raises:
             TypeError: a gradient is sparse.
             ValueError: a gradient is of no parameter, or of another shape.
         """
-        named = dict(self._module.named_parameters())
+        if model not in self._models:
+            raise ValueError(f"gradients were given for {model!r}, which is none of {', '.join(self._models)}")
+        named = dict(self._models[model].named_parameters())
         if not isinstance(given, Mapping):
             needed = [name for name, each in named.items() if each.requires_grad or len(given) == len(named)]
             if len(given) != len(needed):
@@ -259,11 +326,12 @@ def policy(nonfinite: NonFinite | None, extra: Iterable[object]) -> NonFinite:
     return chosen
 
 
-def _summable(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+def _summable(model: str, module: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The parameters whose gradients are averaged, in about the order in which backward reaches them."""
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     if not named:
-        raise ValueError(f"{type(module).__name__} has no parameter that needs a gradient")
+        what = f"model {model}" if model else type(module).__name__
+        raise ValueError(f"{what} has no parameter that needs a gradient")
     for name, parameter in named:
         if parameter.dtype not in DTYPES or parameter.device.type != "cpu":
             needed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)

@@ -1,12 +1,13 @@
 """Backward passes, and the steps that they make: from the first gradient of a pass to what is handed out at its end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+import xxhash
 from torch.utils.hooks import RemovableHandle
 
-from ..errors import ShoalError
+from ..errors import OperationMismatch, ShoalError
 from ..session.session import BACKWARD, Session
 from .agreement import Agreement
 from .buffers import Buffers
@@ -100,6 +101,13 @@ class Passes:
             self._share.void()
             self._reset()
 
+    def begin_forward(self) -> None:
+        """A forward pass of the wrapper, or of one of its models, is called."""
+        if torch._C._current_graph_task_id() < 0:  # no backward is under way
+            self.go_on()
+        if torch.is_grad_enabled():
+            self.begin()
+
     def begin(self) -> None:
         """A forward pass begins; before the first one the script may have added hooks of its own."""
         if self._hooks and not self._has_begun:
@@ -124,7 +132,19 @@ class Passes:
             self._checked = self._session.done
         self._edge.is_over = is_over
         if not self.updates.is_due:  # an evaluation may come before it, or a schedule
-            self._session.state_is_complete(is_over=is_over or not self._edge.changes)
+            is_over |= not self._edge.changes
+            self._session.state_is_complete(is_over=is_over and self._may_be_given)
+
+    @property
+    def _may_be_given(self) -> bool:
+        """Whether who begins its loop with this state has a chance to be in the phase that comes.
+
+        With several models and data of its own a loop has phases, which a joiner finds by trying (comparison.py). What
+        it asks for comes after about as many steps each time, so half of them, in no order, are left out.
+        """
+        if self._share.is_of_loader or self._gradients.num_models == 1:
+            return True
+        return bool(xxhash.xxh3_64_intdigest(b"%d" % self._session.done) & 1)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -137,13 +157,14 @@ class Passes:
 
     # Ways to make a pass.
 
-    def skip(self) -> None:
+    def skip(self, models: Sequence[str]) -> None:
         """As `DataParallel.skip_step`."""
         if self._under_no_sync:
             raise ShoalError("`skip_step` leaves out the whole step: call it outside `no_sync`")
         with self._session.callers.call("DataParallel.skip_step"):
             self.go_on()
             self.updates.check_is_wanted()
+            self._gradients.reach(*models)
             self._gradients.drop()
             self._share.skip()
             self._begin_pass()
@@ -151,11 +172,12 @@ class Passes:
         if self.has_committed:
             self.updates.skipped()
 
-    def take(self, given: list[tuple[torch.nn.Parameter, torch.Tensor | None]]) -> None:
-        """A pass with gradients that the script has computed."""
+    def take(self, models: Sequence[str], given: Iterable[tuple[torch.nn.Parameter, torch.Tensor | None]]) -> None:
+        """A pass with gradients that the script has computed, for these models."""
         with self._session.callers.call("DataParallel.reduce_gradients"):
             self.go_on()
             self.updates.check_is_wanted()
+            self._gradients.reach(*models)
             if not self.has_summed:
                 self._gradients.drop()
             self._begin_pass()
@@ -181,7 +203,9 @@ class Passes:
     # A pass.
 
     def _put(self, parameter: torch.nn.Parameter) -> None:
-        if not self._under_no_sync:
+        if self._under_no_sync:
+            self._gradients.reach_with(parameter)
+        else:
             bucket = self._gradients.add(parameter)
             if self._ends_step and not bucket.missing:
                 self._gradients.submit_full()
@@ -232,7 +256,9 @@ class Passes:
         try:
             self._session.commit(self._state_digest)
             self._hand_out()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OperationMismatch) and (models := " and ".join(self._gradients.reached)):
+                error.args = (f"the backward pass of this peer has reached {models}: {error}",)
             self._gradients.drop()  # what only this peer has computed must not update its replica
             raise
         finally:
@@ -246,5 +272,5 @@ class Passes:
         for each in self._beside:
             each.hand_out(receipt)
         self._gradients.hand_out()
-        self.updates.committed()
+        self.updates.committed(self._gradients.reached)
         self.has_committed = True

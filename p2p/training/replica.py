@@ -119,7 +119,8 @@ class ModelReplica:
 
     def _show(self) -> bytes:
         updated = None if self.updates is None else self.updates.since_commit()
-        return show(self._parts, dict(self._module.named_parameters()), updated)
+        reached = " and ".join(self._gradients.reached)
+        return show(self._parts, dict(self._module.named_parameters()), updated, reached)
 
     def _check(self, step: int, theirs: bytes) -> ShoalError | None:
         return check(step, self._show(), theirs, [name for name, _ in self._module.named_parameters()])

@@ -65,8 +65,8 @@ class RunningStatistics:
         for each in self._of_types:
             if has_mean or not each.buffers[0].is_floating_point():
                 for buffer, result in zip(each.buffers, each.results, strict=True):
-                    if self._layer_of[buffer].training:
-                        buffer.copy_(result)
+                    if self._layer_of[buffer].training:  # its backward pass, for which a graph may wait, reads none
+                        buffer.data.copy_(result)
 
 
 def _join(buffers: list[Tensor], algorithm: str | None) -> _Statistics:

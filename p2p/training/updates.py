@@ -1,6 +1,6 @@
 """Optimizers use gradients that all members have, or none."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +13,10 @@ TWICE = (
     "backward was called twice for one `optimizer.step`: to add up k batches, write `with model.no_sync() if (i + 1) % "
     "k else contextlib.nullcontext(): (loss / k).backward()`; checkpoint with use_reentrant=False, and use no "
     "optimizer that evaluates the model several times (LBFGS)"
+)
+LEFT_OVER = (
+    "backward has added to the gradient of {0} that the last step brought, which was neither used nor dropped: call "
+    "`zero_grad` of the optimizer of {0} before (a loss that goes through {0} to another model leaves one, too)"
 )
 WITHIN = (
     "`optimizer.step` was called within a backward pass: gradients are those of all peers at its end, so call it after "
@@ -37,7 +41,7 @@ class Updates:
 
     Attributes:
         hooks: of the optimizers.
-        is_due: committed gradients wait for the model's optimizer.
+        is_due: committed gradients wait for the optimizer of a model.
         num_stale: a state was loaded in the middle of a step; so many more may use what was computed before.
     """
 
@@ -47,17 +51,20 @@ class Updates:
         gradients: Gradients,
         passes: Standing,
         *,
+        names: Sequence[str],
         allow_local: bool,
     ) -> None:
         """Look at each update of the optimizers in `parts`.
 
         Args:
-            parts: the model's optimizer first.
+            parts: the optimizers of models first.
             gradients: of the optimizers' parameters.
             passes: what has become of backward passes.
+            names: of these; one alone has none.
             allow_local: gradients of this peer alone may be used.
         """
         self._optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
+        self._names = names
         self._gradients = gradients
         self._allow_local = allow_local
         self._passes = passes
@@ -65,7 +72,7 @@ class Updates:
         self._since_commit: set[torch.optim.Optimizer] | None = None
         self._rates = Rates(self._optimizers, parts)
         self.num_stale = 0
-        self._is_under_way = False
+        self._under_way: torch.optim.Optimizer | None = None
         self._unused = b""  # a digest of the parameters that have to change
         self._last_pass = -1  # autograd's number of it; they ascend
         self.hooks = [each.register_step_pre_hook(self._before) for each in self._optimizers]
@@ -73,16 +80,22 @@ class Updates:
 
     @property
     def is_due(self) -> bool:
-        return self._optimizers[0] in self._due
+        # Gradients of a model that the loss has gone through are mostly dropped: a discriminator's, of a generator.
+        of_models = self._optimizers[: len(self._names)]
+        return any(each in self._due and self._gradients.are_left(_parameters(each)) for each in of_models)
 
     @property
     def is_amid_step(self) -> bool:
         """The pass that ends a step is under way."""
         return self._passes.is_under_way
 
-    def committed(self) -> None:
-        """Gradients were handed out."""
-        self._due = set(self._optimizers)
+    def committed(self, models: Collection[str]) -> None:
+        """Gradients were handed out, of these models."""
+        self._due |= {
+            each
+            for each in self._optimizers
+            if any(self._gradients.model_of(parameter) in models for parameter in _parameters(each))
+        }
         self._since_commit = set()
         self.num_stale = max(0, self.num_stale - 1)
 
@@ -100,8 +113,9 @@ class Updates:
         """Which optimizers have made an update since the last commit, in words; None: this is not known."""
         if self._since_commit is None:
             return None
+        names = dict(enumerate(f"optimizer {name}" for name in self._names if name))
         return " and ".join(
-            f"optimizer {number} ({type(each).__name__})"
+            f"{names.get(number, f'optimizer {number}')} ({type(each).__name__})"
             for number, each in enumerate(self._optimizers)
             if each in self._since_commit
         )
@@ -122,14 +136,14 @@ class Updates:
             raise ShoalError(SKIPPED)
         before, self._last_pass = self._last_pass, torch._C._current_graph_task_id()
         is_around_it = 0 <= self._last_pass < before  # a pass within this one has ended a step
-        if (self.is_due and (is_around_it or self._is_under_way)) or self._is_unused(parameter):
+        if (is_around_it and self._due) or self._under_way in self._due:
             raise ShoalError(TWICE)
-
-    def _is_unused(self, parameter: torch.nn.Parameter | None) -> bool:
-        """Whether the pass has added to what was handed out for `parameter`, and its optimizer has not used that."""
-        if parameter is None or not self._due or not self._gradients.was_added_to(parameter):
-            return False
-        return any(each is parameter for due in self._due for group in due.param_groups for each in group["params"])
+        if parameter is not None and self._due:
+            its = {due for due in self._due if any(each is parameter for each in _parameters(due))}
+            if its and self._gradients.was_added_to(parameter):
+                model = self._gradients.model_of(parameter)
+                raise ShoalError(LEFT_OVER.format(model) if model else TWICE)
+            self._due -= its  # it was dropped, or filled with zeros
 
     def _before(
         self, optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], named: Mapping[str, Any]
@@ -141,7 +155,7 @@ class Updates:
             self._gradients.drop()
         if closure is None:
             self._check(optimizer)
-        self._is_under_way = True
+        self._under_way = optimizer
         self._rates.look(optimizer)
         if closure is None:
             return None
@@ -158,13 +172,18 @@ class Updates:
         if self._since_commit is not None:
             self._since_commit.add(optimizer)
         self._unused = b""
-        self._is_under_way = False
+        self._under_way = None
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise ShoalError if `optimizer` has gradients to use that came from no commit."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = list(_parameters(optimizer))
         if self._passes.has_summed:
             if any(parameter.grad is not None for parameter in parameters):
                 raise ShoalError(BETWEEN)
         elif optimizer not in self._due and not self._allow_local:
             self._gradients.check_are_committed(parameters)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]

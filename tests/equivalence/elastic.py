@@ -60,7 +60,7 @@ def run_elastic(swarm: Swarm, folder: Path, case: Case) -> Replayed:
         if "error" in result:
             return Replayed(Verdict.WRONG, scrub(result["error"]), 0, 0.0)
     receipts = agreed_receipts(swarm.receipts)
-    batches = [positions(receipt) for receipt in receipts]
+    batches = [row for receipt in receipts if (row := positions(receipt))]  # of the first update with each
     (folder / f"{case.name}.batches.json").write_text(json.dumps([[p % NUM_SAMPLES for p in row] for row in batches]))
     alone = start(swarm, "alone", 0, 1, folder, [case.name])
     replayed = alone.result(case.name)
@@ -126,6 +126,7 @@ def uncounted(receipts: Sequence[Receipt], batches: Sequence[Sequence[int]], siz
     if counted != list(range(len(counted))) or len(counted) % NUM_SAMPLES:
         return f"{len(counted)} samples were counted, {len(set(counted))} of them different"
     sizes = [len(receipt.contributions) for receipt in receipts]
-    if (sizes[DIES_IN - 2], min(sizes), sizes[-1]) != (SIZE_AT_THE_END, SIZE_AT_THE_END - 1, size):
+    before = [size for receipt, size in zip(receipts, sizes, strict=True) if receipt.step < DIES_IN]
+    if (before[-1], min(sizes), sizes[-1]) != (SIZE_AT_THE_END, SIZE_AT_THE_END - 1, size):
         return f"{sizes[-1]} peers are on the last receipt, {min(sizes)} on the smallest"
     return ""

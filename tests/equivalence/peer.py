@@ -25,8 +25,8 @@ from .data import GLOBAL_BATCH, dataset
 from .registry import CASES, Case, load
 from .run import Alone, Ddp, Run
 
-DIES_IN: Final = 8
-"""In this step of an elastic run a peer kills itself,"""
+DIES_IN: Final = 7
+"""In this step of an elastic run, the first one of a batch with 2 or 3 updates, too, a peer kills itself,"""
 WAITS_AFTER: Final = 12
 """after this one another waits for a joiner,"""
 SIZE_AT_THE_END: Final = 3
@@ -57,15 +57,16 @@ class OfPeer(Run):
     def world_size(self) -> int:  # type: ignore[override]
         return self.peer.world_size
 
-    def _wrap(self, model: nn.Module, optimizer: Any, extra: Any, ddp: Mapping[str, Any], options: Any) -> Any:
+    def _wrap(self, model: Any, optimizer: Any, extra: Any, ddp: Mapping[str, Any], options: Any) -> Any:
+        every = nn.ModuleDict(model) if isinstance(model, dict) else model
         if self._elastic == "joins":
             with torch.no_grad():
-                for tensor in model.state_dict().values():
+                for tensor in every.state_dict().values():
                     tensor.zero_()
         settings = {"bucket_bytes": 200, "state_digest": "all", **options}
         parallel = p2p.DataParallel(self.peer, model, optimizer, extra=extra, **settings)
         if self._elastic == "dies":
-            needed = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            needed = [parameter for parameter in every.parameters() if parameter.requires_grad]
             inside: Any = needed[len(needed) // 2]
             inside.register_post_accumulate_grad_hook(lambda _: self._die_in(DIES_IN))
         return parallel

@@ -21,6 +21,7 @@ FAMILIES: Final = {
     "accumulation": "Several passes per update, uneven parts",
     "freezing": "Frozen, unused and changing parameters",
     "updates": "Several updates per batch, several models",
+    "models": "Several models by name, each with its optimizer",
     "derivatives": "Gradients of gradients, gradients by hand",
     "autograd": "Hooks, checkpoints, functions, compilers",
     "layers": "Layers and losses",

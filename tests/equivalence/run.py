@@ -1,7 +1,8 @@
 """What the script of a case sees: a loader, a wrapper, and a place for its losses. In one process, and under DDP."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -42,15 +43,18 @@ class Run:
 
     def wrap(
         self,
-        model: nn.Module,
+        model: nn.Module | dict[str, nn.Module],
         optimizer: Any,
         *,
         extra: Sequence[Any] = (),
         ddp: Mapping[str, Any] = NOTHING,
         **options: Any,
     ) -> Any:
-        """`model` as it is called by the script; `ddp` and `options` are for DDP and `p2p.DataParallel`."""
-        self._model, self._parts = model, (optimizer, *extra)
+        """What the script calls: one model, or several by name; `ddp` and `options` are for DDP and for us."""
+        if isinstance(model, dict):
+            self._model, self._parts = nn.ModuleDict(model), (*optimizer.values(), *extra)
+        else:
+            self._model, self._parts = model, (optimizer, *extra)
         return self._wrap(model, optimizer, extra, ddp, options)
 
     def loader(self, data: str = "points", number: int = NUM_SAMPLES, **options: Any) -> Iterator[Any]:
@@ -87,7 +91,7 @@ class Run:
         others["strides"] = {name: list(parameter.stride()) for name, parameter in named.items()}
         return dict(flat({"parameter": named, **others}, ""))
 
-    def _wrap(self, model: nn.Module, optimizer: Any, extra: Any, ddp: Mapping[str, Any], options: Any) -> Any:
+    def _wrap(self, model: Any, optimizer: Any, extra: Any, ddp: Mapping[str, Any], options: Any) -> Any:
         raise NotImplementedError
 
     def _batches(self, data: str, number: int, options: Any) -> Iterator[Any]:
@@ -155,6 +159,37 @@ class OneProcess(nn.Module):
         return gradients
 
 
+class Several:
+    """Wrappers by name, with the methods of one `p2p.DataParallel` of several models."""
+
+    has_committed = True
+
+    def __init__(self, wrapped: Mapping[str, Any]) -> None:
+        self._wrapped = wrapped
+
+    def __getitem__(self, name: str) -> Any:
+        return self._wrapped[name]
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for each in self._wrapped.values():
+                stack.enter_context(each.no_sync())
+            yield
+
+    def skip_step(self, *models: str) -> None:
+        for name in models:
+            self._wrapped[name].skip_step()
+
+    def reduce_gradients(self, gradients: Mapping[str, Any]) -> Any:
+        return {name: self._wrapped[name].reduce_gradients(each) for name, each in gradients.items()}
+
+
+def each_of(model: Any, wrap: Callable[[nn.Module], Any]) -> Any:
+    """`model` wrapped, or the models in it."""
+    return Several({name: wrap(each) for name, each in model.items()}) if isinstance(model, dict) else wrap(model)
+
+
 class Alone(Run):
     """One process, which has the samples of all in one batch."""
 
@@ -165,8 +200,8 @@ class Alone(Run):
         super().__init__()
         self._indices = batches
 
-    def _wrap(self, model: nn.Module, optimizer: Any, extra: Any, ddp: Mapping[str, Any], options: Any) -> Any:
-        return OneProcess(model)
+    def _wrap(self, model: Any, optimizer: Any, extra: Any, ddp: Mapping[str, Any], options: Any) -> Any:
+        return each_of(model, OneProcess)
 
     def _batches(self, data: str, number: int, options: Any) -> Iterator[Any]:
         if not self._indices:
@@ -200,8 +235,8 @@ class Ddp(Run):
         super().__init__()
         self.rank, self.world_size = rank, world_size
 
-    def _wrap(self, model: nn.Module, optimizer: Any, extra: Any, ddp: Mapping[str, Any], options: Any) -> Any:
-        return OfDdp(model, **ddp)
+    def _wrap(self, model: Any, optimizer: Any, extra: Any, ddp: Mapping[str, Any], options: Any) -> Any:
+        return each_of(model, partial(OfDdp, **ddp))
 
     def _batches(self, data: str, number: int, options: Any) -> Iterator[Any]:
         yield from self._in_order(data, number)

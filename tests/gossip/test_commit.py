@@ -215,7 +215,7 @@ def test_r5_what_was_finished_in_different_views_is_dropped() -> None:
 
 def test_r5_what_was_finished_with_different_digests_is_dropped_and_loud() -> None:
     assert barrier(finished(), Ready(True, -1, GENESIS, finish(0, digest=b"other"))) == [
-        Diverged(0, "step 0 was finished with different bits: a: 62697473, b: 6f74686572"),
+        Diverged(0, "step 0 was finished with different bits, of its results: a: 62697473, b: 6f74686572"),
         Activated(PAIR, -1),
     ]
 

@@ -57,7 +57,7 @@ def test_who_hears_of_it_raises_at_the_next_barrier() -> None:
 
 def test_a_barrier_in_which_founders_differ_tells_all() -> None:
     said = Ready(True, -1, GENESIS, finish(0, state_digest=b"other"))
-    reason = "step 0 was finished with different bits: a: 62697473, b: 62697473"
+    reason = "step 0 was finished with different bits, of its parameters: a: 7374617465, b: 6f74686572"
     machine = finished()
     assert barrier(machine, said) == [Diverged(0, reason), Activated(PAIR, -1)]
     assert machine.given_up == diverged(PAIR, reason)

@@ -358,10 +358,29 @@ def rows_of_tables_are_averaged_and_no_others_move(peer: Peer) -> None:
 
 
 @case
+def a_hook_that_sets_a_gradient_which_was_taken_is_named(peer: Peer) -> None:
+    model, optimizer = linear()
+    parallel = wrap(peer, model, optimizer)
+    parallel(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    (weight,) = (each for name, each in model.named_parameters() if name == "0.weight")
+    hook = weight.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", torch.ones_like(p)))  # type: ignore[no-untyped-call]
+    words = "a hook of parameter 0.weight has set its gradient after that was taken to be averaged"
+    raises(p2p.ShoalError, words, lambda: parallel(torch.ones(2, 4)).sum().backward())
+    hook.remove()
+    parallel(torch.ones(2, 4)).sum().backward()
+    assert peer.done == 2 and weight.grad is None, "all had been interrupted, so nobody has added anything"
+    parallel(torch.ones(2, 4)).sum().backward()
+    assert peer.done == 3 and weight.grad is not None
+
+
+@case
 def a_second_wrapper_is_told_what_to_do(peer: Peer) -> None:
     wrap(peer, *linear())
     raises(
-        p2p.ShoalError, "trains a model already: wrap all models in one nn.ModuleDict", lambda: wrap(peer, *linear())
+        p2p.ShoalError,
+        'trains a model already: wrap all models at once, before any operation, as in p2p.DataParallel(peer, {"G": g',
+        lambda: wrap(peer, *linear()),
     )
 
 

@@ -147,10 +147,13 @@ logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdo
 torch.manual_seed(1)
 nets = nn.ModuleDict({"g": nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3)), "d": nn.Linear(3, 1)})
 optimizers = {name: torch.optim.AdamW(net.parameters(), lr=0.001) for name, net in nets.items()}
-first, other = sys.argv[1].split(",")
+first, _, other = sys.argv[1].partition(",")
 with p2p.join() as peer:
     print("here", peer.peer_id)
-    parallel = p2p.DataParallel(peer, nets, optimizers[first], extra=[optimizers[other]], state_digest="all")
+    if other:
+        p2p.DataParallel(peer, nets, optimizers[first], extra=[optimizers[other]], state_digest="all")
+    else:
+        p2p.DataParallel(peer, dict(nets.items()), optimizers, state_digest="all")
 
     def update(name, loss):
         for optimizer in optimizers.values():
@@ -173,7 +176,7 @@ with p2p.join() as peer:
 """
 
 
-@pytest.mark.parametrize("optimizers", ["d,g", "g,d"])
+@pytest.mark.parametrize("optimizers", ["d,g", "g,d", "by name"])
 def test_a_joiner_of_a_loop_with_two_updates_finds_its_place_in_it(swarm: Swarm, optimizers: str) -> None:
     founder = swarm.start(PHASES, optimizers, "waits")
     founder.expect_step(12)

@@ -12,7 +12,7 @@ from ..data import adamw, fit, mlp, sgd
 from ..registry import case
 from ..run import Run
 
-ONE_MODEL: Final = "this peer trains a model already: wrap all models in one nn.ModuleDict"
+ONE_MODEL: Final = "this peer trains a model already: wrap all models at once"
 
 
 def ppo(run: Run, batches: Iterator[Any]) -> None:

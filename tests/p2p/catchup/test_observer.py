@@ -403,3 +403,21 @@ def test_r9_an_operation_that_was_left_out_is_missed(observer: Newcomer) -> None
     observer.now += 1.0
     observer.hear_head(9)
     assert observer.missed == [6] and observer.told == []
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(RemovedFromView("elsewhere"), RemovedFromView), (JoinRefused("lr is 1 here"), OperationMismatch), (None, None)],
+)
+def test_who_calls_something_else_comes_back_if_it_is_elsewhere_in_its_loop(
+    observer: Newcomer, error: ShoalError | None, told: type[ShoalError] | None
+) -> None:
+    observer.observer.check = lambda step, shown: error
+    observer.at(5)
+    parcel = sums(6, observer)
+    assert isinstance(parcel.record, StepRecord)
+    observer.deliver(replace(parcel, record=replace(parcel.record, shown=b"other")))
+    observer.submit(6, total(), total())
+    (notice,) = observer.told
+    assert type(notice) is (told or OperationMismatch)
+    assert observer.left == (told is not RemovedFromView)

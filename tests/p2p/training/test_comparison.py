@@ -22,10 +22,11 @@ class Replica:
         self.more: Any = torch.optim.AdamW([self.model.bias], lr=np.float64(0.2))
         self.average = nn.ParameterList([torch.zeros(3)])
         self.updated: str | None = "all"
+        self.reached = "G"
 
     def show(self) -> bytes:
         parts: Sequence[Any] = [self.optimizer, self.schedule, self.more, self.average]
-        return show(parts, dict(self.model.named_parameters()), self.updated)
+        return show(parts, dict(self.model.named_parameters()), self.updated, self.reached)
 
 
 def compared(change: Callable[[Replica], object]) -> object:
@@ -76,6 +77,12 @@ def test_who_has_made_other_updates_is_elsewhere_in_its_loop() -> None:
     error = compared(lambda replica: setattr(replica, "updated", ""))
     assert isinstance(error, RemovedFromView)
     assert "has updated nothing, those of the members all: it is elsewhere in its loop" in str(error)
+
+
+def test_who_has_reached_other_models_is_elsewhere_in_its_loop() -> None:
+    error = compared(lambda replica: setattr(replica, "reached", "D and G"))
+    assert isinstance(error, RemovedFromView)
+    assert "step 7 is one of D and G in the script of this peer, and one of G in those of the members" in str(error)
 
 
 def test_what_is_too_long_to_be_shown_is_compared_as_a_whole() -> None:

@@ -1,0 +1,92 @@
+"""The models of one wrapper: one, or several by name (a generator and a discriminator, an actor and a critic)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from .belonging import check_optimizers
+from .rates import unwrapped
+
+AS_ONE = "wrap an nn.ModuleDict of all as one model, with the further optimizers in extra="
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What a script has wrapped.
+
+    Attributes:
+        module: all of it, which the state is of.
+        named: the models in it; one alone has no name.
+        optimizers: of the models of the same names, or of several under another name; one of all has none.
+    """
+
+    module: nn.Module
+    named: Mapping[str, nn.Module]
+    optimizers: Mapping[str, Any]
+
+    def check(self, parts: Sequence[object]) -> None:
+        """Raise TypeError or ValueError unless each optimizer is of its model, and those among `parts` of any."""
+        for name, optimizer in self.optimizers.items():
+            check_optimizers(self.named.get(name, self.module), [optimizer], name)
+        check_optimizers(self.module, parts)
+
+
+def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Models:
+    """As `DataParallel` was given them.
+
+    Raises:
+        TypeError, ValueError: they are neither one of each, nor in dicts by name.
+    """
+    if isinstance(models, nn.Module):
+        if isinstance(optimizers, Mapping):
+            raise TypeError("optimizers are given by name, and the model is not: give a dict of models, too")
+        return Models(models, {"": models}, {"": unwrapped(optimizers)})
+    if not models:
+        raise ValueError("there is no model in the dict of models")
+    for name, model in models.items():
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model {name!r} has to be a torch.nn.Module, is a {type(model).__name__}")
+    try:
+        module = nn.ModuleDict(models)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"models cannot be called {', '.join(map(repr, models))}: {error.args[0]}") from None
+    _check_are_apart(models)
+    if not isinstance(optimizers, Mapping):
+        return Models(module, dict(models), {"": unwrapped(optimizers)})
+    if not optimizers:
+        raise ValueError(f"there is no optimizer in the dict of optimizers; the models are {', '.join(models)}")
+    return Models(module, dict(models), {name: unwrapped(each) for name, each in optimizers.items()})
+
+
+def _check_are_apart(models: Mapping[str, nn.Module]) -> None:
+    owners: dict[torch.Tensor, str] = {}
+    for name, model in models.items():
+        for path, parameter in model.named_parameters():
+            if (owner := owners.setdefault(parameter, f"{name}.{path}")) != f"{name}.{path}":
+                raise ValueError(f"parameter {name}.{path} is {owner}, too, so no optimizer is its own: {AS_ONE}")
+
+
+class OneOfSeveral(nn.Module):
+    """One model of a wrapper of several, to be called in its place.
+
+    Attributes:
+        module: the model.
+    """
+
+    def __init__(self, module: nn.Module, begin: Callable[[], None]) -> None:
+        """`begin` is called before each forward pass."""
+        super().__init__()
+        self.module = module
+        self._begin = begin
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own forward pass, as `DataParallel.forward`."""
+        self._begin()
+        return self.module(*args, **kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the model."""
+        return self.module.state_dict(*args, **kwargs)

@@ -1,0 +1,71 @@
+"""Several models of one wrapper, as they are given."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from p2p.step.collective import AllReduce
+from p2p.training.models import gather
+
+
+def sgd(*models: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD([parameter for model in models for parameter in model.parameters()], lr=0.1)
+
+
+G, D = nn.Linear(4, 3), nn.Linear(3, 1)
+
+
+def test_one_model_has_no_name() -> None:
+    optimizer = sgd(G)
+    models = gather(G, optimizer)
+    assert models.module is G and models.named == {"": G} and models.optimizers == {"": optimizer}
+    models.check([optimizer])
+
+
+def test_several_models_are_one_module_under_their_names() -> None:
+    optimizers = {"D": sgd(D), "G": sgd(G)}
+    models = gather({"G": G, "D": D}, optimizers)
+    assert [name for name, _ in models.module.named_parameters()] == ["G.weight", "G.bias", "D.weight", "D.bias"]
+    assert models.optimizers == optimizers and list(models.named) == ["G", "D"]
+    models.check([*optimizers.values()])
+
+
+def test_an_optimizer_of_another_name_may_be_of_several_models() -> None:
+    for optimizers in ({"both": sgd(G, D)}, sgd(G, D)):
+        models = gather({"G": G, "D": D}, optimizers)
+        models.check([*models.optimizers.values()])
+
+
+@pytest.mark.parametrize(
+    ("models", "optimizers", "kind", "words"),
+    [
+        (G, {"G": sgd(G)}, TypeError, "optimizers are given by name, and the model is not"),
+        ({}, {}, ValueError, "there is no model"),
+        ({"G": G}, {}, ValueError, "there is no optimizer in the dict of optimizers; the models are G"),
+        ({"G": G, "D": "D"}, sgd(G), TypeError, "model 'D' has to be a torch.nn.Module, is a str"),
+        ({"G": G, "keys": D}, sgd(G), ValueError, "models cannot be called 'G', 'keys': attribute 'keys' already"),
+        ({"G.a": G}, sgd(G), ValueError, "models cannot be called 'G.a'"),
+        ({1: G}, sgd(G), ValueError, "models cannot be called 1"),
+        ({"G": G, "D": nn.Sequential(G)}, sgd(G), ValueError, "parameter D.0.weight is G.weight, too"),
+    ],
+)
+def test_what_cannot_be_wrapped_is_said(models: Any, optimizers: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        gather(models, optimizers)
+
+
+def test_the_optimizer_of_another_model_is_named() -> None:
+    words = r"parameter 0 of group 0 of optimizer G, torch.float32 \[1, 3\], is none of its model's"
+    optimizers = {"G": sgd(D), "D": sgd(D)}
+    with pytest.raises(ValueError, match=words):
+        gather({"G": G, "D": D}, optimizers).check([*optimizers.values()])
+    with pytest.raises(TypeError, match=r"optimizer D has to be a torch.optim.Optimizer, is a str"):
+        gather({"G": G, "D": D}, {"G": sgd(G), "D": "D"}).check([sgd(G)])
+
+
+def test_operations_of_two_models_are_not_the_same() -> None:
+    of_one, of_other, of_none = (AllReduce("mean", is_weighted=True, label=label) for label in ("of G", "of D", ""))
+    assert of_one.name == "all_reduce weighted mean (of G)" != of_other.name
+    assert of_none.name == "all_reduce weighted mean"
