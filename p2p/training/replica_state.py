@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..errors import RemoteProtocolError
+from ..errors import JoinRefused, RemoteProtocolError
 from ..net.parcels import PackedState
 from ..net.trees import Slot, pack_tree, unpack_tree
 from ..net.wire import MAX_BYTES_LEN
@@ -56,7 +56,10 @@ def _rows(tensors: Mapping[str, torch.Tensor]) -> list[list[Any]]:
 
 def compare(ours: bytes, theirs: bytes) -> str:
     """The first tensor in which two descriptions differ, in words."""
-    mine, other = unpack_tree(ours), unpack_tree(theirs)
+    return _difference(unpack_tree(ours), unpack_tree(theirs))
+
+
+def _difference(mine: Sequence[list[Any]], other: Sequence[list[Any]]) -> str:
     for index in range(max(len(mine), len(other))):
         here = _in_words(mine[index]) if index < len(mine) else "missing"
         there = _in_words(other[index]) if index < len(other) else "missing"
@@ -81,7 +84,8 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
     """Take over a state that `pack` made of the same layout.
 
     Raises:
-        RemoteProtocolError: it is of another layout, or one of `parts` refuses its own; no tensor was changed.
+        JoinRefused: it is of another model: the members have changed theirs since this peer asked for a seat.
+        RemoteProtocolError: it does not fit otherwise, or one of `parts` refuses its own. No tensor was changed.
     """
     tree = unpack_tree(state.tree)
     try:
@@ -89,9 +93,11 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
         values: dict[str, torch.Tensor] = _raise_slots(tree["tensors"], slots)
         states = [_raise_slots(part, slots) for part in tree["parts"]]
         samples = tree["samples"]
-        theirs, ours = ([row[:3] for row in _rows(each)] for each in (values, tensors))
-        if theirs != ours or len(states) != len(parts):
-            raise ValueError("other tensors, or other parts, than here")
+        theirs, ours = ([[*row[:3], None] for row in _rows(each)] for each in (values, tensors))  # in any order
+        if theirs != ours:
+            raise JoinRefused(f"{_difference(ours, theirs)}; start this peer again with the model as it is by now")
+        if len(states) != len(parts):
+            raise ValueError(f"{len(parts)} parts here, {len(states)} in the swarm")
         for part, part_state in zip(parts, states, strict=True):
             _load(part, part_state)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:

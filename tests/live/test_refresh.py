@@ -14,6 +14,7 @@ from p2p.data.sampler import Order, Sampler
 from p2p.step.receipts import read_receipts
 from tests.live.swarm import Swarm, name
 from tests.live.test_habits import bits
+from tests.live.test_status import peers_when
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]
 
@@ -57,6 +58,9 @@ with p2p.join() as peer:
         began = peer.world_size, len(model)
         for (x,) in loader:
             if peer.done == time and "alone" not in what:
+                if "held" in what:
+                    print("held")
+                    sys.stdin.readline()
                 grow(model, optimizer, 4 if "wide" in what else 3)
                 parallel.refresh()
                 print("refreshed", peer.done)
@@ -120,6 +124,24 @@ def test_who_has_joined_before_a_refresh_takes_part_in_it(swarm: Swarm) -> None:
     peers[0].tell("go on")
     assert [peer.end() for peer in peers] == [0] * 3, "\n".join(peer.report() for peer in peers)
     assert [peer.stdout.count("refreshed 16") for peer in peers] == [1] * 3
+    assert len({peer.stdout[-1] for peer in peers}) == 1
+
+
+def test_who_asked_before_a_refresh_and_is_given_the_state_after_it_is_refused_with_what_it_lacks(swarm: Swarm) -> None:
+    peers = [swarm.start(TRAIN, *more, min_peers=2) for more in (["held"], [])]
+    peers[0].expect("held")
+    early = swarm.start(TRAIN)
+    early.expect("here")
+    peers_when(
+        swarm,
+        lambda seen: any(record["kind"] == "asked" for record in seen.get(name(early), {}).get("records", [])),
+    )
+    peers[0].tell("go on")
+    assert early.end() == 1, early.report()
+    refusal = "tensor 4 is missing here, 3.weight float32[3, 3] in the swarm"
+    assert any(refusal in line for line in early.stderr), early.report()
+    peers.append(swarm.start(TRAIN, "grown"))
+    assert [peer.end() for peer in peers] == [0] * 3, "\n".join(peer.report() for peer in peers)
     assert len({peer.stdout[-1] for peer in peers}) == 1
 
 

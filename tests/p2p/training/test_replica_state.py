@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from p2p.errors import RemoteProtocolError
+from p2p.errors import JoinRefused, RemoteProtocolError
 from p2p.net.parcels import PackedState
 from p2p.net.trees import pack_tree, unpack_tree
 from p2p.training.replica_state import Stateful, compare, describe, pack, unpack_into
@@ -244,7 +244,7 @@ def test_the_state_of_another_layout_is_refused_and_changes_nothing(change: Call
     donor.train(1)
     change(donor.model)
     before = joiner.packed()
-    with pytest.raises(RemoteProtocolError, match="does not fit this replica"):
+    with pytest.raises(JoinRefused, match=r"this model is not the swarm's: tensor \d is .* here, .* in the swarm"):
         joiner.receive(donor.packed())
     assert joiner.packed() == before
 
