@@ -272,7 +272,7 @@ AGREEMENT: dict[str, Mutant] = {
     "R13: a vote on record is ignored": mutant(
         (gossip.agreement, "reading", _read_without_vote),
         breaks="S1",
-        seed=255,
+        seed=350,
         scenario="C2: what the dead have accepted is decided, and the last survivor knows nothing of it",
     ),
     "R13: neither promises nor decisions are on record": mutant(
