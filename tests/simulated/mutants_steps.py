@@ -188,7 +188,7 @@ def _chain_of_nothing(digest: bytes, finish: Finish) -> bytes:
 
 STEPS: dict[str, Mutant] = {
     "R1: FINISHED is repeated until commit, not after": mutant(
-        (StepMachine, "beat", _beat_until_commit), breaks="L1", seed=12
+        (StepMachine, "beat", _beat_until_commit), breaks="L1", seed=22
     ),
     "R2: commit at one's own finish": mutant((StepMachine, "_try_commit", _commit_at_own_finish), breaks="S8", seed=0),
     "R2: commit at a majority of finishes": mutant(
@@ -206,10 +206,10 @@ STEPS: dict[str, Mutant] = {
         (StepMachine, "_settle", _settle_and_keep(StepMachine._settle)), breaks="AssertionError S8 S9 never", seed=4
     ),
     "R7: an input is freed at the end of its operation": mutant(
-        (Training, "finishes", _free_at_the_end_of_an_operation(Training.finishes)), breaks="S6 KeyError", seed=1
+        (Training, "finishes", _free_at_the_end_of_an_operation(Training.finishes)), breaks="S6 KeyError", seed=3
     ),
     "R15: nobody is told that results were handed out": mutant(
-        (StepMachine, "handed_out", lambda self: None), breaks="S13", seed=0
+        (StepMachine, "handed_out", lambda self: None), breaks="S13", seed=6
     ),
     "data of another view is taken": mutant(  # S13: the script was handed a sum with parts of the older view in it
         (Peer, "take_in", _take_in_unfenced(Peer.take_in)), breaks="S2 S7 S9 S13 KeyError", seed=33
@@ -266,7 +266,7 @@ STEPS: dict[str, Mutant] = {
     "bug: what is done counts of who has no seat yet": mutant(
         (StepMachine, "_standing", _standing_of_anybody),
         breaks="S8 never",
-        seed=395,
+        seed=189,
         scenario="an observer whose swarm has died is further than the one that gives it a seat",
     ),
     "bug: a joiner with a later past waits for ever": mutant(

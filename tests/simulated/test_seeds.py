@@ -131,7 +131,7 @@ def test_what_should_happen_does() -> None:
         "states loaded": 700,
         "steps applied": 400,
         "feeds dropped": 20,
-        "states declined": 20,
+        "states declined": 7,
         "commits at a barrier": 150,
         "dropped and redone": 100,
         "aborted": 25,
