@@ -28,7 +28,7 @@ from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
 from .run_description import Run
 from .swim import Body as SwimBody
 from .swim import Swim
-from .view import NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
+from .view import NO_NUMERICS, NO_VIEW, Member, Policy, Seat, Stamp, View, founding_view
 
 
 class Core:
@@ -80,6 +80,12 @@ class Core:
         return self._observing.knows_steps
 
     @property
+    def numerics(self) -> bytes:
+        """The numerics class of this peer: that of its seat, if it has one."""
+        seated = None if self.view is None else self.view.numerics_of(self.me)
+        return self._joining.numerics if seated is None else seated
+
+    @property
     def has_finished(self) -> bool:
         """Whether step done + 1 is finished here and waits for the others."""
         return self._steps.finish is not None
@@ -129,7 +135,7 @@ class Core:
     def found(self, now: float, lineage: bytes, founding_size: int, run: Run, policy: Policy) -> list[Effect]:
         """Begin a lineage; `run` is what all others are compared with, as long as this peer is a member."""
         self._begin(run, follows=False)
-        view = founding_view(Seat(self.me, 1, self._swim.me.contact), lineage, founding_size, policy)
+        view = founding_view(Seat(self.me, 1, self._swim.me.contact, run.numerics), lineage, founding_size, policy)
         return self._follow_up(now, self._membership.found(now, view))
 
     def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
@@ -252,14 +258,23 @@ class Core:
         """A segment of a state has come from `source`. Whether it is of use."""
         return self._observing.comes(now, source)
 
-    def state_came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
-        """The state after `step` has come, as bytes. `digest`: of the chain up to it; `lineage`: of its donor."""
+    def state_came(self, step: int, digest: bytes, lineage: bytes, numerics: bytes = NO_NUMERICS) -> list[Effect]:
+        """The state after `step` has come, as bytes.
+
+        Args:
+            step: the step.
+            digest: of the chain up to it.
+            lineage: of its donor.
+            numerics: class of its donor.
+        """
+        self._joining.came(step, digest, numerics)
         return [Drop(step, digest)] if self.ended else self._observing.came(step, digest, lineage)
 
     def loaded(self, now: float, step: int, digest: bytes) -> list[Effect]:
         """The state after `step` is loaded, or that step was run with what was fed."""
         if self.ended:
             return []
+        self._joining.loaded(step, digest)
         effects = [*self._steps.loaded(step, digest), *self._observing.loaded(step, digest)]
         self._status.loaded(self.done)
         return self._follow_up(now, effects)

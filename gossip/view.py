@@ -6,7 +6,7 @@ they have in it. Each view is decided once, by a quorum of the members of the on
 Leaves out: weights, and a committee of voters for more than some hundred members.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -56,6 +56,15 @@ NOWHERE = Contact("", "", 0, 0)
 
 NO_NUMERICS = bytes(8)
 """The numerics class of a peer that names none."""
+
+
+HARDWARE_BYTES = 4
+"""Of a numerics class: what computes there."""
+
+
+def is_akin(one: bytes, other: bytes) -> bool:
+    """Whether peers of these numerics classes compute the same bits from the same numbers."""
+    return one[:HARDWARE_BYTES] == other[:HARDWARE_BYTES]
 
 
 def wrong_numerics(numerics: bytes) -> ValueError:
@@ -163,18 +172,34 @@ class View:
         digest.update(self.parent)
         return digest.digest()
 
+    @cached_property
+    def is_mixed(self) -> bool:
+        """Whether its members are of several numerics classes."""
+        return len({seat.numerics for seat in self.seats}) > 1
+
+    def numerics_of(self, member: Member) -> bytes | None:
+        """Numerics class of `member`; None where it has no seat."""
+        return next((seat.numerics for seat in self.seats if seat.member == member), None)
+
     def since(self, member: Member) -> int | None:
         """Number of the view that admitted `member`; None where it has no seat."""
         return next((seat.since for seat in self.seats if seat.member == member), None)
 
 
-def feeder_of(observer: Member, view: View) -> Member:
+def feeder_of(observer: Member, view: View, numerics: bytes = NO_NUMERICS) -> Member:
     """Who gives what is committed in `view` to `observer`: the same for all in one view, another one in the next.
 
-    Nobody whom this view has admitted, who may be an observer itself until the barrier is complete.
+    Nobody whom this view has admitted, who may be an observer itself until the barrier is complete. Of the numerics
+    class that its JOIN has named, if there is one.
     """
-    members = [seat.member for seat in view.seats if seat.since < view.number] or view.members
-    return members[(sum(observer.peer_id.encode()) + view.number) % len(members)]
+    seats = nearest([seat for seat in view.seats if seat.since < view.number] or view.seats, numerics)
+    return seats[(sum(observer.peer_id.encode()) + view.number) % len(seats)].member
+
+
+def nearest(seats: Sequence[Seat], numerics: bytes) -> Sequence[Seat]:
+    """Those of this numerics class; if there is none, of that hardware; else all."""
+    own = [seat for seat in seats if seat.numerics == numerics]
+    return own or [seat for seat in seats if is_akin(seat.numerics, numerics)] or seats
 
 
 MOST_MEMBERS = 100
