@@ -11,7 +11,7 @@ from .effects import Effect, Refused, Removed, Send
 from .founding import Founding
 from .known_views import KnownViews
 from .messages import Head, Join, LineageAnswer, LineageQuery, Refuse
-from .numerics import inherited
+from .numerics import apart, inherited
 from .observing import Observing
 from .progress import NOTHING_DONE
 from .run_description import Run, RunDescription
@@ -56,6 +56,8 @@ class Joining:
 
     def begin(self, run: Run, *, follows: bool) -> None:
         self.run, self._observing.follows, self.numerics = run, follows, run.numerics
+        if not follows and run.numerics != NO_NUMERICS:  # whose state it will be given, the barrier says
+            self.numerics = apart(run.numerics, self._swim.me.member, NOTHING_DONE)
 
     def came(self, step: int, digest: bytes, numerics: bytes) -> None:
         """The state after `step` has come, of a member of this numerics class."""

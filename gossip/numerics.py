@@ -30,8 +30,11 @@ def inherited(own: bytes, donors: bytes, me: Member, step: int) -> bytes:
     """
     if is_akin(own, donors):
         return donors
-    if step <= 0:
-        return own
+    return own if step <= 0 else apart(own, me, step)
+
+
+def apart(own: bytes, me: Member, step: int) -> bytes:
+    """A class of its own for `me`, of hardware `own`, which goes on from the state after `step`."""
     origin = f"{me.peer_id}/{me.incarnation}/{step}".encode()
     return own[:HARDWARE_BYTES] + blake2b(origin, digest_size=len(own) - HARDWARE_BYTES).digest()
 

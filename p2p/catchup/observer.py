@@ -102,7 +102,7 @@ class Observer:
         step, record = parcel.step, parcel.record
         if isinstance(record, StateRecord):
             self._states[step, record.digest] = parcel
-            return [*self._core.state_came(step, record.digest, record.view.lineage)]
+            return [*self._core.state_came(step, record.digest, record.view.lineage, record.numerics)]
         enough = len(self._steps) >= FEWEST_KEPT and sum(p.num_bytes for p in self._steps.values()) > MOST_KEPT_BYTES
         if step <= self._core.done or enough:
             return []

@@ -13,6 +13,7 @@ import xxhash
 
 from gossip import View
 from gossip.progress import Finish
+from gossip.view import NO_NUMERICS
 
 from ..errors import RemoteProtocolError, ShoalError
 from .wire import Codec
@@ -30,11 +31,12 @@ class PackedState:
 class StateRecord:
     """Record of a state: the digest of the chain of steps up to its own, and the view that it was committed in.
 
-    Part 1 is the tree, part i the (i-2)-th tensor.
+    Part 1 is the tree, part i the (i-2)-th tensor. `numerics`: class of the donor.
     """
 
     digest: bytes
     view: View
+    numerics: bytes = NO_NUMERICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class StepRecord:
         algorithms: of the operations, without the counts.
         fingerprints: of the operations, in order.
         shown: what the replica of the sender is compared by; empty where the step is none of a model.
+        numerics: class of the sender.
     """
 
     previous: bytes
@@ -59,6 +62,7 @@ class StepRecord:
     algorithms: tuple[str, ...]
     fingerprints: tuple[bytes, ...]
     shown: bytes = b""
+    numerics: bytes = NO_NUMERICS
 
 
 Record = StateRecord | StepRecord

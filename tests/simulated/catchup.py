@@ -8,6 +8,9 @@ from gossip import Member, Stamp
 from gossip.effects import Feed
 from gossip.progress import NOTHING_DONE
 
+from .parameters import Parameters
+from .training import Outcome
+
 if TYPE_CHECKING:
     from tests.simulation import Simulation
 
@@ -19,14 +22,19 @@ FED_LOST = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A data frame: the state after `step`; `digest` is of the chain up to it, `members` are on its receipt."""
+    """A data frame: the state after `step`; `digest` is of the chain up to it, `members` are on its receipt.
+
+    `is_mixed`: these are of several numerics classes. `numerics`: that of the donor.
+    """
 
     donor: Member
     stamp: Stamp
     step: int
     digest: bytes
-    state: bytes
+    state: Parameters
     members: tuple[str, ...]
+    is_mixed: bool
+    numerics: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class Fed:
     step: int
     previous: bytes
     digest: bytes
-    result: bytes
+    outcome: Outcome
     members: tuple[str, ...]
 
 
@@ -71,7 +79,9 @@ class CatchUp:
             if not served and (step == peer.done or (step < peer.done and not has_seat)):
                 self._asked[member, step] = True
                 stamp, digest = peer.core.stamp, peer.core.digest
-                snapshot = Snapshot(peer.member, stamp, peer.done, digest, training.state, training.members)
+                numerics = peer.core.numerics
+                given = training.state, training.members, training.is_mixed, numerics
+                snapshot = Snapshot(peer.member, stamp, peer.done, digest, *given)
                 self._world.clock.after(self._rng.uniform(0.0, 0.2), peer, "copied", self._give, member, snapshot)
 
     def _give(self, member: Member, snapshot: Snapshot) -> None:
@@ -109,7 +119,7 @@ class CatchUp:
     def _applied(self, step: int, digest: bytes) -> None:
         if self._peer.core.due == (step, digest):
             fed = self._fed[step, digest]
-            self._peer.training.advance(step, fed.result)
+            self._peer.training.advance(step, fed.outcome)
             self._loaded(step, digest, fed.members, "steps applied")
 
     def take_state(self, snapshot: Snapshot) -> None:
@@ -118,7 +128,7 @@ class CatchUp:
         if not core.seated and core.state_comes(self._peer.now(), snapshot.donor):
             self._states[step, digest] = snapshot
             self._peer.knows_steps |= step > NOTHING_DONE
-            self._peer.perform(core.state_came(step, digest, snapshot.stamp.lineage))
+            self._peer.perform(core.state_came(step, digest, snapshot.stamp.lineage, snapshot.numerics))
 
     def load(self, step: int, digest: bytes) -> None:
         """The script loads it when it next waits: at once, unless it runs its loop meanwhile."""
@@ -133,7 +143,11 @@ class CatchUp:
         del self._states[step, digest]
 
     def _load(self, snapshot: Snapshot) -> None:
-        self._peer.training.state = snapshot.state
+        peer, training = self._peer, self._peer.training
+        training.state, training.is_mixed = snapshot.state, snapshot.is_mixed
+        seat = None if peer.view is None else peer.view.numerics_of(peer.member)
+        if seat not in (None, snapshot.numerics) and snapshot.step > 0:
+            self._world.invariants.has_foreign_bits(peer.member)
         self._loaded(snapshot.step, snapshot.digest, snapshot.members, "states loaded")
 
     def _loaded(self, step: int, digest: bytes, members: tuple[str, ...], what: str) -> None:
