@@ -35,7 +35,7 @@ from .given_up import Cause, GivenUp, GivingUp, latest_view
 from .levels import chain, common_level, difference, has_finished, recency, who_stays, without_void
 from .parting import Parting
 from .progress import NOT_CALLED, NOTHING_DONE, Abort, Beat, Finish, Progress, Ready
-from .view import NO_NUMERICS, Member, View, nearest
+from .view import Member, View
 
 LAST_STEP = 2**62
 """No run is as long; and numbers travel in 64 bits."""
@@ -140,8 +140,8 @@ class StepMachine:
         if self.seated or self._target is None or self._target == (self.done, self.digest):
             return None
         assert self.view is not None
-        own = self.view.numerics_of(self._me) or NO_NUMERICS
-        donors = nearest([seat for seat in self.view.seats if self._ready[seat.member].seated], own)
+        own, seated = self.view.numerics_of(self._me), [s for s in self.view.seats if self._ready[s.member].seated]
+        donors = [seat for seat in seated if seat.numerics == own] or seated
         return (*self._target, donors[self.view.number % len(donors)].member)
 
     def receive(self, source: Member, body: Ready | Progress | Beat) -> list[Effect]:

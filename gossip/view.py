@@ -6,7 +6,7 @@ they have in it. Each view is decided once, by a quorum of the members of the on
 Leaves out: weights, and a committee of voters for more than some hundred members.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -190,16 +190,12 @@ def feeder_of(observer: Member, view: View, numerics: bytes = NO_NUMERICS) -> Me
     """Who gives what is committed in `view` to `observer`: the same for all in one view, another one in the next.
 
     Nobody whom this view has admitted, who may be an observer itself until the barrier is complete. Of the numerics
-    class that its JOIN has named, if there is one.
+    class that its JOIN has named, else of the same hardware, if there is one.
     """
-    seats = nearest([seat for seat in view.seats if seat.since < view.number] or view.seats, numerics)
-    return seats[(sum(observer.peer_id.encode()) + view.number) % len(seats)].member
-
-
-def nearest(seats: Sequence[Seat], numerics: bytes) -> Sequence[Seat]:
-    """Those of this numerics class; if there is none, of that hardware; else all."""
+    seats = [seat for seat in view.seats if seat.since < view.number] or view.seats
     own = [seat for seat in seats if seat.numerics == numerics]
-    return own or [seat for seat in seats if is_akin(seat.numerics, numerics)] or seats
+    seats = own or [seat for seat in seats if is_akin(seat.numerics, numerics)] or seats
+    return seats[(sum(observer.peer_id.encode()) + view.number) % len(seats)].member
 
 
 MOST_MEMBERS = 100

@@ -145,8 +145,10 @@ class CatchUp:
     def _load(self, snapshot: Snapshot) -> None:
         peer, training = self._peer, self._peer.training
         training.state, training.is_mixed = snapshot.state, snapshot.is_mixed
-        seat = None if peer.view is None else peer.view.numerics_of(peer.member)
-        if seat not in (None, snapshot.numerics) and snapshot.step > 0:
+        own = None if peer.view is None else peer.view.numerics_of(peer.member)
+        others = [seat for seat in peer.view.seats if seat.member != peer.member] if peer.view is not None else []
+        is_foreign = own != snapshot.numerics and snapshot.step > 0
+        if is_foreign and any(seat.numerics == own for seat in others):
             self._world.invariants.has_foreign_bits(peer.member)
         self._loaded(snapshot.step, snapshot.digest, snapshot.members, "states loaded")
 

@@ -142,8 +142,6 @@ class Invariants:
     def resynchronised(self, who: Member, step: int, view: View, slice: str) -> None:
         """S20: after a receipt of several classes a slice is taken, from the member that `view` says."""
         lineage = self.lineage(view)
-        if len({seat.numerics for seat in view.seats}) > 1:
-            lineage.mixed.add(step)
         if bool(slice) != (step - 1 in lineage.mixed):
             raise Violation("S20", f"{brief(who)} has in step {step} of {brief(view)} the slice {slice or 'of nobody'}")
         if slice:
@@ -156,7 +154,10 @@ class Invariants:
 
     def updated(self, who: Member, view: View, finish: Finish, state: Parameters) -> None:
         """S21: each slice of the parameters has had the update of each committed step, once."""
-        truths = self.lineage(view).truths
+        lineage = self.lineage(view)
+        truths = lineage.truths
+        if len({seat.numerics for seat in view.seats}) > 1:
+            lineage.mixed.add(finish.step)
         before = truths.get(finish.step - 1, Parameters().truths)
         after = Parameters(before, before).updated(finish.digest, b"").truths if finish.step > 0 else before
         expected = truths.setdefault(finish.step, after)
