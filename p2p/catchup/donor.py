@@ -18,6 +18,7 @@ import numpy as np
 from gossip import Member, View
 from gossip.effects import Feed
 from gossip.progress import Finish
+from gossip.view import NO_NUMERICS
 
 from ..net.frames import Taken
 from ..net.parcels import Packer, Parcel, ParcelSegment, StateRecord, StepRecord, cut
@@ -165,14 +166,20 @@ class Donor:
             record = replace(record, view=self._view)
         return Parcel(step, record, [state.tree, *map(copied, state.tensors)])
 
-    def feed(self, now: float, feeds: Sequence[Feed], finish: Finish, commit: Commit) -> None:
+    def feed(
+        self, now: float, feeds: Sequence[Feed], finish: Finish, commit: Commit, numerics: bytes = NO_NUMERICS
+    ) -> None:
         """Send a committed step to observers; its results have not been handed out yet, and are copied.
 
+        `numerics`: class of this peer. In a view of several, `finish` says nothing of the parameters.
         The training thread waits for the commit meanwhile, so the replica is what the step was computed with.
         """
         if not feeds:
             return
         receipt = commit.receipt
+        is_of_model = finish.state_digest or (
+            finish.is_mixed and any(o.collective.is_counts for o in commit.operations)
+        )
         record = StepRecord(
             feeds[0].previous,
             feeds[0].digest,
@@ -181,7 +188,8 @@ class Donor:
             counts_of(receipt),
             receipt.algorithms,
             commit.fingerprints,
-            self.show() if finish.state_digest else b"",
+            self.show() if is_of_model else b"",
+            numerics,
         )
         parcel = Parcel(finish.step, record, [copied(o.result.view(np.uint8).data) for o in commit.operations])
         for feed in feeds:

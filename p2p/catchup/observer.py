@@ -44,7 +44,7 @@ class Observer:
 
     def __init__(self, core: Core, open_step: OpenStep, send_taken: Callable[[Member, int, int], None]) -> None:
         """Nothing has come. `send_taken` takes a source, its stream and a number of segments."""
-        self.check: Callable[[int, bytes], ShoalError | None] = lambda step, shown: None
+        self.check: Callable[[int, bytes, bool], ShoalError | None] = lambda step, shown, is_akin: None
         self._core = core
         self._open_step = open_step
         self._send_taken = send_taken
@@ -143,7 +143,8 @@ class Observer:
             return [Tell(error), Leave()]
         if commit is None:
             return []
-        if record.shown and (unlike := self.check(parcel.step, record.shown)) is not None:
+        is_akin = record.numerics == self._core.numerics
+        if record.shown and (unlike := self.check(parcel.step, record.shown, is_akin)) is not None:
             leaves = [] if isinstance(unlike, RemovedFromView) else [Leave()]
             return [Tell(unlike), *leaves]
         return [Tell(commit), *self.loaded(now, parcel.step, record.digest)]

@@ -215,7 +215,7 @@ class Carrier:
         commit = self.parts.open_step.committed(effect.finish, effect.view)
         self.parts.note(Kind.COMMITTED, effect.finish.step)
         if effect.feeds:
-            self.parts.donor.feed(self.now(), effect.feeds, effect.finish, commit)
+            self.parts.donor.feed(self.now(), effect.feeds, effect.finish, commit, self.parts.core.numerics)
         self.parts.inbox.tell(commit)
 
     # Views, and who is in them.

@@ -8,7 +8,7 @@ installing a view can never interleave.
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gossip import Core, Envelope, Run, View
 from gossip import effects as fx
@@ -171,9 +171,11 @@ class Loop:
         self._donor.withhold(step)
         self._carrier.serve_state()
 
-    def loaded(self, offer: StateOffer, state_digest: bytes | None) -> None:
+    def loaded(
+        self, offer: StateOffer, state_digest: bytes | None, operations: Sequence[Operation] | None = None
+    ) -> None:
         """The state that was offered is loaded. Arguments as of `OpenStep.loaded`."""
-        self.open_step.loaded(offer.step, state_digest)
+        self.open_step.loaded(offer.step, state_digest, operations)
         self.note(Kind.LOADED, offer.step)
         self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
 

@@ -341,7 +341,8 @@ def test_who_is_not_like_its_feeder_is_told_so_instead_of_the_step(
 ) -> None:
     asked = []
 
-    def check(step: int, shown: bytes) -> ShoalError | None:
+    def check(step: int, shown: bytes, is_akin: bool) -> ShoalError | None:
+        assert is_akin
         asked.append((step, shown))
         return error if shown == b"other" else None
 
