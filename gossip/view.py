@@ -189,12 +189,12 @@ class View:
 def feeder_of(observer: Member, view: View, numerics: bytes = NO_NUMERICS) -> Member:
     """Who gives what is committed in `view` to `observer`: the same for all in one view, another one in the next.
 
-    Nobody whom this view has admitted, who may be an observer itself until the barrier is complete. Of the numerics
-    class that its JOIN has named, else of the same hardware, if there is one.
+    Of the numerics class that its JOIN has named, else of the same hardware, if there is one. Of these, nobody whom
+    this view has admitted, who may be an observer itself until the barrier is complete.
     """
-    seats = [seat for seat in view.seats if seat.since < view.number] or view.seats
-    own = [seat for seat in seats if seat.numerics == numerics]
-    seats = own or [seat for seat in seats if is_akin(seat.numerics, numerics)] or seats
+    own = [seat for seat in view.seats if seat.numerics == numerics]
+    akin = own or [seat for seat in view.seats if is_akin(seat.numerics, numerics)]
+    seats = [seat for seat in akin or view.seats if seat.since < view.number] or akin or view.seats
     return seats[(sum(observer.peer_id.encode()) + view.number) % len(seats)].member
 
 
