@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import xxhash
 
@@ -54,6 +55,8 @@ class Run:
         task = task_of(operation, fingerprint, self._rank, size, self.counts, submission.step)
         if operation.collective.is_of_one and self._rank != source_of(self.view):
             task.weight = 0.0
+        if self.view.is_mixed:
+            task.reduction = replace(task.reduction, has_one_nan=True)
         self.runner.start(index, task)
         return True
 
