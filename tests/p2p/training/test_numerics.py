@@ -38,3 +38,24 @@ def test_a_state_that_is_loaded_leaves_the_code_of_the_optimizer_as_it_is() -> N
     (group,) = ours.param_groups
     assert (group["lr"], group["foreach"], group["fused"]) == (0.2, True, None)
     assert {"foreach", "fused"} < {*FLAGS}
+
+
+def test_the_number_of_threads_changes_no_clipped_update() -> None:
+    """So it makes no class; sums and means of that length do depend on it."""
+    num_threads = torch.get_num_threads()
+    found = set()
+    try:
+        for number in (1, 2, 4):
+            torch.set_num_threads(number)
+            generator = torch.Generator().manual_seed(0)
+            weights = [torch.nn.Parameter(torch.randn(size, generator=generator)) for size in (50_000, 1_000_001)]
+            updater = torch.optim.AdamW(weights)
+            for _ in range(3):
+                for weight in weights:
+                    weight.grad = torch.randn(weight.shape, generator=generator)
+                torch.nn.utils.clip_grad_norm_(weights, 1.0)
+                updater.step()
+            found.add(b"".join(weight.detach().numpy().tobytes() for weight in weights))
+    finally:
+        torch.set_num_threads(num_threads)
+    assert len(found) == 1
