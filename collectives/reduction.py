@@ -3,8 +3,8 @@
 `min` and `max` are `minimum` and `maximum` of IEEE 754-2019: any NaN makes the element NaN, as in numpy, and -0 is less
 than +0, which numpy leaves open. With all NaNs made the same one, that is associative, so every algorithm leaves the
 same bits. The sum of two NaNs is a NaN whose bits are one of theirs: which one depends on the processor and on the
-place in the segment, so it is the same for ranks whose processors are, and may differ between algorithms. Half types
-have one NaN only.
+place in the segment, so it is the same for ranks whose processors are, and may differ between algorithms, unless
+`has_one_nan`. Half types have one NaN only.
 """
 
 from dataclasses import dataclass
@@ -33,6 +33,9 @@ class Reduction:
     num_inputs: int = 1
     """What a mean is divided by."""
 
+    has_one_nan: bool = False
+    """Each NaN of a sum or a mean becomes the same one: where processors differ, which of several it has may, too."""
+
     def combine(self, dtype: DType) -> Combine:
         """What reduces two arrays of `dtype`, no half type."""
         if self.op in ("sum", "mean"):
@@ -49,7 +52,7 @@ class Reduction:
                 np.divide(values, divisor, out=values)
             else:  # a power of two: the same bits in half the time
                 np.multiply(values, 1 / divisor, out=values)
-        elif self.op != "sum" and values.dtype.kind == "f":
+        if (self.has_one_nan or self.op in ("min", "max")) and values.dtype.kind == "f":
             values[np.isnan(values)] = np.nan
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from .messages import Join
 from .progress import NOTHING_DONE
-from .view import Member, View
+from .view import NO_NUMERICS, Member, View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +172,12 @@ class Admission:
     def join_of(self, joiner: Member) -> Join:
         """What one of the `joiners` has asked for."""
         return self._joiners[joiner].join
+
+    def numerics_of(self, joiner: Member) -> bytes:
+        """The numerics class that it has named, or with which it has its seat."""
+        if (known := self._joiners.get(joiner)) is not None:
+            return known.join.numerics
+        return (self._views[-1].numerics_of(joiner) if self._views else None) or NO_NUMERICS
 
     def is_empty(self) -> bool:
         return not self._joiners

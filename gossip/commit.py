@@ -140,8 +140,9 @@ class StepMachine:
         if self.seated or self._target is None or self._target == (self.done, self.digest):
             return None
         assert self.view is not None
-        donors = [member for member in self.view.members if self._ready[member].seated]
-        return (*self._target, donors[self.view.number % len(donors)])
+        own, seated = self.view.numerics_of(self._me), [s for s in self.view.seats if self._ready[s.member].seated]
+        donors = [seat for seat in seated if seat.numerics == own] or seated
+        return (*self._target, donors[self.view.number % len(donors)].member)
 
     def receive(self, source: Member, body: Ready | Progress | Beat) -> list[Effect]:
         """`source` is a member of the installed view, and `body` was said in it."""
@@ -266,7 +267,8 @@ class StepMachine:
         """All operations of `step` are complete here, in the installed view."""
         assert self.view is not None and self.phase is Phase.ACTIVE, f"step {step} finished in {self.phase.name}"
         assert step == self.done + 1 and self.finish is None, f"step {step} finished after {self.done}, {self.finish}"
-        self.finish, self._finish_view = Finish(step, digest, state_digest, self.view.number), self.view
+        view = self.view
+        self.finish, self._finish_view = Finish(step, digest, state_digest, view.number, view.is_mixed), view
         told = [] if is_shown else self._tell_all(self._standing())
         return [*told, *self._try_commit()]
 
@@ -339,9 +341,8 @@ class StepMachine:
             others[member] = progress
         if stay := who_stays(self.view, self.parting.founded_in, self._me, self.finish, others):
             return self._part(self.finish.step, stay)
-        for member, progress in others.items():
-            if reason := difference(self._me, self.finish, member, progress, chain(self.digest, self.finish)):
-                return self._diverge(self.finish.step, reason)
+        if reason := difference(self.view, self._me, self.finish, others, chain(self.digest, self.finish)):
+            return self._diverge(self.finish.step, reason)
         return self._commit(self.finish)
 
     def _part(self, step: int, stay: frozenset[Member]) -> list[Effect]:
@@ -367,7 +368,7 @@ class StepMachine:
         self.parting.committed(finish)
         self._giving_up.is_in_use = False
         self._giving_up.keep_of(self.done + 1)
-        return [Committed(finish, self._finish_view)]
+        return [Committed(finish.agreed, self._finish_view)]
 
     def _tell_all(self, body: Ready | Progress | Beat | Abort) -> list[Effect]:
         assert self.view is not None

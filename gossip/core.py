@@ -23,7 +23,7 @@ from .progress import NOTHING_DONE, Abort, Beat, Progress, Ready, StateQuery
 from .run_description import Run
 from .standing import Standing
 from .swim import Body as SwimBody
-from .view import NO_VIEW, Member, Policy, Seat, founding_view
+from .view import NO_NUMERICS, NO_VIEW, Member, Policy, Seat, founding_view
 
 
 class Core(Standing):
@@ -56,7 +56,7 @@ class Core(Standing):
     def found(self, now: float, lineage: bytes, founding_size: int, run: Run, policy: Policy) -> list[Effect]:
         """Begin a lineage; `run` is what all others are compared with, as long as this peer is a member."""
         self._begin(run, follows=False)
-        view = founding_view(Seat(self.me, 1, self._swim.me.contact), lineage, founding_size, policy)
+        view = founding_view(Seat(self.me, 1, self._swim.me.contact, run.numerics), lineage, founding_size, policy)
         return self._follow_up(now, self._membership.found(now, view))
 
     def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
@@ -160,8 +160,16 @@ class Core(Standing):
         """A segment of a state has come from `source`. Whether it is of use."""
         return self._observing.comes(now, source)
 
-    def state_came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
-        """The state after `step` has come, as bytes. `digest`: of the chain up to it; `lineage`: of its donor."""
+    def state_came(self, step: int, digest: bytes, lineage: bytes, numerics: bytes = NO_NUMERICS) -> list[Effect]:
+        """The state after `step` has come, as bytes.
+
+        Args:
+            step: the step.
+            digest: of the chain up to it.
+            lineage: of its donor.
+            numerics: class of its donor.
+        """
+        self._joining.came(step, digest, numerics)
         return [Drop(step, digest)] if self.ended else self._observing.came(step, digest, lineage)
 
     def declined(self, now: float, step: int, digest: bytes) -> list[Effect]:
@@ -172,6 +180,7 @@ class Core(Standing):
         """The state after `step` is loaded, or that step was run with what was fed."""
         if self.ended:
             return []
+        self._joining.loaded(step, digest)
         effects = [*self._steps.loaded(step, digest), *self._observing.loaded(step, digest)]
         self._status.loaded(self.done)
         return self._follow_up(now, effects)

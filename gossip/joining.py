@@ -11,20 +11,29 @@ from .effects import Effect, Refused, Removed, Send
 from .founding import Founding
 from .known_views import KnownViews
 from .messages import Head, Join, LineageAnswer, LineageQuery, Refuse
+from .numerics import apart, inherited
 from .observing import Observing
 from .progress import NOTHING_DONE
 from .run_description import Run, RunDescription
 from .swim import Swim
-from .view import Member, Policy
+from .view import NO_NUMERICS, Member, Policy
 
 NO_VIEW_YET = "not in a view yet"
 
+MOST_STATES = 64
+"""States that have come, and are not loaded."""
+
 
 class Joining:
-    """One peer on its way into a view. It has asked for a seat once it has a `run`."""
+    """One peer on its way into a view. It has asked for a seat once it has a `run`.
+
+    `numerics`: its numerics class.
+    """
 
     def __init__(self, swim: Swim, steps: StepMachine, observing: Observing, *, config: CoreConfig) -> None:
         self.run: Run | None = None
+        self.numerics = NO_NUMERICS
+        self._states: dict[tuple[int, bytes], bytes] = {}
         self._reason = NO_VIEW_YET
         self._asked: tuple[Member, ...] = ()
         self._swim = swim
@@ -46,7 +55,22 @@ class Joining:
         return f"{NO_VIEW_YET}: asked {', '.join(map(str, self._asked))} for a seat"
 
     def begin(self, run: Run, *, follows: bool) -> None:
-        self.run, self._observing.follows = run, follows
+        self.run, self._observing.follows, self.numerics = run, follows, run.numerics
+        if not follows and run.numerics != NO_NUMERICS:  # whose state it will be given, the barrier says
+            self.numerics = apart(run.numerics, self._swim.me.member, NOTHING_DONE)
+
+    def came(self, step: int, digest: bytes, numerics: bytes) -> None:
+        """The state after `step` has come, of a member of this numerics class."""
+        self._states.pop((step, digest), None)
+        self._states[step, digest] = numerics
+        if len(self._states) > MOST_STATES:
+            del self._states[next(iter(self._states))]
+
+    def loaded(self, step: int, digest: bytes) -> None:
+        """This peer goes on from the state after `step`, and is of its donor's class, if it computes alike."""
+        donors = self._states.pop((step, digest), None)
+        if donors is not None and self.run is not None:
+            self.numerics = inherited(self.run.numerics, donors, self._swim.me.member, step)
 
     def found_from_seeds(self, now: float, seeds: Sequence[str], lineage: bytes, size: int, policy: Policy) -> None:
         """Found with these if it falls to this peer.
@@ -72,7 +96,7 @@ class Joining:
         return effects
 
     def _join(self, run: RunDescription, member: Member) -> Join:
-        return Join(run, self._observing.follows, *self._from, self._views.number_for(member))
+        return Join(run, self._observing.follows, *self._from, self._views.number_for(member), self.numerics)
 
     def receive(self, now: float, source: Member, lineage: bytes, body: Head | Refuse | LineageAnswer) -> list[Effect]:
         """What is answered to who asks for a seat, or founds. `source` is a member of `lineage`."""

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
+from . import numerics
 from .given_up import GivenUp
 from .progress import Finish, Progress, Ready
-from .seniority import NOBODY, staying
+from .seniority import NOBODY
 from .view import Member, View
 
 
 def chain(digest: bytes, finish: Finish) -> bytes:
-    """Digest of all steps up to `finish`, whose predecessor's is `digest`."""
-    step = finish.step.to_bytes(8, "little", signed=True)
-    return blake2b(digest + step + finish.digest + finish.state_digest, digest_size=16).digest()
+    """Digest of all steps up to `finish`, whose predecessor's is `digest`. Of results alone, in a mixed view."""
+    step, agreed = finish.step.to_bytes(8, "little", signed=True), finish.agreed
+    return blake2b(digest + step + agreed.digest + agreed.state_digest, digest_size=16).digest()
 
 
 def without_void(seated: dict[Member, Ready], given_up: list[GivenUp]) -> dict[Member, Ready]:
@@ -39,12 +40,12 @@ def common_level(seated: dict[Member, Ready], view: View, founded_in: int) -> tu
     if committed:
         return done, committed[0], ""
     base = next(ready.digest for ready in seated.values() if ready.done == done - 1)
-    if len(set(finishes)) == 1:
-        return done, chain(base, finishes[0]), ""
-    said = {member: ready.finish.state_digest for member, ready in seated.items() if ready.finish is not None}
     seats = [seat for seat in view.seats if seat.member in seated]
-    is_settled = len({*said.values()}) > 1 and staying(seats, founded_in, said) != NOBODY
-    if is_settled or len({(finish.digest, finish.state_digest) for finish in finishes}) == 1:
+    found = numerics.cases(seats, {m: ready.finish for m, ready in seated.items() if ready.finish is not None})
+    if len({finish.agreed for finish in finishes}) == 1 and not found:
+        return done, chain(base, finishes[0]), ""
+    is_settled = found and numerics.who_stays(seats, founded_in, found) != NOBODY
+    if is_settled or (not found and len({finish.digest for finish in finishes}) == 1):
         return done - 1, base, ""  # where some stay, the step shows again who does not
     shown = {m: r.finish for m, r in seated.items() if r.finish is not None and r.finish.step == done}
     if len({finish.digest for finish in shown.values()}) > 1:
@@ -73,22 +74,31 @@ def who_stays(
     view: View, founded_in: int, me: Member, mine: Finish, others: Mapping[Member, Progress]
 ) -> frozenset[Member]:
     """Of the members that have finished this step with other parameters than others; `NOBODY` also if none has."""
+    found = numerics.cases(view.seats, _finishes(me, mine, others))
+    return numerics.who_stays(view.seats, founded_in, found) or NOBODY if found else NOBODY
+
+
+def difference(view: View, me: Member, mine: Finish, others: Mapping[Member, Progress], committed: bytes) -> str:
+    """How what members say of the step differs; empty if it does not. `committed`: digest of the chain up to it."""
+    said = _finishes(me, mine, others)
+    for _, words in numerics.cases(view.seats, said):
+        one = me if me in words else next(iter(words))
+        other = next(member for member, word in words.items() if word != words[one])
+        return _differ("parameters", mine.step, one, said[one].state_digest, other, said[other].state_digest)
+    for other, finish in said.items():
+        if finish.digest != mine.digest:
+            return _differ("results", mine.step, me, mine.digest, other, finish.digest)
+    for other, progress in others.items():
+        if other not in said and progress.done == mine.step and progress.digest != committed:
+            return f"step {mine.step} has another digest at {other} than at {me}, which has finished it"
+    return ""
+
+
+def _finishes(me: Member, mine: Finish, others: Mapping[Member, Progress]) -> dict[Member, Finish]:
+    """Of this step, as members have said."""
     finishes = {member: progress.finish for member, progress in others.items()}
-    said = {member: finish.state_digest for member, finish in finishes.items() if finish and finish.step == mine.step}
-    said[me] = mine.state_digest
-    return (staying(view.seats, founded_in, said) if len({*said.values()}) > 1 else None) or NOBODY
+    return {me: mine, **{m: finish for m, finish in finishes.items() if finish and finish.step == mine.step}}
 
 
-def difference(me: Member, mine: Finish, other: Member, progress: Progress, committed: bytes) -> str:
-    """How what `other` says of the step differs from what this member has; empty if it does not."""
-    theirs = progress.finish
-    if theirs is None or theirs.step != mine.step:
-        same = progress.done != mine.step or progress.digest == committed
-        return "" if same else f"step {mine.step} has another digest at {other} than at {me}, which has finished it"
-    if theirs.state_digest != mine.state_digest:
-        what = "parameters", mine.state_digest, theirs.state_digest
-    elif theirs.digest != mine.digest:
-        what = "results", mine.digest, theirs.digest
-    else:
-        return ""
-    return f"{what[0]} of step {mine.step} differ: {what[1].hex()} at {me}, {what[2].hex()} at {other}"
+def _differ(what: str, step: int, one: Member, at_one: bytes, other: Member, at_other: bytes) -> str:
+    return f"{what} of step {step} differ: {at_one.hex()} at {one}, {at_other.hex()} at {other}"

@@ -267,7 +267,8 @@ class Membership:
         assert self.view is not None
         steps, join = self._steps, self.next.admission.join_of(joiner)
         absent_since = self.next.admission.absent_since(joiner, join.view_number)
-        is_feeder = join.follows and feeder_of(joiner, self.view) == self.me and steps.phase is Phase.ACTIVE
+        feeder = feeder_of(joiner, self.view, join.numerics)
+        is_feeder = join.follows and feeder == self.me and steps.phase is Phase.ACTIVE
         step, digest = (steps.done, steps.digest) if is_feeder else (NOTHING_DONE, b"")
         return m.Head(step, digest, self.view.number, absent_since)
 
@@ -301,9 +302,9 @@ class Membership:
         self.next.admission.committed(now, steps.done)
         if self.next.admission.is_empty():
             return ()
-        views = view, self.view
-        followers = self.next.admission.followers(now)
-        mine = [member for member in followers if any(feeder_of(member, each) == self.me for each in views)]
+        views, admission = (view, self.view), self.next.admission
+        followers = [(member, admission.numerics_of(member)) for member in admission.followers(now)]
+        mine = [member for member, own in followers if any(feeder_of(member, each, own) == self.me for each in views)]
         return tuple([Feed(member, steps.done, steps.previous, steps.digest) for member in mine])
 
     def may_found_step_0(self) -> bool:

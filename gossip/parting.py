@@ -20,7 +20,7 @@ class Parting:
         is_void: what is finished of the open step in the installed view is of no use.
         goes_in: the step in which this member has to go; NOTHING_DONE: it need not.
         why: it is removed in the end, and may come back; empty: it leaves.
-        departed: seats of older views, and with which parameters they had finished the open step.
+        departed: seats of older views, and with which parameters (`Finish.bits`) they had finished the open step.
     """
 
     def __init__(self, me: Member) -> None:
@@ -37,7 +37,7 @@ class Parting:
             finish = said[seat.member].finish if seat.member in said else None
             is_gone = view.since(seat.member) is None and seat.member not in self._outvoted
             if is_gone and finish is not None and finish.step == step:
-                self.departed[seat] = finish.state_digest
+                self.departed[seat] = finish.bits
         self._outvoted, self.is_void = frozenset(), False
 
     def part_from(self, member: Member, step: int) -> list[Explain]:
@@ -50,12 +50,14 @@ class Parting:
     def why_contradicted(self, view: View, step: int, digest: bytes) -> str:
         """How founders that have gone differ from these parameters of `step`, if too few are left to outvote them.
 
-        All members of `view` are taken to have these parameters: if not, they are told when all have finished.
+        All members of `view` are taken to have these parameters: if not, they are told when all have finished. Founders
+        of another numerics class have others anyway (R20).
         """
-        said = {seat.member: theirs for seat, theirs in self.departed.items()}
-        other = next((member for member, theirs in said.items() if theirs != digest), None)
-        said |= dict.fromkeys(view.members, digest)
-        if other is None or staying((*self.departed, *view.seats), self.founded_in, said) != NOBODY:
+        numerics = view.numerics_of(self._me)
+        seats = [seat for seat in (*self.departed, *view.seats) if seat.numerics == numerics]
+        said = {seat.member: self.departed.get(seat, digest[:15]) for seat in seats}
+        other = next((seat.member for seat in self.departed if said.get(seat.member, digest[:15]) != digest[:15]), None)
+        if other is None or staying(seats, self.founded_in, said) != NOBODY:
             return ""
         theirs = f"{said[other].hex()} at {other}, which has gone"
         return f"parameters of step {step} differ: {digest.hex()} at {self._me}, {theirs}"

@@ -1,6 +1,6 @@
 """What members say of their steps, to members of the same view. Plain values, no behaviour; names as in messages.py."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .given_up import GivenUp
 
@@ -20,12 +20,29 @@ class Finish:
         digest: of the results of its operations.
         state_digest: of the parameters that the step was computed with; empty where there are none.
         view_number: the view in which it was finished.
+        is_mixed: that view has several numerics classes (R20), so that the last byte of `state_digest` is a flag.
     """
 
     step: int
     digest: bytes
     state_digest: bytes
     view_number: int
+    is_mixed: bool = False
+
+    @property
+    def agreed(self) -> "Finish":
+        """What all members have in common: not the parameters, where there are several classes."""
+        return replace(self, state_digest=b"") if self.is_mixed else self
+
+    @property
+    def bits(self) -> bytes:
+        """What is compared of `state_digest`, in any view."""
+        return self.state_digest[:15]
+
+    @property
+    def is_far(self) -> bool:
+        """Whether this member was far from the source of a re-synchronisation (R21)."""
+        return self.is_mixed and self.state_digest[15:] == b"\1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ Knows names and digests. What they stand for is the host's business, which gives
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .view import NO_NUMERICS
+
 
 @dataclass(frozen=True, slots=True)
 class Trait:
@@ -42,10 +44,17 @@ class RunDescription:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What this peer runs and trains; `texts`, by name: as who is refused is told of it."""
+    """What this peer runs and trains.
+
+    Attributes:
+        description: as others have it, too.
+        texts: by name, as who is refused is told of it.
+        numerics: its numerics class, with zeros for where such hardware came in (numerics.py).
+    """
 
     description: RunDescription
     texts: Mapping[str, bytes]
+    numerics: bytes = NO_NUMERICS
 
 
 def _differing(ours: tuple[Trait, ...], theirs: tuple[Trait, ...]) -> list[str]:

@@ -62,6 +62,12 @@ class Standing:
         return self._observing.knows_steps
 
     @property
+    def numerics(self) -> bytes:
+        """The numerics class of this peer: that of its seat, if it has one."""
+        seated = None if self.view is None else self.view.numerics_of(self.me)
+        return self._joining.numerics if seated is None else seated
+
+    @property
     def has_finished(self) -> bool:
         """Whether step done + 1 is finished here and waits for the others."""
         return self._steps.finish is not None

@@ -152,7 +152,8 @@ class Succession:
         is_active = steps.phase is Phase.ACTIVE
         cut = self.reports.cut(now, steps.done + 1)
         view, going = self.view, {*cut.gone, *self.leavers}
-        unfed = [member for member in self.admission.joiners() if feeder_of(member, view) in going] if going else []
+        joiners = self.admission.joiners() if going else []
+        unfed = [joiner for joiner in joiners if feeder_of(joiner, view, self.admission.numerics_of(joiner)) in going]
         candidates = self.admission.candidates(now, steps.done, unfed) if is_active else []
         num_records = len(self.reports.records)
         seen = (cut, now < cut.settles_at, candidates, [*self.leavers], is_active, steps.seated, self._own, num_records)

@@ -58,6 +58,15 @@ NO_NUMERICS = bytes(8)
 """The numerics class of a peer that names none."""
 
 
+HARDWARE_BYTES = 4
+"""Of a numerics class: what computes there."""
+
+
+def is_akin(one: bytes, other: bytes) -> bool:
+    """Whether peers of these numerics classes compute the same bits from the same numbers."""
+    return one[:HARDWARE_BYTES] == other[:HARDWARE_BYTES]
+
+
 def wrong_numerics(numerics: bytes) -> ValueError:
     """A numerics class that has not 8 bytes."""
     return ValueError(f"a numerics class has {len(NO_NUMERICS)} bytes, this one has {len(numerics)}")
@@ -163,18 +172,30 @@ class View:
         digest.update(self.parent)
         return digest.digest()
 
+    @cached_property
+    def is_mixed(self) -> bool:
+        """Whether its members are of several numerics classes."""
+        return len({seat.numerics for seat in self.seats}) > 1
+
+    def numerics_of(self, member: Member) -> bytes | None:
+        """Numerics class of `member`; None where it has no seat."""
+        return next((seat.numerics for seat in self.seats if seat.member == member), None)
+
     def since(self, member: Member) -> int | None:
         """Number of the view that admitted `member`; None where it has no seat."""
         return next((seat.since for seat in self.seats if seat.member == member), None)
 
 
-def feeder_of(observer: Member, view: View) -> Member:
+def feeder_of(observer: Member, view: View, numerics: bytes = NO_NUMERICS) -> Member:
     """Who gives what is committed in `view` to `observer`: the same for all in one view, another one in the next.
 
-    Nobody whom this view has admitted, who may be an observer itself until the barrier is complete.
+    Of the numerics class that its JOIN has named, else of the same hardware, if there is one. Of these, nobody whom
+    this view has admitted, who may be an observer itself until the barrier is complete.
     """
-    members = [seat.member for seat in view.seats if seat.since < view.number] or view.members
-    return members[(sum(observer.peer_id.encode()) + view.number) % len(members)]
+    own = [seat for seat in view.seats if seat.numerics == numerics]
+    akin = own or [seat for seat in view.seats if is_akin(seat.numerics, numerics)]
+    seats = [seat for seat in akin or view.seats if seat.since < view.number] or akin or view.seats
+    return seats[(sum(observer.peer_id.encode()) + view.number) % len(seats)].member
 
 
 MOST_MEMBERS = 100

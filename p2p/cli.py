@@ -120,6 +120,10 @@ def run(
             "others, or `script`; to be repeated. Who differs otherwise is refused.",
         ),
     ] = None,
+    mixed: Annotated[
+        str | None,
+        typer.Option(help="Peers whose processors round otherwise: resync (they train together) or refuse (one kind)."),
+    ] = None,
     min_peers: Annotated[
         int | None, typer.Option(help="The first step waits for this many; without it, for -n.")
     ] = None,
@@ -183,6 +187,7 @@ def run(
         step_timeout_s=step_timeout,
         receipts_full=receipts_full,
         may_differ=may_differ or (),
+        mixed=mixed,
         tcp=TcpOptions(seeds=seeds, bind=bind, advertise=advertise, key=key, insecure=insecure, network=network),
     )
     launcher = Launcher(config, environ=os.environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())

@@ -15,6 +15,9 @@ from .net.tcp import Network, TcpConfig, TcpOptions
 RECEIPTS_FULL: Final = ("warn", "stop")
 """What a peer may do that cannot write its receipts any more."""
 
+MIXED: Final = ("resync", "refuse")
+"""What may become of peers of several numerics classes."""
+
 TCP_NAMES: Final = tuple(field.name for field in fields(TcpOptions))
 
 
@@ -65,6 +68,8 @@ class PeerConfig:
         program: what all peers that run a script have in common: by name, digest and text for people; empty: no script.
         may_differ: names of arguments in which this peer may differ from others, or `script`.
         place: of this peer among those of `shoal run` on this host; -1: unknown.
+        mixed: what becomes of peers that compute other bits, since their processor, torch or optimizer is another:
+            `resync` (they train together, and one slice of the replica is synchronised again in each step) or `refuse`.
         resume: folder of the checkpoint to go on from, whatever others there are; None: the last one.
         rejoin: whether a peer that was removed from the view, since it was stopped or cut off, may come back: by itself
             if it trains a model, otherwise when its script calls `wait_view` again.
@@ -93,6 +98,7 @@ class PeerConfig:
     program: Mapping[str, tuple[bytes, str]] = field(default_factory=dict)
     may_differ: Sequence[str] = ()
     place: int = -1
+    mixed: str = "resync"
     resume: Path | None = None
     rejoin: bool = True
     tcp: TcpOptions = field(default_factory=TcpOptions)
@@ -105,6 +111,8 @@ class PeerConfig:
             raise ValueError(f"policy must be {' or '.join(Policy.__members__).lower()}, is {self.policy!r}")
         if self.receipts_full not in RECEIPTS_FULL:
             raise ValueError(f"receipts_full must be {' or '.join(RECEIPTS_FULL)}, is {self.receipts_full!r}")
+        if self.mixed not in MIXED:
+            raise ValueError(f"mixed must be {' or '.join(MIXED)}, is {self.mixed!r}")
         if not all(0 < len(name) <= NAME_MAX for name in self.may_differ):
             raise ValueError(f"may_differ has names of at most {NAME_MAX} characters, is {list(self.may_differ)}")
         if self.arena_bytes < 0:
@@ -167,6 +175,8 @@ class PeerConfig:
         found |= {"may_found": only != "join", "only_founds": only == "new"}
         if receipts_full := environ.get("SHOAL_RECEIPTS_FULL"):
             found["receipts_full"] = receipts_full
+        if mixed := environ.get("SHOAL_MIXED"):
+            found["mixed"] = mixed
         if may_differ := environ.get("SHOAL_MAY_DIFFER"):
             found["may_differ"] = tuple(may_differ.split(","))
         if not swarm and "swarm" not in given:

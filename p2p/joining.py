@@ -46,6 +46,7 @@ def join(
     insecure: bool | None = None,
     network: str | None = None,
     may_differ: Sequence[str] | None = None,
+    mixed: str | None = None,
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `Peer.wait_view` gives it a seat.
 
@@ -89,13 +90,16 @@ def join(
         network: `lan`, or `wan` for delays of a tenth of a second and more; the same for all (SHOAL_NETWORK; `lan`).
         may_differ: arguments of the script in which this peer may differ from the others, by flag (`lr` for `--lr 0.1`)
             or place (`1`), or `script` (SHOAL_MAY_DIFFER, with commas; none). Who differs in another one is refused.
+        mixed: what becomes of peers whose processor, torch or optimizer's code is another, so that their updates are
+            rounded otherwise: `resync` (they train together, and each step makes one slice of the replica the same
+            again) or `refuse` (who is not like the founder is refused); the same for all (SHOAL_MIXED; `resync`).
 
     Returns:
         A peer without a seat. Use it in a `with` block, or call `Peer.leave`.
 
     Raises:
-        ValueError: a number, `policy` or `receipts_full` is out of range; or no `swarm` is given, and there is no
-            script to name it by.
+        ValueError: a number, `policy`, `mixed` or `receipts_full` is out of range; or no `swarm` is given, and there
+            is no script to name it by.
         RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
         NetworkError: an address cannot be used.
         SecurityError: there is no key that keeps strangers out.
@@ -121,6 +125,7 @@ def join(
         "insecure": insecure,
         "network": network,
         "may_differ": None if may_differ is None else tuple(may_differ),
+        "mixed": mixed,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if sys.excepthook is sys.__excepthook__:

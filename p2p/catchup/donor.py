@@ -20,6 +20,7 @@ import numpy as np
 from gossip import Member, View
 from gossip.effects import Feed
 from gossip.progress import Finish
+from gossip.view import NO_NUMERICS
 
 from ..net.frames import Taken
 from ..net.parcels import Packer, Parcel, ParcelSegment, StateRecord, StepRecord, cut
@@ -168,14 +169,20 @@ class Donor:
             record = replace(record, view=self._view)
         return Parcel(step, record, [state.tree, *map(copied, state.tensors)])
 
-    def feed(self, now: float, feeds: Sequence[Feed], finish: Finish, commit: Commit) -> None:
+    def feed(
+        self, now: float, feeds: Sequence[Feed], finish: Finish, commit: Commit, numerics: bytes = NO_NUMERICS
+    ) -> None:
         """Send a committed step to observers; its results have not been handed out yet, and are copied.
 
+        `numerics`: class of this peer. In a view of several, `finish` says nothing of the parameters.
         The training thread waits for the commit meanwhile, so the replica is what the step was computed with.
         """
         if not feeds:
             return
         receipt = commit.receipt
+        is_of_model = finish.state_digest or (
+            finish.is_mixed and any(o.collective.is_counts for o in commit.operations)
+        )
         record = StepRecord(
             feeds[0].previous,
             feeds[0].digest,
@@ -184,7 +191,8 @@ class Donor:
             counts_of(receipt),
             receipt.algorithms,
             commit.fingerprints,
-            self.show() if finish.state_digest else b"",
+            self.show() if is_of_model else b"",
+            numerics,
         )
         parcel = Parcel(finish.step, record, [copied(o.result.view(np.uint8).data) for o in commit.operations])
         for feed in feeds:
@@ -235,7 +243,8 @@ class Donor:
 
 def _is_of_script(parcel: Parcel) -> bool:
     """Whether it is an operation that a script has called, of which no state has the result."""
-    return isinstance(parcel.record, StepRecord) and not parcel.record.finish.state_digest
+    record = parcel.record  # a step of the model shows it; where there are several classes, the finish does not tell
+    return isinstance(record, StepRecord) and not (record.finish.state_digest or record.shown)
 
 
 def copied(buffer: bytes | memoryview) -> bytes | memoryview:

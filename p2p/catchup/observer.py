@@ -47,7 +47,7 @@ class Observer:
 
     def __init__(self, core: Core, open_step: OpenStep, send_taken: Callable[[Member, int, int], None]) -> None:
         """Nothing has come. `send_taken` takes a source, its stream and a number of segments."""
-        self.check: Callable[[int, bytes], ShoalError | None] = lambda step, shown: None
+        self.check: Callable[[int, bytes, bool], ShoalError | None] = lambda step, shown, is_akin: None
         self._core = core
         self._open_step = open_step
         self._send_taken = send_taken
@@ -106,7 +106,7 @@ class Observer:
         step, record = parcel.step, parcel.record
         if isinstance(record, StateRecord):
             self._states[step, record.digest] = parcel
-            return [*self._core.state_came(step, record.digest, record.view.lineage)]
+            return [*self._core.state_came(step, record.digest, record.view.lineage, record.numerics)]
         enough = len(self._steps) >= FEWEST_KEPT and sum(p.num_bytes for p in self._steps.values()) > MOST_KEPT_BYTES
         if step <= self._core.done or enough:
             return []
@@ -163,14 +163,15 @@ class Observer:
             return []
         record = parcel.record
         assert isinstance(record, StepRecord)
+        is_akin = record.numerics == self._core.numerics
         try:
             commit = self._open_step.take_over(record, parcel.parts)
         except OperationMismatch as error:
-            unlike = self.check(parcel.step, record.shown) if record.shown else None
+            unlike = self.check(parcel.step, record.shown, is_akin) if record.shown else None
             return [Tell(unlike)] if isinstance(unlike, RemovedFromView) else [Tell(error), Leave()]
         if commit is None:
             return []
-        if record.shown and (unlike := self.check(parcel.step, record.shown)) is not None:
+        if record.shown and (unlike := self.check(parcel.step, record.shown, is_akin)) is not None:
             leaves = [] if isinstance(unlike, RemovedFromView) else [Leave()]
             return [Tell(unlike), *leaves]
         return [Tell(commit), *self.loaded(now, parcel.step, record.digest)]

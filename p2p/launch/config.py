@@ -29,6 +29,7 @@ class LaunchConfig:
         join_timeout_s, step_timeout_s: as of `p2p.join`; None: its own.
         receipts_full: `warn` or `stop`; None: as for `p2p.join`.
         may_differ: as of `p2p.join`.
+        mixed: `resync` or `refuse`; None: as for `p2p.join`.
         tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
         num_restarts: a peer that fails is replaced so many times.
         fence_s: a peer that was stopped (state T) for so long is killed; None: never.
@@ -50,6 +51,7 @@ class LaunchConfig:
     step_timeout_s: float | None = None
     receipts_full: str | None = None
     may_differ: Sequence[str] = ()
+    mixed: str | None = None
     tcp: TcpOptions = field(default_factory=TcpOptions)
     num_restarts: int = 0
     fence_s: float | None = None
@@ -157,6 +159,8 @@ def peer_environment(
         added["SHOAL_RECEIPTS_FULL"] = config.receipts_full
     if config.may_differ:
         added["SHOAL_MAY_DIFFER"] = ",".join(config.may_differ)
+    if config.mixed is not None:
+        added["SHOAL_MIXED"] = config.mixed
     # Left to itself, glibc gives the memory of each large frame back to the system, and faults it in again for the
     # next: a tenth of the time of a 16 MB all-reduce.
     memory = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}

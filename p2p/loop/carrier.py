@@ -211,7 +211,7 @@ class Carrier:
         told = []
         for rank, digests in shown:
             digest, state_digest, chain = (b"" if each == NO_DIGEST else each for each in in_three(digests))
-            finish = Finish(step, digest, state_digest, view.number)
+            finish = Finish(step, digest, state_digest, view.number, view.is_mixed)
             told.append((view.members[rank], Progress(step - 1, chain, finish)))
         return self.parts.core.saw(now, told)
 
@@ -219,7 +219,7 @@ class Carrier:
         commit = self.parts.open_step.committed(effect.finish, effect.view)
         self.parts.note(Kind.COMMITTED, effect.finish.step)
         if effect.feeds:
-            self.parts.donor.feed(self.now(), effect.feeds, effect.finish, commit)
+            self.parts.donor.feed(self.now(), effect.feeds, effect.finish, commit, self.parts.core.numerics)
         self.parts.inbox.tell(commit)
 
     # Views, and who is in them.
@@ -276,7 +276,7 @@ class Carrier:
     def serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
         if self.parts.donor.waiting and self.parts.core.seated and (view := self.parts.core.view) is not None:
-            record = StateRecord(self.parts.core.digest, view)
+            record = StateRecord(self.parts.core.digest, view, self.parts.core.numerics)
             for member, reason in self.parts.donor.serve(self.now(), self.parts.core.done, record):
                 self.declare_dead(
                     member, reason, how=How.UNKNOWN

@@ -9,7 +9,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gossip import Core, Envelope, Run, View
@@ -183,9 +183,11 @@ class Loop:
         self._donor.withhold(step)
         self._carrier.serve_state()
 
-    def loaded(self, offer: StateOffer, state_digest: bytes | None) -> None:
+    def loaded(
+        self, offer: StateOffer, state_digest: bytes | None, operations: Sequence[Operation] | None = None
+    ) -> None:
         """The state that was offered is loaded. Arguments as of `OpenStep.loaded`."""
-        self.open_step.loaded(offer.step, state_digest)
+        self.open_step.loaded(offer.step, state_digest, operations)
         self.note(Kind.LOADED, offer.step)
         self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
 

@@ -89,12 +89,14 @@ class Frames:
         self._members: tuple[Member, ...] = ()
         self._stamp, self._view = NO_VIEW, b""
         self._rank = 0
+        self._is_mixed = False
 
     def install(self, view: View) -> None:
         """From now on everything is said in `view`."""
         self._members = view.members
         self._stamp, self._view = view.stamp, pack_stamp(view.stamp)
         self._rank = view.members.index(self._me)
+        self._is_mixed = view.is_mixed
         self._encoded = None
 
     # Out.
@@ -204,7 +206,7 @@ class Frames:
             return None
         self._check_rank(header.source)
         results, parameters = (b"" if each == NO_DIGEST else each for each in (header.results, header.parameters))
-        finish = Finish(header.step, results, parameters, self._stamp.number)
+        finish = Finish(header.step, results, parameters, self._stamp.number, self._is_mixed)
         progress = Progress(header.step - 1, header.chain, finish, header.num_operations)
         return Envelope(self._members[header.source], self._stamp, progress)
 

@@ -7,12 +7,13 @@ donor.py, what becomes of it in observer.py. Leaves out: several donors at once,
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import xxhash
 
 from gossip import View
 from gossip.progress import Finish
+from gossip.view import NO_NUMERICS
 
 from ..errors import RemoteProtocolError, ShoalError
 from .wire import Codec
@@ -30,11 +31,12 @@ class PackedState:
 class StateRecord:
     """Record of a state: the digest of the chain of steps up to its own, and the view that it was committed in.
 
-    Part 1 is the tree, part i the (i-2)-th tensor.
+    Part 1 is the tree, part i the (i-2)-th tensor. `numerics`: class of the donor.
     """
 
     digest: bytes
     view: View
+    numerics: bytes = NO_NUMERICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class StepRecord:
         algorithms: of the operations, without the counts.
         fingerprints: of the operations, in order.
         shown: what the replica of the sender is compared by; empty where the step is none of a model.
+        numerics: class of the sender.
     """
 
     previous: bytes
@@ -59,6 +62,7 @@ class StepRecord:
     algorithms: tuple[str, ...]
     fingerprints: tuple[bytes, ...]
     shown: bytes = b""
+    numerics: bytes = NO_NUMERICS
 
 
 Record = StateRecord | StepRecord
@@ -171,8 +175,12 @@ class Replica:
         load: takes over a member's state, in the training thread.
         compare: says in words how a member's `MODEL` differs from this one.
         show: what a replica is compared by, while it waits for a commit.
-        check: why this replica cannot go on, if that of a member, which is shown in this step, is not like it.
+        check: why this replica cannot go on, if that of a member, which is shown in this step, is not like it; with
+            whether both are of one numerics class.
         keep: what forward passes change, as the step after the last committed one begins with it.
+        renew: the operations of the open step, if a state was loaded in the middle of it: the step that it is now, and
+            the view in which the one before was committed.
+        numerics: the numerics class, without where such hardware came in.
     """
 
     traits: Mapping[str, bytes]
@@ -180,8 +188,10 @@ class Replica:
     load: Callable[[PackedState], None]
     compare: Callable[[bytes], str]
     show: Callable[[], bytes] = bytes
-    check: Callable[[int, bytes], ShoalError | None] = lambda step, shown: None
+    check: Callable[[int, bytes, bool], ShoalError | None] = lambda step, shown, is_akin: None
     keep: Callable[[], None] = lambda: None
+    renew: Callable[[Sequence[Any], int, View | None], list[Any]] = lambda operations, step, view: [*operations]
+    numerics: bytes = NO_NUMERICS
 
     @property
     def trains_model(self) -> bool:

@@ -36,7 +36,7 @@ def describe_run(replica: Replica, program: ProgramTraits, may_differ: Sequence[
     run = describe_program(program, may_differ)
     training = tuple([Trait(name, xxhash.xxh3_128_digest(text)) for name, text in replica.traits.items()])
     description = replace(run.description, trains_model=replica.trains_model, training=training)
-    return Run(description, {**replica.traits, **run.texts})
+    return Run(description, {**replica.traits, **run.texts}, replica.numerics)
 
 
 def explain_refusal(replica: Replica, run: Run, refusal: Refuse) -> str:

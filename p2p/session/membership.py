@@ -1,7 +1,7 @@
 """A peer's place in its swarm, as the training thread has it: asked for, taken, lost, taken again, and left."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from queue import Empty
 from typing import Protocol
@@ -267,13 +267,15 @@ class Membership:
 
     # The state.
 
-    def load(self, offer: StateOffer, state_digest: StateDigest | None, open_step: Sequence[Operation] = ()) -> None:
+    def load(
+        self, offer: StateOffer, state_digest: StateDigest | None, open_step: list[Operation] | None = None
+    ) -> None:
         """Take over a member's state.
 
         Args:
             offer: of the state.
             state_digest: in the middle of a step, which then counts for nothing.
-            open_step: what was submitted for it.
+            open_step: what was submitted for it; it becomes what that is with this state.
 
         Raises:
             JoinRefused: this peer's script is in the middle of a batch, and the members begin one.
@@ -281,14 +283,18 @@ class Membership:
         if self.share.is_amid_batch:
             raise JoinRefused(AMID_BATCH)
         self._replica.load(offer.state)
-        for operation in open_step:
+        operations = [] if open_step is None else open_step
+        for operation in operations:
             if operation.collective.is_counts:
                 operation.collective = self.share.collective
         self.history.done = offer.step
         if self.trains_model and offer.step >= 0:
             self.history.view = offer.view
-        digest = None if state_digest is None else state_digest()
-        self.post(partial(self.loop.loaded, offer, digest))
+        if state_digest is None:
+            self.post(partial(self.loop.loaded, offer, None))
+            return
+        operations[:] = self._replica.renew(operations, offer.step + 1, self.history.view)
+        self.post(partial(self.loop.loaded, offer, state_digest(), tuple(operations)))
 
     def state_is_complete(self, *, is_over: bool = True) -> None:
         """The state after step `done` is complete until the next commit, and may be copied.

@@ -41,6 +41,7 @@ class Session:
         share: of the samples.
         callers: which thread may call what now.
         logged: what the script says of itself.
+        mixed: what becomes of peers of several numerics classes, as in `PeerConfig`.
     """
 
     def __init__(self, config: PeerConfig) -> None:
@@ -53,6 +54,7 @@ class Session:
         self._attempt = Attempt()
         self.callers = Callers(self._attempt)
         self.logged = Logged()
+        self.mixed = config.mixed
         self._skipped = ""
 
     @property
@@ -68,6 +70,11 @@ class Session:
     @property
     def has_left(self) -> bool:
         return self.membership.has_left
+
+    @property
+    def num_submitted(self) -> int:
+        """Operations of the open step, so far."""
+        return len(self._attempt.operations)
 
     @property
     def receipt(self) -> Receipt | None:

@@ -26,6 +26,7 @@ class AllReduce:
     label: str = ""
     gathers: ClassVar[bool] = False
     is_counts: ClassVar[bool] = False
+    is_of_one: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         assert not self.is_weighted or self.op == "mean", f"a weighted {self.op}"
@@ -61,6 +62,18 @@ class Barrier(AllReduce):
 
 
 @dataclass(frozen=True, slots=True)
+class Resync(AllReduce):
+    """Every rank gets the bytes of one, to which the others add zeros. The view in which it runs says whose (R21)."""
+
+    is_of_one: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """In the fingerprint."""
+        return "a slice of the replica"
+
+
+@dataclass(frozen=True, slots=True)
 class AllGather:
     """Every rank gets the inputs of all, one behind the other; they are of one length.
 
@@ -73,6 +86,7 @@ class AllGather:
     label: str = ""
     gathers: ClassVar[bool] = True
     is_weighted: ClassVar[bool] = False
+    is_of_one: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

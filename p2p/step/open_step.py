@@ -256,16 +256,17 @@ class OpenStep:
         self._mismatches.begin()
         return Commit(receipt, view, submission.operations, tuple(submission.fingerprints))
 
-    def loaded(self, step: int, state_digest: bytes | None) -> None:
+    def loaded(self, step: int, state_digest: bytes | None, operations: Sequence[Operation] | None = None) -> None:
         """The state after `step` is loaded.
 
-        If the training thread waits for a step, that is the one after it; `state_digest` is of the parameters now.
+        If the training thread waits for a step, that is the one after it; `state_digest` is of the parameters now, and
+        `operations` are what it consists of (None: of what was submitted).
         """
         self.done = step
         self._mismatches.begin()
         if state_digest is not None:
             assert self.submission is not None and self.run is None
-            self.submission.renumber(step + 1, state_digest, self._segment_bytes)
+            self.submission.renumber(step + 1, state_digest, self._segment_bytes, operations)
 
     def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> Commit | None:
         """The members have committed a step with these results; None if it is not all submitted here yet.

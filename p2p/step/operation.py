@@ -1,5 +1,6 @@
 """One collective as a script calls it, and what it becomes in a view."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -31,6 +32,7 @@ class Operation:
         is_uncommitted: its result is wanted as soon as it is complete here, before its step is committed.
         scratch: like `input`; what messages lend where the input is weighted. Made when it is first needed.
         ran: the algorithm that was taken in the last view.
+        is_far: whether the result is further from the input than what other hardware rounds otherwise; of a `Resync`.
     """
 
     collective: Collective
@@ -41,6 +43,7 @@ class Operation:
     is_uncommitted: bool = False
     scratch: Array | None = None
     ran: str = ""
+    is_far: Callable[[], bool] | None = None
 
     def describe(self) -> str:
         """What all ranks must have in common, in words."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import xxhash
 
 from collectives import Array, Awaited
 from gossip import View
+from gossip.numerics import marked, source_of
 
 from .effects import Finish, HandOut, SendSegment
 from .operation import task_of
@@ -50,7 +52,12 @@ class Run:
             return False
         size, fingerprint = len(self.view.members), submission.fingerprints[index]
         self.num_started += 1
-        self.runner.start(index, task_of(operation, fingerprint, self._rank, size, self.counts, submission.step))
+        task = task_of(operation, fingerprint, self._rank, size, self.counts, submission.step)
+        if operation.collective.is_of_one and self._rank != source_of(self.view):
+            task.weight = 0.0
+        if self.view.is_mixed:
+            task.reduction = replace(task.reduction, has_one_nan=True)
+        self.runner.start(index, task)
         return True
 
     def complete(self, submission: Submission) -> bool:
@@ -77,10 +84,14 @@ class Run:
 
     def finish(self, submission: Submission) -> Finish:
         """All operations are complete: what members compare, a digest of all results in 16 bytes."""
-        assert submission.state_digest is not None
+        state_digest = submission.state_digest
+        assert state_digest is not None
+        if state_digest and self.view.is_mixed:
+            is_far = any([each.is_far is not None and each.is_far() for each in submission.operations])
+            state_digest = marked(state_digest, is_far=is_far)
         submission.counts, number = self.counts, self.num_complete
         digest = xxhash.xxh3_128_digest(b"".join(map(self.runner.digest, range(number))))
-        return Finish(submission.step, digest, submission.state_digest, number, self.view.number)
+        return Finish(submission.step, digest, state_digest, number, self.view.number)
 
     def explain_missing(self, members: Sequence[object]) -> str:
         """The first segment that is waited for, in words; `members` in rank order. Any thread may ask."""

@@ -39,9 +39,15 @@ class Submission:
         self.operations.append(operation)
         self.is_wanted_early |= operation.is_uncommitted
 
-    def renumber(self, step: int, state_digest: bytes, segment_bytes: int) -> None:
-        """It is that step now, and counts no samples: the state before it was loaded meanwhile."""
-        operations, self.operations, self.fingerprints = self.operations, [], []
+    def renumber(
+        self, step: int, state_digest: bytes, segment_bytes: int, operations: Sequence[Operation] | None = None
+    ) -> None:
+        """It is that step now, and counts no samples: the state before it was loaded meanwhile.
+
+        `operations`: what it consists of; None: of what there is.
+        """
+        operations = self.operations if operations is None else operations
+        self.operations, self.fingerprints = [], []
         self.step, self.state_digest = step, state_digest
         for operation in operations:
             self.add(operation, segment_bytes)

@@ -15,6 +15,7 @@ import xxhash
 from ..errors import JoinRefused, RemoteProtocolError, RemovedFromView, ShoalError
 from ..net.trees import pack_tree, unpack_tree
 from ..net.wire import MAX_BYTES_LEN
+from .numerics import FLAGS
 from .replica_state import Stateful, raw_bytes
 
 MOST_ELEMENTS: Final = 16
@@ -53,8 +54,16 @@ def show(
     return packed
 
 
-def check(step: int, ours: bytes, theirs: bytes, names: Sequence[str]) -> ShoalError | None:
-    """What this replica raises if it differs in `step` from that of a member; `names` are those of the parameters."""
+def check(step: int, ours: bytes, theirs: bytes, names: Sequence[str], *, is_akin: bool = True) -> ShoalError | None:
+    """What this replica raises if it differs in `step` from that of a member.
+
+    Args:
+        step: the step.
+        ours: as `show` has made it.
+        theirs: likewise.
+        names: of the parameters.
+        is_akin: both are of one numerics class, so that their parameters have the same bits.
+    """
     try:
         here, there = unpack_tree(ours), unpack_tree(theirs)
         if None not in (here["updated"], there["updated"]) and here["updated"] != there["updated"]:
@@ -69,6 +78,8 @@ def check(step: int, ours: bytes, theirs: bytes, names: Sequence[str]) -> ShoalE
                 "those of the members: it is elsewhere in its loop",
                 is_astray=True,
             )
+        if not is_akin:
+            here["digests"] = there["digests"] = b""
         difference = next(_differences(here, there, names), None)
     except (RemoteProtocolError, KeyError, TypeError, AttributeError) as error:
         return RemoteProtocolError(f"a member shows its replica of step {step} in another form: {error!r}")
@@ -136,6 +147,8 @@ def _values(parts: Iterable[Stateful]) -> Iterator[tuple[str, Any]]:
         if isinstance(part, torch.optim.Optimizer):
             for number, group in enumerate(part.param_groups):
                 for key, value in group.items():
+                    if key in FLAGS:
+                        continue  # of its numerics class
                     shown = len(value) if key == "params" else _plain(value)
                     yield f"{'number of params' if key == 'params' else key} of group {number} of {name}", shown
         else:

@@ -38,6 +38,7 @@ from .passes import Passes
 from .rates import unwrapped
 from .replica import ModelReplica
 from .replica_state import Stateful
+from .resync import Resynchronisation
 from .updates import Updates
 
 BUCKET_BYTES = 12 << 20
@@ -159,15 +160,16 @@ class DataParallel(torch.nn.Module):
         if not allow_local:
             models.check(parts)
         whole = state_digest == "all"
+        resync = Resynchronisation(self._session, self._gradients, parts)
         self._replica = replica = ModelReplica(
-            module, parts, keeper, self._session, self._gradients, is_digested_whole=whole
+            module, parts, keeper, self._session, self._gradients, resync, is_digested_whole=whole
         )
         offered = replica.offered()
         updates = partial(Updates, parts, self._gradients, names=[*models.optimizers], allow_local=allow_local)
         self._passes = Passes(
             self._session,
             self._gradients,
-            lambda: (Buffers(module, buffers, algorithm), Agreement(parts)),
+            lambda: (resync, Buffers(module, buffers, algorithm), Agreement(parts)),
             updates,
             replica.digest,
             replica.edge,

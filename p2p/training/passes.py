@@ -13,6 +13,7 @@ from .agreement import Agreement
 from .buffers import Buffers
 from .edge import Edge
 from .gradients import Gradients, add_to_grad
+from .resync import Resynchronisation
 from .updates import Updates
 
 
@@ -30,7 +31,7 @@ class Passes:
         self,
         session: Session,
         gradients: Gradients,
-        beside: Callable[[], Sequence[Buffers | Agreement]],
+        beside: Callable[[], Sequence[Resynchronisation | Buffers | Agreement]],
         updates: Callable[["Passes"], Updates],
         state_digest: Callable[[], bytes],
         edge: Edge,

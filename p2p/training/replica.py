@@ -17,7 +17,9 @@ from .comparison import check, first_change, settings_of, show
 from .edge import Edge
 from .gradients import Gradients
 from .module_state import ModuleState, tensors_of
+from .numerics import class_of, describe_numerics
 from .replica_state import Stateful, compare, describe, pack, unpack_into
+from .resync import Resynchronisation
 from .updates import Updates
 
 logger = logging.getLogger("p2p")
@@ -38,6 +40,7 @@ class ModelReplica:
         keeper: Stateful | None,
         session: Session,
         gradients: Gradients,
+        resync: Resynchronisation,
         *,
         is_digested_whole: bool,
     ) -> None:
@@ -49,6 +52,7 @@ class ModelReplica:
             keeper: of checkpoints. A joiner is given its state, and not compared by it: who writes knows more.
             session: of the peer.
             gradients: of the module's parameters.
+            resync: of the same, and their moments.
             is_digested_whole: members show in each step that all of their parameters are the same, not a sixteenth.
         """
         self._module = module
@@ -58,7 +62,9 @@ class ModelReplica:
         self._given: tuple[Stateful, ...] = (*parts, self._state, *([] if keeper is None else [keeper]))
         self._session = session
         self._gradients = gradients
+        self._resync = resync
         self._is_digested_whole = is_digested_whole
+        self._numerics = describe_numerics(gradients.parameters, parts)
         self.updates: Updates | None = None
 
     def offered(self) -> Replica:
@@ -77,9 +83,18 @@ class ModelReplica:
                 "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
             ) from None
         how = self._gradients.traits("all" if self._is_digested_whole else "part")
-        traits = {MODEL: layout, **how}
+        is_one = self._session.mixed == "refuse"
+        mixed = f"one numerics class, {self._numerics}" if is_one else "numerics classes that are synchronised again"
         return Replica(
-            traits, self._pack, self._load, partial(compare, layout), self._show, self._check, self.edge.keep
+            {MODEL: layout, **how, "numerics": mixed.encode()},
+            self._pack,
+            self._load,
+            partial(compare, layout),
+            self._show,
+            self._check,
+            self.edge.keep,
+            self._resync.renew,
+            class_of(self._numerics),
         )
 
     def refresh(self) -> None:
@@ -122,5 +137,6 @@ class ModelReplica:
         reached = " and ".join(self._gradients.reached)
         return show(self._parts, dict(self._module.named_parameters()), updated, reached)
 
-    def _check(self, step: int, theirs: bytes) -> ShoalError | None:
-        return check(step, self._show(), theirs, [name for name, _ in self._module.named_parameters()])
+    def _check(self, step: int, theirs: bytes, is_akin: bool) -> ShoalError | None:
+        names = [name for name, _ in self._module.named_parameters()]
+        return check(step, self._show(), theirs, names, is_akin=is_akin)

@@ -16,6 +16,7 @@ from ..net.parcels import PackedState
 from ..net.trees import Slot, pack_tree, unpack_tree
 from ..net.wire import MAX_BYTES_LEN
 from .layouts import dense_strides, in_memory_order, is_dense, is_overlapping, laid_out
+from .numerics import FLAGS
 
 
 class Stateful(Protocol):
@@ -111,14 +112,18 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
 
 
 def _load(part: Stateful, state: dict[str, Any]) -> None:
-    """The groups of an optimizer, and its `state`, remain the objects that they were: a script may hold them."""
+    """The groups of an optimizer, and its `state`, remain the objects that they were: a script may hold them.
+
+    By which code it makes its updates is this peer's own.
+    """
     if not isinstance(part, torch.optim.Optimizer):
         part.load_state_dict(state)
         return
     groups, before, held = part.param_groups, [*part.param_groups], part.state
+    flags = [{key: group[key] for key in FLAGS if key in group} for group in before]
     part.load_state_dict(state)
-    for old, new in zip(before, part.param_groups, strict=True):
-        _fill(old, new)
+    for old, new, own in zip(before, part.param_groups, flags, strict=True):
+        _fill(old, {**new, **own})
     _fill(held, part.state)
     groups[:] = before
     if "param_groups" in vars(part):  # and not those of an optimizer in this one

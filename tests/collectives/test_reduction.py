@@ -246,6 +246,16 @@ def test_one_array_is_copied_bit_by_bit(dtype: DType) -> None:
         assert reduced([array], op).tobytes() == array.tobytes()
 
 
+@pytest.mark.parametrize("op", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_where_processors_differ_there_is_one_nan(op: str, dtype: type) -> None:
+    odd = np.array([0x7FC00001, 0x7FC00002], np.uint32).view(np.float32)
+    inputs: list[Array] = [np.array([each, 1], dtype) for each in odd]
+    result: Array = np.empty(2, dtype)
+    reducer(Reduction(op, 2, has_one_nan=True), np.dtype(dtype))(inputs, result)
+    assert result.tobytes() == np.array([np.nan, 2 if op == "sum" else 1], dtype).tobytes()
+
+
 # What is refused.
 
 

@@ -13,7 +13,9 @@ from gossip.effects import Feed
 from gossip.progress import NOTHING_DONE
 
 from .invariants import Violation
+from .parameters import Parameters
 from .report import brief
+from .training import Outcome
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
@@ -26,14 +28,19 @@ FED_LOST = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A data frame: the state after `step`; `digest` is of the chain up to it, `members` are on its receipt."""
+    """A data frame: the state after `step`; `digest` is of the chain up to it, `members` are on its receipt.
+
+    `is_mixed`: these are of several numerics classes. `numerics`: that of the donor.
+    """
 
     donor: Member
     stamp: Stamp
     step: int
     digest: bytes
-    state: bytes
+    state: Parameters
     members: tuple[str, ...]
+    is_mixed: bool
+    numerics: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class Fed:
     step: int
     previous: bytes
     digest: bytes
-    result: bytes
+    outcome: Outcome
     members: tuple[str, ...]
 
 
@@ -98,7 +105,9 @@ class CatchUp:
             if not served and (is_later or (step == peer.done and has_seat)):
                 self._asked[member, step] = True
                 stamp, digest = peer.core.stamp, peer.core.digest
-                snapshot = Snapshot(peer.member, stamp, peer.done, digest, training.state, training.members)
+                numerics = peer.core.numerics
+                given = training.state, training.members, training.is_mixed, numerics
+                snapshot = Snapshot(peer.member, stamp, peer.done, digest, *given)
                 self._world.clock.after(self._rng.uniform(0.0, 0.2), peer, "copied", self._give, member, snapshot)
 
     def _give(self, member: Member, snapshot: Snapshot) -> None:
@@ -148,7 +157,7 @@ class CatchUp:
     def _applied(self, step: int, digest: bytes) -> None:
         if self._peer.core.due == (step, digest):
             fed = self._fed[step, digest]
-            self._peer.training.advance(step, fed.result)
+            self._peer.training.advance(step, fed.outcome)
             self._loaded(step, digest, fed.members, "steps applied")
 
     def take_state(self, snapshot: Snapshot) -> None:
@@ -157,7 +166,7 @@ class CatchUp:
         if not core.seated and core.state_comes(self._peer.now(), snapshot.donor):
             self._states[step, digest] = snapshot
             self._peer.knows_steps |= step > NOTHING_DONE
-            self._peer.perform(core.state_came(step, digest, snapshot.stamp.lineage))
+            self._peer.perform(core.state_came(step, digest, snapshot.stamp.lineage, snapshot.numerics))
 
     def load(self, step: int, digest: bytes) -> None:
         """The script loads it when it next waits: at once, unless it runs its loop meanwhile."""
@@ -180,18 +189,23 @@ class CatchUp:
         has_come = any(view is None or view.lineage == each.lineage for each in fed)
         if has_come or self._world.plan.is_quiet:
             why = "has come" if has_come else "was not lost"
-            raise Violation("S20", f"{brief(self._peer.member)} misses operation {step}, and that {why}")
+            raise Violation("S22", f"{brief(self._peer.member)} misses operation {step}, and that {why}")
         self._world.invariants.seen["operations missed"] += 1
         self._world.end(self._peer, f"misses operation {step}", 1.0)
 
     def _load(self, snapshot: Snapshot) -> None:
-        core, step, digest = self._peer.core, snapshot.step, snapshot.digest
-        if self.follows and not core.seated and self.is_own(core.done + 1):
+        peer, training, step, digest = self._peer, self._peer.training, snapshot.step, snapshot.digest
+        if self.follows and not peer.core.seated and self.is_own(peer.core.done + 1):
             self._states[step, digest] = snapshot
             self._world.invariants.seen["states declined"] += 1
-            self._peer.perform(core.declined(self._peer.now(), step, digest))
+            self._peer.perform(peer.core.declined(peer.now(), step, digest))
             return
-        self._peer.training.state = snapshot.state
+        training.state, training.is_mixed = snapshot.state, snapshot.is_mixed
+        own = None if peer.view is None else peer.view.numerics_of(peer.member)
+        others = [seat for seat in peer.view.seats if seat.member != peer.member] if peer.view is not None else []
+        is_foreign = own != snapshot.numerics and snapshot.step > 0
+        if is_foreign and any(seat.numerics == own for seat in others):
+            self._world.invariants.has_foreign_bits(peer.member)
         self._loaded(snapshot.step, snapshot.digest, snapshot.members, "states loaded")
 
     def _loaded(self, step: int, digest: bytes, members: tuple[str, ...], what: str) -> None:

@@ -243,7 +243,7 @@ class Faults:
     def _damage(self, peer: Peer) -> None:
         """Its parameters are others from now on."""
         self._world.invariants.damaged.add(peer.member)
-        peer.training.state = f"damaged at {self._world.clock.now}".encode()
+        peer.training.state = peer.training.state.damaged(f"at {self._world.clock.now}")
 
     def _give_up(self, _: Peer, *, withdraw: bool) -> None:
         if able := [peer for peer in self._world.alive() if peer.may_give_up()]:

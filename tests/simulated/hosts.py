@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gossip import Member
 from gossip.messages import AcceptorRecord
+from gossip.view import NO_NUMERICS
 
 from .memory import Arena
 
@@ -31,6 +32,7 @@ class Place:
     Attributes:
         offset_s: of its clock; `rate`: of the same.
         former: incarnations of this process that were removed.
+        hardware: its numerics class, without where such hardware came in.
     """
 
     host: int
@@ -38,6 +40,7 @@ class Place:
     offset_s: float = 0.0
     rate: float = 1.0
     former: tuple[Member, ...] = ()
+    hardware: bytes = NO_NUMERICS
 
 
 class Hosts:

@@ -9,6 +9,7 @@ from gossip import Member, Stamp, View
 from gossip.progress import NOTHING_DONE, Finish, Ready
 
 from .memory import Tokens
+from .parameters import Parameters
 from .report import brief
 from .training import NUM_OPERATIONS, OTHER, Results
 from .who_goes import WhoGoes
@@ -32,16 +33,20 @@ class Lineage:
         committed_in: per step, the earliest view in which somebody had it committed.
         raised: per step, whose scripts were told that it came to nothing: in which view it was given up, when they were
             told, from which view on others may know, and in which view.
+        mixed: steps that were finished in a view of several numerics classes.
+        truths: per step, which updates the parameters have had.
         gap_s: the longest time between two steps.
     """
 
     views: dict[int, View] = field(default_factory=dict)
     latest: View | None = None
     last_committed: int = NOTHING_DONE
-    started: dict[int, tuple[int, bytes, Member]] = field(default_factory=dict)
+    started: dict[int, tuple[int, Parameters, Member]] = field(default_factory=dict)
     committed: dict[int, tuple[Finish, Member]] = field(default_factory=dict)
     committed_in: dict[int, int] = field(default_factory=dict)
     raised: dict[int, dict[Member, tuple[int, float, int, int]]] = field(default_factory=dict)
+    mixed: set[int] = field(default_factory=set)
+    truths: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     last_commit_s: float | None = None
     gap_s: float = 0.0
 
@@ -55,6 +60,7 @@ class Invariants:
         self.done: dict[Member, int] = {}
         self.damaged: set[Member] = set()
         self.who_goes = WhoGoes(self)
+        self._began_with: dict[tuple[Stamp, bytes | None], bytes] = {}
         self._first_active: dict[tuple[bytes, Member], int] = {}
         self._active_in: dict[Stamp, set[Member]] = {}
         self._ready: dict[tuple[Member, Stamp], Ready] = {}
@@ -81,16 +87,18 @@ class Invariants:
 
     # Views start.
 
-    def activated(self, who: Member, view: View, done: int, digest: bytes) -> None:
+    def activated(self, who: Member, view: View, done: int, state: Parameters) -> None:
         lineage = self.lineage(view)
         self._first_active.setdefault((view.lineage, who), view.number)
         self._active_in.setdefault(view.stamp, set()).add(who)
-        first = lineage.started.setdefault(view.number, (done, digest, who))
-        if first[0] != done or (first[1] != digest and not self.damaged):
+        first = lineage.started.setdefault(view.number, (done, state, who))
+        like = self._began_with.setdefault((view.stamp, view.numerics_of(who)), state.digest)
+        is_like = first[1].truths == state.truths and like == state.digest
+        if first[0] != done or not (is_like or self.damaged):
             raise Violation(
                 "S12",
-                f"{brief(who)} starts view {view.number} from {done} {brief(digest)}, {brief(first[2])} "
-                f"from {brief(first[:2])}",
+                f"{brief(who)} starts view {view.number} from {done} {brief(state.digest)}, {brief(first[2])} "
+                f"from {first[0]} {brief(first[1].digest)}",
             )
         for step in range(done + 1, lineage.last_committed + 1):
             finish, other = lineage.committed[step]
@@ -115,7 +123,8 @@ class Invariants:
     def finished(self, who: Member, view: View, step: int, digests: tuple[bytes, bytes]) -> None:
         others = self._finished.setdefault((view.lineage, view.number, step), {})
         for other, theirs in others.items():
-            if theirs[0] != digests[0] or (theirs[1] != digests[1] and not self.damaged):
+            is_alike = view.numerics_of(who) != view.numerics_of(other) or theirs[1] == digests[1]
+            if theirs[0] != digests[0] or not (is_alike or self.damaged):
                 raise Violation(
                     "S2", f"step {step} has other digests at {brief(who)} than at {brief(other)} in view {view.number}"
                 )
@@ -125,6 +134,36 @@ class Invariants:
         """With which members have finished `step` in `view`."""
         finished = self._finished.get((view.lineage, view.number, step), {})
         return {member: digests[1] for member, digests in finished.items()}
+
+    def has_foreign_bits(self, who: Member) -> None:
+        """It was given a state by a member of another class than its seat is of, as none of its own had one."""
+        self.seen["foreign bits"] += 1
+        self.damaged.add(who)
+
+    def resynchronised(self, who: Member, step: int, view: View, slice: str) -> None:
+        """S20: after a receipt of several classes a slice is taken, from the member that `view` says."""
+        lineage = self.lineage(view)
+        if bool(slice) != (step - 1 in lineage.mixed):
+            raise Violation("S20", f"{brief(who)} has in step {step} of {brief(view)} the slice {slice or 'of nobody'}")
+        if slice:
+            self.seen["slices"] += 1
+            sizes = Counter(seat.numerics for seat in view.seats)
+            largest = [seat for seat in view.seats if sizes[seat.numerics] == max(sizes.values())]
+            expected = f"{largest[0].member.peer_id}/{largest[0].member.incarnation}"
+            if not slice.endswith(f" of {expected}"):
+                raise Violation("S20", f"{brief(who)} takes slice {slice} in {brief(view)}, its source is {expected}")
+
+    def updated(self, who: Member, view: View, finish: Finish, state: Parameters) -> None:
+        """S21: each slice of the parameters has had the update of each committed step, once."""
+        lineage = self.lineage(view)
+        truths = lineage.truths
+        if len({seat.numerics for seat in view.seats}) > 1:
+            lineage.mixed.add(finish.step)
+        before = truths.get(finish.step - 1, Parameters().truths)
+        after = Parameters(before, before).updated(finish.digest, b"").truths if finish.step > 0 else before
+        expected = truths.setdefault(finish.step, after)
+        if state.truths != expected and not self.damaged:
+            raise Violation("S21", f"{brief(who)} has not had each update of its parameters after {brief(finish)}")
 
     def who_stays(self, reason: str) -> None:
         """S19: who goes is who has to; `reason`: why it is not so."""

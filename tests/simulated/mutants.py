@@ -13,6 +13,7 @@ import sys
 from .mutant import Mutant
 from .mutants_agreement import AGREEMENT
 from .mutants_discovery import DISCOVERY
+from .mutants_numerics import NUMERICS
 from .mutants_open_step import OPEN_STEP
 from .mutants_steps import STEPS
 from .mutants_views import VIEWS
@@ -20,7 +21,7 @@ from .mutants_who_goes import WHO_GOES
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS: dict[str, Mutant] = {**AGREEMENT, **STEPS, **OPEN_STEP, **VIEWS, **DISCOVERY, **WHO_GOES}
+MUTANTS: dict[str, Mutant] = {**AGREEMENT, **STEPS, **OPEN_STEP, **VIEWS, **DISCOVERY, **WHO_GOES, **NUMERICS}
 
 if __name__ == "__main__":
     from .hunt import main

@@ -24,6 +24,7 @@ from .invariants import Violation
 from .memory import NO_TAG, tag_of
 from .token_runner import Part, TokenRunner
 from .training import Training
+from .who_goes import cases
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
@@ -62,6 +63,7 @@ class Peer:
         self.training = Training(self, world, self._rng)
         self.catch_up = CatchUp(self, world, self._rng)
         self._effects: deque[Effect] = deque()
+        self._run = replace(RUN, numerics=place.hardware)
         self._gave_up: tuple[View, int, int] | None = None
         self._heard_at = 0.0
         self.claim = Claim(member, State.ALIVE, Contact(member.peer_id, member.peer_id, member.incarnation, 0))
@@ -89,7 +91,7 @@ class Peer:
 
     def found(self, lineage: bytes) -> None:
         plan = self._world.plan
-        self.perform(self.core.found(self.now(), lineage, plan.founding_size, RUN, plan.policy))
+        self.perform(self.core.found(self.now(), lineage, plan.founding_size, self._run, plan.policy))
 
     def take_over(self, lineage: bytes) -> None:
         """The registry says that nobody else is there who could found, as it says to p2p/loop/seat_request.py."""
@@ -105,7 +107,7 @@ class Peer:
 
     def ask_for_seat(self) -> None:
         self.catch_up.follows = self._rng.random() < self._world.plan.follows
-        self.perform(self.core.ask_for_seat(self.now(), RUN, follows=self.catch_up.follows))
+        self.perform(self.core.ask_for_seat(self.now(), self._run, follows=self.catch_up.follows))
         self._world.clock.after(LOOK_AGAIN_S, self, "look again", self._look_again)
 
     def _look_again(self) -> None:
@@ -256,8 +258,10 @@ class Peer:
         checks = self._world.invariants
         assert self.view is not None
         checks.seen["outvoted by parameters"] += 1
+        if not checks.damaged:
+            raise Violation("never", f"{self.member} is outvoted by parameters in step {step}")
         said = checks.parameters(self.view, step)
-        checks.who_stays(checks.who_goes.goes(self.member, self.view, step, [said]))
+        checks.who_stays(checks.who_goes.goes(self.member, self.view, step, cases(self.view, said)))
         self.training.open_step.stop()
         self.leave(step)
 

@@ -7,7 +7,7 @@ from gossip import CoreConfig
 from gossip.admission import AdmissionConfig
 from gossip.reports import ReportsConfig
 from gossip.swim_config import SwimConfig
-from gossip.view import Policy
+from gossip.view import HARDWARE_BYTES, NO_NUMERICS, Policy
 
 from .network import Weather
 
@@ -38,6 +38,9 @@ FAULTS: dict[str, float] = {
     "aimed": 5,
 }
 """How often each fault is drawn, where a run has it at all. faults.py says what each does."""
+
+FIRST_MIXED = 5_000_000
+"""Runs of this seed and later ones have several kinds of hardware; the others are what they were."""
 
 PLOTS: dict[str, float] = {
     "": 70,
@@ -76,6 +79,8 @@ class Plan:
         slowness: observers take so many times as long for a step, until the faults end.
         drift: clocks run fast or slow by up to this.
         num_damages: so often the parameters of a member change in its memory.
+        num_kinds: of hardware, each a numerics class of its own.
+        kinds: a digit for each of p1, p2 and so on: of which kind its hardware is; that of the others is drawn.
         calm_s: all faults end.
     """
 
@@ -101,6 +106,8 @@ class Plan:
     plot: str = ""
     script: tuple[Scripted, ...] = ()
     num_damages: int = 0
+    num_kinds: int = 1
+    kinds: str = ""
     calm_s: float = 25.0
     end_s: float = 45.0
 
@@ -108,6 +115,25 @@ class Plan:
     def is_quiet(self) -> bool:
         """Whether nothing goes wrong at any time: the links are good, and nobody ends or stops."""
         return not self.faults and not self.plot and not self.script and self.weather.loss <= 0.02
+
+    def hardware_of(self, peer_id: str) -> bytes:
+        """The same after each restart."""
+        if self.num_kinds == 1:
+            return NO_NUMERICS
+        known = {f"p{place}": int(kind) for place, kind in enumerate(self.kinds, 1)}
+        kind = known.get(peer_id, Random(peer_id).randrange(self.num_kinds))
+        return bytes([kind + 1]) * HARDWARE_BYTES + NO_NUMERICS[HARDWARE_BYTES:]
+
+    @classmethod
+    def of(cls, seed: int) -> "Plan":
+        """As it is drawn for this seed; from `FIRST_MIXED` on hardware differs."""
+        plan = cls.draw(Random(f"{seed}/plan"))
+        if seed < FIRST_MIXED:
+            return plan
+        rng = Random(f"{seed}/kinds")
+        num_kinds = rng.choice((2, 2, 3))
+        kinds = "".join(str(rng.randrange(num_kinds)) for _ in range(8))
+        return replace(plan, num_kinds=num_kinds, kinds=kinds, num_damages=plan.num_damages or rng.choice((0, 0, 1)))
 
     @classmethod
     def draw(cls, rng: Random) -> "Plan":

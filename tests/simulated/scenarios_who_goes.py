@@ -22,7 +22,7 @@ def _goes_alone(stage: Stage, odd: Peer, *others: str, within_s: float = 30.0) -
 
 def _damage(stage: Stage, name: str) -> Peer:
     odd = stage.peer(name)
-    odd.training.state = b"other"
+    odd.training.state = odd.training.state.damaged("once")
     stage.invariants.damaged.add(odd.member)
     return odd
 

@@ -18,6 +18,9 @@ from p2p.step.operation import Task
 
 from .memory import Region, Tokens
 
+ZEROS = "zeros"
+"""Of who is not the source of a re-synchronisation."""
+
 if TYPE_CHECKING:
     from tests.simulation import Simulation
 
@@ -62,7 +65,10 @@ class TokenRunner:
         return self._peer.training.open_step.done + 1
 
     def start(self, index: int, task: Task) -> None:
-        token = self._peer.training.inputs[index]
+        token = self._peer.training.token(index)
+        if task.operation.collective.is_of_one:
+            token = ZEROS if task.weight == 0 else token
+            self._peer.arena.write(("input", index), (token,))
         self._world.invariants.contributed(self._peer.member, self._view.stamp, self._step, index, token)
         self._share(("input", index), (token,))
 

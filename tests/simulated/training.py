@@ -1,9 +1,10 @@
 """The script of a simulated peer: steps of two operations of tokens (token_runner.py).
 
-The open step is the machine that ships (p2p.step).
+After a receipt of several numerics classes a third one re-synchronises a slice of the parameters. The open step is the
+machine that ships (p2p.step).
 """
 
-from hashlib import blake2b
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -12,14 +13,15 @@ import numpy as np
 from gossip import View
 from gossip.progress import Finish
 from p2p.errors import OperationInterrupted, OperationMismatch
-from p2p.step.collective import AllReduce
+from p2p.step.collective import AllReduce, Resync
 from p2p.step.notices import Admitted, Commit, Notice, Uncommitted, Withdrawn
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
 from p2p.step.transitions import Stage
 
 from .memory import Tokens
-from .token_runner import TokenRunner
+from .parameters import Parameters
+from .token_runner import ZEROS, TokenRunner
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
@@ -37,9 +39,19 @@ NUMBER: Final = np.zeros(1, np.int64)
 """What every operation adds, as far as the machine knows."""
 
 
-def state_after(state: bytes, result: bytes) -> bytes:
-    """An optimizer step."""
-    return blake2b(state + result, digest_size=8).digest()
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of a committed step: what an observer is fed with.
+
+    Attributes:
+        digest: of the results.
+        slice: of the parameters of the source of a re-synchronisation; empty: there was none.
+        is_mixed: its receipt is of several numerics classes.
+    """
+
+    digest: bytes
+    slice: str = ""
+    is_mixed: bool = False
 
 
 class Training:
@@ -48,8 +60,10 @@ class Training:
     def __init__(self, peer: "Peer", world: "Simulation", rng: Random) -> None:
         self.member = peer.member
         self.open_step = OpenStep(peer.member, segment_bytes=8)
-        self.state = b""
-        self.results: dict[int, bytes] = {}
+        self.state = Parameters()
+        self.is_mixed = False
+        self.slice = ""
+        self.results: dict[int, Outcome] = {}
         self.members: tuple[str, ...] = ()
         self.handed_out: tuple[Tokens, ...] = ()
         self.finished: Results = ()
@@ -158,8 +172,23 @@ class Training:
             is_early = operation == 0 and step % 2 == 1
             called = Operation(AllReduce(), NUMBER, NUMBER, shape, is_uncommitted=is_early)
             self._peer.perform(self.open_step.submit(step, self._attempt, called))
+        if is_last and wrong != "fewer" and self.is_resynchronised():
+            self.slice = f"{self.state.token(step)} of {self.member.peer_id}/{self.member.incarnation}"
+            called = Operation(Resync(), NUMBER, NUMBER, (1,), is_far=self._is_far)
+            self._peer.perform(self.open_step.submit(step, self._attempt, called))
         if is_last and self._peer.alive:
-            self._peer.perform(self.open_step.close(self._attempt, self.state))
+            self._peer.perform(self.open_step.close(self._attempt, self.state.digest))
+
+    def is_resynchronised(self) -> bool:
+        """Whether the open step re-synchronises a slice: what all know alike says so."""
+        return self.is_mixed
+
+    def token(self, index: int) -> str:
+        """What this peer adds to an operation."""
+        return self.slice if index == NUM_OPERATIONS else self.inputs[index]
+
+    def _is_far(self) -> bool:
+        return self.state.is_far(_of_source(self._results()))
 
     def withdraw(self) -> None:
         """The script raises in the middle of the open step; if results of it may be in use, all are told at once."""
@@ -193,12 +222,28 @@ class Training:
         if self.handed_out:
             checks.used(self.member, finish, self.handed_out, results[0])
         self.members = tuple(member.peer_id for member in view.members)
-        self.advance(finish.step, finish.digest)
+        slice = _of_source(results) if len(results) > NUM_OPERATIONS else ""
+        if len(results) != 1:  # else its script has ended the step before, alone
+            checks.resynchronised(self.member, finish.step, view, slice)
+        self.advance(finish.step, Outcome(finish.digest, slice, view.is_mixed))
+        checks.updated(self.member, view, finish, self.state)
         if self._world.plan.two_phase:
             for operation in range(NUM_OPERATIONS):
                 self._peer.arena.write(("result", operation), (f"clipped {finish.step}",))  # the user may: it is theirs
 
-    def advance(self, step: int, result: bytes) -> None:
-        self.state = state_after(self.state, result)
-        self.results[step] = result
+    def advance(self, step: int, outcome: Outcome) -> None:
+        if step > 0:  # step 0 is the start, and has no operation
+            self._update(outcome)
+        self.is_mixed, self.slice = outcome.is_mixed, ""
+        self.results[step] = outcome
         self.results.pop(step - 8, None)
+
+    def _update(self, outcome: Outcome) -> None:
+        """The slice of the source, and then the optimizer."""
+        taken = self.state.taken(outcome.slice) if outcome.slice else self.state
+        self.state = taken.updated(outcome.digest, self._peer.place.hardware)
+
+
+def _of_source(results: Results) -> str:
+    """What the source has added to the last of these: the others have added zeros."""
+    return next(token for token in results[NUM_OPERATIONS][0] if token != ZEROS)

@@ -1,10 +1,10 @@
 """Who goes when members differ: R17 of PROTOCOL.md, said a second time, and asked of every member that goes (S19)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
-from gossip import Member, Stamp, View
+from gossip import Member, Seat, Stamp, View
 from gossip.progress import NOT_CALLED, Abort
 
 from .report import brief
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from .invariants import Invariants
 
 Said = Mapping[Member, object]
+Case = tuple[Sequence[Seat], Said]
+"""Seats, and what their members have said."""
 
 
-def verdict(view: View, founded_in: int, said: Said) -> set[Member]:
-    """Who stays when all members of `view` have spoken; empty: nobody."""
-    members, first = view.members, view.members[0]
-    founders = [seat.member for seat in view.seats if seat.since <= founded_in]
+def verdict(seats: Sequence[Seat], founded_in: int, said: Said) -> set[Member]:
+    """Who stays of `seats` when all have spoken; empty: nobody."""
+    members, first = [seat.member for seat in seats], seats[0].member
+    founders = [seat.member for seat in seats if seat.since <= founded_in]
     for word in {*said.values()}:
         side = {member for member in members if said[member] == word}
         outvotes_founders = sum(member in side for member in founders) * 2 > len(founders)
@@ -29,14 +31,24 @@ def verdict(view: View, founded_in: int, said: Said) -> set[Member]:
     return set()
 
 
-def verdicts(view: View, founded_in: int, said: Said) -> list[set[Member]]:
+def verdicts(seats: Sequence[Seat], founded_in: int, said: Said) -> list[set[Member]]:
     """Every one that is still possible, whatever the others will say."""
-    silent = [member for member in view.members if member not in said]
+    silent = [seat.member for seat in seats if seat.member not in said]
     words = [*{*said.values()}, *(f"another call of {member}" for member in silent)]
     return [
-        verdict(view, founded_in, {**said, **dict(zip(silent, rest, strict=True))})
+        verdict(seats, founded_in, {**said, **dict(zip(silent, rest, strict=True))})
         for rest in product(words, repeat=len(silent))
     ]
+
+
+def cases(view: View, said: Mapping[Member, bytes]) -> list[Case]:
+    """R20: parameters are compared within each class; who says to be far from a source, with all."""
+    classes = {seat.member: seat.numerics for seat in view.seats}
+    if len({*classes.values()}) > 1 and any(digest[15:] == b"\1" for digest in said.values()):
+        words = {m: "near" if digest[15:] != b"\1" else f"{classes[m]!r} {digest!r}" for m, digest in said.items()}
+        return [(view.seats, words)]
+    groups = [[seat for seat in view.seats if seat.numerics == each] for each in {*classes.values()}]
+    return [(group, {s.member: said[s.member][:15] for s in group if s.member in said}) for group in groups]
 
 
 class WhoGoes:
@@ -78,12 +90,13 @@ class WhoGoes:
             for index, words in called.items()
         ]
 
-    def goes(self, who: Member, view: View, step: int, said: Iterable[Said] | None = None) -> str:
+    def goes(self, who: Member, view: View, step: int, said: Iterable[Case] | None = None) -> str:
         """Why `who` should not have to go alone from `view`; empty: it has to. `said`: None: what was called."""
         reasons: list[str] = []
-        for words in self._words(view, step) if said is None else said:
-            left = verdicts(view, self._founded_in(view), words)
-            if all(stay and who not in stay for stay in left):
+        for seats, words in [(view.seats, each) for each in self._words(view, step)] if said is None else said:
+            left = verdicts(seats, self._founded_in(view), words)
+            is_concerned = any(seat.member == who for seat in seats)
+            if is_concerned and all(stay and who not in stay for stay in left):
                 return ""
             reasons.append(f"{words}: stays {left[0] or 'nobody'}")
         return f"{brief(who)} goes from {brief(view)} in step {step}; {'; '.join(reasons) or 'nobody differs'}"
@@ -91,13 +104,17 @@ class WhoGoes:
     def gives_up(self, who: Member, view: View, step: int) -> str:
         """Why the calls in `step` are no reason for all to give it up."""
         called = self._words(view, step)
-        if any(not any(verdicts(view, self._founded_in(view), words)) for words in called):
+        if any(not any(verdicts(view.seats, self._founded_in(view), words)) for words in called):
             return ""
         return f"{brief(who)} gives step {step} up for all in {brief(view)}: {called}"
 
     def would_finish(self, who: Member, step: int, parameters: bytes) -> None:
         """`who` has these, and members that have gone had others: it may not finish the step."""
         self._would_finish[who, step] = parameters
+
+    def _would_have(self, who: Member, step: int) -> list[bytes]:
+        parameters = self._would_finish.get((who, step))
+        return [] if parameters is None else [parameters[:15]]
 
     def diverged(self, who: Member, view: View, step: int) -> str:
         """`who` raises, since no side can stay. Why that is wrong: founders have had the same parameters, say."""
@@ -106,13 +123,15 @@ class WhoGoes:
         if len(others) > 1:
             return ""
         lineage, founded_in = self._invariants.lineage(view), self._founded_in(view)
-        parameters = {self._would_finish.get((who, step))} - {None}
+        parameters: dict[bytes | None, set[bytes]] = {view.numerics_of(who): {*self._would_have(who, step)}}
         for known in lineage.views.values():
             said = self._invariants.parameters(known, step)
-            parameters |= {
-                said[seat.member] for seat in known.seats if seat.since <= founded_in and seat.member in said
-            }
-        if len(parameters) > 1:
+            for seat in known.seats:
+                if seat.since <= founded_in and seat.member in said:
+                    parameters.setdefault(seat.numerics, set()).add(said[seat.member][:15])
+                    if len({each.numerics for each in known.seats}) > 1 and said[seat.member][15:] == b"\1":
+                        return ""
+        if any(len(each) > 1 for each in parameters.values()):
             return ""
         return f"{brief(who)} says that step {step} has diverged in {brief(view)}, where no founders differ"
 

@@ -348,7 +348,8 @@ def test_who_is_not_like_its_feeder_is_told_so_instead_of_the_step(
 ) -> None:
     asked = []
 
-    def check(step: int, shown: bytes) -> ShoalError | None:
+    def check(step: int, shown: bytes, is_akin: bool) -> ShoalError | None:
+        assert is_akin
         asked.append((step, shown))
         return error if shown == b"other" else None
 
@@ -412,7 +413,7 @@ def test_r9_an_operation_that_was_left_out_is_missed(observer: Newcomer) -> None
 def test_who_calls_something_else_comes_back_if_it_is_elsewhere_in_its_loop(
     observer: Newcomer, error: ShoalError | None, told: type[ShoalError] | None
 ) -> None:
-    observer.observer.check = lambda step, shown: error
+    observer.observer.check = lambda step, shown, is_akin: error
     observer.at(5)
     parcel = sums(6, observer)
     assert isinstance(parcel.record, StepRecord)
