@@ -31,6 +31,7 @@ from ..step.waiting import explain_waiting
 from ..telemetry.records import How, Kind, peer_number
 from .carrier import Carrier, Parts
 from .inbox import Inbox
+from .listening import Listening
 from .neighbours import Neighbours, claim_of
 from .reactor import Reactor
 from .resources import Resources, acquire
@@ -99,6 +100,7 @@ class Loop:
             )
         )
         self.shared = self._carrier.shared
+        self._listening = Listening(transport.has_data)
         self._next_link_check = self._tick_at = 0.0
         self._keeps_memory = False
 
@@ -230,8 +232,7 @@ class Loop:
         """Frames, links, and what is due."""
         transport = self.resources.transport
         if polled.data:
-            for header, payload in transport.receive_data():
-                self._take_data(header, payload)
+            self.take_data()
         if polled.control:
             for frame in transport.receive_control():
                 self._take_control(frame)
@@ -249,6 +250,16 @@ class Loop:
             self._carrier.carry_out(self.core.tick(now))
         if effects := self._observer.go_on(now):
             self._carrier.carry_out(effects)
+
+    def listening(self) -> Listening | None:
+        """For data frames, if a step is open that goes on with these."""
+        is_open = self.open_step.run is not None and self.open_step.submission is not None
+        return self._listening if is_open and self.shared() is None else None
+
+    def take_data(self) -> None:
+        """Segments, FINISHED and parcels that have come."""
+        for header, payload in self.resources.transport.receive_data():
+            self._take_data(header, payload)
 
     def crash(self, error: BaseException) -> None:
         """Nothing can be driven any more."""
@@ -282,7 +293,8 @@ class Loop:
         try:
             match self._frames.read_data(frame, payload):
                 case Segment() as segment:
-                    self._carrier.carry_out(self.open_step.receive(segment))
+                    if effects := self.open_step.receive(segment):
+                        self._carrier.carry_out(effects)
                 case Envelope() as envelope:
                     self._carrier.carry_out(self.core.receive(self.now(), envelope))
                 case Delivery() as delivery:

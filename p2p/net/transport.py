@@ -231,6 +231,13 @@ class Transport:
             with suppress(zmq.ZMQError):
                 socket.send_multipart([route, frame], zmq.DONTWAIT)
 
+    def has_data(self) -> bool:
+        """Whether `receive_data` would give something."""
+        for socket in self._datas:  # asked again and again
+            if int(socket.get(_EVENTS)) & _POLLIN:
+                return True
+        return False
+
     def receive_data(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Headers and payloads that are there, up to a bound. A payload is libzmq's own memory, and not aligned."""
         for socket in self._datas:
