@@ -233,10 +233,10 @@ class Transport:
 
     def has_data(self) -> bool:
         """Whether `receive_data` would give something."""
-        for socket in self._datas:  # asked again and again
-            if int(socket.get(_EVENTS)) & _POLLIN:
-                return True
-        return False
+        return bool(int(self._data.get(_EVENTS)) & _POLLIN) or self._has_remote_data()
+
+    def _has_remote_data(self) -> bool:
+        return self._listeners is not None and bool(int(self._listeners.data.get(_EVENTS)) & _POLLIN)
 
     def receive_data(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Headers and payloads that are there, up to a bound. A payload is libzmq's own memory, and not aligned."""
