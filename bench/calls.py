@@ -4,9 +4,9 @@
 
 An all-reduce of 4 KB between two peers over shared memory, and of 4 KB and 64 MB without, after warm ones, in the
 thread that calls it; and the end of one of three peers, in all threads, from the moment at which a survivor is told of
-it to the commit of the operation in which it waited. Functions of this repository are counted, apart from those that are called to look again and again
-for another peer that is late. What still makes counts differ is whether a peer sleeps meanwhile, which of its timers
-are due, and which of two survivors is told first.
+it to the commit of the operation in which it waited. Functions of this repository are counted, apart from those that
+are called to look again and again for another peer that is late. What still makes counts differ is whether a peer
+sleeps meanwhile, which of its timers are due, and which of two survivors is told first.
 """
 
 import argparse

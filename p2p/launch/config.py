@@ -133,6 +133,7 @@ def peer_environment(
         "LOCAL_RANK": "0",  # each peer sees one device
         "SHOAL_LAUNCH_INDEX": str(index),
         "SHOAL_LOCAL_INDEX": str(place),
+        "SHOAL_LOCAL_PEERS": str(config.num_peers),
         "SHOAL_MIN_PEERS": str(config.min_peers or config.num_peers),
         "SHOAL_SWARM": config.swarm_name,
     }

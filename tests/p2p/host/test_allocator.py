@@ -34,6 +34,8 @@ def test_freed_memory_is_not_faulted_in_again() -> None:
     assert faults_of("kept") < 4 * 16 < 4 * 16 * 256 // 2 < faults_of("as it is")
 
 
-@pytest.mark.parametrize("environ", [{name: "1"} for name in KEEPS_MEMORY] + [{"GLIBC_TUNABLES": "glibc.malloc.check=1"}])
+@pytest.mark.parametrize(
+    "environ", [{name: "1"} for name in KEEPS_MEMORY] + [{"GLIBC_TUNABLES": "glibc.malloc.check=1"}]
+)
 def test_what_a_user_says_of_malloc_stands(environ: dict[str, str]) -> None:
     assert not keep_memory(environ)
