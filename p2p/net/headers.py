@@ -145,7 +145,7 @@ _KINDS: Final[dict[bytes, tuple[struct.Struct, Callable[[Any], Header]]]] = {
 }
 
 
-# The header of a segment once more, without an object: what all that a peer sends in a view have in common, and the rest.
+# The header of a segment once more, without an object: what those of one peer have in common in a view, and the rest.
 SEGMENT_KIND: Final = _SEGMENT_START
 _SEGMENT_REST: Final = struct.Struct("<QII16s24x")
 _WHOLE_SEGMENT: Final = struct.Struct("<9sxHH2x40sQII16s16s8x")
