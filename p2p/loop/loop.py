@@ -9,6 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from typing import Final
 
 from gossip import Core, Envelope, Run, View
 from gossip import effects as fx
@@ -39,6 +40,9 @@ from .seat_request import SeatRequest
 from .seeds import Seeds
 
 logger = logging.getLogger("p2p")
+
+MUCH_BYTES: Final = 256 << 10
+"""Who waits for an operation of more than this sleeps at once: whoever sends it needs the core."""
 
 
 class Loop:
@@ -253,8 +257,11 @@ class Loop:
 
     def listening(self) -> Listening | None:
         """For data frames, if a step is open that goes on with these."""
-        is_open = self.open_step.run is not None and self.open_step.submission is not None
-        return self._listening if is_open and self.shared() is None else None
+        run, submission = self.open_step.run, self.open_step.submission
+        if run is None or submission is None or self.shared() is not None:
+            return None
+        self._listening.is_for_much = run.awaited_bytes(submission) > MUCH_BYTES
+        return self._listening
 
     def take_data(self) -> None:
         """Segments, FINISHED and parcels that have come."""

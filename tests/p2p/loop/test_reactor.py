@@ -171,6 +171,8 @@ def test_who_has_looked_in_vain_several_times_sleeps_at_once_until_a_wait_is_sho
     assert not data.spins
     data.waited(is_long=False)
     assert data.spins
+    data.is_for_much = True
+    assert not data.spins
 
 
 # How it ends.
