@@ -4,6 +4,10 @@ The same as `Execution`, to whose results and segments its own are compared, for
 of a segment of the result is one counter: how many of its writes have been done. What came before its turn is kept
 until then, so sums have their order whatever arrives first. Lends what is sent, as `Execution` does.
 
+An input that is weighted lies, multiplied, in the result, where it is sent once and then replaced by the complete sum:
+that exists only because the one who was sent it had all of its bytes. What is not sent is multiplied segment by
+segment. Only where a chunk is sent to several, as small inputs are, there is a third array.
+
 Left out: a SEND that waits for several transfers, or for one of another chunk; no algorithm has any.
 """
 
@@ -18,7 +22,7 @@ from collectives.execution import Awaited, Buffer, Outgoing
 from collectives.layout import Layout, Operand, Region, Send, Summand, Write, compile_layout
 from collectives.reduction import SUM, Reduction
 from collectives.schedule import Schedule
-from collectives.widening import Widening
+from collectives.widening import Widening, scale
 
 
 class Row(NamedTuple):
@@ -32,6 +36,7 @@ class Row(NamedTuple):
     first_slot: int
     replaces: bool
     sums: tuple[tuple[Operand, Operand], ...]
+    adds_own: bool
     run: tuple[Summand, ...]
     completes: bool
     sends: tuple[Send, ...]
@@ -48,6 +53,12 @@ class Tables(NamedTuple):
     turns: tuple[tuple[Row, ...], ...]
     """Per chunk, in order."""
 
+    sent: tuple[int, ...]
+    """The chunks of which the input is sent."""
+
+    fits_result: bool
+    """Whether each of these is sent once, and later written once, by a RECV."""
+
     num_slots: int
     num_open: tuple[int, ...]
     """Per chunk, segments that are written; none of a chunk whose result is the input."""
@@ -61,6 +72,7 @@ def compile_tables(schedule: Schedule, rank: int, length: int, segment_length: i
         ValueError: a SEND waits for more than one transfer of its chunk.
     """
     layout = compile_layout(schedule, rank, length, segment_length)
+    assert not any(send.from_result for send, _ in layout.first_sends), "a SEND of a result that waits for nothing"
     is_written = {transfer for turns in layout.turns for write in turns for transfer in write.transfers}
     if max(layout.num_waits, default=0) > 1 or any(
         followers.as_a_whole or transfer not in is_written for transfer, followers in layout.followers.items()
@@ -75,10 +87,15 @@ def compile_tables(schedule: Schedule, rank: int, length: int, segment_length: i
         for writes, chunk in zip(layout.turns, turns, strict=True)
         for write, row in zip(writes, chunk, strict=True)
     }
+    sent = [schedule.transfers[transfer].chunk for transfer in {send.transfer for send, _ in layout.first_sends}]
+    num_slots = sum(len(region.spans) for region in layout.regions)
     num_open = tuple(
         len(region.spans) if writes else 0 for region, writes in zip(layout.regions, layout.turns, strict=True)
     )
-    return Tables(layout, rows, turns, sum(len(region.spans) for region in layout.regions), num_open)
+    fits = all(
+        sent.count(chunk) == 1 and [(row.replaces, row.sums) for row in turns[chunk]] == [(True, ())] for chunk in sent
+    )
+    return Tables(layout, rows, turns, tuple(sent), fits, num_slots, num_open)
 
 
 def _row(layout: Layout, region: Region, write: Write, num_turns: int) -> Row:
@@ -92,6 +109,7 @@ def _row(layout: Layout, region: Region, write: Write, num_turns: int) -> Row:
         first_slot=region.first_slot,
         replaces=write.replaces,
         sums=write.sums,
+        adds_own=any(Operand.OWN in operands for operands in write.sums),
         run=write.run,
         completes=write.completes,
         sends=tuple(send for each in followers if each is not None for send in each.by_segment),
@@ -107,6 +125,7 @@ class MessageRun:
     Args:
         schedule, rank, input, result, segment_bytes, reduction, own_chunk, digest: as of `Execution`; `input` and
             `result` do not share memory, and are not looked at for that.
+        weight: the input is multiplied by it first; 0 makes zeros of anything. Not of a gather.
 
     Attributes:
         done: the result is complete, and (after `start`) all that is to be sent has been handed out.
@@ -122,6 +141,7 @@ class MessageRun:
         segment_bytes: int,
         reduction: Reduction = SUM,
         own_chunk: int | None = None,
+        weight: float | None = None,
         digest: Callable[[memoryview], bytes] | None = None,
     ) -> None:
         self._reduction = reduction
@@ -138,7 +158,8 @@ class MessageRun:
             result[tables.layout.regions[own_chunk].bounds] = input
             input = result
         assert input.size == result.size and input.dtype == result.dtype, "the input does not fit the result"
-        self._input, self._result = input, result
+        self._input, self._result, self._weight = input, result, weight
+        self._lent = input if weight is None else self._lend_weighted()
         self._turns = [0] * tables.num_slots
         self._kept: dict[tuple[int, int], Array] = {}  # by slot and turn: came too early, or is held
         self._num_open = list(tables.num_open)
@@ -155,8 +176,33 @@ class MessageRun:
         """The result of an empty chunk, or of one that nobody sends, is the input."""
         bounds = self._tables.layout.regions[chunk].bounds
         if self._input is not self._result:
-            self._result[bounds] = self._input[bounds]
+            self._write_own(bounds, self._result[bounds])
         self._close(chunk)
+
+    def _lend_weighted(self) -> Array:
+        """Where the chunks of the input lie that are sent."""
+        tables = self._tables
+        lent = self._result if tables.fits_result else np.empty_like(self._result)
+        for chunk in tables.sent:
+            bounds = tables.layout.regions[chunk].bounds
+            self._write_own(bounds, lent[bounds])
+        return lent
+
+    def _own(self, where: slice) -> Array:
+        """A part of what this rank adds."""
+        if self._weight is None:
+            return self._input[where]
+        own = np.empty_like(self._input[where])
+        self._write_own(where, own)
+        return own
+
+    def _write_own(self, where: slice, out: Array) -> None:
+        if self._weight is None:
+            out[:] = self._input[where]
+        elif self._weight == 0:
+            out.fill(0)  # not 0 x input, which may be NaN
+        else:
+            scale(self._input[where].view(self._dtype), self._weight, out.view(self._dtype))
 
     def _close(self, chunk: int) -> None:
         """Nothing more will be written into this chunk."""
@@ -166,9 +212,8 @@ class MessageRun:
 
     def start(self) -> list[Outgoing]:
         """What can be sent before anything has arrived."""
-        source = {False: self._input, True: self._result}
         return [
-            Outgoing(send.peer, send.number, segment, source[send.from_result][send.spans[segment]])
+            Outgoing(send.peer, send.number, segment, self._lent[send.spans[segment]])
             for send, segment in self._tables.layout.first_sends
         ]
 
@@ -215,8 +260,7 @@ class MessageRun:
                 self._write(row, span, slot, arrived)
             self._turns[slot] = turn = row.turn + 1
             for send in row.sends:
-                payload = (self._result if send.from_result else self._input)[send.spans[segment]]
-                outgoing.append(Outgoing(send.peer, send.number, segment, payload))
+                outgoing.append(Outgoing(send.peer, send.number, segment, self._result[send.spans[segment]]))
             if row.is_last:
                 self._num_open[row.chunk] -= 1
                 if self._num_open[row.chunk] == 0:
@@ -233,7 +277,8 @@ class MessageRun:
             region[:] = arrived
         if row.sums:
             held = self._kept.pop((slot, row.turn - 1), arrived) if row.turn else arrived
-            operands = (self._input[span], region, arrived, held)
+            own = self._own(span) if row.adds_own else arrived
+            operands = (own, region, arrived, held)
             for left, right in row.sums:
                 self._combine(operands[left], operands[right], out=region)
         elif not row.replaces:
@@ -256,7 +301,7 @@ class MessageRun:
     def _summand(self, summand: Summand, span: slice, slot: int) -> Array:
         if summand.operand is Operand.ARRIVED:
             return self._kept.pop((slot, summand.turn))
-        return (self._result if summand.operand is Operand.RESULT else self._input)[span]
+        return self._result[span] if summand.operand is Operand.RESULT else self._own(span)
 
     def missing(self) -> tuple[Awaited, ...]:
         """What has not arrived yet, in the order in which it will be written."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import xxhash
 
-from collectives import Array, Awaited, MessageRun, Outgoing, scale
+from collectives import Awaited, MessageRun, Outgoing
 
 from ..memory.shared_runner import RunState
 from ..net.frames import Segment
@@ -72,11 +72,12 @@ class MessageRunner:
         run = MessageRun(
             task.schedule(),
             task.rank,
-            task.input if task.weight is None else _weighted(task, task.weight),
+            task.input,
             task.result,
             segment_bytes=self._segment_bytes,
             reduction=task.reduction,
             own_chunk=task.rank if task.gathers else None,
+            weight=task.weight,
             digest=xxhash.xxh3_128_digest,
         )
         self._running.append(run)
@@ -104,15 +105,3 @@ class MessageRunner:
 
     def end_step(self) -> None:
         self._running.clear()
-
-
-def _weighted(task: Task, weight: float) -> Array:
-    """The input times `weight`; zeros, not 0 x input, where that is 0."""
-    operation = task.operation
-    if operation.scratch is None:
-        operation.scratch = task.input.copy()
-    if weight == 0:
-        operation.scratch.fill(0)
-    else:
-        scale(task.input, weight, operation.scratch)
-    return operation.scratch

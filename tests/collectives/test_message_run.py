@@ -1,6 +1,7 @@
 """Runs by messages against `Execution`, the slow way to do the same: segment by segment, bit by bit."""
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
@@ -23,8 +24,9 @@ from collectives import (
     Schedule,
     Transfer,
     one_shot_all_gather,
+    scale,
 )
-from collectives.elements import TYPES, Array
+from collectives.elements import FLOATS, TYPES, Array
 from tests.collectives.chain import chain_all_reduce
 from tests.collectives.delivery import deliver
 from tests.collectives.inputs import ops_of, random_inputs
@@ -93,6 +95,64 @@ def test_a_run_does_what_an_execution_does_whatever_arrives_first(
     for each in ranks:
         assert each.run.done and each.results[0].tobytes() == each.results[1].tobytes()
         assert each.run.digest() == each.execution.digest()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@given(
+    world_size=st.integers(1, 6),
+    length=st.integers(0, 300),
+    segment_length=st.integers(1, 200),
+    dtype=st.sampled_from(list(FLOATS)),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(deadline=None, max_examples=40)
+def test_a_weighted_run_does_what_an_execution_does_with_inputs_multiplied_before(
+    algorithm: str, world_size: int, length: int, segment_length: int, dtype: Any, seed: int
+) -> None:
+    inputs = random_inputs(seed, world_size, length, dtype)
+    weights = np.random.default_rng(seed).choice([0.0, 0.25, 1 / 3, 0.9], world_size).tolist()
+    multiplied = [np.zeros_like(each) for each in inputs]
+    for own, weight, out in zip(inputs, weights, multiplied, strict=True):
+        if weight:
+            scale(own, weight, out)
+    given: dict[str, Any] = {"segment_bytes": segment_length * dtype.itemsize, "digest": digest}
+    build = ALGORITHMS[algorithm]
+    runs = [
+        MessageRun(build(rank, world_size), rank, own, np.empty_like(own), weight=weights[rank], **given)
+        for rank, own in enumerate(inputs)
+    ]
+    executions = [
+        Execution(build(rank, world_size), rank, own, np.empty_like(own), **given)
+        for rank, own in enumerate(multiplied)
+    ]
+    before = [own.tobytes() for own in inputs]
+    deliver(runs, random.Random(seed))
+    deliver(executions, random.Random(seed + 1))
+    assert [each.digest() for each in runs] == [each.digest() for each in executions]
+    assert before == [own.tobytes() for own in inputs]
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "ring"])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_weights_need_no_third_array(algorithm: str, world_size: int) -> None:
+    """Beside the segments that are added up, which is the same for any length."""
+    own, result = np.ones(1 << 20, np.float32), np.empty(1 << 20, np.float32)
+    tracemalloc.start()
+    run = MessageRun(
+        ALGORITHMS[algorithm](3 % world_size, world_size),
+        3 % world_size,
+        own,
+        result,
+        segment_bytes=1 << 16,
+        weight=0.5,
+    )
+    sent = run.start()
+    for awaited in run.missing():
+        run.receive(awaited.peer, awaited.transfer, awaited.segment, bytes(1 << 16))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert run.done and np.shares_memory(sent[0].payload, result)
+    assert peak_bytes < own.nbytes / 2
 
 
 def lone_run() -> MessageRun:
