@@ -263,6 +263,10 @@ class Loop:
         self._listening.is_for_much = run.awaited_bytes(submission) > MUCH_BYTES
         return self._listening
 
+    def wait_for_data(self, timeout_s: float) -> bool:
+        """As of the transport."""
+        return self.resources.transport.wait_for_data(timeout_s)
+
     def take_data(self) -> None:
         """Segments, FINISHED and parcels that have come."""
         for header, payload in self.resources.transport.receive_data():

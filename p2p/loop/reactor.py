@@ -23,6 +23,8 @@ NET_S: Final = 20e-3
 """Who sleeps looks again after this long, rung for or not."""
 LOOK_OUT_S: Final = 1e-3
 """So long the sockets may be left alone while there is other work."""
+MUCH_DATA_S: Final = 4e-3
+"""So much longer while data comes that takes long."""
 
 
 class Waiting(Protocol):
@@ -34,6 +36,12 @@ class Waiting(Protocol):
     def is_over(self) -> bool: ...
 
     def waited(self, *, is_long: bool) -> None: ...
+
+
+class WaitingForData(Waiting, Protocol):
+    """The same for data frames; if for many, they are waited for alone at first."""
+
+    is_for_much: bool
 
 
 class Work(Protocol):
@@ -60,8 +68,11 @@ class Work(Protocol):
     def shared(self) -> SharedRunner | None:
         """What runs over the memory of others."""
 
-    def listening(self) -> Waiting | None:
+    def listening(self) -> WaitingForData | None:
         """For data frames, if what runs goes on with these."""
+
+    def wait_for_data(self, timeout_s: float) -> bool:
+        """Wait for these alone, or for commands, and do nothing about it yet: whether there are any."""
 
     def take_data(self) -> None:
         """Deal with the data frames that have come."""
@@ -215,14 +226,21 @@ class Reactor:
         listening = self._work.listening()
         if listening is None:
             self._look(state, limit)
-        elif time.monotonic() >= self._next_look_out:
+        elif time.monotonic() >= self._next_look_out + (MUCH_DATA_S if listening.is_for_much else 0.0):
             self._look(RunState.BUSY)
-        elif self._spin(listening):
+        elif self._spin(listening) or (listening.is_for_much and self._sleep_for_data()):
             self._work.take_data()
         else:
             slept_s = self._look(state, limit)
             if not listening.spins:
                 listening.waited(is_long=slept_s > SPIN_S)
+
+    def _sleep_for_data(self) -> bool:
+        """Wait for data alone, not for long: whether some has come. If not, there is more to look at."""
+        self.drive_lock.begin_wait()
+        has_come = self._work.wait_for_data(LOOK_OUT_S)
+        self.drive_lock.end_wait()
+        return has_come
 
     def _look(self, state: RunState, limit: float = math.inf) -> float:
         """Wait until something happens, `limit` at the latest, and deal with it; do not wait if there is more to do.

@@ -100,6 +100,9 @@ class Transport:
             *([] if listeners is None else [listeners.zap_socket]),
         ):
             self._poller.register(source, zmq.POLLIN)
+        self._data_poller = zmq.Poller()
+        for source in (*self._datas, self._wake_fd):
+            self._data_poller.register(source, zmq.POLLIN)
         self._paths: list[str] = []
         self._asker: tuple[zmq.Socket[bytes], bytes] | None = None
         self._bind(self._control, control_address)
@@ -235,6 +238,11 @@ class Transport:
     def has_data(self) -> bool:
         """Whether `receive_data` would give something."""
         return bool(int(self._data.get(_EVENTS)) & _POLLIN) or self._has_remote_data()
+
+    def wait_for_data(self, timeout_s: float) -> bool:
+        """Wait until there is data, `wake` was called or the time is over; whether there is. `poll` hears the rest."""
+        ready = dict(self._data_poller.poll(math.ceil(timeout_s * 1000)))
+        return len(ready) > (self._wake_fd in ready)
 
     def _has_remote_data(self) -> bool:
         return self._listeners is not None and bool(int(self._listeners.data.get(_EVENTS)) & _POLLIN)

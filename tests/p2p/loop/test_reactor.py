@@ -25,6 +25,7 @@ class Diary:
         at: what else is done when one of them is written.
         states: what `advance` returns, one after the other.
         data: what a call waits for.
+        data_comes: while it sleeps.
     """
 
     def __init__(self) -> None:
@@ -32,6 +33,7 @@ class Diary:
         self.at: dict[str, Callable[[], None]] = {}
         self.states: list[RunState] = []
         self.data: Listening | None = None
+        self.data_comes = False
         self.timeouts_s: list[float] = []
         self.inbox: SimpleQueue[Notice] = SimpleQueue()
         self.woken = threading.Event()
@@ -77,6 +79,10 @@ class Diary:
 
     def listening(self) -> Listening | None:
         return self.data
+
+    def wait_for_data(self, timeout_s: float) -> bool:
+        self.write("wait for data")
+        return self.data_comes
 
     def take_data(self) -> None:
         self.write("data")
@@ -161,6 +167,21 @@ def test_a_call_looks_for_data_for_a_while_and_then_waits_for_anything(diary: Di
     diary.at["take"] = lambda: diary.tell() if diary.timeouts_s[-1] > 0 else None
     assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
     assert "data" not in diary.lines
+
+
+def test_who_waits_for_much_sleeps_for_data_alone_and_then_for_anything(diary: Diary) -> None:
+    diary.data, diary.data_comes = Listening(lambda: False), True
+    diary.data.is_for_much = True
+
+    def no_more() -> None:
+        diary.data_comes = False
+        diary.at = {"poll": diary.woken.set, "take": lambda: diary.tell() if diary.timeouts_s[-1] > 0 else None}
+
+    diary.at["data"] = no_more
+    assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
+    slept = diary.lines.index("wait for data")
+    assert diary.lines[slept : slept + 3] == ["wait for data", "data", "advance"]
+    assert diary.timeouts_s[-1] > 0 and diary.lines.count("data") == 1
 
 
 def test_who_has_looked_in_vain_several_times_sleeps_at_once_until_a_wait_is_short() -> None:
