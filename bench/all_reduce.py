@@ -4,8 +4,9 @@
 
 For each number of peers, arrays of 4 KB to 64 MB are summed in four ways, in turns with Gloo, every result verified:
 arrays that lie in the arena (`auto@arena`, into another array), arrays that lie anywhere and are replaced (`auto`), the
-same with results before their commit, as Gloo has none (`auto@early`), and without shared memory (`auto@sockets`). Ends
-with 1 if a result was wrong.
+same with results before their commit, as Gloo has none (`auto@early`), and without shared memory (`auto@sockets`).
+`--algos auto@tcp,auto@curve` is what other hosts cost, without a key and with one, over the loopback interface.
+Ends with 1 if a result was wrong.
 """
 
 import argparse
@@ -19,13 +20,14 @@ from pathlib import Path
 from p2p import benchmark
 
 ALGORITHMS = ("auto@arena", "auto", "auto@early", "auto@sockets")
-SIZES = benchmark.sizes_between(4 << 10, 64 << 20, 4)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print a table per number of peers, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default="2,4", help="numbers of peers, with commas")
+    parser.add_argument("--algos", default=",".join(ALGORITHMS), help="as of `shoal bench all-reduce`")
+    parser.add_argument("--sizes", default="4K,16K,64K,256K,1M,4M,16M,64M", help="with commas")
     parser.add_argument("--iters", type=int, default=40, help="timed iterations per size")
     parser.add_argument("--json", type=Path, help="also write the results here")
     given = parser.parse_args(arguments)
@@ -34,9 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for num_peers in (int(number) for number in given.peers.split(",")):
             plan = benchmark.Plan(
                 num_peers=num_peers,
-                algorithms=ALGORITHMS,
+                algorithms=benchmark.split_names(given.algos),
                 baseline="gloo",
-                sizes_bytes=SIZES,
+                sizes_bytes=tuple(map(benchmark.parse_size, given.sizes.split(","))),
                 num_iters=given.iters,
                 num_warmup=5,
             )

@@ -2,11 +2,11 @@
 
     python -m bench.calls [--rounds 20] [--deaths 5] [--json FILE]
 
-An all-reduce of 4 KB between two peers over shared memory, after 30 warm ones, in the thread that calls it; and the end
-of one of three peers, in all threads, from the moment at which a survivor is told of it to the commit of the operation
-in which it waited. Functions of this repository are counted, apart from those that are called to look again and again
-for another peer that is late. What still makes counts differ is whether a peer sleeps meanwhile, which of its timers
-are due, and which of two survivors is told first.
+An all-reduce of 4 KB between two peers over shared memory, and of 4 KB and 64 MB without, after warm ones, in the
+thread that calls it; and the end of one of three peers, in all threads, from the moment at which a survivor is told of
+it to the commit of the operation in which it waited. Functions of this repository are counted, apart from those that
+are called to look again and again for another peer that is late. What still makes counts differ is whether a peer
+sleeps meanwhile, which of its timers are due, and which of two survivors is told first.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from bench.calls_peer import ALL_REDUCE, DEATH
+from bench.calls_peer import ALL_REDUCE, BY_SOCKETS, DEATH
 from p2p.benchmark.machine import commit, machine
 from p2p.launch.config import LaunchConfig
 from p2p.launch.launcher import Launcher
@@ -38,7 +38,7 @@ def main() -> int:
     if min(options.rounds, options.deaths) < 1:
         parser.error("--rounds and --deaths must be at least 1")
     found = {
-        ALL_REDUCE: run(2, ALL_REDUCE, options.rounds),
+        **{what: run(2, what, options.rounds) for what in (ALL_REDUCE, *BY_SOCKETS)},
         DEATH: [round for _ in range(options.deaths) for round in run(3, DEATH, 1)],
     }
     rows = [summarize(what, rounds) for what, rounds in found.items()]

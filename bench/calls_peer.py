@@ -1,6 +1,6 @@
 """One of the peers of bench/calls.py: counts the Python functions that are called in it.
 
-    python calls_peer.py FOLDER all_reduce|death ROUNDS
+    python calls_peer.py FOLDER all_reduce|sockets-4K|sockets-64M|death ROUNDS
 
 Writes into `FOLDER/INDEX.json` how often each function was called, once per round. A list comprehension counts, and so
 does each value that a generator yields: all that `sys.setprofile` calls a call.
@@ -24,7 +24,10 @@ import p2p
 ROOT: Final = str(Path(__file__).parents[1]) + os.sep
 OURS: Final = tuple(f"{ROOT}{package}/" for package in ("collectives", "gossip", "p2p"))
 ALL_REDUCE, DEATH = "all_reduce", "death"
+BY_SOCKETS: Final = {"sockets-4K": 4 << 10, "sockets-64M": 64 << 20}
+"""Bytes of an all-reduce without shared memory."""
 NUM_WARM: Final = 30
+NUM_WARM_BYTES: Final = 64 << 20
 SPIN: Final = "_spin"
 """In it a peer looks again and again whether another one has come: how often says nothing about the code."""
 
@@ -75,9 +78,10 @@ def is_death(code: CodeType) -> bool:
 def main(folder: str, what: str, num_rounds: int) -> None:
     """Count, and write down what was found."""
     profile = Profile(everywhere=what == DEATH)
-    values, found = np.ones(1024, np.float32), []
-    with p2p.join() as peer:
-        for _ in range(NUM_WARM):
+    num_bytes = BY_SOCKETS.get(what, 4 << 10)
+    values, found = np.ones(num_bytes // 4, np.float32), []
+    with p2p.join(arena_bytes=0 if what in BY_SOCKETS else None) as peer:
+        for _ in range(min(NUM_WARM, 2 + NUM_WARM_BYTES // num_bytes)):
             peer.all_reduce(values.copy())
         if what == DEATH:
             if peer.rank == 1:

@@ -5,6 +5,7 @@ from collectives.direct import direct_all_reduce
 from collectives.elements import BFLOAT16, Array, carried, is_half, type_name
 from collectives.execution import Awaited, Buffer, Execution, Outgoing
 from collectives.matching import ScheduleError
+from collectives.message_run import MessageRun
 from collectives.one_shot import one_shot_all_gather, one_shot_all_reduce
 from collectives.partition import split_by_weight
 from collectives.reduction import OPS, Reduction, check_reduction
@@ -23,6 +24,7 @@ __all__ = [
     "Buffer",
     "Execution",
     "Kind",
+    "MessageRun",
     "Outgoing",
     "Reducer",
     "Reduction",

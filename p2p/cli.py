@@ -274,7 +274,8 @@ def bench_all_reduce(
         str,
         typer.Option(
             help="Of one-shot, direct, ring, tree and auto, with commas; "
-            "@arena: in shared memory, @early: before the commit, @sockets: without shared memory."
+            "@arena: in shared memory, @early: before the commit, @sockets: without shared memory, "
+            "@tcp: as between hosts, @curve: the same with a key."
         ),
     ] = "one-shot,direct,ring,tree",
     baseline: Annotated[str | None, typer.Option(help="Whom to compare with: gloo.", show_default=False)] = None,

@@ -1,5 +1,6 @@
 """Settings of one peer: what they mean, and what they may be."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from gossip import WAN, CoreConfig, Policy
 from .host.arguments import NAME_MAX
 from .host.folders import default_home
 from .host.naming import NO_NAME
-from .net.tcp import Network, TcpConfig, TcpOptions
+from .net.tcp import Network, TcpConfig, TcpOptions, share_cores
 
 RECEIPTS_FULL: Final = ("warn", "stop")
 """What a peer may do that cannot write its receipts any more."""
@@ -68,6 +69,7 @@ class PeerConfig:
         program: what all peers that run a script have in common: by name, digest and text for people; empty: no script.
         may_differ: names of arguments in which this peer may differ from others, or `script`.
         place: of this peer among those of `shoal run` on this host; -1: unknown.
+        local_peers: how many of them there are.
         mixed: what becomes of peers that compute other bits, since their processor, torch or optimizer is another:
             `resync` (they train together, and one slice of the replica is synchronised again in each step) or `refuse`.
         resume: folder of the checkpoint to go on from, whatever others there are; None: the last one.
@@ -98,6 +100,7 @@ class PeerConfig:
     program: Mapping[str, tuple[bytes, str]] = field(default_factory=dict)
     may_differ: Sequence[str] = ()
     place: int = -1
+    local_peers: int = 1
     mixed: str = "resync"
     resume: Path | None = None
     rejoin: bool = True
@@ -128,6 +131,8 @@ class PeerConfig:
             NetworkError, SecurityError: TCP cannot be used like this.
         """
         tcp = self.tcp.check(self.swarm)
+        if tcp is not None:
+            tcp = share_cores(tcp, len(os.sched_getaffinity(0)), self.local_peers)
         return replace(
             self.loop,
             core=self.loop.core if tcp is None or tcp.network is Network.LAN else WAN,
@@ -169,6 +174,8 @@ class PeerConfig:
                 found[f"{name}_s"] = _seconds(f"SHOAL_{name.upper()}", seconds)
         if place := environ.get("SHOAL_LOCAL_INDEX"):
             found["place"] = _whole("SHOAL_LOCAL_INDEX", place)
+        if local_peers := environ.get("SHOAL_LOCAL_PEERS"):
+            found["local_peers"] = max(1, _whole("SHOAL_LOCAL_PEERS", local_peers))
         if resume := environ.get("SHOAL_RESUME"):
             found["resume"] = Path(resume)
         only = environ.get("SHOAL_ONLY")

@@ -16,6 +16,7 @@ from gossip import View
 
 from .config import PeerConfig
 from .errors import ShoalError
+from .host.allocator import keep_memory
 from .host.files import raise_file_limit
 from .host.naming import NO_NAME, has_other_hosts, runs_of_script, this_program
 from .peer import Peer
@@ -135,6 +136,7 @@ def join(
     launcher = listening_launcher(os.environ)
     if (warning := raise_file_limit(config.min_peers)) and launcher is None:
         say(warning)
+    keep_memory(os.environ)
     peer = Peer(config)
     if peer._session.loop.is_alone:
         _name_other_runs(config)

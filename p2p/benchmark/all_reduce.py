@@ -7,11 +7,12 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -19,12 +20,13 @@ from rich.progress import Progress
 
 from p2p.errors import LaunchError, ShoalError
 from p2p.host.folders import default_home
+from p2p.host.keys import write_key
 from p2p.launch.config import LaunchConfig
 from p2p.launch.launcher import Launcher
 from p2p.launch.target import Target
 
 from .machine import machine
-from .plan import SOCKETS, Plan
+from .plan import OTHER_HOSTS, OWN_SWARM, Plan
 from .report import print_table, write_json
 from .result import AllReduceResult, Measurement, combine
 
@@ -64,6 +66,9 @@ def check_writable(path: Path) -> None:
 def run_workers(plan: Plan, folder: Path, environ: Mapping[str, str]) -> int:
     """Run all workers to their end; returns the launcher's exit code."""
     swarm = f"bench-{secrets.token_hex(4)}"
+    write_key(folder / "swarm.key")
+    for way, port in zip(OTHER_HOSTS, free_ports(len(OTHER_HOSTS)), strict=True):
+        (folder / f"{way}.seed").write_text(f"127.0.0.1:{port}")
     config = LaunchConfig(
         target=Target.script(Path(__file__).with_name("worker.py"), (str(folder), plan.to_json())),
         num_peers=plan.num_peers,
@@ -74,8 +79,21 @@ def run_workers(plan: Plan, folder: Path, environ: Mapping[str, str]) -> int:
         with shown_progress() as stdout:
             return Launcher(config, environ=environ, stdout=stdout, stderr=sys.stderr.fileno()).run()
     finally:
-        for name in (swarm, f"{swarm}-{SOCKETS}"):
+        for name in (swarm, *(f"{swarm}-{way}" for way in OWN_SWARM)):
             shutil.rmtree(default_home(environ) / name, ignore_errors=True)
+
+
+def free_ports(number: int) -> list[int]:
+    """Of ports that nobody uses, as is the next after each."""
+    found: list[int] = []
+    for port in range(23_000, 32_000, 2):
+        with ExitStack() as stack, suppress(OSError):
+            for each in (port, port + 1):
+                stack.enter_context(socket.create_server(("127.0.0.1", each)))
+            found.append(port)
+        if len(found) == number:
+            return found
+    raise LaunchError("no two free ports in a row between 23000 and 32000")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from collectives import choose_algorithm
 from p2p.errors import ShoalError
 from p2p.peer import Peer
 
-from .plan import BY_SIZE, EARLY, IN_ARENA, SOCKETS
+from .plan import BY_SIZE, EARLY, IN_ARENA, OWN_SWARM
 
 Array = npt.NDArray[np.float32]
 
@@ -108,7 +108,12 @@ class ShoalEarly(Shoal):
         self._peer.all_reduce(self._array, algorithm=self._algorithm, commit=False)
 
 
-SHOAL: Final[Mapping[str, type[Shoal]]] = {"": Shoal, IN_ARENA: ShoalInArena, EARLY: ShoalEarly, SOCKETS: Shoal}
+SHOAL: Final[Mapping[str, type[Shoal]]] = {
+    "": Shoal,
+    IN_ARENA: ShoalInArena,
+    EARLY: ShoalEarly,
+    **dict.fromkeys(OWN_SWARM, Shoal),
+}
 """By way."""
 
 

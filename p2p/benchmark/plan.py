@@ -16,9 +16,16 @@ IN_ARENA: Final = "arena"
 """The arrays lie in memory that all peers of the host read, and the result goes into another one."""
 SOCKETS: Final = "sockets"
 """No memory is shared."""
+TCP: Final = "tcp"
+"""As between hosts, without a key."""
+CURVE: Final = "curve"
+"""As between hosts, with a key: everything is encrypted."""
+OTHER_HOSTS: Final = (TCP, CURVE)
+OWN_SWARM: Final = (SOCKETS, *OTHER_HOSTS)
+"""Ways for which peers meet a second time, without memory to share."""
 EARLY: Final = "early"
 """The result is handed out when it is complete here, as other libraries do it, and committed with what comes next."""
-WAYS: Final = ("", IN_ARENA, EARLY, SOCKETS)
+WAYS: Final = ("", IN_ARENA, EARLY, *OWN_SWARM)
 """How the bytes travel; without a word, arrays lie anywhere and are replaced by the result when it is committed."""
 BASELINES: Final = ("gloo",)
 ITEM_BYTES: Final = 4

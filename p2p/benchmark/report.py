@@ -33,7 +33,7 @@ def print_table(plan: Plan, results: Sequence[AllReduceResult], described: dict[
 def make_table(plan: Plan, results: Sequence[AllReduceResult]) -> Table:
     title = f"all-reduce, float32, {plan.num_peers} peers, {plan.num_iters} iterations, slowest rank"
     table = Table(title=title, title_justify="left")
-    for heading in ("size", "contender", "p50 us", "p90 us", "p99 us", "algbw GB/s", "busbw GB/s", "wrong"):
+    for heading in ("size", "contender", "p50 us", "p90 us", "p99 us", "cpu us", "algbw GB/s", "busbw GB/s", "wrong"):
         table.add_column(heading, justify="left" if heading == "contender" else "right", no_wrap=True)
     ratios: dict[tuple[str, int], float] = {}
     if plan.baseline is not None:
@@ -55,6 +55,7 @@ def cells_of(result: AllReduceResult) -> list[str]:
         format_size(result.size_bytes),
         name,
         *(f"{in_us(percentile(result.times_s, percent)):.1f}" for percent in (50, 90, 99)),
+        f"{in_us(result.cpu_time_p50_s):.0f}",
         f"{result.algbw_gb_per_s:.3f}",
         f"{result.busbw_gb_per_s:.3f}",
         str(result.wrong),
@@ -77,7 +78,7 @@ def compare(results: Sequence[AllReduceResult], baseline: str) -> str:
 def write_json(path: Path, plan: Plan, results: Sequence[AllReduceResult], described: dict[str, Any]) -> None:
     """Write everything; `described` is the machine as it was before the run."""
     report = {
-        "version": 1,
+        "version": 2,
         "commit": commit(),
         "machine": described,
         "config": asdict(plan),

@@ -13,6 +13,7 @@ class Measurement:
         ran: the algorithm that was carried out.
         wrong: elements of all verified results that were not the exact sum.
         times_s: one per iteration.
+        cpu_times_s: likewise, of the processor, in all threads of the process.
     """
 
     algorithm: str
@@ -20,6 +21,7 @@ class Measurement:
     size_bytes: int
     wrong: int
     times_s: tuple[float, ...]
+    cpu_times_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +29,30 @@ class AllReduceResult:
     """One contender at one size, over all ranks.
 
     Attributes:
-        times_s: one per iteration, each that of its slowest rank.
+        wrong: elements, of all ranks.
+        ranks: what each rank saw.
     """
 
     algorithm: str
     ran: str
-    world_size: int
     size_bytes: int
     wrong: int
-    times_s: tuple[float, ...]
+    ranks: tuple[Measurement, ...]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def times_s(self) -> tuple[float, ...]:
+        """One per iteration, each that of its slowest rank."""
+        return tuple(map(max, zip(*(rank.times_s for rank in self.ranks), strict=True)))
+
+    @property
+    def cpu_time_p50_s(self) -> float:
+        """Of the processor, per rank: the median iteration's."""
+        means = [sum(times) / len(times) for times in zip(*(rank.cpu_times_s for rank in self.ranks), strict=True)]
+        return percentile(means, 50)
 
     @property
     def time_p50_s(self) -> float:
@@ -55,19 +72,22 @@ class AllReduceResult:
         return self.algbw_gb_per_s * 2 * (self.world_size - 1) / self.world_size
 
     def to_json(self) -> dict[str, Any]:
+        """With every sample, of each rank."""
+        times_s = self.times_s
         return {
             "algorithm": self.algorithm,
             "ran": self.ran,
             "world_size": self.world_size,
             "size_bytes": self.size_bytes,
-            "iters": len(self.times_s),
-            "time_min_us": in_us(min(self.times_s)),
-            "time_p50_us": in_us(self.time_p50_s),
-            "time_p90_us": in_us(percentile(self.times_s, 90)),
-            "time_p99_us": in_us(percentile(self.times_s, 99)),
+            "iters": len(times_s),
+            "time_min_us": in_us(min(times_s)),
+            **{f"time_p{percent}_us": in_us(percentile(times_s, percent)) for percent in (50, 90, 99)},
+            "cpu_time_p50_us": in_us(self.cpu_time_p50_s),
             "algbw_gb_per_s": round(self.algbw_gb_per_s, 6),
             "busbw_gb_per_s": round(self.busbw_gb_per_s, 6),
             "wrong": self.wrong,
+            "times_us": [list(map(in_us, rank.times_s)) for rank in self.ranks],
+            "cpu_times_us": [list(map(in_us, rank.cpu_times_s)) for rank in self.ranks],
         }
 
 
@@ -98,10 +118,9 @@ def _combine_one(group: Sequence[Measurement]) -> AllReduceResult:
     return AllReduceResult(
         algorithm=first.algorithm,
         ran=first.ran,
-        world_size=len(group),
         size_bytes=first.size_bytes,
         wrong=sum(m.wrong for m in group),
-        times_s=tuple(map(max, zip(*(m.times_s for m in group), strict=True))),
+        ranks=tuple(group),
     )
 
 

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from p2p.benchmark.contenders import SHOAL, TIMEOUT, Array, Contender, Gloo
-from p2p.benchmark.plan import ITEM_BYTES, SOCKETS, Plan
+from p2p.benchmark.plan import CURVE, ITEM_BYTES, OTHER_HOSTS, OWN_SWARM, Plan
 from p2p.benchmark.result import Measurement
 from p2p.errors import ShoalError
 from p2p.joining import join
@@ -37,13 +37,14 @@ SHIFTS: Final = 61
 def main(folder: Path, plan: Plan, index: int) -> None:
     """Measure as number `index` of the peers."""
     with ExitStack() as stack:
-        peers: dict[bool, Peer] = {}
+        peers: dict[str, Peer] = {}
         contenders: list[Contender] = []
         for name in plan.algorithms:
             way = name.partition("@")[2]
-            if (by_sockets := way == SOCKETS) not in peers:
-                peers[by_sockets] = enter(stack, by_sockets=by_sockets)
-            contenders.append(SHOAL[way](peers[by_sockets], name, plan.num_peers))
+            swarm = way if way in OWN_SWARM else ""
+            if swarm not in peers:
+                peers[swarm] = enter(stack, folder, index, swarm)
+            contenders.append(SHOAL[way](peers[swarm], name, plan.num_peers))
         if plan.baseline == Gloo.name:
             contenders.append(stack.enter_context(Gloo(folder / "gloo", index, plan.num_peers)))
         progress = RunProgress(len(plan.sizes_bytes) * plan.num_rounds, is_shown=index == 0)
@@ -51,13 +52,17 @@ def main(folder: Path, plan: Plan, index: int) -> None:
         (folder / f"{index}.json").write_text(json.dumps([asdict(measurement) for measurement in found]))
 
 
-def enter(stack: ExitStack, *, by_sockets: bool) -> Peer:
-    """Take a seat among peers that share memory, or in a swarm of its own where none do."""
-    swarm, arena_bytes = (os.environ["SHOAL_SWARM"] + f"-{SOCKETS}", 0) if by_sockets else (None, None)
+def enter(stack: ExitStack, folder: Path, index: int, way: str) -> Peer:
+    """Take a seat among peers that share memory, or in a swarm of its own where none do, or each seems another host."""
+    given: dict[str, Any] = {}
+    if way:
+        given = {"swarm": f"{os.environ['SHOAL_SWARM']}-{way}", "arena_bytes": 0}
+    if way in OTHER_HOSTS:
+        seed = (folder / f"{way}.seed").read_text()
+        given |= {"home": folder / f"host{index}", "seeds": seed, "bind": "127.0.0.1:0" if index else seed}
+        given |= {"key": folder / "swarm.key"} if way == CURVE else {"insecure": True}
     timeout_s = TIMEOUT.total_seconds()
-    peer = stack.enter_context(
-        join(swarm=swarm, arena_bytes=arena_bytes, join_timeout_s=timeout_s, step_timeout_s=timeout_s)
-    )
+    peer = stack.enter_context(join(**given, join_timeout_s=timeout_s, step_timeout_s=timeout_s))
     peer.wait_view()
     return peer
 
@@ -71,6 +76,7 @@ def measure(
     expected = sum((contribution(i, count) for i in range(plan.num_peers)), start=np.zeros(count, np.float32))
     array = np.empty_like(own)
     times_s: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    cpu_times_s: dict[str, list[float]] = {name: [] for name in times_s}
     wrong = dict.fromkeys(times_s, 0)
     ran = dict.fromkeys(times_s, "")
     for turn, (is_timed, contender) in enumerate(turns(plan, contenders)):
@@ -78,17 +84,25 @@ def measure(
         np.add(own, np.float32(shift), out=array)
         contender.begin(array)
         contender.barrier()
-        start = time.perf_counter()
+        cpu_start, start = time.process_time(), time.perf_counter()
         contender.all_reduce()
-        time_s = time.perf_counter() - start
+        time_s, cpu_time_s = time.perf_counter() - start, time.process_time() - cpu_start
         if is_timed:
             times_s[contender.name].append(time_s)
+            cpu_times_s[contender.name].append(cpu_time_s)
         np.subtract(contender.result(), np.float32(shift * plan.num_peers), out=array)
         wrong[contender.name] += int(np.count_nonzero(array != expected))
         ran[contender.name] = contender.ran
         progress.advance(1 / len(contenders))
     return [
-        Measurement(algorithm=name, ran=ran[name], size_bytes=size_bytes, wrong=wrong[name], times_s=tuple(times))
+        Measurement(
+            algorithm=name,
+            ran=ran[name],
+            size_bytes=size_bytes,
+            wrong=wrong[name],
+            times_s=tuple(times),
+            cpu_times_s=tuple(cpu_times_s[name]),
+        )
         for name, times in times_s.items()
     ]
 

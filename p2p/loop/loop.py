@@ -6,7 +6,6 @@ installing a view can never interleave.
 """
 
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,6 @@ from typing import Final
 from gossip import Core, Envelope, Run, View
 from gossip import effects as fx
 from gossip import messages as m
-from gossip.progress import NOTHING_DONE
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
@@ -33,7 +31,9 @@ from ..step.operation import Operation
 from ..step.waiting import explain_waiting
 from ..telemetry.records import How, Kind, peer_number
 from .carrier import Carrier, Parts
+from .exit_looks import ExitLooks
 from .inbox import Inbox
+from .listening import Listening
 from .neighbours import Neighbours, claim_of
 from .reactor import Reactor
 from .resources import Resources, acquire
@@ -42,10 +42,8 @@ from .seeds import Seeds
 
 logger = logging.getLogger("p2p")
 
-FIRST_LOOK_S: Final = 5e-3
-"""A step that takes so long may wait for a member whose process is about to end."""
-MOST_LOOK_S: Final = 0.1
-"""Looks at the processes of members come at intervals that double, up to this."""
+MUCH_BYTES: Final = 256 << 10
+"""Who waits for an operation of more than this sleeps at once: whoever sends it needs the core."""
 
 
 class Loop:
@@ -107,8 +105,9 @@ class Loop:
             )
         )
         self.shared = self._carrier.shared
+        self._listening = Listening(transport.has_data)
         self._next_link_check = self._tick_at = 0.0
-        self._opened, self._look_at, self._look_s = NOTHING_DONE, math.inf, FIRST_LOOK_S
+        self._exit_looks = ExitLooks()
         self._keeps_memory = False
 
     @property
@@ -152,9 +151,8 @@ class Loop:
 
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
         """As `OpenStep.submit`, unless this peer cannot go on."""
-        if step != self._opened:
-            self._opened, self._look_s = step, FIRST_LOOK_S
-            self._look_at = self.now() + FIRST_LOOK_S
+        if step != self._exit_looks.step:
+            self._exit_looks.begin(self.now(), step)
         if self.inbox.failure is None and (effects := self.open_step.submit(step, attempt, operation)):
             self._carrier.carry_out(effects)
 
@@ -208,7 +206,7 @@ class Loop:
     def next_deadline(self) -> float:
         """Of the core, and of the looks at links and processes."""
         self._tick_at = self.core.next_deadline()
-        return min(self._tick_at, self._next_link_check, self._look_at)
+        return min(self._tick_at, self._next_link_check, self._exit_looks.at)
 
     def poll(self, timeout_s: float) -> Polled:
         """Wait for the sockets."""
@@ -244,8 +242,7 @@ class Loop:
         """Frames, links, and what is due."""
         transport = self.resources.transport
         if polled.data:
-            for header, payload in transport.receive_data():
-                self._take_data(header, payload)
+            self.take_data()
         if polled.control:
             for frame in transport.receive_control():
                 self._take_control(frame)
@@ -257,8 +254,8 @@ class Loop:
             self.seeds.call(now, self.core)
             if self.inbox.failure is None:
                 self._seek(lambda: self._seat.look_again(now, self.core, self.seeds))
-        if now >= self._look_at:
-            self._look_at_processes(now)
+        if now >= self._exit_looks.at and self._exit_looks.is_wanted(now, self.open_step.done):
+            self._look_at_processes()
         if now >= self._tick_at:  # what has become due meanwhile is dealt with at the next look
             if (progress := self.open_step.progress()) is not None:
                 self.core.submitted(*progress)
@@ -266,16 +263,28 @@ class Loop:
         if effects := self._observer.go_on(now):
             self._carrier.carry_out(effects)
 
-    def _look_at_processes(self, now: float) -> None:
-        """A step takes long: does a member of this host run no code any more?"""
-        view = self.core.view
-        if view is None or self.open_step.done >= self._opened:
-            self._look_at = math.inf
-            return
-        self._look_s = min(2 * self._look_s, MOST_LOOK_S)
-        self._look_at = now + self._look_s
-        for member in self._neighbours.exiting(view.members):
+    def _look_at_processes(self) -> None:
+        """Does a member of this host run no code any more?"""
+        members = () if self.core.view is None else self.core.view.members
+        for member in self._neighbours.exiting(members):
             self._carrier.declare_dead(member, "all its threads are exiting", self._neighbours.record_of(member))
+
+    def listening(self) -> Listening | None:
+        """For data frames, if a step is open that goes on with these."""
+        run, submission = self.open_step.run, self.open_step.submission
+        if run is None or submission is None or self.shared() is not None:
+            return None
+        self._listening.is_for_much = run.awaited_bytes(submission) > MUCH_BYTES
+        return self._listening
+
+    def wait_for_data(self, timeout_s: float) -> bool:
+        """As of the transport."""
+        return self.resources.transport.wait_for_data(timeout_s)
+
+    def take_data(self) -> None:
+        """Segments, FINISHED and parcels that have come."""
+        for header, payload in self.resources.transport.receive_data():
+            self._take_data(header, payload)
 
     def crash(self, error: BaseException) -> None:
         """Nothing can be driven any more."""
@@ -309,7 +318,8 @@ class Loop:
         try:
             match self._frames.read_data(frame, payload):
                 case Segment() as segment:
-                    self._carrier.carry_out(self.open_step.receive(segment))
+                    if effects := self.open_step.receive(segment):
+                        self._carrier.carry_out(effects)
                 case Envelope() as envelope:
                     self._carrier.carry_out(self.core.receive(self.now(), envelope))
                 case Delivery() as delivery:

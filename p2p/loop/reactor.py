@@ -1,6 +1,7 @@
 """A thread that drives what belongs to a peer, and lends it to the training thread for the length of a call.
 
-Whoever drives polls the sockets and looks at the memory of others by turns. Nothing but the poll waits.
+Whoever drives polls the sockets and looks at the memory of others by turns. Nothing but the poll waits. A call that
+waits for data frames looks for these alone at first, since the poll asks every socket and handle there is.
 """
 
 import math
@@ -17,11 +18,30 @@ from ..step.notices import Notice
 from .ownership import DriveLock
 
 SPIN_S: Final = 200e-6
-"""So long a peer looks again and again at the memory of others before it sleeps."""
+"""So long a peer looks again and again at the memory of others, or for their data, before it sleeps."""
 NET_S: Final = 20e-3
 """Who sleeps looks again after this long, rung for or not."""
 LOOK_OUT_S: Final = 1e-3
 """So long the sockets may be left alone while there is other work."""
+MUCH_DATA_S: Final = 4e-3
+"""So much longer while data comes that takes long."""
+
+
+class Waiting(Protocol):
+    """What is waited for, and whether to look again before sleeping."""
+
+    @property
+    def spins(self) -> bool: ...
+
+    def is_over(self) -> bool: ...
+
+    def waited(self, *, is_long: bool) -> None: ...
+
+
+class WaitingForData(Waiting, Protocol):
+    """The same for data frames; if for many, they are waited for alone at first."""
+
+    is_for_much: bool
 
 
 class Work(Protocol):
@@ -47,6 +67,15 @@ class Work(Protocol):
 
     def shared(self) -> SharedRunner | None:
         """What runs over the memory of others."""
+
+    def listening(self) -> WaitingForData | None:
+        """For data frames, if what runs goes on with these."""
+
+    def wait_for_data(self, timeout_s: float) -> bool:
+        """Wait for these alone, or for commands, and do nothing about it yet: whether there are any."""
+
+    def take_data(self) -> None:
+        """Deal with the data frames that have come."""
 
     def crash(self, error: BaseException) -> None:
         """Nothing can be driven any more."""
@@ -121,7 +150,7 @@ class Reactor:
                         command()
                     state = self._go_on()
                 while self._inbox.empty() and time.monotonic() < deadline and not self._stopping.is_set():
-                    self._look(state, deadline)
+                    self._listen(state, deadline)
                     state = self._go_on()
                 if time.monotonic() >= self._next_look_out and not self._stopping.is_set():
                     self._look(RunState.BUSY)  # others must be heard even if it is done
@@ -174,27 +203,51 @@ class Reactor:
         state = RunState.BUSY
         while state is RunState.BUSY and time.monotonic() < until:
             state = self._work.advance()
-            if state is RunState.WAITING and self._spin():
+            if state is RunState.WAITING and self._spin(self._work.shared()):
                 state = RunState.BUSY
         return state
 
-    def _spin(self) -> bool:
+    def _spin(self, waiting: Waiting | None) -> bool:
         """Look again and again whether the others have come, for a while, unless that was in vain lately."""
-        runner = self._work.shared()
-        if runner is None:
+        if waiting is None:
             return False
-        if not runner.spins:
-            return runner.is_over()
+        if not waiting.spins:
+            return waiting.is_over()
         limit = time.monotonic() + SPIN_S
-        while not (is_over := runner.is_over()):
+        while not (is_over := waiting.is_over()):
             if time.monotonic() >= limit or not self._commands.empty() or self.drive_lock.is_wanted_back:
                 break
             os.sched_yield()  # there may be more peers than cores
-        runner.waited(is_long=not is_over)
+        waiting.waited(is_long=not is_over)
         return is_over
 
-    def _look(self, state: RunState, limit: float = math.inf) -> None:
-        """Wait until something happens, `limit` at the latest, and deal with it; do not wait if there is more to do."""
+    def _listen(self, state: RunState, limit: float) -> None:
+        """As `_look`; where data is waited for, look for that first, and at all else when it is time."""
+        listening = self._work.listening()
+        if listening is None:
+            self._look(state, limit)
+        elif time.monotonic() >= self._next_look_out + (MUCH_DATA_S if listening.is_for_much else 0.0):
+            self._look(RunState.BUSY)
+        elif self._spin(listening) or (listening.is_for_much and self._sleep_for_data()):
+            self._work.take_data()
+        else:
+            slept_s = self._look(state, limit)
+            if not listening.spins:
+                listening.waited(is_long=slept_s > SPIN_S)
+
+    def _sleep_for_data(self) -> bool:
+        """Wait for data alone, not for long: whether some has come. If not, there is more to look at."""
+        self.drive_lock.begin_wait()
+        has_come = self._work.wait_for_data(LOOK_OUT_S)
+        self.drive_lock.end_wait()
+        return has_come
+
+    def _look(self, state: RunState, limit: float = math.inf) -> float:
+        """Wait until something happens, `limit` at the latest, and deal with it; do not wait if there is more to do.
+
+        Returns:
+            How long it waited, in seconds.
+        """
         now = time.monotonic()
         deadline = min(self._work.next_deadline(), limit)
         runner = self._work.shared() if state is RunState.WAITING else None
@@ -216,3 +269,4 @@ class Reactor:
         while not self._commands.empty():
             self._commands.get_nowait()()
         self._work.take(polled)
+        return slept_s

@@ -18,7 +18,20 @@ from gossip.effects import Send
 from gossip.progress import Finish, Progress
 
 from ..errors import RemoteProtocolError
-from .headers import NO_DIGEST, FinishedHeader, ParcelHeader, SegmentHeader, TakenHeader, pack_stamp, unpack_header
+from .headers import (
+    HEADER_BYTES,
+    NO_DIGEST,
+    SEGMENT_KIND,
+    FinishedHeader,
+    ParcelHeader,
+    SegmentHeader,
+    TakenHeader,
+    pack_rest,
+    pack_stamp,
+    segment_start,
+    unpack_header,
+    unpack_segment,
+)
 from .parcels import ParcelSegment
 from .transport import Transport
 from .wire import Codec
@@ -90,6 +103,7 @@ class Frames:
         self._stamp, self._view = NO_VIEW, b""
         self._rank = 0
         self._is_mixed = False
+        self._segment_start = b""
 
     def install(self, view: View) -> None:
         """From now on everything is said in `view`."""
@@ -97,6 +111,7 @@ class Frames:
         self._stamp, self._view = view.stamp, pack_stamp(view.stamp)
         self._rank = view.members.index(self._me)
         self._is_mixed = view.is_mixed
+        self._segment_start = segment_start(self._rank, self._view)
         self._encoded = None
 
     # Out.
@@ -131,11 +146,9 @@ class Frames:
         """Send a segment of an operation to a rank of that view; nothing if another one is installed."""
         if view_number != self._stamp.number:
             return
-        group = 0
-        header = SegmentHeader(
-            self._rank, group, self._view, sequence, outgoing.transfer, outgoing.segment, fingerprint
-        )
-        self._transport.send_data(self._members[outgoing.peer].peer_id, header.pack(), outgoing.payload)
+        peer, transfer, segment, payload = outgoing
+        header = self._segment_start + pack_rest(sequence, transfer, segment, fingerprint)
+        self._transport.send_data(self._members[peer].peer_id, header, payload)
 
     def send_parcel(self, target: Member, stream: int, segment: ParcelSegment) -> None:
         """Send a segment of a parcel, in whatever view `target` is."""
@@ -176,24 +189,27 @@ class Frames:
         Raises:
             RemoteProtocolError: it is none of these.
         """
-        match unpack_header(frame):
-            case SegmentHeader() as header:
-                return self._read_segment(header, payload)
-            case FinishedHeader() as header:
+        if len(frame) == HEADER_BYTES and frame[: len(SEGMENT_KIND)] == SEGMENT_KIND:
+            return self._read_segment(frame, payload)
+        header = unpack_header(frame)
+        assert not isinstance(header, SegmentHeader)
+        match header:
+            case FinishedHeader():
                 return self._read_finished(header, payload)
-            case ParcelHeader() as header:
+            case ParcelHeader():
                 return _read_parcel(header, payload)
             case TakenHeader(peer_id, incarnation, stream, num_segments):
                 _check_empty(payload)
                 return Taken(Member(peer_id.hex(), incarnation), stream, num_segments)
-            case header:
+            case _:
                 assert_never(header)
 
-    def _read_segment(self, header: SegmentHeader, payload: memoryview) -> Segment | None:
-        source, _, view, operation, transfer, segment, fingerprint, digest = header
+    def _read_segment(self, frame: memoryview, payload: memoryview) -> Segment | None:
+        _, source, _, view, operation, transfer, segment, fingerprint, digest = unpack_segment(frame)
         if view != self._view:
             return None
-        self._check_rank(source)
+        if source >= len(self._members):
+            self._check_rank(source)
         if digest != NO_DIGEST and digest != xxhash.xxh3_128_digest(payload):
             raise RemoteProtocolError(
                 f"segment {segment} of operation {operation}, of rank {source}: it was damaged on the way"

@@ -145,6 +145,23 @@ _KINDS: Final[dict[bytes, tuple[struct.Struct, Callable[[Any], Header]]]] = {
 }
 
 
+# The header of a segment once more, without an object: what those of one peer have in common in a view, and the rest.
+SEGMENT_KIND: Final = _SEGMENT_START
+_SEGMENT_REST: Final = struct.Struct("<QII16s24x")
+_WHOLE_SEGMENT: Final = struct.Struct("<9sxHH2x40sQII16s16s8x")
+assert _WHOLE_SEGMENT.size == HEADER_BYTES
+pack_rest = _SEGMENT_REST.pack
+"""Of operation, transfer, segment and fingerprint."""
+
+unpack_segment = _WHOLE_SEGMENT.unpack
+"""Magic, version and kind in one, then the fields of `SegmentHeader`."""
+
+
+def segment_start(source: int, view: bytes) -> bytes:
+    """What stands before `pack_rest`, in group 0."""
+    return SegmentHeader(source, 0, view, 0, 0, 0, bytes(16)).pack()[: -_SEGMENT_REST.size]
+
+
 def pack_stamp(stamp: Stamp) -> bytes:
     """The stamp of a view, as it stands in headers: lineage, hash, number."""
     if not len(stamp.lineage) == len(stamp.hash) == 16:

@@ -201,7 +201,7 @@ class TcpListeners:
             NetworkError: an address cannot be bound.
             SecurityError: a stranger got in, or nobody does.
         """
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(config.io_threads)
         self.credentials = Credentials(config.realm, peer_id, config.secret)
         self.heartbeat_ms = _HEARTBEAT_MS[config.network]
         self._has_warned = False

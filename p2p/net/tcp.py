@@ -14,6 +14,9 @@ PORTS_PER_PEER: Final = 2
 """Control at the port that was asked for, data at the next."""
 
 
+MOST_IO_THREADS: Final = 4
+
+
 class Network(StrEnum):
     """What lies between the hosts of a swarm, the same for all: how long a delay means nothing."""
 
@@ -97,6 +100,13 @@ class TcpOptions:
         return TcpConfig(swarm=swarm, bind=bind, advertise=advertise, seeds=seeds, secret=secret, network=network)
 
 
+def share_cores(config: "TcpConfig", num_cores: int, num_peers: int) -> "TcpConfig":
+    """`config` with as many I/O threads as this peer has cores, of `num_peers` on this host, if it encrypts."""
+    if config.secret is None:
+        return config
+    return replace(config, io_threads=min(MOST_IO_THREADS, max(1, num_cores // num_peers)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TcpConfig:
     """How one peer reaches other hosts, and is reached.
@@ -105,6 +115,7 @@ class TcpConfig:
         bind: the control socket's; data listens at the next port, or any.
         advertise: the control socket's for others; port 0: the bound one; None: to be chosen.
         secret: of the swarm key; None: insecure.
+        io_threads: of libzmq; each connection belongs to one of them, which encrypts all that it carries.
     """
 
     swarm: str
@@ -113,6 +124,7 @@ class TcpConfig:
     seeds: tuple[Endpoint, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
     network: Network = Network.LAN
+    io_threads: int = 1
 
     @property
     def realm(self) -> str:

@@ -42,8 +42,9 @@ JOINED_BYTES: Final = 32 << 10
 
 _MAX_DRAIN: Final = 256
 _MOST_VERSIONS: Final = 8  # that are named in the log: who has the key may make up any number
-_MAX_PARTS: Final = 4  # of one message, with the routing id; more are counted and dropped one by one
+_MAX_PARTS: Final = 3  # of one message, behind the routing id; more are counted and dropped one by one
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)  # as enums they cost a microsecond a frame
+_DONTWAIT, _AND_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _LAST_WORDS_MS: Final = 100
 
 
@@ -99,6 +100,9 @@ class Transport:
             *([] if listeners is None else [listeners.zap_socket]),
         ):
             self._poller.register(source, zmq.POLLIN)
+        self._data_poller = zmq.Poller()
+        for source in (*self._datas, self._wake_fd):
+            self._data_poller.register(source, zmq.POLLIN)
         self._paths: list[str] = []
         self._asker: tuple[zmq.Socket[bytes], bytes] | None = None
         self._bind(self._control, control_address)
@@ -204,12 +208,12 @@ class Transport:
         # No high-water mark, so no call can find the queue full; libzmq has none any more where somebody else answered.
         try:
             if view.nbytes <= JOINED_BYTES and len(header) == HEADER_BYTES:
-                link.data.send(b"".join((header, view)), zmq.DONTWAIT)
+                link.data.send(b"".join((header, view)), _DONTWAIT)
                 return True
-            link.data.send(header, zmq.DONTWAIT | zmq.SNDMORE)
+            link.data.send(header, _AND_MORE)
         except zmq.Again:
             return self._drop("no link")
-        link.data.send(view, zmq.DONTWAIT, copy=view.nbytes < ZERO_COPY_BYTES)
+        link.data.send(view, _DONTWAIT, copy=view.nbytes < ZERO_COPY_BYTES)
         return True
 
     def _drop(self, reason: str) -> bool:
@@ -219,8 +223,8 @@ class Transport:
     def receive_control(self) -> Iterator[bytes]:
         """Frames that are there, up to a bound; ask `poll` for more."""
         for socket in self._controls:
-            for route, frame in self._receive(socket, num_parts=(2,)):
-                self._asker = socket, route.bytes
+            for route, (frame, *_) in self._receive(socket, num_parts=(1,)):
+                self._asker = socket, route
                 yield frame.bytes
         self._asker = None
 
@@ -231,31 +235,47 @@ class Transport:
             with suppress(zmq.ZMQError):
                 socket.send_multipart([route, frame], zmq.DONTWAIT)
 
+    def has_data(self) -> bool:
+        """Whether `receive_data` would give something."""
+        return bool(int(self._data.get(_EVENTS)) & _POLLIN) or self._has_remote_data()
+
+    def wait_for_data(self, timeout_s: float) -> bool:
+        """Wait until there is data, `wake` was called or the time is over; whether there is. `poll` hears the rest."""
+        ready = dict(self._data_poller.poll(math.ceil(timeout_s * 1000)))
+        return len(ready) > (self._wake_fd in ready)
+
+    def _has_remote_data(self) -> bool:
+        return self._listeners is not None and bool(int(self._listeners.data.get(_EVENTS)) & _POLLIN)
+
     def receive_data(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Headers and payloads that are there, up to a bound. A payload is libzmq's own memory, and not aligned."""
         for socket in self._datas:
-            for parts in self._receive(socket, num_parts=(2, 3)):
-                if len(parts) == 3:
-                    yield parts[1].buffer, parts[2].buffer
+            for _, parts in self._receive(socket, num_parts=(1, 2)):
+                if len(parts) == 2:
+                    yield parts[0].buffer, parts[1].buffer
                 else:
-                    joined = parts[1].buffer
+                    joined = parts[0].buffer
                     yield joined[:HEADER_BYTES], joined[HEADER_BYTES:]
 
-    def _receive(self, socket: "zmq.Socket[bytes]", num_parts: tuple[int, ...]) -> Iterator[list[zmq.Frame]]:
+    def _receive(
+        self, socket: "zmq.Socket[bytes]", num_parts: tuple[int, ...]
+    ) -> Iterator[tuple[bytes, list[zmq.Frame]]]:
+        """Routing ids and what is behind them."""
         for _ in range(_MAX_DRAIN):
             if not int(socket.get(_EVENTS)) & _POLLIN:  # costs a tenth of the exception that `recv` would raise
                 return
-            parts = [socket.recv(zmq.DONTWAIT, copy=False)]
+            route = socket.recv(_DONTWAIT)
+            parts = [socket.recv(copy=False)]  # libzmq delivers whole messages: this does not wait
             num_more = 0
             while parts[-1].more:
                 if len(parts) == _MAX_PARTS:
                     parts.pop()
                     num_more += 1
-                parts.append(socket.recv(copy=False))  # libzmq delivers whole messages: this does not wait
+                parts.append(socket.recv(copy=False))
             if len(parts) in num_parts and not num_more:
-                yield parts
+                yield route, parts
             else:
-                self.count_invalid(RemoteProtocolError(f"a message of {len(parts) + num_more - 1} parts"))
+                self.count_invalid(RemoteProtocolError(f"a message of {len(parts) + num_more} parts"))
 
     def count_invalid(self, error: RemoteProtocolError) -> None:
         """Count a frame that nobody can use; log the first, and the first of each other version."""

@@ -142,7 +142,11 @@ class OpenStep:
         index = segment.sequence - run.first_sequence
         if index < 0:
             return []  # of a step that is over
-        return [*self._feed(run, index, segment), *self._go_on()]
+        run.has_got_on = True
+        effects = self._feed(run, index, segment)
+        if not (effects or run.runner.outgoing or run.runner.is_complete(index)):
+            return effects  # as most segments of a long operation: nothing follows from it alone
+        return [*effects, *self._go_on()]
 
     def overhear(self, source: Member, abort: Abort) -> list[StepEffect]:
         """`source` says what it has called."""

@@ -30,7 +30,6 @@ class Operation:
         shape: of the caller's tensor; part of the fingerprint.
         algorithm: of `collectives.ALGORITHMS`; None: by size, and by the number of members of each view.
         is_uncommitted: its result is wanted as soon as it is complete here, before its step is committed.
-        scratch: like `input`; what messages lend where the input is weighted. Made when it is first needed.
         ran: the algorithm that was taken in the last view.
         is_far: whether the result is further from the input than what other hardware rounds otherwise; of a `Resync`.
     """
@@ -41,7 +40,6 @@ class Operation:
     shape: tuple[int, ...]
     algorithm: str | None = None
     is_uncommitted: bool = False
-    scratch: Array | None = None
     ran: str = ""
     is_far: Callable[[], bool] | None = None
 

@@ -93,6 +93,11 @@ class Run:
         digest = xxhash.xxh3_128_digest(b"".join(map(self.runner.digest, range(number))))
         return Finish(submission.step, digest, state_digest, number, self.view.number)
 
+    def awaited_bytes(self, submission: Submission) -> int:
+        """Of the operation that others are waited for in; 0: all are complete."""
+        operations, index = submission.operations, self.num_complete
+        return operations[index].input.nbytes if index < len(operations) else 0
+
     def explain_missing(self, members: Sequence[object]) -> str:
         """The first segment that is waited for, in words; `members` in rank order. Any thread may ask."""
         missing: list[tuple[int, Awaited]] = []

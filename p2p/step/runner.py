@@ -10,7 +10,7 @@ from typing import Protocol
 
 import xxhash
 
-from collectives import Array, Awaited, Execution, Outgoing, scale
+from collectives import Awaited, MessageRun, Outgoing
 
 from ..memory.shared_runner import RunState
 from ..net.frames import Segment
@@ -65,27 +65,28 @@ class MessageRunner:
         """`segment_bytes`: what one segment carries, at most."""
         self.outgoing: list[tuple[int, Outgoing]] = []
         self._segment_bytes = segment_bytes
-        self._running: list[Execution] = []
+        self._running: list[MessageRun] = []
 
     def start(self, index: int, task: Task) -> None:
         assert index == len(self._running)
-        run = Execution(
+        run = MessageRun(
             task.schedule(),
             task.rank,
-            task.input if task.weight is None else _weighted(task, task.weight),
+            task.input,
             task.result,
             segment_bytes=self._segment_bytes,
             reduction=task.reduction,
             own_chunk=task.rank if task.gathers else None,
+            weight=task.weight,
             digest=xxhash.xxh3_128_digest,
         )
         self._running.append(run)
         self.outgoing += [(index, segment) for segment in run.start()]
 
     def receive(self, index: int, segment: Segment) -> None:
-        run = self._running[index]
-        sent = run.receive(segment.source, segment.transfer, segment.segment, segment.payload)
-        self.outgoing += [(index, each) for each in sent]
+        _, source, transfer, number, _, payload = segment
+        for each in self._running[index].receive(source, transfer, number, payload):
+            self.outgoing.append((index, each))
 
     def advance(self) -> RunState:
         """Digest what is complete: what others wait for was sent before."""
@@ -104,15 +105,3 @@ class MessageRunner:
 
     def end_step(self) -> None:
         self._running.clear()
-
-
-def _weighted(task: Task, weight: float) -> Array:
-    """The input times `weight`; zeros, not 0 x input, where that is 0."""
-    operation = task.operation
-    if operation.scratch is None:
-        operation.scratch = task.input.copy()
-    if weight == 0:
-        operation.scratch.fill(0)
-    else:
-        scale(task.input, weight, operation.scratch)
-    return operation.scratch

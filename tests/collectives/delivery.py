@@ -2,11 +2,20 @@
 
 import random
 from collections.abc import Sequence
+from typing import Protocol
 
-from collectives import Execution, Outgoing
+from collectives import Buffer, Outgoing
 
 
-def deliver(executions: Sequence[Execution], rng: random.Random) -> None:
+class Receiver(Protocol):
+    """An execution of one rank, or what does the same."""
+
+    def start(self) -> Sequence[Outgoing]: ...
+
+    def receive(self, source: int, transfer: int, segment: int, payload: Buffer, /) -> Sequence[Outgoing]: ...
+
+
+def deliver(executions: Sequence[Receiver], rng: random.Random) -> None:
     """Run to the end. Checks that nothing changes between being sent and being received."""
     in_flight: list[tuple[int, Outgoing, bytes]] = []
 

@@ -29,7 +29,10 @@ RESULT_FIELDS = {
     "time_p99_us",
     "algbw_gb_per_s",
     "busbw_gb_per_s",
+    "cpu_time_p50_us",
     "wrong",
+    "times_us",
+    "cpu_times_us",
 }
 
 
@@ -66,7 +69,7 @@ def all_reduce(scratch: Path, path: Path, *options: str) -> dict[str, Any]:
 def test_all_algorithms_are_right_and_their_times_are_written(scratch: Path, tmp_path: Path) -> None:
     options = ("-n", "2", "--algos", "ring,tree,one-shot,direct", "-b", "4K", "-e", "64K", "-f", "4", "--iters", "3")
     report = all_reduce(scratch, tmp_path / "out.json", *options)
-    assert report["version"] == 1
+    assert report["version"] == 2
     assert report.keys() == {"version", "commit", "machine", "config", "results"}
     assert report["config"]["sizes_bytes"] == [4096, 16384, 65536]
     rows = report["results"]
@@ -74,11 +77,12 @@ def test_all_algorithms_are_right_and_their_times_are_written(scratch: Path, tmp
     assert [(row["size_bytes"], row["algorithm"]) for row in rows] == expected
     assert all(row.keys() == RESULT_FIELDS and row["algorithm"] == row["ran"] for row in rows)
     assert all(row["world_size"] == 2 and row["iters"] == 3 and row["wrong"] == 0 for row in rows)
+    assert all([len(times) for times in row["times_us"]] == [3, 3] for row in rows)
     assert all(0 < row["time_min_us"] <= row["time_p50_us"] <= row["time_p99_us"] for row in rows)
 
 
 def test_every_way_that_the_bytes_may_take_is_right(scratch: Path, tmp_path: Path) -> None:
-    names = "auto", "auto@arena", "auto@early", "ring@early", "auto@sockets"
+    names = "auto", "auto@arena", "auto@early", "ring@early", "auto@sockets", "auto@tcp", "auto@curve"
     options = ("-n", "2", "--algos", ",".join(names), "-b", "4K", "-e", "1M", "-f", "256", "--iters", "3")
     rows = all_reduce(scratch, tmp_path / "out.json", *options)["results"]
     assert [(row["algorithm"], row["ran"], row["wrong"]) for row in rows] == [

@@ -24,13 +24,15 @@ PLAN = Plan(
 
 
 def measurement(algorithm: str, *times_s: float, size_bytes: int = 4096, wrong: int = 0) -> Measurement:
-    return Measurement(algorithm=algorithm, ran=algorithm, size_bytes=size_bytes, wrong=wrong, times_s=times_s)
+    cpu_times_s = tuple(time_s / 2 for time_s in times_s)
+    return Measurement(
+        algorithm=algorithm, ran=algorithm, size_bytes=size_bytes, wrong=wrong, times_s=times_s, cpu_times_s=cpu_times_s
+    )
 
 
 def result(algorithm: str, time_s: float, *, world_size: int = 2, size_bytes: int = 4096) -> AllReduceResult:
-    return AllReduceResult(
-        algorithm=algorithm, ran=algorithm, world_size=world_size, size_bytes=size_bytes, wrong=0, times_s=(time_s,)
-    )
+    (found,) = combine([[measurement(algorithm, time_s, size_bytes=size_bytes)] for _ in range(world_size)])
+    return found
 
 
 # Sizes and plans.
@@ -109,9 +111,10 @@ def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
     ring, gloo = combine(ranks)
     assert (ring.times_s, ring.wrong, ring.world_size) == ((3.0, 4.0, 2.5), 3, 2)
     assert (ring.time_p50_s, gloo.times_s) == (3.0, (2.0,))
+    assert (ring.cpu_time_p50_s, gloo.cpu_time_p50_s) == (1.125, 0.75)
 
 
-def test_a_result_is_written_in_microseconds() -> None:
+def test_a_result_is_written_in_microseconds_with_each_sample_of_each_rank() -> None:
     assert result("auto", 0.002).to_json() == {
         "algorithm": "auto",
         "ran": "auto",
@@ -122,9 +125,12 @@ def test_a_result_is_written_in_microseconds() -> None:
         "time_p50_us": 2000.0,
         "time_p90_us": 2000.0,
         "time_p99_us": 2000.0,
+        "cpu_time_p50_us": 1000.0,
         "algbw_gb_per_s": 0.002048,
         "busbw_gb_per_s": 0.002048,
         "wrong": 0,
+        "times_us": [[2000.0], [2000.0]],
+        "cpu_times_us": [[1000.0], [1000.0]],
     }
 
 

@@ -6,6 +6,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
+from p2p.loop.listening import Listening
 from p2p.loop.reactor import Reactor
 from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.net.transport import Polled
@@ -23,12 +24,16 @@ class Diary:
         lines: of it, in order.
         at: what else is done when one of them is written.
         states: what `advance` returns, one after the other.
+        data: what a call waits for.
+        data_comes: while it sleeps.
     """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.at: dict[str, Callable[[], None]] = {}
         self.states: list[RunState] = []
+        self.data: Listening | None = None
+        self.data_comes = False
         self.timeouts_s: list[float] = []
         self.inbox: SimpleQueue[Notice] = SimpleQueue()
         self.woken = threading.Event()
@@ -71,6 +76,16 @@ class Diary:
 
     def shared(self) -> SharedRunner | None:
         return None
+
+    def listening(self) -> Listening | None:
+        return self.data
+
+    def wait_for_data(self, timeout_s: float) -> bool:
+        self.write("wait for data")
+        return self.data_comes
+
+    def take_data(self) -> None:
+        self.write("data")
 
     def crash(self, error: BaseException) -> None:
         self.crashed.append(error)
@@ -133,6 +148,52 @@ def test_who_is_busy_goes_on_without_a_wait_and_who_is_not_waits(diary: Diary) -
 def test_others_are_heard_even_if_a_call_has_nothing_to_wait_for(diary: Diary) -> None:
     diary.reactor.call(diary.tell, timeout_s=HANG_S)
     assert diary.lines == ["advance", "poll", "deaths", "take"] and diary.timeouts_s == [0.0]
+
+
+# Data of others.
+
+
+def test_a_call_takes_data_that_is_there_without_a_wait_for_all_sockets(diary: Diary) -> None:
+    diary.data = Listening(lambda: True)
+    diary.at["data"] = diary.tell
+    assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
+    assert diary.lines[:6] == ["advance", "poll", "deaths", "take", "advance", "data"]
+    assert set(diary.timeouts_s) == {0.0}
+
+
+def test_a_call_looks_for_data_for_a_while_and_then_waits_for_anything(diary: Diary) -> None:
+    diary.data = Listening(lambda: False)
+    diary.at["poll"] = diary.woken.set
+    diary.at["take"] = lambda: diary.tell() if diary.timeouts_s[-1] > 0 else None
+    assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
+    assert "data" not in diary.lines
+
+
+def test_who_waits_for_much_sleeps_for_data_alone_and_then_for_anything(diary: Diary) -> None:
+    diary.data, diary.data_comes = Listening(lambda: False), True
+    diary.data.is_for_much = True
+
+    def no_more() -> None:
+        diary.data_comes = False
+        diary.at = {"poll": diary.woken.set, "take": lambda: diary.tell() if diary.timeouts_s[-1] > 0 else None}
+
+    diary.at["data"] = no_more
+    assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
+    slept = diary.lines.index("wait for data")
+    assert diary.lines[slept : slept + 3] == ["wait for data", "data", "advance"]
+    assert diary.timeouts_s[-1] > 0 and diary.lines.count("data") == 1
+
+
+def test_who_has_looked_in_vain_several_times_sleeps_at_once_until_a_wait_is_short() -> None:
+    data = Listening(lambda: False)
+    for _ in range(4):
+        assert data.spins
+        data.waited(is_long=True)
+    assert not data.spins
+    data.waited(is_long=False)
+    assert data.spins
+    data.is_for_much = True
+    assert not data.spins
 
 
 # How it ends.

@@ -47,10 +47,12 @@ class Pond:
         port: int = 0,
         host: str = "127.0.0.1",
         network: Network = Network.LAN,
+        io_threads: int = 1,
     ) -> Transport:
-        listeners = TcpListeners(
-            TcpConfig(swarm=swarm, bind=Endpoint(host, port), secret=secret, network=network), name
+        config = TcpConfig(
+            swarm=swarm, bind=Endpoint(host, port), secret=secret, network=network, io_threads=io_threads
         )
+        listeners = TcpListeners(config, name)
         control, data = (f"ipc://{self._folder}/{secrets.token_hex(4)}" for _ in range(2))
         transport = Transport(control, data, listeners)
         self._stack.callback(transport.close)
@@ -162,6 +164,34 @@ def test_one_link_may_use_tcp_and_another_a_path(pond: Pond) -> None:
         assert gather(b, 1, a) == [b"far"]
         assert gather(near, 1, a) == [b"near"]
         near.close()
+
+
+def test_each_link_keeps_its_order_where_several_threads_encrypt(pond: Pond) -> None:
+    """As FINISHED relies on it, which comes behind the segments."""
+    sizes = (0, JOINED_BYTES, JOINED_BYTES + 1, ZERO_COPY_BYTES - 1, ZERO_COPY_BYTES, 1 << 20)
+    names = [letter * 16 for letter in "abcd"]
+    peers = {name: pond.open(name, io_threads=4) for name in names}
+    assert {transport._context.get(zmq.IO_THREADS) for transport in peers.values()} == {4}
+    for name, transport in peers.items():
+        for other in names:
+            if other != name:
+                transport.connect(other, *pond.addresses(other))
+    sent = {name: [(name + str(number)).encode().ljust(HEADER_BYTES) for number in range(60)] for name in names}
+    for number in range(60):
+        for name, transport in peers.items():
+            for other in names:
+                if other != name:
+                    transport.send_data(other, sent[name][number], bytes(sizes[(number * 7 + ord(name[0])) % 6]))
+    came: dict[tuple[str, str], list[bytes]] = {(one, other): [] for one in names for other in names if one != other}
+
+    def all_there() -> bool:
+        for name, transport in peers.items():
+            for header, _ in transport.receive_data():
+                came[bytes(header[:16]).decode(), name].append(bytes(header))
+        return all(len(headers) == 60 for headers in came.values())
+
+    poll_until(all_there, *peers.values())
+    assert all(headers == sent[source] for (source, _), headers in came.items())
 
 
 def test_a_peer_without_a_gate_cannot_use_tcp(pond: Pond) -> None:

@@ -1,5 +1,6 @@
 """What a user says about TCP: what it amounts to, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,18 @@ from p2p.config import LoopConfig, PeerConfig
 from p2p.errors import NetworkError, SecurityError
 from p2p.host.keys import read_key, write_key
 from p2p.net.addresses import ANY, Endpoint
-from p2p.net.tcp import TcpConfig, TcpOptions
+from p2p.net.tcp import TcpConfig, TcpOptions, share_cores
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "num_peers", "io_threads"), [(1, 2, 1), (2, 2, 1), (5, 2, 2), (8, 2, 4), (64, 1, 4)]
+)
+def test_who_encrypts_takes_a_thread_per_core_of_its_own_up_to_four(
+    num_cores: int, num_peers: int, io_threads: int
+) -> None:
+    config = TcpConfig(swarm="pond", bind=Endpoint(ANY, 0), secret=b"hush")
+    assert share_cores(config, num_cores, num_peers).io_threads == io_threads
+    assert share_cores(replace(config, secret=None), num_cores, num_peers).io_threads == 1
 
 
 @pytest.fixture

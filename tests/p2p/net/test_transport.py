@@ -85,6 +85,20 @@ def test_two_peers_exchange_control_frames_in_order(open_transport: Open, folder
     assert receive(a, num_control=1) == ([b"back"], [])
 
 
+def test_data_alone_can_be_waited_for(open_transport: Open, folder: Path) -> None:
+    a, b = open_transport("a"), open_transport("b")
+    a.connect("b", *addresses(folder, "b"))
+    a.send_control("b", b"control")
+    assert b.poll(WAIT_S).control
+    assert not b.wait_for_data(0.0)
+    b.wake()
+    assert not b.wait_for_data(WAIT_S) and not b.has_data()
+    assert b.poll(WAIT_S).control  # which hears of the wake, too
+    assert not b.wait_for_data(0.0)
+    a.send_data("b", b"header", b"")
+    assert b.wait_for_data(WAIT_S) and b.has_data()
+
+
 @pytest.mark.parametrize("size", [0, 1, 4096, ZERO_COPY_BYTES - 8, ZERO_COPY_BYTES, 1 << 20, MAX_DATA_BYTES])
 def test_a_payload_of_any_size_arrives_whole(open_transport: Open, folder: Path, size: int) -> None:
     a, b = open_transport("a"), open_transport("b")
