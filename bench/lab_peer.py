@@ -7,7 +7,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 PORT: Final = 5001
@@ -99,20 +99,25 @@ def all_reduce(sizes: str) -> None:
             "gloo": lambda array: dist.all_reduce(torch.from_numpy(array)),
         }
         for size, rounds in plan:
-            array = np.empty(size // 4, np.float32)
-            for turn in range(NUM_WARMUP + rounds):
-                for name, sum_up in ways.items():
-                    array[:] = rank + turn
-                    peer.barrier()
-                    begin = time.monotonic_ns()
-                    sum_up(array)
-                    end = time.monotonic_ns()
-                    if (array != sum(range(world_size)) + turn * world_size).any() or peer.world_size != world_size:
-                        raise SystemExit(f"{name}: a wrong sum of {size} bytes, or a peer is gone")
-                    if turn >= NUM_WARMUP:
-                        say(way=name, size=size, turn=turn, rank=rank, begin_ns=begin, end_ns=end)
+            take_turns(peer, ways, np.empty(size // 4, np.float32), rounds)
         peer.barrier()
         dist.destroy_process_group()
+
+
+def take_turns(peer: Any, ways: Mapping[str, Callable[[Any], None]], array: Any, rounds: int) -> None:
+    """Each way once a turn, from a barrier on."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    for turn in range(NUM_WARMUP + rounds):
+        for name, sum_up in ways.items():
+            array[:] = rank + turn
+            peer.barrier()
+            begin = time.monotonic_ns()
+            sum_up(array)
+            end = time.monotonic_ns()
+            if (array != sum(range(world_size)) + turn * world_size).any() or peer.world_size != world_size:
+                raise SystemExit(f"{name}: a wrong sum of {array.nbytes} bytes, or a peer is gone")
+            if turn >= NUM_WARMUP:
+                say(way=name, size=array.nbytes, turn=turn, rank=rank, begin_ns=begin, end_ns=end)
 
 
 def train(stop: str) -> None:

@@ -11,6 +11,7 @@ import socket
 import sys
 import traceback
 from random import Random
+from typing import NoReturn
 
 from ..errors import LabError
 from . import namespaces
@@ -44,10 +45,15 @@ def main(channel_fd: int, listener_fd: int, parent: int) -> None:
         os.close(listener_fd)
         os.waitpid(pid, 0)
         return
+    _run(channel, socket.socket(fileno=listener_fd), message, devices)
+
+
+def _run(channel: socket.socket, listener: socket.socket, message: Message, devices: Devices) -> NoReturn:
+    """The first process of the new namespaces, from its fork to its end."""
     code = 1
     try:
         namespaces.die_with_parent(0)  # that is what somebody of another pid namespace is here
-        _be_lab(channel, socket.socket(fileno=listener_fd), message, devices)
+        _be_lab(channel, listener, message, devices)
         code = 0
     except LabError as error:
         with contextlib.suppress(OSError):
