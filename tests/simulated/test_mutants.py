@@ -26,8 +26,8 @@ CHOSEN = (
     "R20: who looks at its own class only",
     "R21: the source is fixed at submission",
 )
-"""One of each kind of rule: of steps, barriers, seats, memory, votes, records, beliefs, numerics classes. They show that
-the simulation can fail; whoever changes a rule, or the simulation, asks it about every one."""
+"""One of each kind of rule: of steps, barriers, seats, memory, votes, records, beliefs, numerics classes. They show
+that the simulation can fail; whoever changes a rule, or the simulation, asks it about every one."""
 
 
 @cache
