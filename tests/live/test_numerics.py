@@ -51,8 +51,7 @@ with p2p.join(mixed=sys.argv[1]) as peer:
             if word == "odd":
                 word = ""
                 print("odd", peer.done)
-                with torch.no_grad():
-                    model[0].weight.zero_()
+                optimizer.param_groups[0]["lr"] *= 2  # a schedule that the others have forgotten
             if peer.done % 10 == 0:
                 wish = torch.tensor([float(word == "stop")])
                 peer.all_reduce(wish)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gossip.levels
+import gossip.numerics
 import gossip.parting
 import p2p.step.mismatch
 from gossip import Member, Seat
@@ -34,7 +34,7 @@ def _among_those_who_have_spoken(seats: Sequence[Seat], founded_in: int, said: S
 
 
 def _everywhere(replacement: object) -> tuple[Patch, ...]:
-    rooms = gossip.levels, gossip.parting, p2p.step.mismatch
+    rooms = gossip.numerics, gossip.parting, p2p.step.mismatch
     return tuple((room, "staying", replacement) for room in rooms)
 
 

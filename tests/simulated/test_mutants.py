@@ -23,9 +23,11 @@ CHOSEN = (
     "R13: silence is as good as proof",
     "R14: nobody notices its own pause",
     "SWIM: the end of a member is not final",
+    "R20: who looks at its own class only",
+    "R21: the source is fixed at submission",
 )
-"""One of each kind of rule: of steps, barriers, seats, memory, votes, records, beliefs. They show that the simulation
-can fail; whoever changes a rule, or the simulation, asks it about every one."""
+"""One of each kind of rule: of steps, barriers, seats, memory, votes, records, beliefs, numerics classes. They show
+that the simulation can fail; whoever changes a rule, or the simulation, asks it about every one."""
 
 
 @cache
