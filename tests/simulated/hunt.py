@@ -9,6 +9,7 @@ from tests.simulation import Failure, run
 
 from .mutant import Mutant, without
 from .mutants import MUTANTS
+from .plan import FIRST_MIXED
 from .pool import pool
 from .scenarios import SCENARIOS
 
@@ -91,7 +92,10 @@ def search(name: str, num_seeds: int, from_zero: bool) -> Catch:
         catch = hunt(name, range(mutant.seed, mutant.seed + 1))
         if catch.invariant:
             return catch
-    return hunt(name, range(num_seeds))
+    # Only such seeds have several kinds of hardware.
+    first = FIRST_MIXED if (mutant.seed or 0) >= FIRST_MIXED else 0
+    catch = hunt(name, range(first, first + num_seeds))
+    return play(name) if mutant.scenario and not catch.invariant else catch
 
 
 def main() -> int:
