@@ -96,7 +96,7 @@ class Transport:
             *self._controls,
             *self._datas,
             self._wake_fd,
-            *([] if listeners is None else [listeners.zap_socket]),
+            *([] if listeners is None else [listeners.zap_socket, *listeners.monitors]),
         ):
             self._poller.register(source, zmq.POLLIN)
         self._paths: list[str] = []
@@ -169,9 +169,8 @@ class Transport:
         if (call := self._calls.pop(address, None)) is not None:
             call.close()
 
-    def count_refused(self) -> None:
-        """Count the strangers that were not let in. For a slow cadence."""
-        if self._listeners is not None and (number := self._listeners.count_refused()):
+    def _count_refused(self, listeners: TcpListeners) -> None:
+        if number := listeners.count_refused():
             self.dropped["refused"] += number
 
     # Frames.
@@ -292,6 +291,8 @@ class Transport:
             is_data = bool(ready.pop(listeners.data, 0)) or is_data
             if ready.pop(listeners.zap_socket, 0):
                 listeners.answer()
+            if any([ready.pop(monitor, 0) for monitor in listeners.monitors]):
+                self._count_refused(listeners)
         return Polled(is_control, is_data, tuple(ready))
 
     def wake(self) -> None:

@@ -17,6 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 from p2p.errors import NetworkError, SecurityError
 from p2p.host.keys import derive
 from p2p.net.addresses import ANY, Endpoint
+from p2p.net.half_open import GREETING_BYTES, MOST
 from p2p.net.headers import HEADER_BYTES
 from p2p.net.links import MAX_DATA_BYTES, Link, Verdict
 from p2p.net.listener import Credentials, TcpListeners
@@ -108,7 +109,7 @@ def two_free_ports() -> int:
 
 
 def refused(transport: Transport) -> int:
-    transport.count_refused()
+    transport.poll(0.0)
     return transport.dropped["refused"]
 
 
@@ -494,6 +495,28 @@ def test_a_door_that_nobody_watches_keeps_everybody_out_and_lets_members_in_late
     assert b.live_links() == []
     assert gather(a, 1, b) == [b"patient"]
     assert b.live_links() == [B.replace("b", "a")]
+
+
+def test_of_connections_that_say_nothing_the_oldest_are_cut_and_members_stay(pond: Pond) -> None:
+    a, b = pond.open(A), pond.open(B)
+    b.connect(A, *pond.addresses(A))
+    b.send_control(A, b"before")
+    assert gather(a, 1, b) == [b"before"]
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", pond.port(A)))) for _ in range(MOST + 40)]
+        poll_until(lambda: refused(a) >= 40, a, b)
+        assert all(is_cut(each) for each in idle[:40])
+        b.send_control(A, b"after")
+        assert gather(a, 1, b) == [b"after"] and b.lost_links() == []
+        poll_until(lambda: refused(a) == MOST + 40, a, b)  # what is left has said nothing for a second
+    assert a.dropped == {"refused": MOST + 40}
+
+
+def is_cut(connection: socket.socket) -> bool:
+    connection.settimeout(5.0)
+    while received := connection.recv(4096):
+        assert len(received) <= GREETING_BYTES
+    return True
 
 
 def test_a_thousand_connections_that_nobody_looks_at_stop_no_other_link() -> None:
