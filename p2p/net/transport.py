@@ -24,6 +24,7 @@ import zmq
 from collectives import Buffer
 
 from ..errors import RemoteProtocolError
+from ..host.files import is_nearly_full
 from ..version import OtherVersion
 from .addresses import check_address
 from .headers import HEADER_BYTES
@@ -118,12 +119,14 @@ class Transport:
         """Open a link; frames queue until the peer is there. Addresses may come from a peer.
 
         Raises:
-            ValueError: no usable addresses, TCP without a listeners, or there is a link to this peer already.
+            ValueError: no usable addresses, TCP without a listeners, a link to this peer already, no room for files.
         """
         check_address(control_address)
         check_address(data_address)
         if peer_id in self._links:
             raise ValueError(f"there is a link to {peer_id}; disconnect it first")
+        if is_nearly_full():  # libzmq ends a process that cannot accept what others open
+            raise ValueError("too many files are open")
         try:
             self._links[peer_id] = Link(
                 self._context, peer_id, control_address, data_address, self._introduce, self._heartbeat_ms
