@@ -1,17 +1,21 @@
-"""Strangers that connect to a living swarm over TCP, without a key: they cost it nothing."""
+"""Strangers that connect to a living swarm without a key, and liars that may say anything: they cost it no step."""
 
 import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from gossip import NO_VIEW, Member, Stamp
 from tests.live.conftest import NewHost
-from tests.live.swarm import Process, stop
+from tests.live.swarm import STREAM, Process, Swarm, stop
+from tests.live.test_bad_input import Intruder
 from tests.live.test_tcp import COUNT, joined, secured
+from tests.p2p.net.forged import Forger
 
 NUM_IDLE, LIMIT = 3000, 1024
 
@@ -59,3 +63,21 @@ def test_three_thousand_connections_that_say_nothing_end_nobody_and_keep_nobody_
     assert warning.startswith("refused a connection to tcp") and "more than 64 connections say nothing" in warning
     assert not peers[1].stderr and not peers[2].stderr
     assert [line for line in peers[1].stdout if line.startswith("view of")] == ["view of 3"]
+
+
+def test_frames_that_only_a_liar_would_send_cost_a_living_swarm_no_step(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, STREAM)
+    intruder = Intruder(swarm, peers[0])
+    peers[0].expect_step(20)
+    forger = Forger(Random(7), None)
+    liars = [Member(f"{i:016x}", i + 1) for i in range(20)]
+    elsewhere = NO_VIEW, Stamp(b"l" * 16, 2, b"h" * 16), Stamp(b"l" * 16, 2**24 - 1, b"h" * 16)
+    for _ in range(4):
+        intruder.send("control", [[frame] for frame in forger.frames(1000, liars, elsewhere)])
+        intruder.send("data", [forger.data_frame(liars[0]) for _ in range(250)])
+    for peer in peers:
+        peer.expect_step(last_step(peer) + 20)
+    stop(peers)
+    assert max(int(line.split()[1]) for line in peers[0].stdout if line.startswith("dropped")) > 1000
+    assert len([line for line in peers[0].stderr if "dropped a frame" in line]) == 1
+    assert not [line for line in peers[1].stdout if line.startswith("view of")]
