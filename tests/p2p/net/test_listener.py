@@ -3,6 +3,7 @@
 import secrets
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -517,6 +518,41 @@ def is_cut(connection: socket.socket) -> bool:
     while received := connection.recv(4096):
         assert len(received) <= GREETING_BYTES
     return True
+
+
+def test_what_a_member_has_said_is_refused_when_it_is_said_again(pond: Pond) -> None:
+    a, b = pond.open(A), pond.open(B)
+    with socket.create_server(("127.0.0.1", 0)) as between, ThreadPoolExecutor(2) as threads:
+        heard: list[bytes] = []
+        relayed = threads.submit(relay, between, pond.port(A), heard, threads)
+        b.connect(A, f"tcp://127.0.0.1:{between.getsockname()[1]}", pond.addresses(A)[1])
+        b.send_control(A, b"transfer a fish")
+        assert gather(a, 1, b) == [b"transfer a fish"]
+        b.disconnect(A)
+        relayed.result(timeout=5.0)
+    said = b"".join(heard)
+    assert len(said) > 500
+    for number in (1, 2):
+        throw(pond.port(A), said)
+        poll_until(lambda number=number: refused(a) == number, a)  # type: ignore[misc]
+    assert list(a.receive_control()) == [] and a.dropped == {"refused": 2}
+
+
+def relay(between: socket.socket, port: int, heard: list[bytes], threads: ThreadPoolExecutor) -> None:
+    """Carry one connection to `port`, until whoever has opened it hangs up; `heard` is what that one has said."""
+    caller, _ = between.accept()
+    with caller, socket.create_connection(("127.0.0.1", port)) as called:
+        answers = threads.submit(carry, called, caller, [])
+        carry(caller, called, heard)
+        called.shutdown(socket.SHUT_RDWR)
+        answers.result(timeout=5.0)
+
+
+def carry(source: socket.socket, target: socket.socket, heard: list[bytes]) -> None:
+    with suppress(OSError):
+        while content := source.recv(4096):
+            heard.append(content)
+            target.sendall(content)
 
 
 def test_a_thousand_connections_that_nobody_looks_at_stop_no_other_link() -> None:
