@@ -282,7 +282,8 @@ def propose_view(view: View, change: Change) -> Decision:
     if not staying:
         return Decision(None, f"{count}, and none of them stays")
     if view.number + 1 >= LAST_VIEW:
-        return Decision(None, f"{count}, and no view has a greater number", quorum_lost=True, is_final=True)
+        must = bool(leaving or change.restart)  # who only asks for a seat does not get one
+        return Decision(None, f"{count}, and no view has a greater number", quorum_lost=must, is_final=must)
     reasons = [count]
     reasons += [f"without {', '.join(leaving)}"] if leaving else []
     reasons += [f"with {', '.join(map(str, admitted))}"] if admitted else []
