@@ -33,13 +33,10 @@ from .restarts import Restarts
 from .run_description import Run, RunDescription
 from .succession import Succession
 from .swim import Swim
-from .view import NO_VIEW, Member, Stamp, View, feeder_of
+from .view import LAST_VIEW, NO_VIEW, Member, Stamp, View, feeder_of
 
 MOST_PENDING_READY = 256
 """Members of a view that is not installed here yet, whose READY is kept."""
-
-LAST_VIEW = 2**62
-"""No chain of views is as long; and numbers travel in 64 bits."""
 
 
 class Membership:

@@ -201,6 +201,9 @@ def feeder_of(observer: Member, view: View, numerics: bytes = NO_NUMERICS) -> Me
 MOST_MEMBERS = 100
 """An acceptor record, which holds two views, must fit into its page."""
 
+LAST_VIEW = 2**24 - 1
+"""No chain is as long, and hosts keep the numbers in 24 bits. It may be decided, and is not installed."""
+
 
 def founding_view(founder: Seat, lineage: bytes, founding_size: int, policy: Policy = Policy.MAJORITY) -> View:
     """View 1 of a new lineage: the founder alone."""
@@ -299,6 +302,9 @@ def propose_view(view: View, change: Change) -> Decision:
         return Decision(None, f"{count}, {_why_too_few(view, change)}", quorum_lost=True, is_final=is_final)
     if not staying:
         return Decision(None, f"{count}, and none of them stays")
+    if view.number + 1 >= LAST_VIEW:
+        must = bool(leaving or change.restart)  # who only asks for a seat does not get one
+        return Decision(None, f"{count}, and no view has a greater number", quorum_lost=must, is_final=must)
     reasons = [count]
     reasons += [f"without {', '.join(leaving)}"] if leaving else []
     reasons += [f"with {', '.join(map(str, admitted))}"] if admitted else []

@@ -17,7 +17,7 @@ from gossip import View
 from .config import PeerConfig
 from .errors import ShoalError
 from .host.allocator import keep_memory
-from .host.files import raise_file_limit
+from .host.files import raise_file_limit, why_too_few_files
 from .host.naming import NO_NAME, has_other_hosts, runs_of_script, this_program
 from .peer import Peer
 from .session.reporter import Reporter, listening_launcher
@@ -104,7 +104,7 @@ def join(
         RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
         NetworkError: an address cannot be used.
         SecurityError: there is no key that keeps strangers out.
-        ShoalError: receipts cannot be written.
+        ShoalError: receipts cannot be written, or this process may not open as many files as a peer needs.
         OSError: a socket of this host cannot be opened.
     """
     given: dict[str, Any] = {
@@ -136,6 +136,8 @@ def join(
     launcher = listening_launcher(os.environ)
     if (warning := raise_file_limit(config.min_peers)) and launcher is None:
         say(warning)
+    if why := why_too_few_files(config.min_peers, has_tcp=False):
+        raise ShoalError(f"this peer cannot run: {why}")
     keep_memory(os.environ)
     peer = Peer(config)
     if peer._session.loop.is_alone:

@@ -7,7 +7,7 @@ import stat
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -59,6 +59,28 @@ def open_private(path: str, flags: int) -> int:
         return fd
     os.close(fd)
     raise PermissionError(f"{path} is {stat.filemode(status.st_mode)} of user {status.st_uid}, no private file of ours")
+
+
+def create_private(path: str, flags: int) -> int:
+    """An `opener`: a file that it makes is for this user alone, whatever the umask says."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def replace_private(path: Path, text: str) -> None:
+    """Write `path` at once, by way of a `.draft`, which does not stay where that fails: readers see the old or the new.
+
+    Raises:
+        OSError: it is as it was.
+    """
+    draft = path.with_suffix(".draft")
+    try:
+        with open(draft, "w", opener=create_private) as file:
+            file.write(text)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def acquire(descriptor: int, *, timeout_s: float) -> bool:

@@ -31,7 +31,7 @@ from ..version import ONE_VERSION, VERSION
 from . import last_run
 from .acceptor_page import record_path
 from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, Role, all_wait, parse_entry
-from .folders import check_socket_path, locked, make_private
+from .folders import check_socket_path, locked, make_private, replace_private
 from .processes import process_start, read_host
 
 logger = logging.getLogger(__name__)
@@ -326,10 +326,8 @@ class Registry:
     def _write(self, entry: Entry) -> None:
         """Replace this peer's entry at once: readers, who may hold no lock, see the old or the new."""
         path = self._path(entry.peer_id)
-        draft = path.with_suffix(".draft")
         try:
-            draft.write_text(json.dumps(asdict(entry), indent=2) + "\n")
-            draft.replace(path)
+            replace_private(path, json.dumps(asdict(entry), indent=2) + "\n")
         except OSError as error:
             raise RegistryError(f"cannot write the registry entry {path}: {error.strerror}") from error
         self._own = entry

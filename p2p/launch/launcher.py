@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final
 
 from ..errors import LaunchError, RemoteProtocolError
-from ..host.files import raise_file_limit
+from ..host.files import raise_file_limit, why_too_few_files
 from ..host.folders import default_home
 from ..host.registry import Registry
 from ..telemetry.snapshot import MOST_BYTES, Snapshot
@@ -40,6 +40,9 @@ from .signals import catches, signal_name, signals_to_socket
 SETTLED_S: Final = 1.5
 """A peer that still waits so long after a death has heard of it."""
 
+
+FRESHLY_OPEN: Final = 5
+"""Files of a peer that has imported what it needs."""
 
 NOBODY_JOINED: Final = (
     "no peer has joined a swarm, so each process ran for itself: call `p2p.join()` in the script, or look whether it "
@@ -68,6 +71,8 @@ class Launcher:
         """
         config = config.with_readable_key()
         tcp = config.check()
+        if why := why_too_few_files(config.num_peers, has_tcp=tcp is not None, num_open=FRESHLY_OPEN):
+            raise LaunchError(f"nothing was started: {why}")
         self._registry = Registry(config.home or default_home(environ), config.swarm_name)
         if config.only == "new":
             check_is_new(self._registry)

@@ -160,7 +160,6 @@ class Neighbours:
         """Tell `core` who answers, busy as its interpreter may be, and who refuses a link. For a slow cadence."""
         for peer_id in self._transport.live_links():
             core.heard(now, self._linked[peer_id])
-        self._transport.count_refused()
         refused = [self._linked[peer_id] for peer_id in self._transport.lost_links()]
         return [effect for member in refused for effect in core.refused(now, member, REFUSED)]
 

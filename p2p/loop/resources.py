@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from gossip import Member
 
 from ..config import LoopConfig
+from ..errors import RegistryError
 from ..host.acceptor_page import RecordPage
 from ..host.entry import Entry
+from ..host.files import why_too_few_files
 from ..host.registry import Registry
 from ..memory.host_memory import HostMemory
 from ..net.frames import RECORD_CODEC
@@ -76,6 +78,8 @@ def acquire(
         standing = registry.enter(peer_id, incarnation, remote=remote, network=network, founds=founds)
         undo.callback(registry.leave)
         own = standing.own
+        if former is None and (why := why_too_few_files(len(standing.others) + 1, has_tcp=False)):
+            raise RegistryError(f"this peer cannot join the {len(standing.others)} here: {why}")
         page = RecordPage(registry.folder, Member(own.peer_id, own.incarnation), RECORD_CODEC.encode)
         undo.callback(page.remove)
         seen = Page(registry.folder, _identity(own, clock_ns()), clock_ns) if former is None else former.seen

@@ -26,6 +26,8 @@ from zmq.utils.monitor import recv_monitor_message
 from ..errors import NetworkError, SecurityError
 from ..host.keys import derive
 from .addresses import ANY, Endpoint, advertised, resolve
+from .half_open import MOST as MOST_HALF_OPEN
+from .half_open import HalfOpen
 from .links import HEARTBEAT_MS, MAX_DATA_BYTES, open_socket
 from .tcp import Network, TcpConfig
 from .wire import MAX_CONTROL_BYTES
@@ -42,8 +44,11 @@ _FAILURES: Final = {
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "it has no key, or another one",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "it broke the handshake off",
 }
+_TOO_MANY: Final = f"more than {MOST_HALF_OPEN} connections say nothing, and the oldest of them is cut"
+_NO_ZMTP: Final = "it does not speak ZMTP 3, or says nothing"
 _ANY_FAILURE: Final = sum(_FAILURES)
 _MONITORED: Final = _ANY_FAILURE | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_HANDSHAKE_MS: Final = {Network.LAN: 1000, Network.WAN: 5000}
 _HEARTBEAT_MS: Final = {Network.LAN: HEARTBEAT_MS, Network.WAN: 1000}
 _LOOPBACK: Final = {ANY: "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -115,18 +120,22 @@ class _Listener:
         credentials: Credentials,
         max_frame_bytes: int,
         high_water_mark: int,
+        handshake_ms: int,
     ) -> None:
         limit_bytes = max_frame_bytes + _SEAL_BYTES
         self.router = open_socket(context, zmq.ROUTER, limit_bytes, high_water_mark, is_tcp=True)
+        self.router.handshake_ivl = handshake_ms
         credentials.admit(self.router)
         address = f"inproc://monitor-{id(self)}"
         self.router.monitor(address, _MONITORED)
-        self._monitor = context.socket(zmq.PAIR)
-        self._monitor.rcvhwm = 0  # full, it would block libzmq's I/O thread, and with it all links
-        self._monitor.connect(address)
+        self.monitor = context.socket(zmq.PAIR)
+        self.monitor.rcvhwm = 0  # full, it would block libzmq's I/O thread, and with it all links
+        self.monitor.connect(address)
+        self._half_open = HalfOpen()
         self._num_let_in = 0
         self._before: dict[int, int] = {}
-        self._has_failed = False
+        self._cut: set[int] = set()
+        self._failure = ""
 
     def bind(self, where: Endpoint) -> Endpoint:
         """Listen at `where`; returns that with the port that it is now.
@@ -155,30 +164,40 @@ class _Listener:
         """Why each of those was sent away who were so since the last call.
 
         A failure is followed by the DISCONNECTED of its connection. Who does not speak ZMTP 3 is cut off without a
-        word; it is known by nobody having been let in since it came.
+        word; it is known by nobody having been let in since it came. Of too many that say nothing the oldest are cut.
         """
         reasons = []
         for _ in range(_MOST_EVENTS):  # the rest next time
-            if not self._monitor.poll(0):
+            if not self.monitor.poll(0):
                 break
-            message = recv_monitor_message(self._monitor)
+            message = recv_monitor_message(self.monitor)
             event, value = message["event"], message["value"]
             if event == zmq.EVENT_ACCEPTED:
                 self._before[value] = self._num_let_in
+                self._half_open.accepted(value)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._num_let_in += 1
             elif event == zmq.EVENT_DISCONNECTED:
-                if self._before.pop(value, -1) == self._num_let_in and not self._has_failed:
-                    reasons.append("it does not speak ZMTP 3")
-                self._has_failed = False
+                if reason := self._why_gone(value):
+                    reasons.append(reason)
             else:
-                self._has_failed = True
-                reasons.append(_FAILURES[zmq.Event(event)])
+                self._failure = _FAILURES[zmq.Event(event)]
+        self._cut.update(self._half_open.cut())
         return reasons
+
+    def _why_gone(self, fd: int) -> str:
+        """Why this connection was sent away; empty: it was not."""
+        failure, self._failure = self._failure, ""
+        is_unheard = self._before.pop(fd, -1) == self._num_let_in
+        self._half_open.closed(fd)
+        if fd in self._cut:
+            self._cut.remove(fd)
+            return _TOO_MANY
+        return failure or (_NO_ZMTP if is_unheard else "")
 
     def close(self) -> None:
         self.router.monitor(None, 0)
-        self._monitor.close(linger=0)
+        self.monitor.close(linger=0)
         self.router.close(linger=0)
 
 
@@ -191,6 +210,7 @@ class TcpListeners:
         heartbeat_ms: how often libzmq asks whether the other end of a connection is there.
         zap_socket: readable when somebody waits to be let in; see `answer`.
         control, data: ROUTERs.
+        monitors: readable when somebody has come, gone or failed; see `count_refused`.
         control_address, data_address: what others are told.
     """
 
@@ -213,10 +233,12 @@ class TcpListeners:
             self.zap_socket = self.context.socket(zmq.REP)
             self._closing.callback(self.zap_socket.close, linger=0)
             self.zap_socket.bind(_ZAP_ADDRESS)
-            control = self._listen(MAX_CONTROL_BYTES, high_water_mark=1000)
-            data = self._listen(MAX_DATA_BYTES, high_water_mark=0)
+            handshake_ms = _HANDSHAKE_MS[config.network]
+            control = self._listen(MAX_CONTROL_BYTES, high_water_mark=1000, handshake_ms=handshake_ms)
+            data = self._listen(MAX_DATA_BYTES, high_water_mark=0, handshake_ms=handshake_ms)
             self._listeners = control, data
             self.control, self.data = control.router, data.router
+            self.monitors = control.monitor, data.monitor
             bound = control.bind(config.bind)
             next_port = Endpoint(config.bind.host, config.bind.port and config.bind.port + 1)
             self._advertise(config, bound, data.bind(next_port).port)
@@ -228,8 +250,8 @@ class TcpListeners:
             raise
         logger.info("listening on %s; others are told %s and %s", bound, self.control_address, self.data_address)
 
-    def _listen(self, max_frame_bytes: int, high_water_mark: int) -> _Listener:
-        listener = _Listener(self.context, self.credentials, max_frame_bytes, high_water_mark)
+    def _listen(self, max_frame_bytes: int, high_water_mark: int, handshake_ms: int) -> _Listener:
+        listener = _Listener(self.context, self.credentials, max_frame_bytes, high_water_mark, handshake_ms)
         self._closing.callback(listener.close)
         return listener
 
@@ -249,7 +271,7 @@ class TcpListeners:
             self.zap_socket.send_multipart([version, request_id, *status, b"", b""])
 
     def count_refused(self) -> int:
-        """How many were sent away since the last call; logs the first of all. For a slow cadence."""
+        """How many were sent away since the last call; logs the first of all."""
         reasons = [reason for listener in self._listeners for reason in listener.sent_away()]
         if reasons and not self._has_warned:
             self._has_warned = True

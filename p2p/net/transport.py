@@ -24,6 +24,7 @@ import zmq
 from collectives import Buffer
 
 from ..errors import RemoteProtocolError
+from ..host.files import is_nearly_full
 from ..version import OtherVersion
 from .addresses import check_address
 from .headers import HEADER_BYTES
@@ -97,7 +98,7 @@ class Transport:
             *self._controls,
             *self._datas,
             self._wake_fd,
-            *([] if listeners is None else [listeners.zap_socket]),
+            *([] if listeners is None else [listeners.zap_socket, *listeners.monitors]),
         ):
             self._poller.register(source, zmq.POLLIN)
         self._data_poller = zmq.Poller()
@@ -122,12 +123,14 @@ class Transport:
         """Open a link; frames queue until the peer is there. Addresses may come from a peer.
 
         Raises:
-            ValueError: no usable addresses, TCP without a listeners, or there is a link to this peer already.
+            ValueError: no usable addresses, TCP without a listeners, a link to this peer already, no room for files.
         """
         check_address(control_address)
         check_address(data_address)
         if peer_id in self._links:
             raise ValueError(f"there is a link to {peer_id}; disconnect it first")
+        if is_nearly_full():  # libzmq ends a process that cannot accept what others open
+            raise ValueError("too many files are open")
         try:
             self._links[peer_id] = Link(
                 self._context, peer_id, control_address, data_address, self._introduce, self._heartbeat_ms
@@ -173,9 +176,8 @@ class Transport:
         if (call := self._calls.pop(address, None)) is not None:
             call.close()
 
-    def count_refused(self) -> None:
-        """Count the strangers that were not let in. For a slow cadence."""
-        if self._listeners is not None and (number := self._listeners.count_refused()):
+    def _count_refused(self, listeners: TcpListeners) -> None:
+        if number := listeners.count_refused():
             self.dropped["refused"] += number
 
     # Frames.
@@ -312,6 +314,8 @@ class Transport:
             is_data = bool(ready.pop(listeners.data, 0)) or is_data
             if ready.pop(listeners.zap_socket, 0):
                 listeners.answer()
+            if any([ready.pop(monitor, 0) for monitor in listeners.monitors]):
+                self._count_refused(listeners)
         return Polled(is_control, is_data, tuple(ready))
 
     def wake(self) -> None:

@@ -6,7 +6,6 @@ and whatever is wrong with it becomes a `RemoteProtocolError`. Leaves out: data 
 """
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -21,15 +20,9 @@ from gossip import View
 
 from ..errors import RemoteProtocolError
 from ..version import VERSION, OtherVersion
+from .bounds import MAX_ARRAY_LEN, MAX_BYTES_LEN, MAX_STR_LEN, MOST, PLAIN, TEXTS, bound_of
 
 MAX_CONTROL_BYTES: Final = 4 << 20
-MAX_STR_LEN: Final = 1024
-MAX_BYTES_LEN: Final = 1 << 20
-MAX_ARRAY_LEN: Final = 4096
-MAX_HOST_LEN: Final = 64
-MAX_ADDRESS_LEN: Final = 300
-MAX_VIEWS: Final = 1 << 24
-"""View numbers are smaller: a host's board keeps them in 24 bits."""
 
 # Control messages. Every annotation has two *converters*, an encoder and a decoder. Each checks a value, returns it
 # changed where that is needed, and raises ValueError, in words that do not repeat what a stranger sent.
@@ -54,7 +47,7 @@ class Codec:
 
         Args:
             types: dataclasses.
-            is_bounded: False: of a name, an address and a view number only the type is checked.
+            is_bounded: False: whatever the field, only its type is checked.
 
         Raises:
             TypeError: a field has an annotation that is not listed above, or a type too many fields.
@@ -119,37 +112,13 @@ class _Field(NamedTuple):
     convert: _Converter
 
 
-_PLAIN: Final[dict[Any, tuple[str, bool, range]]] = {
-    int: ("an int of 64 bits", False, range(-(2**63), 2**64)),
-    bool: ("a bool", False, range(2)),
-    str: (f"a str of at most {MAX_STR_LEN}", True, range(MAX_STR_LEN + 1)),
-    bytes: (f"bytes, at most {MAX_BYTES_LEN}", True, range(MAX_BYTES_LEN + 1)),
-}
-
-
-_PATTERNS: Final = {
-    "Member.peer_id": ("[0-9a-f]{16}", "16 hex digits"),
-    "View.founder": ("([0-9a-f]{16})?", "16 hex digits or empty"),
-}
-"""Names become paths and keys."""
-_BOUNDS: Final[dict[str, tuple[str, bool, range]]] = {
-    **dict.fromkeys(("View.number", "Stamp.number"), (f"below {MAX_VIEWS}", False, range(MAX_VIEWS))),
-    "Contact.host": (f"a str of at most {MAX_HOST_LEN}", True, range(MAX_HOST_LEN + 1)),
-    **dict.fromkeys(
-        (f"Contact.{name}" for name in ("control", "data", "remote_control", "remote_data")),
-        (f"a str of at most {MAX_ADDRESS_LEN}", True, range(MAX_ADDRESS_LEN + 1)),
-    ),
-}
-"""Fields that have less room than others of their type."""
-
-
 def _compile(annotation: Any, where: str, is_bounded: bool) -> tuple[_Field, _Field]:
     """Encoder and decoder for values of `annotation`; `where` names the field in their errors."""
-    if is_bounded and where in _PATTERNS:
-        field = _Field(None, False, range(0), _text(*_PATTERNS[where], where))
+    if is_bounded and where in TEXTS:
+        field = _Field(None, False, range(0), _text(*TEXTS[where], where))
         return field, field
-    if annotation in _PLAIN:
-        rule, is_sized, fits = _BOUNDS.get(where, _PLAIN[annotation]) if is_bounded else _PLAIN[annotation]
+    if annotation in PLAIN:
+        rule, is_sized, fits = bound_of(annotation, where) if is_bounded else PLAIN[annotation]
         field = _Field(annotation, is_sized, fits, _refuse(f"{where} is not {rule}"))
         return field, field
     encode, decode = _compile_converters(annotation, where, is_bounded)
@@ -162,7 +131,8 @@ def _compile_converters(annotation: Any, where: str, is_bounded: bool) -> tuple[
         return _finite(where), _finite(where)
     if origin is tuple and args[-1:] == (Ellipsis,):
         encode, decode = _compile(args[0], where, is_bounded)
-        return _array(encode, where), _array(decode, where)
+        most = MOST.get(where, MAX_ARRAY_LEN) if is_bounded else MAX_ARRAY_LEN
+        return _array(encode, where, most), _array(decode, where, most)
     if origin is tuple and args:
         pairs = [_compile(arg, f"{where}[{i}]", is_bounded) for i, arg in enumerate(args)]
         return _row([encode for encode, _ in pairs], where), _row([decode for _, decode in pairs], where)
@@ -189,11 +159,9 @@ def _refuse(why: str) -> _Converter:
     return refuse
 
 
-def _text(pattern: str, rule: str, where: str) -> _Converter:
-    matches = re.compile(pattern).fullmatch
-
+def _text(rule: str, fits: Callable[[str], object], where: str) -> _Converter:
     def convert(value: Any) -> Any:
-        if type(value) is not str or matches(value) is None:
+        if type(value) is not str or not fits(value):
             raise ValueError(f"{where} is not {rule}")
         return value
 
@@ -220,12 +188,12 @@ def _optional(field: _Field) -> _Converter:
     return convert_present
 
 
-def _array(field: _Field, where: str) -> _Converter:
+def _array(field: _Field, where: str, most: int) -> _Converter:
     kind, is_sized, fits, convert = field
 
     def convert_all(values: Any) -> Any:
-        if type(values) is not tuple or len(values) > MAX_ARRAY_LEN:
-            raise ValueError(f"{where} is not a tuple of at most {MAX_ARRAY_LEN}")
+        if type(values) is not tuple or len(values) > most:
+            raise ValueError(f"{where} is not a tuple of at most {most}")
         converted = []
         for value in values:
             is_plain = type(value) is kind and (len(value) if is_sized else value) in fits

@@ -18,6 +18,7 @@ from gossip import View
 from gossip.progress import Finish
 
 from ..errors import ShoalError
+from ..host.folders import create_private
 
 Counts = tuple[int, int, int]
 """What a member says of its samples in a step: place of the first in the global batch, number, and weight in means."""
@@ -105,10 +106,10 @@ class Ledger:
 
     def __init__(self, folder: Path, peer_id: str, failed: Callable[[str], None]) -> None:
         """`failed` is told once why a line cannot be written; from then on none is, in either file."""
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder, self._failed = folder, failed
-        self._receipts = (folder / f"{peer_id}.receipts.jsonl").open("ab", buffering=0)
-        self._timings = (folder / f"{peer_id}.timings.jsonl").open("ab", buffering=0)
+        self._receipts = FileIO(folder / f"{peer_id}.receipts.jsonl", "ab", opener=create_private)
+        self._timings = FileIO(folder / f"{peer_id}.timings.jsonl", "ab", opener=create_private)
 
     @staticmethod
     def open(folder: Path | None, peer_id: str, failed: Callable[[str], None]) -> "Ledger | None":

@@ -13,8 +13,8 @@ import torch
 import xxhash
 
 from ..errors import JoinRefused, RemoteProtocolError, RemovedFromView, ShoalError
+from ..net.bounds import MAX_BYTES_LEN
 from ..net.trees import pack_tree, unpack_tree
-from ..net.wire import MAX_BYTES_LEN
 from .numerics import FLAGS
 from .replica_state import Stateful, raw_bytes
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from ..errors import JoinRefused, RemoteProtocolError
+from ..net.bounds import MAX_BYTES_LEN
 from ..net.parcels import PackedState
 from ..net.trees import Slot, pack_tree, unpack_tree
-from ..net.wire import MAX_BYTES_LEN
 from .layouts import dense_strides, in_memory_order, is_dense, is_overlapping, laid_out
 from .numerics import FLAGS
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gossip import NO_VIEW, Decision, Member, Policy, Seat, View, is_quorum, propose_view
 from gossip.messages import Join
-from gossip.view import NO_NUMERICS, NOWHERE, Change, Joiner, can_decide, founding_view
+from gossip.view import LAST_VIEW, NO_NUMERICS, NOWHERE, Change, Joiner, can_decide, founding_view
 
 from .cores import SAME
 from .members import A2, LINEAGE, A, B, C, D, E, contact_of, view_of
@@ -378,3 +378,17 @@ def test_a_numerics_class_has_8_bytes(size: int) -> None:
 def test_a_view_that_cannot_be_is_refused(number: int, seats: tuple[Seat, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         View(LINEAGE, number, 1, seats, b"")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_final"),
+    [(Change(joiners=joining(C)), False), (Change(leaving=[B]), True), (Change(restart="again"), True)],
+    ids=["joiner", "leaver", "restart"],
+)
+def test_after_the_last_view_but_one_nothing_can_change(change: Change, is_final: bool) -> None:
+    for number in (LAST_VIEW - 1, LAST_VIEW, 2**63):
+        decision = propose_view(view_of(number, A, B), change)
+        assert decision.successor is None and decision.reason.endswith("and no view has a greater number")
+        assert decision.quorum_lost == decision.is_final == is_final
+    successor = propose_view(view_of(LAST_VIEW - 2, A, B), change).successor
+    assert successor is not None and successor.number == LAST_VIEW - 1

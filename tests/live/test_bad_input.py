@@ -21,7 +21,7 @@ from p2p.version import VERSION
 from tests.live.swarm import STREAM, Process, Swarm, name, stop
 
 STRANGER = Member("f" * 16, 1)
-ENVELOPES = Codec([Envelope])
+ENVELOPES = Codec([Envelope], is_bounded=False)  # an intruder's
 
 MISMATCH = """
 import numpy as np

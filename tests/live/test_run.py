@@ -329,5 +329,26 @@ def test_too_low_a_hard_limit_is_named(shoal: Shoal, script: Script) -> None:
     ]
 
 
+@pytest.mark.parametrize(("limit", "number", "needed"), [(40, 2, 46), (64, 6, 98)])
+def test_where_a_peer_cannot_open_what_it_needs_nothing_is_started(
+    shoal: Shoal, script: Script, limit: int, number: int, needed: int
+) -> None:
+    limited = ["-c", f"ulimit -n {limit}; exec {sys.executable} -m p2p run -n {number} {script('')}"]
+    code, stdout, stderr = outcome(shoal(program=limited, executable="/bin/sh"))
+    said = (
+        f"nothing was started: at most {limit} files can be open here, and each of {number} peers needs {needed}: "
+        f"raise the hard limit (`ulimit -Hn {needed}`, or LimitNOFILE= of the service)"
+    )
+    assert (code, stdout, stderr) == (2, [], [f"shoal: {said}"])
+
+
+def test_a_peer_that_cannot_open_what_it_needs_says_so_at_once(shoal: Shoal, script: Script) -> None:
+    path = script("import p2p; p2p.join()")
+    limited = ["-c", f"ulimit -n 40; exec {sys.executable} {path}"]
+    code, _, stderr = outcome(shoal(program=limited, executable="/bin/sh", environ={"SHOAL_MIN_PEERS": "6"}))
+    assert code == 1 and len(stderr) == 2
+    assert re.match(r"shoal: this peer cannot run: at most 40 files can be open here, and each of 6 peers", stderr[-1])
+
+
 def test_the_version_is_the_same_everywhere(shoal: Shoal) -> None:
     assert outcome(shoal(program=["-m", "p2p", "--version"])) == (0, [f"shoal {p2p.__version__}"], [])

@@ -40,7 +40,8 @@ from p2p.net.wire import Codec
 from p2p.version import VERSION
 
 A, B = Member("a" * 16, 0x17F0_0000_0000_0001), Member("b" * 16, 2)
-CODEC = Codec([AcceptorRecord])
+CODEC = Codec([AcceptorRecord], is_bounded=False)
+"""Records of any size are written here."""
 BOOT = b"b" * 16
 REPOSITORY = Path(__file__).parents[3]
 PAGE_OFFSETS = st.integers(0, PAGE_BYTES - 1)
@@ -110,11 +111,12 @@ def test_a_record_without_a_vote_is_read_as_it_was(page: RecordPage, reader: Rec
 
 
 def test_two_views_of_the_most_members_at_the_longest_addresses_fit(page: RecordPage, reader: RecordReader) -> None:
-    socket, host = "ipc:///" + "x" * 106, "tcp://" + "x" * 253 + ":65535"
-    contact = Contact(socket, socket, 2**22, 2**40, "f" * 16, host, host)
-    seats = tuple(Seat(Member(f"{i:016x}", 2**62), 2**24 - 2, contact) for i in range(MOST_MEMBERS))
+    socket, address = "ipc:///" + "x" * 106, "tcp://" + "x" * 253 + ":65535"
+    contact = Contact(socket, socket, 2**64 - 1, 2**64 - 1, "h" * 64, address, address)
+    seats = tuple(Seat(Member(f"{i:016x}", 2**64 - 1), 2**24 - 2, contact) for i in range(MOST_MEMBERS))
     view = View(b"l" * 16, 2**24 - 2, 100, seats, b"p" * 16, founder="f" * 16)
-    crowded = AcceptorRecord(view, Ballot(2**32, 99), Vote(Ballot(2**32, 98), replace(view, number=2**24 - 1)))
+    crowded = AcceptorRecord(view, Ballot(2**40, 99), Vote(Ballot(2**40, 98), replace(view, number=2**24 - 1)))
+    assert Codec([AcceptorRecord]).decode(CODEC.encode(crowded)) == crowded  # peers believe it
     page.write(crowded)
     assert reader.read() == crowded
 

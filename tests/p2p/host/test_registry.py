@@ -2,6 +2,7 @@ import json
 import logging
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -36,6 +37,31 @@ def test_the_first_to_enter_founds_and_the_second_joins(home: Path) -> None:
 def test_the_folders_are_private(home: Path) -> None:
     folder = registry(home).folder
     assert [path.stat().st_mode & 0o777 for path in (home, folder)] == [0o700, 0o700]
+
+
+def test_an_entry_is_private_at_any_umask_and_its_lock_too(home: Path) -> None:
+    before = os.umask(0)
+    try:
+        one = registry(home)
+        one.enter(A, 1)
+        modes = {path.name.partition(".")[2]: path.stat().st_mode & 0o777 for path in one.folder.iterdir()}
+        assert modes == {"json": 0o600, "": 0o600} and one.folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
+
+
+def test_no_draft_stays_of_an_entry_that_cannot_be_written(home: Path) -> None:
+    one = registry(home)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # as on a full disk: a file can be made, not written
+        with pytest.raises(RegistryError, match="cannot write the registry entry"):
+            one.enter(A, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert [path.name for path in one.folder.iterdir()] == ["lock"]
 
 
 def test_an_address_is_a_socket_of_sixteen_hex_digits_in_the_folder(home: Path) -> None:

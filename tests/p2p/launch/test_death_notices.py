@@ -62,9 +62,9 @@ class Host:
 
     def write(self, seats: dict[Member, Contact], candidates: dict[Member, Contact]) -> AcceptorRecord:
         """Leave a record: a view of `seats`, and a vote for one that has `candidates`, too."""
-        view = View(b"lineage", 1, 1, tuple(Seat(member, 1, contact) for member, contact in seats.items()), b"")
+        view = View(b"l" * 16, 1, 1, tuple(Seat(member, 1, contact) for member, contact in seats.items()), b"")
         later = (*view.seats, *(Seat(member, 2, contact) for member, contact in candidates.items()))
-        vote = Vote(Ballot(1, 0), View(b"lineage", 2, 1, later, view.hash))
+        vote = Vote(Ballot(1, 0), View(b"l" * 16, 2, 1, later, view.hash))
         record = AcceptorRecord(view, Ballot(1, 0), vote)
         self.page.write(record)
         return record

@@ -1,4 +1,5 @@
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,17 @@ def test_a_ledger_without_room_says_so_once_and_writes_no_more(tmp_path: Path, n
     ledger.close()
     assert told == [f"receipts cannot be written to {tmp_path}: [Errno 28] No space left on device"]
     assert len(read_receipts(tmp_path / "me.receipts.jsonl") if name == "timings" else []) == (name == "timings")
+
+
+def test_receipts_and_their_folder_are_private_at_any_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Ledger(tmp_path / "receipts", "a" * 16, pytest.fail).close()
+    finally:
+        os.umask(before)
+    folder = tmp_path / "receipts"
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_second_ledger_of_a_peer_adds_to_the_first(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from p2p.errors import JoinRefused, RemoteProtocolError, RemovedFromView
+from p2p.net.bounds import MAX_BYTES_LEN
 from p2p.net.trees import pack_tree
-from p2p.net.wire import MAX_BYTES_LEN
 from p2p.training.comparison import check, show
 
 

@@ -1,0 +1,43 @@
+"""Files that a process may open: whether a peer can run, and what is left alone."""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from p2p.host.files import is_nearly_full, why_too_few_files
+
+
+@pytest.fixture
+def soft() -> Iterator[int]:
+    """The soft limit is some files above what is open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(map(int, os.listdir("/proc/self/fd"))) + 200
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    yield limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_the_last_files_are_left_for_those_who_connect(soft: int) -> None:
+    with ExitStack() as stack:
+        num_opened = 0
+        while not is_nearly_full():
+            stack.enter_context(open(os.devnull, "rb"))
+            num_opened += 1
+        assert num_opened >= 100
+        for _ in range(min(64, soft // 8)):
+            stack.enter_context(open(os.devnull, "rb"))
+        with pytest.raises(OSError, match="Too many open files"):
+            for _ in range(2):
+                stack.enter_context(open(os.devnull, "rb"))
+        assert is_nearly_full()
+    assert not is_nearly_full()
+
+
+def test_more_peers_need_more_files() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = (hard - 28 - 5) // 13 + 1
+    assert why_too_few_files(enough, has_tcp=False, num_open=5) == ""
+    assert f"each of {enough + 2} peers needs" in why_too_few_files(enough + 2, has_tcp=True, num_open=5)

@@ -1,0 +1,101 @@
+"""Connections of which nothing has come: the oldest of too many are shut down, and nothing else ever is."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from p2p.net.half_open import GREETING_BYTES, MOST, HalfOpen
+
+
+class Door:
+    """Connections as both ends have them."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+    def connect(self) -> tuple[socket.socket, socket.socket]:
+        """Ours, and the stranger's."""
+        theirs = self._stack.enter_context(socket.create_connection(self._server.getsockname()))
+        ours, _ = self._server.accept()
+        return self._stack.enter_context(ours), theirs
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    with ExitStack() as stack:
+        yield Door(stack)
+
+
+def accept(half_open: HalfOpen, door: Door, number: int) -> list[tuple[socket.socket, socket.socket]]:
+    pairs = [door.connect() for _ in range(number)]
+    for ours, _ in pairs:
+        half_open.accepted(ours.fileno())
+    return pairs
+
+
+def is_shut(theirs: socket.socket) -> bool:
+    theirs.setblocking(False)
+    try:
+        return theirs.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_of_too_many_the_oldest_are_shut_down(door: Door) -> None:
+    half_open = HalfOpen()
+    pairs = accept(half_open, door, MOST)
+    assert half_open.cut() == []
+    pairs += accept(half_open, door, 3)
+    assert half_open.cut() == [ours.fileno() for ours, _ in pairs[:3]]
+    assert [is_shut(theirs) for _, theirs in pairs] == [True] * 3 + [False] * MOST
+    half_open.closed(pairs[3][0].fileno())
+    accept(half_open, door, 1)
+    assert half_open.cut() == []
+
+
+def test_who_was_answered_to_its_first_command_is_not_cut(door: Door) -> None:
+    half_open = HalfOpen()
+    (greeted, _), (let_in, member) = accept(half_open, door, 2)
+    greeted.sendall(bytes(GREETING_BYTES))
+    let_in.sendall(bytes(GREETING_BYTES + 1))
+    accept(half_open, door, MOST)
+    assert half_open.cut() == [greeted.fileno()]
+    assert member.recv(4096) == bytes(GREETING_BYTES + 1) and not is_shut(member)
+
+
+def test_a_descriptor_that_is_another_connection_by_now_survives(door: Door) -> None:
+    half_open = HalfOpen()
+    ((ours, _),) = accept(half_open, door, 1)
+    other, theirs = door.connect()
+    os.dup2(other.fileno(), ours.fileno())
+    accept(half_open, door, MOST)
+    assert half_open.cut() == [] and not is_shut(theirs)
+
+
+def test_a_descriptor_that_is_no_connection_by_now_is_left_alone(door: Door) -> None:
+    half_open = HalfOpen()
+    one, other, third = (ours for ours, _ in accept(half_open, door, 3))
+    with open(os.devnull, "rb") as file:
+        os.dup2(file.fileno(), one.fileno())
+    pair = socket.socketpair()
+    os.dup2(pair[0].fileno(), other.fileno())
+    third.close()
+    accept(half_open, door, MOST)
+    assert half_open.cut() == []
+    assert not is_shut(pair[1])
+    for each in pair:
+        each.close()
+
+
+def test_a_descriptor_that_was_closed_before_anybody_looked_is_not_counted() -> None:
+    half_open = HalfOpen()
+    ours, theirs = socket.socketpair()
+    for each in (ours, theirs):
+        number = each.fileno()
+        each.close()
+        half_open.accepted(number)
+    assert half_open.cut() == []
