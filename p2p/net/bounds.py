@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from gossip.acceptor import MAX_ROUND
 from gossip.commit import LAST_STEP
-from gossip.view import LAST_VIEW, MOST_MEMBERS
+from gossip.view import LAST_VIEW, MOST_MEMBERS, NO_NUMERICS
 
 MAX_STR_LEN: Final = 1024
 MAX_BYTES_LEN: Final = 1 << 20
@@ -91,6 +91,7 @@ _BY_NAME: Final = {
     **dict.fromkeys(("view_number", "absent_since", "founded_in", "since", "void_until"), _VIEW),
     **dict.fromkeys(("operation", "submitted"), _COUNT),
     **dict.fromkeys(("digest", "digests", "state_digest", "previous"), _bytes(0, MAX_DIGEST_LEN)),
+    "numerics": _bytes(len(NO_NUMERICS), len(NO_NUMERICS)),
 }
 """Of all fields of these names."""
 
