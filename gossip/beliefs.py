@@ -39,6 +39,7 @@ class Beliefs:
         self.kept: frozenset[str] = frozenset()
         """Names that are not forgotten, whatever becomes of them."""
         self._heard: dict[str, float] = {}
+        self._frames: dict[str, float] = {}
         self._since = now
         self._unlinked: set[str] = set()
         self._orphans: dict[str, Member] = {}
@@ -70,9 +71,21 @@ class Beliefs:
         return max(0.0, now - self._heard.get(member.peer_id, self._since))
 
     def heard(self, now: float, member: Member) -> None:
+        """A frame of `member` has come."""
+        self._note_sign(self._frames, now, member)
+        self._note_sign(self._heard, now, member)
+
+    def answers(self, now: float, member: Member) -> bool:
+        """Something answers for `member`; whether that counts: not for long without a frame of it."""
+        is_mute = now - self._frames.get(member.peer_id, self._since) >= self._config.mute_s
+        if not is_mute:
+            self._note_sign(self._heard, now, member)
+        return not is_mute
+
+    def _note_sign(self, signs: dict[str, float], now: float, member: Member) -> None:
         known = self.roster.get(member.peer_id)
         if known is not None and known.member == member:
-            self._heard[member.peer_id] = now
+            signs[member.peer_id] = now
 
     def news(self) -> tuple[Claim, ...]:
         """For one message, the least spread first."""
@@ -199,7 +212,7 @@ class Beliefs:
         if spread:
             self.rumours.add(name)
         if before is None:
-            self._heard[name] = now  # met
+            self._heard[name] = self._frames[name] = now  # met
         elif claim.state is before.state is not State.SUSPECT and claim.refutation == before.refutation:
             return []  # a newer status
         self._flapping.note(now, claim, len(self.roster.neighbours()) + 1, is_refuted=is_refuted)
@@ -273,6 +286,7 @@ class Beliefs:
         Then only the dead stay dead; who was linked to is an orphan, until somebody says what has become of it.
         """
         self._heard.clear()
+        self._frames.clear()
         self._since = now
         for name, suspicion in self._suspicions.items():
             suspicion.started = now
@@ -313,6 +327,7 @@ class Beliefs:
         self.roster.forget(name)
         self.rumours.drop(name)
         self._heard.pop(name, None)
+        self._frames.pop(name, None)
         if name in self._unlinked:
             self._unlinked.discard(name)
             return []

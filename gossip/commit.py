@@ -295,6 +295,13 @@ class StepMachine:
             return 0
         return progress.submitted if progress.done == self.done and progress.finish is None else None
 
+    def awaited(self) -> list[Member]:
+        """Whose word the barrier of the installed view waits for."""
+        if self.view is None or self.phase is not Phase.INSTALLING:
+            return []
+        current = [m for m, ready in self._ready.items() if ready.seated or (ready.done, ready.digest) == self._target]
+        return [member for member in self.view.members if member not in current]
+
     def possibly_seated(self) -> list[Member]:
         """Other members that have the state, or have not said whether they do."""
         assert self.view is not None

@@ -40,6 +40,9 @@ class CoreConfig:
     leave_s: float = 5.0
     """Who leaves waits at most this long for a view without it."""
 
+    opening_s: float = 3.0
+    """Who could not be connected to for this long is reported: whatever may come from it, nothing gets there."""
+
     founding_s: float = 10.0
     """A seed that has not answered for this long is unreachable."""
 
@@ -73,6 +76,7 @@ _TIMERS = (
     "stall_s",
     "pause_s",
     "leave_s",
+    "opening_s",
     "founding_s",
     "status_s",
     "state_s",
@@ -80,7 +84,7 @@ _TIMERS = (
 
 WAN: Final = CoreConfig(
     swim=SwimConfig(probe_interval_s=4.0, probe_timeout_s=1.2, gossip_interval_s=0.8, lost_interval_s=4.0),
-    reports=ReportsConfig(silent_s=6.0, lease_s=6.0, stable_s=1.2, batch_s=12.0, bridge_s=20.0),
+    reports=ReportsConfig(silent_s=6.0, lease_s=6.0, stable_s=1.2, batch_s=10.0, bridge_s=10.0),
     admission=AdmissionConfig(lease_s=6.0, least_lag_s=0.8, lag_s=2.0),
     agreement=AgreementConfig(retry_s=0.8, retry_max_s=8.0, complete_s=2.0),
     beat_s=1.0,
@@ -88,6 +92,7 @@ WAN: Final = CoreConfig(
     stale_s=8.0,
     stall_s=20.0,
     pause_s=3.0,
+    opening_s=12.0,
     state_s=4.0,
 )
 """For round trips of up to about half a second, on which a lost packet, or a link that stalls, costs seconds.

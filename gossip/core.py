@@ -7,7 +7,7 @@ the effects that come back, in order. Times are monotonic seconds.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from . import messages as m
@@ -24,6 +24,7 @@ from .run_description import Run
 from .standing import Standing
 from .swim import Body as SwimBody
 from .view import NO_NUMERICS, NO_VIEW, Member, Policy, Seat, founding_view
+from .ways import Ways
 
 
 class Core(Standing):
@@ -34,6 +35,7 @@ class Core(Standing):
         self._config = config
         self._next_beat = now
         self._status = OwnStatus(now=now, every_s=config.status_s)
+        self._ways = Ways(config.opening_s)
         self._leave_by = math.inf
         self._expected = now
         self._said_in = NO_VIEW
@@ -213,8 +215,16 @@ class Core(Standing):
         return self._follow_up(now, [*effects, *self._membership.declare_dead(now, member, reason, record)])
 
     def heard(self, now: float, member: Member) -> None:
-        """The host has a sign of life of `member`: its link answers, say."""
-        self._swim.heard(now, member)
+        """`member` answers on its link, busy as it may be: a sign of life, though not that its frames get through."""
+        self._swim.answers(now, member)
+
+    def unopened(self, now: float, links: Mapping[Member, str]) -> list[Effect]:
+        """Which links are not open, not yet or not any more, and why: all of them. For a slow cadence."""
+        effects: list[Effect] = []
+        for member in self._ways.look(now, links):
+            reason = f"{links[member]}, for {self._config.opening_s:g} s: is a firewall or a NAT in between?"
+            effects += self.refused(now, member, reason)
+        return effects
 
     def refused(self, now: float, member: Member, reason: str) -> list[Effect]:
         """The link to `member` was lost, and a new one refused. To be said again while that is so."""

@@ -36,10 +36,10 @@ class ReportsConfig:
     stable_s: float = 0.3
     """Silent members are cut when the reports have not changed for so long."""
 
-    batch_s: float = 3.0
+    batch_s: float = 2.5
     """At this time they are cut even if reports still come and go."""
 
-    bridge_s: float = 5.0
+    bridge_s: float = 2.5
     """Of two members of which only one does not hear the other, one is cut after this long."""
 
     def __post_init__(self) -> None:

@@ -117,6 +117,10 @@ class Standing:
         """Operations of step done + 1 that `member` is known to have submitted (None: all), and its silence in s."""
         return self._steps.num_submitted(member), self._swim.silence_s(now, member)
 
+    def barrier_awaits(self, now: float) -> dict[Member, float]:
+        """For whom the barrier of the installed view waits, if it does, and the silence of each in s."""
+        return {member: self._swim.silence_s(now, member) for member in self._steps.awaited()}
+
     @property
     def due(self) -> tuple[int, bytes] | None:
         """Number and digest of the fed step that is to be run now."""

@@ -105,6 +105,11 @@ class Swim:
         self._beliefs.heard(now, member)
         self._detector.receive_sign(member)
 
+    def answers(self, now: float, member: Member) -> None:
+        """The link to `member` is answered, without its interpreter. That counts for a while after its last frame."""
+        if self._beliefs.answers(now, member):
+            self._detector.receive_sign(member)
+
     def declare_dead(self, now: float, member: Member, state: State) -> list[Effect]:
         """`member` is dead or has left for certain, met or not. Tells everybody at once, or some where many are."""
         if self.is_gone(member) or member.peer_id == self.me.member.peer_id:

@@ -71,6 +71,10 @@ class SwimConfig:
     hold_down_max_s: float = 600.0
     """Nobody stays out longer for past losses alone."""
 
+    mute_s: float = 30.0
+    """Whose link answers is alive for this long after its last frame: its interpreter may be busy, or nothing may get
+    through from it."""
+
     max_incarnation_ahead: int | None = None
     """Claims about members that were born later than this peer by more than this are refused; None: all are taken."""
 
@@ -96,6 +100,7 @@ class SwimConfig:
 
 
 _POSITIVE = (
+    "mute_s",
     "gossip_interval_s",
     "sync_interval_s",
     "tombstone_s",

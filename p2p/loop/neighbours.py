@@ -26,6 +26,7 @@ from ..net.transport import Transport
 logger = logging.getLogger("p2p")
 
 REFUSED = "its link was lost, and a new one refused"
+RETRY_S = 0.5
 
 
 def claim_of(entry: Entry) -> Claim:
@@ -49,6 +50,8 @@ class Neighbours:
         self._transport = transport
         self._registry = registry
         self._linked: dict[str, Member] = {}
+        self._unlinked: dict[str, tuple[Claim, str]] = {}
+        self._retry_at = 0.0
         self._processes: dict[int, Member] = {}
         self._threads: dict[Member, Threads] = {}
         self._records: dict[Member, RecordReader] = {}
@@ -59,18 +62,26 @@ class Neighbours:
         Returns:
             Why it is not alive, if it is not.
         """
-        member, contact = claim.member, claim.contact
-        is_here = contact.host == self._registry.host
-        try:
-            self._transport.connect(member.peer_id, *self._addresses(member, contact, is_here))
-        except ValueError as error:
-            logger.warning("peer %s cannot be reached: %s", member, error)
-            return ""
-        self._linked[member.peer_id] = member
-        return self._watch(member, contact) if is_here else ""  # elsewhere its pid is anybody's
+        is_here = claim.contact.host == self._registry.host
+        if why := self._connect(claim):
+            logger.warning("peer %s cannot be reached: %s; this is tried again and again", claim.member, why)
+        return self._watch(claim.member, claim.contact) if is_here else ""  # elsewhere its pid is anybody's
 
-    def _addresses(self, member: Member, contact: Contact, is_here: bool) -> tuple[str, str]:
+    def _connect(self, claim: Claim) -> str:
+        """Open a link; why there is none. It may be for lack of open files, say, so who has none is kept in mind."""
+        member = claim.member
+        try:
+            self._transport.connect(member.peer_id, *self._addresses(member, claim.contact))
+        except ValueError as error:
+            self._unlinked[member.peer_id] = claim, str(error)
+            return str(error)
+        self._unlinked.pop(member.peer_id, None)
+        self._linked[member.peer_id] = member
+        return ""
+
+    def _addresses(self, member: Member, contact: Contact) -> tuple[str, str]:
         """Sockets in our own folder if they are there: a peer of this host may have another one, out of our sight."""
+        is_here = contact.host == self._registry.host
         if is_here and (self._registry.knows(member.peer_id) or not contact.remote_control):
             return contact.control, contact.data
         if not contact.remote_control:
@@ -137,6 +148,8 @@ class Neighbours:
 
     def unlink(self, member: Member) -> None:
         """Close everything that belongs to `member`."""
+        if member.peer_id in self._unlinked and self._unlinked[member.peer_id][0].member == member:
+            del self._unlinked[member.peer_id]
         if self._linked.get(member.peer_id) == member:
             del self._linked[member.peer_id]
             self._transport.disconnect(member.peer_id)
@@ -157,11 +170,24 @@ class Neighbours:
         return members
 
     def check_links(self, now: float, core: Core) -> list[Effect]:
-        """Tell `core` who answers, busy as its interpreter may be, and who refuses a link. For a slow cadence."""
+        """Tell `core` who answers, who refuses a link, and to whom there is none. For a slow cadence."""
+        self._retry(now)
         for peer_id in self._transport.live_links():
             core.heard(now, self._linked[peer_id])
         refused = [self._linked[peer_id] for peer_id in self._transport.lost_links()]
-        return [effect for member in refused for effect in core.refused(now, member, REFUSED)]
+        unopened = {self._linked[name]: why for name, why in self._transport.unopened_links().items()}
+        unopened |= {claim.member: why for claim, why in self._unlinked.values()}
+        effects = [effect for member in refused for effect in core.refused(now, member, REFUSED)]
+        return [*effects, *core.unopened(now, unopened)]
+
+    def _retry(self, now: float) -> None:
+        """Links that libzmq would not make, or that had to wait for the end of another one."""
+        if now < self._retry_at:
+            return
+        self._retry_at = now + RETRY_S
+        for claim, _ in list(self._unlinked.values()):
+            if not self._connect(claim):
+                logger.warning("peer %s can be reached now", claim.member)
 
     def close(self) -> None:
         for record in self._records.values():

@@ -1,7 +1,7 @@
 """What one peer sends on: two DEALERs to each other peer, and what ZeroMQ's monitor says of them."""
 
 import math
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from enum import Enum, auto
 from typing import Final, Protocol
 
@@ -69,8 +69,28 @@ _MONITORED: Final = (
 )
 
 
+class _Monitor:
+    """What libzmq says of the connection of one DEALER."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self.connection = _Connection.OPENING
+        self.answers = False
+        self._watched = socket
+        self._events = socket.get_monitor_socket(_MONITORED)
+
+    def look(self) -> None:
+        while self._events.poll(0):
+            event = recv_monitor_message(self._events)["event"]
+            self.connection = _TRANSITIONS.get((self.connection, event), self.connection)
+            self.answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self.answers and event not in _ENDS)
+
+    def close(self) -> None:
+        self._watched.disable_monitor()
+        self._events.close(linger=0)
+
+
 class Link:
-    """Our two DEALERs to one peer, and what the control link's monitor says."""
+    """Our two DEALERs to one peer, and what their monitors say; data has one over TCP only, where its port counts."""
 
     def __init__(
         self,
@@ -85,45 +105,51 @@ class Link:
 
         Raises:
             ValueError: a TCP address, and no `introduce`.
+            zmq.ZMQError: libzmq cannot, for now or for ever; nothing is left open.
         """
         is_tcp = [address.startswith("tcp://") for address in (control_address, data_address)]
         if any(is_tcp) and introduce is None:
             raise ValueError("it is on another host, and this peer has neither --bind nor --seeds")
-        self.control = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1000, is_tcp=is_tcp[0])
-        self.data = open_socket(context, zmq.DEALER, MAX_DATA_BYTES, high_water_mark=0, is_tcp=is_tcp[1])
-        if introduce is not None:
-            for socket, needs_it in zip((self.control, self.data), is_tcp, strict=True):
-                if needs_it:
-                    introduce(socket, peer_id)
-        beat_ms = heartbeat_ms if is_tcp[0] else HEARTBEAT_MS
-        self.control.heartbeat_ivl, self.control.heartbeat_timeout = beat_ms, 4 * beat_ms
-        self._monitor = self.control.get_monitor_socket(_MONITORED)
-        self._connection = _Connection.OPENING
-        self._answers = False
-        try:
+        self._monitors: dict[str, _Monitor] = {}
+        with ExitStack() as on_failure:
+            self.control = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1000, is_tcp=is_tcp[0])
+            on_failure.callback(self.control.close, 0)
+            self.data = open_socket(context, zmq.DEALER, MAX_DATA_BYTES, high_water_mark=0, is_tcp=is_tcp[1])
+            on_failure.callback(self.data.close, 0)
+            if introduce is not None:
+                for socket, needs_it in zip((self.control, self.data), is_tcp, strict=True):
+                    if needs_it:
+                        introduce(socket, peer_id)
+            beat_ms = heartbeat_ms if is_tcp[0] else HEARTBEAT_MS
+            self.control.heartbeat_ivl, self.control.heartbeat_timeout = beat_ms, 4 * beat_ms
+            watched = [(control_address, self.control), (data_address, self.data)]
+            for address, socket in watched if is_tcp[1] else watched[:1]:
+                self._monitors[address] = _Monitor(socket)
+                on_failure.callback(self._monitors[address].close)
+            self._control_monitor = self._monitors[control_address]
             self.control.connect(control_address)
             self.data.connect(data_address)
-        except zmq.ZMQError:
-            self.close(linger_ms=0)
-            raise
+            on_failure.pop_all()
 
     def is_lost(self) -> bool:
-        self._look()
-        return self._connection is _Connection.REFUSED
+        self._control_monitor.look()
+        return self._control_monitor.connection is _Connection.REFUSED
 
     def is_live(self) -> bool:
-        self._look()
-        return self._answers
+        self._control_monitor.look()
+        return self._control_monitor.answers
 
-    def _look(self) -> None:
-        while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)["event"]
-            self._connection = _TRANSITIONS.get((self._connection, event), self._connection)
-            self._answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self._answers and event not in _ENDS)
+    def unopened(self) -> str:
+        """The address to which there is no connection, not yet or not any more; empty: there are both."""
+        for address, monitor in self._monitors.items():
+            monitor.look()
+            if monitor.connection is not _Connection.OPEN:
+                return address
+        return ""
 
     def close(self, linger_ms: int) -> None:
-        self.control.disable_monitor()
-        self._monitor.close(linger=0)
+        for monitor in self._monitors.values():
+            monitor.close()
         self.control.close(linger_ms)
         self.data.close(linger_ms)
 

@@ -152,6 +152,11 @@ class Transport:
         """Peers whose process answers on the control link, busy as its interpreter may be."""
         return [peer_id for peer_id, link in self._links.items() if link.is_live()]
 
+    def unopened_links(self) -> dict[str, str]:
+        """Peers to which there is no connection, not yet or not any more, and why."""
+        found = {peer_id: link.unopened() for peer_id, link in self._links.items()}
+        return {name: f"no connection to {address} can be opened" for name, address in found.items() if address}
+
     # Who is at an address?
 
     def call(self, address: str, frames: Iterable[bytes]) -> Verdict | None:

@@ -156,6 +156,7 @@ class Reporter:
                 return Waiting(text=f"waits for a seat in swarm {self._swarm}: {core.reason}")
             here, size = core.view.members, core.view.founding_size
             text = f"waits for {size - len(here)} of {size} peers; here are {', '.join(map(str, here))}"
+            text = text if len(here) < size else f"waits for the start: {loop.explain()}"
             return Waiting(text=text)
         if loop.open_step.stage not in (Stage.CLOSED, Stage.FINISHED):
             return Waiting()

@@ -16,11 +16,19 @@ def explain_waiting(core: Core, open_step: OpenStep, now: float) -> str:
     view = core.view
     if view is None:
         return core.reason
+    barrier = core.barrier_awaits(now)
+    if barrier:
+        names = ", ".join(f"peer {member} ({_heard(core, member, silence_s)})" for member, silence_s in barrier.items())
+        return f"view {view.number} begins once all of its members have come, and waits for {names}"
     parts = [open_step.explain_missing(view.members)]
     for member, (count, silence_s) in awaited(core, now).items():
-        heard = "this one" if member == core.me else f"last heard {silence_s:.1f} s ago"
+        heard = _heard(core, member, silence_s)
         parts.append(f"peer {member} ({heard}) has submitted {count} operations of step {core.done + 1}")
     return "; ".join(part for part in parts if part) or core.reason
+
+
+def _heard(core: Core, member: Member, silence_s: float) -> str:
+    return "this one" if member == core.me else f"last heard {silence_s:.1f} s ago"
 
 
 def awaited(core: Core, now: float) -> dict[Member, tuple[int, float]]:

@@ -8,6 +8,7 @@ import gossip.admission
 import gossip.view
 from gossip import Core, Member, State, View
 from gossip.admission import Admission
+from gossip.beliefs import Beliefs
 from gossip.effects import Effect, Left, Removed
 from gossip.joining import Joining
 from gossip.known_views import KnownViews
@@ -18,6 +19,7 @@ from gossip.reports import Reports
 from gossip.succession import Succession
 from gossip.swim import Swim
 from gossip.view import NOWHERE, Change, Joiner
+from gossip.ways import Ways
 
 from .mutant import Mutant, mutant
 from .peer import Peer
@@ -201,6 +203,16 @@ VIEWS: dict[str, Mutant] = {
         (Reports, "_is_cut_off", lambda self, reporter, pairs: False),
         breaks="L1",
         scenario="one of five hears nobody, and everybody hears it",
+    ),
+    "G11: a link that does not open is nobody's evidence": mutant(
+        (Ways, "look", lambda self, now, unopened: []),
+        breaks="L1",
+        scenario="G11: a member cannot be reached by one other, whose link it answers",
+    ),
+    "G11: an answering link is life for ever": mutant(
+        (Beliefs, "answers", lambda self, now, member: self.heard(now, member) or True),
+        breaks="L1",
+        scenario="G11: the second of two members cannot reach the first, whose link it answers",
     ),
     "bug: a record that names a later view is dropped when that is installed": mutant(
         (Membership, "take_proof", _take_proof_and_stop(Membership.take_proof)),

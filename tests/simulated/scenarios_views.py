@@ -102,6 +102,28 @@ def _one_is_deaf() -> None:
     stage.end_well()
 
 
+@scenario("G11: a member cannot be reached by one other, whose link it answers")
+def _one_way_is_shut() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    stage.shut("p1", "p2")
+    unreached = stage.peer("p2").member
+    stage.until(lambda: stage.excluded(unreached, "p1", "p3"), 5.0)
+    stage.until_trained(2, "p1", "p3")
+    stage.end_well()
+
+
+@scenario("G11: the second of two members cannot reach the first, whose link it answers")
+def _who_is_not_heard_answers() -> None:
+    stage = Stage(num_peers=2)
+    stage.until_trained(2)
+    stage.shut("p2", "p1")
+    second = stage.peer("p2").member
+    stage.until(lambda: stage.excluded(second, "p1"), 40.0)
+    stage.until_trained(2, "p1")
+    stage.end_well()
+
+
 @scenario("two join one member at once, and die at once")
 def _two_joiners_die() -> None:
     stage = Stage(num_peers=1, policy=Policy.MAJORITY)

@@ -15,6 +15,7 @@ from .plan import Plan, Scripted
 from .report import describe
 from .token_runner import Part
 
+LINK_CHECK_S = 0.1
 Action = Callable[..., None]
 Frame = Body | Part | Snapshot | Fed
 
@@ -167,6 +168,20 @@ class Stage(Simulation):
         cut = Cut(pairs, holds_control=False, holds_data=False)
         self.network.add(cut)
         return cut
+
+    def shut(self, source: str, target: str) -> None:
+        """No connection from `source` to `target` opens until the calm; those back are open, and answered."""
+        self.cut({(source, target)})
+        self._look_at_shut(source, target)
+
+    def _look_at_shut(self, source: str, target: str) -> None:
+        """What hosts say of links a few times a second."""
+        one, other = self.named(source), self.named(target)
+        if one is not None and other is not None and other.member in one.watched and one.member in other.watched:
+            unopened = {} if self.is_calm else {other.member: "no connection opens"}
+            one.perform(one.core.unopened(one.now(), unopened))
+            other.core.heard(other.now(), one.member)
+        self.clock.after(LINK_CHECK_S, None, "links", self._look_at_shut, source, target)
 
     def excluded(self, member: Member, *names: str) -> bool:
         """Whether those are active in views without `member`."""

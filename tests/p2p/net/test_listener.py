@@ -518,6 +518,15 @@ def test_oversized_and_many_frame_messages_of_a_holder_are_dropped_and_counted(p
     assert gather(a, 1, b) == [b"after"]
 
 
+def test_a_port_that_is_shut_is_named_also_if_the_other_is_open(pond: Pond) -> None:
+    a, b = pond.open(A), pond.open(B)
+    control, data = pond.addresses(B)
+    shut = f"tcp://127.0.0.1:{two_free_ports()}"
+    a.connect(B, control, shut)
+    a.connect(C, control, data)
+    poll_until(lambda: a.unopened_links() == {B: f"no connection to {shut} can be opened"}, a, b)
+
+
 def test_a_door_that_nobody_watches_keeps_everybody_out_and_lets_members_in_later(pond: Pond) -> None:
     a, b = pond.open(A), pond.open(B)
     b.connect(A, *pond.addresses(A))

@@ -1,8 +1,8 @@
 import numpy as np
 
 from gossip import Core
-from gossip.messages import Head
-from gossip.progress import Beat, Finish, Progress
+from gossip.messages import Decide, Head
+from gossip.progress import Beat, Finish, Progress, Ready
 from p2p.step.open_step import OpenStep
 from p2p.step.runner import MessageRunner
 from p2p.step.waiting import explain_no_seat, explain_waiting
@@ -48,6 +48,21 @@ def test_where_all_are_alike_the_view_says_why_it_is_as_it_is() -> None:
     assert explain_waiting(peer, called(peer, 0), 0.0) == "3 of 3 members of view 2 are here"
     newcomer = joiner()
     assert explain_waiting(newcomer, OpenStep(newcomer.me, segment_bytes=64), 0.0) == newcomer.reason
+
+
+def test_a_barrier_says_for_whom_it_waits() -> None:
+    peer = founder()
+    say(peer, B, Decide(view_of(seated(B, C))), now=0.1)
+    say(peer, B, Ready(False, -2, b"", None), now=0.2)
+    assert explain_waiting(peer, OpenStep(peer.me, segment_bytes=64), 0.5) == (
+        "view 2 begins once all of its members have come, and waits for peer b (last heard 0.3 s ago), "
+        "peer c (last heard 0.4 s ago)"
+    )
+    assert awaited_names(seated(B, C)) == awaited_names(joiner()) == []
+
+
+def awaited_names(peer: Core) -> list[str]:
+    return [member.peer_id for member in peer.barrier_awaits(0.5)]
 
 
 def test_who_waits_for_a_seat_is_told_what_to_do_and_who_waits_for_others_how_many_are_here() -> None:

@@ -1,0 +1,23 @@
+"""To whom this peer has found no way: no connection to it could be opened for too long (PROTOCOL.md, G11).
+
+Where one direction is shut (a firewall, NAT, an address that is wrong), the other side hears no frames, but its own
+link works, and is answered by the machinery of sockets. So it is who cannot get through that has to say so.
+"""
+
+from collections.abc import Collection
+
+from .view import Member
+
+
+class Ways:
+    """Since when which links are not open."""
+
+    def __init__(self, opening_s: float) -> None:
+        """`opening_s`: how long opening a link may take."""
+        self._opening_s = opening_s
+        self._since: dict[Member, float] = {}
+
+    def look(self, now: float, unopened: Collection[Member]) -> list[Member]:
+        """Which of the `unopened`, of all that are, have been so for too long."""
+        self._since = {member: self._since.get(member, now) for member in unopened}
+        return [member for member, since in self._since.items() if now - since >= self._opening_s]

@@ -1,0 +1,44 @@
+"""Whom no connection reaches, and whose link alone answers: rule G11 of PROTOCOL.md."""
+
+from gossip import Claim, State
+from gossip.effects import Explain, Send
+from gossip.messages import Report, ReportKind
+from gossip.swim_config import SwimConfig
+from gossip.view import NOWHERE
+from gossip.ways import Ways
+
+from .cores import seated
+from .members import B, C
+
+
+def test_a_link_that_does_not_open_is_given_up_after_a_while_and_one_that_opens_in_between_is_not() -> None:
+    ways = Ways(3.0)
+    assert ways.look(0.0, [B, C]) == []
+    assert ways.look(2.0, [B]) == []
+    assert ways.look(2.9, [B, C]) == []
+    assert ways.look(3.0, [B, C]) == [B]
+    assert ways.look(6.0, [B, C]) == [B, C]
+
+
+def test_who_cannot_be_reached_is_reported_to_all_with_the_reason() -> None:
+    peer = seated(B, C)
+    links = {B: "no connection to tcp://b:1 can be opened"}
+    assert peer.unopened(0.0, links) == []
+    for tick in range(1, 12):
+        peer.tick(tick / 4)
+        assert peer.unopened(tick / 4, links) == []
+    effects = peer.unopened(3.0, links)
+    reason = f"{B} may be dead: {links[B]}, for 3 s: is a firewall or a NAT in between?"
+    assert Explain(reason) in effects
+    said = [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.body, Report)]
+    assert [(each.target, each.body) for each in said] == [(each, Report(ReportKind.REFUSED, B)) for each in (B, C)]
+
+
+def test_an_answering_link_counts_for_a_while_after_the_last_frame() -> None:
+    peer = seated(B, C)
+    peer.meet(0.0, Claim(B, State.ALIVE, NOWHERE))
+    mute_s = SwimConfig().mute_s
+    peer.heard(mute_s - 1, B)
+    assert peer.standing(mute_s - 1, B)[1] == 0.0
+    peer.heard(mute_s + 1, B)
+    assert peer.standing(mute_s + 1, B)[1] == 2.0

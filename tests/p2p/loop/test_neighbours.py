@@ -1,0 +1,109 @@
+"""Links to peers that cannot be made at first."""
+
+import os
+import random
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from gossip import Claim, Contact, Core, CoreConfig, Member, State
+from gossip.view import NOWHERE
+from p2p.host.processes import read_host
+from p2p.host.registry import Registry
+from p2p.loop.neighbours import RETRY_S, Neighbours
+from p2p.net.transport import Transport
+
+
+def claim_at(folder: Path, incarnation: int) -> Claim:
+    """A peer of this host; nobody is there."""
+    data = f"ipc://{folder}/data-{incarnation}"
+    return Claim(
+        Member("b" * 16, incarnation), State.ALIVE, Contact(f"ipc://{folder}/control", data, 1, 1, read_host())
+    )
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="shoal") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def transport(folder: Path) -> Iterator[Transport]:
+    transport = Transport(f"ipc://{folder}/c", f"ipc://{folder}/d")
+    yield transport
+    transport.close()
+
+
+@pytest.fixture
+def core() -> Core:
+    me = Claim(Member("a" * 16, 1), State.ALIVE, NOWHERE)
+    return Core(me, rng=random.Random(1), config=CoreConfig(), now=0.0)
+
+
+@pytest.fixture
+def neighbours(folder: Path, transport: Transport) -> Iterator[Neighbours]:
+    neighbours = Neighbours(transport, Registry(folder / "home", "swarm"))
+    yield neighbours
+    neighbours.close()
+
+
+def test_a_link_that_libzmq_has_no_file_for_is_made_when_there_is_one(
+    folder: Path, transport: Transport, neighbours: Neighbours, core: Core, caplog: pytest.LogCaptureFixture
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    claim = claim_at(folder, 1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, hard))
+    try:
+        filler = fill()
+        neighbours.link(claim)
+        neighbours.check_links(0.0, core)
+        assert list(transport.unopened_links()) == []
+    finally:
+        for fd in filler:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    neighbours.check_links(RETRY_S, core)
+    assert list(transport.unopened_links()) == [claim.member.peer_id]
+    first, last = caplog.messages[0], caplog.messages[-1]
+    assert "cannot be reached: libzmq refuses to connect to ipc://" in first and "Too many open files" in first
+    assert last == f"peer {claim.member} can be reached now"
+
+
+def fill() -> list[int]:
+    """Take all files that may still be opened."""
+    taken = []
+    with suppress(OSError):
+        while True:
+            taken.append(os.dup(0))
+    return taken
+
+
+def test_a_later_incarnation_is_linked_to_when_the_one_before_is_gone(
+    folder: Path, transport: Transport, neighbours: Neighbours, core: Core
+) -> None:
+    one, other = claim_at(folder, 1), claim_at(folder, 2)
+    neighbours.link(one)
+    neighbours.link(other)
+    neighbours.unlink(one.member)
+    assert transport.unopened_links() == {}
+    neighbours.check_links(0.0, core)
+    assert list(transport.unopened_links()) == ["b" * 16]
+    neighbours.unlink(other.member)
+    assert transport.unopened_links() == {}
+
+
+def test_who_is_gone_before_it_could_be_linked_to_is_not_tried_again(
+    folder: Path, transport: Transport, neighbours: Neighbours, core: Core
+) -> None:
+    one, other = claim_at(folder, 1), claim_at(folder, 2)
+    neighbours.link(one)
+    neighbours.link(other)
+    neighbours.unlink(other.member)
+    neighbours.unlink(one.member)
+    neighbours.check_links(0.0, core)
+    assert transport.unopened_links() == {}
