@@ -84,7 +84,7 @@ _TIMERS = (
 
 WAN: Final = CoreConfig(
     swim=SwimConfig(probe_interval_s=4.0, probe_timeout_s=1.2, gossip_interval_s=0.8, lost_interval_s=4.0),
-    reports=ReportsConfig(silent_s=6.0, lease_s=6.0, stable_s=1.2, batch_s=10.0, bridge_s=10.0),
+    reports=ReportsConfig(silent_s=6.0, lease_s=6.0, stable_s=1.2, batch_s=9.0, bridge_s=9.0),
     admission=AdmissionConfig(lease_s=6.0, least_lag_s=0.8, lag_s=2.0),
     agreement=AgreementConfig(retry_s=0.8, retry_max_s=8.0, complete_s=2.0),
     beat_s=1.0,

@@ -36,10 +36,10 @@ class ReportsConfig:
     stable_s: float = 0.3
     """Silent members are cut when the reports have not changed for so long."""
 
-    batch_s: float = 2.5
+    batch_s: float = 2.25
     """At this time they are cut even if reports still come and go."""
 
-    bridge_s: float = 2.5
+    bridge_s: float = 2.25
     """Of two members of which only one does not hear the other, one is cut after this long."""
 
     def __post_init__(self) -> None:
@@ -72,6 +72,8 @@ class Cut:
 class _Lease:
     since: float
     until: float
+    is_old: bool = False
+    """It has been repeated for `bridge_s`."""
 
 
 @dataclass(slots=True)
@@ -117,8 +119,10 @@ class Reports:
         lease = self._leases.get(key)
         is_new = lease is None or lease.until <= now
         since = now if lease is None or is_new else lease.since
-        self._last = None if is_new else self._last
-        self._leases[key] = _Lease(since, now + self.config.lease_s)
+        is_old = now - since >= self.config.bridge_s
+        if lease is None or is_new or lease.is_old != is_old:
+            self._last = None
+        self._leases[key] = _Lease(since, now + self.config.lease_s, is_old)
 
     def is_empty(self) -> bool:
         return not self._leases and not self.proven
@@ -130,33 +134,30 @@ class Reports:
             return self._last[2]
         self._leases = {key: lease for key, lease in self._leases.items() if lease.until > now}
         certain = {*self.proven}
-        certain |= self._apart(now, certain)
+        certain |= self._apart(certain)
         silent, doubtful = self._unheard(certain)
         self._watch_silence(now, silent)
         gone = tuple(member for member in self._view.members if member in certain or member in silent)
         restart = next((self._restart(key) for key in self._leases if key[0] in RESTARTS and key[3] == step), "")
         found = Cut(gone, not silent, self._settles_at(now, doubtful) if silent else -math.inf, restart)
-        bridges = [lease.since + self.config.bridge_s for lease in self._leases.values()]
-        changes = [*(lease.until for lease in self._leases.values()), *bridges]
-        self._last = step, min((at for at in changes if at > now), default=math.inf), found
+        self._last = step, min((lease.until for lease in self._leases.values()), default=math.inf), found
         return found
 
-    def _apart(self, now: float, certain: Collection[Member]) -> set[Member]:
+    def _apart(self, certain: Collection[Member]) -> set[Member]:
         """A member of each pair that cannot talk: whom most others accuse, of equals the one of greater rank.
 
         Before that, whoever cannot talk to a quorum: it is cut off, not all the others.
         """
         assert self._view is not None
-        pairs = {
-            (reporter, subject)
-            for (kind, reporter, subject, _), lease in self._leases.items()
-            if subject not in certain  # an older report of the dead says nothing of its reporter
-            and (
-                kind is ReportKind.REFUSED or (kind is ReportKind.SILENT and now - lease.since >= self.config.bridge_s)
-            )
+        unheard = {
+            (reporter, subject): kind is ReportKind.REFUSED or lease.is_old
+            for (kind, reporter, subject, _), lease in sorted(self._leases.items(), reverse=True)  # refused comes last
+            if kind not in RESTARTS
+            and subject not in certain  # an older report of the dead says nothing of its reporter
         }
+        pairs = {pair for pair, is_for_long in unheard.items() if is_for_long}
         ranks = self._ranks
-        apart = {reporter for reporter, _ in pairs if self._is_cut_off(reporter, pairs)}
+        apart = {reporter for reporter, _ in pairs if self._is_cut_off(reporter, unheard)}
         while pairs := {p for p in pairs if not any(member in apart or member in certain for member in p)}:
             accused = Counter(subject for _, subject in pairs)
             apart.add(max(self._view.members, key=lambda m: (accused[m], ranks[m])))

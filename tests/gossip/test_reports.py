@@ -240,7 +240,7 @@ def test_silence_settles_when_it_has_not_changed_for_a_while() -> None:
 
 def test_a_subject_with_some_votes_but_too_few_is_waited_for() -> None:
     six = view_of(7, *FIVE.members, Member("f", 1))
-    new = said(reports(six, batch_s=3.0), 0.0, *product((A, B, C), (D,)), (A, E), (B, E))
+    new = said(reports(six, batch_s=3.0, bridge_s=5.0), 0.0, *product((A, B, C), (D,)), (A, E), (B, E))
     assert new.cut(0.0, STEP) == Cut((D,), False, 3.0)
     new = said(reports(six, stable_s=0.3), 0.0, *product((A, B, C), (D,)), (A, E))
     assert new.cut(0.0, STEP) == Cut((D,), False, 0.3)
@@ -435,3 +435,11 @@ def test_times_are_positive_and_finite(name: str, value: float) -> None:
 def test_silence_settles_before_it_is_cut_in_any_case_and_that_before_a_bridge(config: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"stable_s <= batch_s <= bridge_s, got \(1.5, 1.5, "):
         reports(FIVE, **config)
+
+
+def test_who_hears_hardly_anybody_goes_though_some_of_its_reports_are_younger() -> None:
+    new = reports(bridge_s=2.5, lease_s=9.0)
+    said(new, 0.0, (B, E))
+    said(new, 0.4, (B, A), (B, C), (B, D))
+    assert said(new, 2.4, (B, E)).cut(2.4, STEP) == NOBODY
+    assert said(new, 2.5, (B, E)).cut(2.5, STEP).gone == (B,)
