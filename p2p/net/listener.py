@@ -15,6 +15,7 @@ import errno
 import hmac
 import logging
 import os
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
@@ -135,7 +136,7 @@ class _Listener:
         self._num_let_in = 0
         self._before: dict[int, int] = {}
         self._cut: set[int] = set()
-        self._failure = ""
+        self._failures: deque[str] = deque(maxlen=MOST_HALF_OPEN)
 
     def bind(self, where: Endpoint) -> Endpoint:
         """Listen at `where`; returns that with the port that it is now.
@@ -163,8 +164,9 @@ class _Listener:
     def sent_away(self) -> list[str]:
         """Why each of those was sent away who were so since the last call.
 
-        A failure is followed by the DISCONNECTED of its connection. Who does not speak ZMTP 3 is cut off without a
-        word; it is known by nobody having been let in since it came. Of too many that say nothing the oldest are cut.
+        A failure is followed by the DISCONNECTED of its connection; with several I/O threads those of others may come in
+        between, and have its reason. Who does not speak ZMTP 3 is cut off without a word; it is known by nobody having
+        been let in since it came. Of too many that say nothing the oldest are cut.
         """
         reasons = []
         for _ in range(_MOST_EVENTS):  # the rest next time
@@ -181,13 +183,13 @@ class _Listener:
                 if reason := self._why_gone(value):
                     reasons.append(reason)
             else:
-                self._failure = _FAILURES[zmq.Event(event)]
+                self._failures.append(_FAILURES[zmq.Event(event)])
         self._cut.update(self._half_open.cut())
         return reasons
 
     def _why_gone(self, fd: int) -> str:
         """Why this connection was sent away; empty: it was not."""
-        failure, self._failure = self._failure, ""
+        failure = self._failures.popleft() if self._failures else ""
         is_unheard = self._before.pop(fd, -1) == self._num_let_in
         self._half_open.closed(fd)
         if fd in self._cut:

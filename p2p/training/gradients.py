@@ -185,6 +185,12 @@ class Gradients:
 
     # Through.
 
+    def put_back(self, parameter: torch.Tensor) -> None:
+        """A pass that is refused has set `grad`, which this pass had taken already."""
+        bucket, index = self._place.get(parameter, (None, 0))
+        if bucket is not None and index not in bucket.missing:
+            parameter.grad = None
+
     def submit_full(self) -> None:
         """Submit the buckets whose turn has come."""
         while self._num_submitted < len(self._turns) and not self._turns[self._num_submitted].missing:

@@ -191,7 +191,11 @@ class Passes:
     def _take_gradient(self, parameter: torch.nn.Parameter) -> None:
         """Copy a finished gradient into its bucket, and submit the buckets whose turn has come."""
         callers = self._session.callers
-        callers.check_pass()
+        try:
+            callers.check_pass()
+        except ShoalError:
+            self._gradients.put_back(parameter)
+            raise
         if self.is_under_way and callers.is_pass_over:
             self.go_on()
         if not self.is_under_way:

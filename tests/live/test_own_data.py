@@ -71,6 +71,7 @@ def test_a_joiner_that_shares_out_by_rank_ends_alone_and_is_told_why(swarm: Swar
     for founder in founders:
         founder.expect_step(step + 8)
         assert founder.stderr == []
+    for founder in founders:
         founder.kill()
         founder.end()
     swarm.leaves_files = True
