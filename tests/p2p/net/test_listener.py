@@ -520,7 +520,7 @@ def test_oversized_and_many_frame_messages_of_a_holder_are_dropped_and_counted(p
 
 def test_a_port_that_is_shut_is_named_also_if_the_other_is_open(pond: Pond) -> None:
     a, b = pond.open(A), pond.open(B)
-    control, data = pond.addresses(B)
+    control, _ = pond.addresses(B)
     shut = f"tcp://127.0.0.1:{two_free_ports()}"
     a.connect(B, control, shut)
     poll_until(lambda: a.unopened_links() == {B: f"no connection to {shut} can be opened"}, a, b)
