@@ -165,8 +165,8 @@ class _Listener:
         """Why each of those was sent away who were so since the last call.
 
         A failure is followed by the DISCONNECTED of its connection; with several I/O threads those of others may come
-        in between, and have its reason. Who does not speak ZMTP 3 is cut off without a word; it is known by nobody having
-        been let in since it came. Of too many that say nothing the oldest are cut.
+        in between, and have its reason. Who does not speak ZMTP 3 is cut off without a word; it is known by nobody
+        having been let in since it came. Of too many that say nothing the oldest are cut.
         """
         reasons = []
         for _ in range(_MOST_EVENTS):  # the rest next time
