@@ -40,8 +40,8 @@ sys.exit(7)
 """
 
 WAIT = """
-import signal
-print("here", flush=True)
+import os, signal
+os.write(1, b"here\\n")  # at one go: several write to one pipe
 while True:
     signal.pause()
 """
