@@ -36,12 +36,6 @@ PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    previous: bytes
-    digest: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class _State:
     step: int
     digest: bytes
@@ -63,7 +57,7 @@ class Observing:
         self._config = config
         self._feeder: Member | None = None
         self._head: tuple[int, bytes] | None = None
-        self._fed: dict[int, _Step] = {}
+        self._fed: dict[tuple[int, bytes], bytes] = {}  # what two swarms feed, before it is known which one it joins
         self._applying: tuple[int, bytes] | None = None
         self._gap = NOTHING_DONE, -math.inf
         self._asked: dict[Member, None] = {}
@@ -96,7 +90,7 @@ class Observing:
         """`step` has come. Kept if there is room; else it is asked for again."""
         self.knows_steps = True
         if step > self._steps.done and len(self._fed) < MOST_WAITING:
-            self._fed[step] = _Step(previous, digest)
+            self._fed[step, previous] = digest
         return self._go_on()
 
     def _go_on(self) -> list[Effect]:
@@ -104,13 +98,13 @@ class Observing:
         done, digest = self._steps.done, self._steps.digest
         if self._steps.seated:
             return []
-        self._fed = {step: fed for step, fed in self._fed.items() if step > done}
-        fed = self._fed.get(done + 1)
+        self._fed = {key: after for key, after in self._fed.items() if key[0] > done}
+        after = self._fed.get((done + 1, digest))
         is_busy = self._applying is not None or self._loading is not None
-        if is_busy or fed is None or fed.previous != digest or not self._steps.takes(done + 1, fed.digest):
+        if is_busy or after is None or not self._steps.takes(done + 1, after):
             return []
-        self._applying = done + 1, fed.digest
-        return [Apply(done + 1, fed.digest)]
+        self._applying = done + 1, after
+        return [Apply(done + 1, after)]
 
     # States.
 
@@ -240,8 +234,7 @@ class Observing:
         done, digest = self._steps.done, self._steps.digest
         if self._applying is not None or self._head is None or self._head == (done, digest) or self._head[0] < done:
             return False
-        fed = self._fed.get(done + 1)
-        return fed is None or fed.previous != digest
+        return (done + 1, digest) not in self._fed
 
     # The barrier of the first view.
 

@@ -161,11 +161,7 @@ class Carrier:
                 self.parts.donor.ask(member, step, has_seat=has_seat)
                 self.serve_state()
             case fx.Left(reason):
-                logger.info("left: %s", reason)
-                self.parts.note(Kind.LEFT)
-                self.parts.resources.host_memory.install(None)
-                self.carry_out(self.parts.open_step.left())
-                self.parts.ended.set()
+                self._leave(reason)
             case fx.Paused(reason=reason, is_final=False):
                 logger.warning("%s", reason)
                 self.parts.inbox.explain(reason)
@@ -182,6 +178,14 @@ class Carrier:
                     self.carry_out(self.parts.core.leave(self.now()))
             case _:
                 assert_never(effect)
+
+    def _leave(self, reason: str) -> None:
+        """The others can do without this peer."""
+        logger.info("left: %s", reason)
+        self.parts.note(Kind.LEFT)
+        self.parts.resources.host_memory.install(None)
+        self.carry_out(self.parts.open_step.left())
+        self.parts.ended.set()
 
     def _tell(self, notice: Notice) -> None:
         if isinstance(notice, Commit):  # an observer was fed with it

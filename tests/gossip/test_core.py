@@ -101,6 +101,14 @@ def test_r9_a_step_on_another_chain_is_not_run() -> None:
     assert observer().fed(4, b"another three", b"four") == []
 
 
+def test_what_another_swarm_feeds_takes_no_step_from_the_one_that_is_followed() -> None:
+    peer = observer()
+    assert peer.fed(5, b"four", b"five") == []
+    assert peer.fed(5, b"another four", b"another five") == []
+    assert peer.fed(4, b"three", b"four") == [Apply(4, b"four")]
+    assert Apply(5, b"five") in peer.loaded(0.0, 4, b"four")
+
+
 def test_r9_a_gap_that_lasts_makes_it_ask_for_the_state() -> None:
     peer = observer()
     assert say(peer, A, Head(9, b"nine"), now=0.2) == []  # what is missing may be under way

@@ -44,6 +44,7 @@ FOUND = {
     900918: "as 512, at a member that came after the exclusion",
     8_000_177: "one that two swarms fed took its seat in the other one, and missed what it waited for in the first",
     8_000_306: "one that was told that its step is void had said before that it leaves, and nobody heard it since",
+    12_000_086: "two swarms fed one observer, and a step of one took the place of that of the other",
     5_000_235: "two of one class took the state of each other in turns, and were far from the source for ever",
     1_002_231: "one that was cut off left, and its step, which it was told is void, was committed without a word of it",
 }
