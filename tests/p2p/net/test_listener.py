@@ -3,7 +3,6 @@
 import secrets
 import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +17,6 @@ from zmq.utils.monitor import recv_monitor_message
 from p2p.errors import NetworkError, SecurityError
 from p2p.host.keys import derive
 from p2p.net.addresses import ANY, Endpoint
-from p2p.net.half_open import GREETING_BYTES, MOST
 from p2p.net.headers import HEADER_BYTES
 from p2p.net.links import MAX_DATA_BYTES, Link, Verdict
 from p2p.net.listener import Credentials, TcpListeners
@@ -534,75 +532,3 @@ def test_a_door_that_nobody_watches_keeps_everybody_out_and_lets_members_in_late
     assert b.live_links() == []
     assert gather(a, 1, b) == [b"patient"]
     assert b.live_links() == [B.replace("b", "a")]
-
-
-def test_of_connections_that_say_nothing_the_oldest_are_cut_and_members_stay(pond: Pond) -> None:
-    a, b = pond.open(A), pond.open(B)
-    b.connect(A, *pond.addresses(A))
-    b.send_control(A, b"before")
-    assert gather(a, 1, b) == [b"before"]
-    with ExitStack() as stack:
-        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", pond.port(A)))) for _ in range(MOST + 40)]
-        poll_until(lambda: refused(a) >= 40, a, b)
-        assert all(is_cut(each) for each in idle[:40])
-        b.send_control(A, b"after")
-        assert gather(a, 1, b) == [b"after"] and b.lost_links() == []
-        poll_until(lambda: refused(a) == MOST + 40, a, b)  # what is left has said nothing for a second
-    assert a.dropped == {"refused": MOST + 40}
-
-
-def is_cut(connection: socket.socket) -> bool:
-    connection.settimeout(5.0)
-    while received := connection.recv(4096):
-        assert len(received) <= GREETING_BYTES
-    return True
-
-
-def test_what_a_member_has_said_is_refused_when_it_is_said_again(pond: Pond) -> None:
-    a, b = pond.open(A), pond.open(B)
-    with socket.create_server(("127.0.0.1", 0)) as between, ThreadPoolExecutor(2) as threads:
-        heard: list[bytes] = []
-        relayed = threads.submit(relay, between, pond.port(A), heard, threads)
-        b.connect(A, f"tcp://127.0.0.1:{between.getsockname()[1]}", pond.addresses(A)[1])
-        b.send_control(A, b"transfer a fish")
-        assert gather(a, 1, b) == [b"transfer a fish"]
-        b.disconnect(A)
-        relayed.result(timeout=5.0)
-    said = b"".join(heard)
-    assert len(said) > 500
-    for number in (1, 2):
-        throw(pond.port(A), said)
-        poll_until(lambda number=number: refused(a) == number, a)  # type: ignore[misc]
-    assert list(a.receive_control()) == [] and a.dropped == {"refused": 2}
-
-
-def relay(between: socket.socket, port: int, heard: list[bytes], threads: ThreadPoolExecutor) -> None:
-    """Carry one connection to `port`, until whoever has opened it hangs up; `heard` is what that one has said."""
-    caller, _ = between.accept()
-    with caller, socket.create_connection(("127.0.0.1", port)) as called:
-        answers = threads.submit(carry, called, caller, [])
-        carry(caller, called, heard)
-        called.shutdown(socket.SHUT_RDWR)
-        answers.result(timeout=5.0)
-
-
-def carry(source: socket.socket, target: socket.socket, heard: list[bytes]) -> None:
-    with suppress(OSError):
-        while content := source.recv(4096):
-            heard.append(content)
-            target.sendall(content)
-
-
-def test_a_thousand_connections_that_nobody_looks_at_stop_no_other_link() -> None:
-    """libzmq tells its monitors of each, and waits where one of them is full."""
-    with open_pond() as pond, ExitStack() as stack:
-        pond.open(A)
-        context = pond.gates[A].context
-        one, other = (stack.enter_context(context.socket(zmq.PAIR)) for _ in range(2))
-        address = f"ipc://{pond._folder}/pair"
-        one.bind(address)
-        other.connect(address)
-        for _ in range(1000):
-            socket.create_connection(("127.0.0.1", pond.port(A)), timeout=5.0).close()
-        other.send(b"still here")
-        assert one.poll(5000) and one.recv() == b"still here"
