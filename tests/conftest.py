@@ -9,7 +9,7 @@ from hypothesis import settings
 from bench.zygote import WITH_TORCH, WITHOUT_TORCH, Zygote
 from tests.live.swarm import Swarm
 
-settings.register_profile("shoal", max_examples=int(os.environ.get("SHOAL_EXAMPLES", "30")), deadline=None)
+settings.register_profile("shoal", max_examples=int(os.environ.get("SHOAL_EXAMPLES", "20")), deadline=None)
 settings.load_profile("shoal")
 """A law that does not say otherwise is tried with so many examples, new ones each time; `make thorough` takes more."""
 

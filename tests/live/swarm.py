@@ -183,7 +183,7 @@ class Swarm:
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "SHOAL_QUIET": "1",  # so that stderr has nothing where nothing goes wrong
-            "SHOAL_MAY_DIFFER": "script,1,2,3,4",  # a test may give each peer another task
+            "SHOAL_MAY_DIFFER": "script,1,2,3,4,5",  # a test may give each peer another task
         }
 
     def start(self, script: str, *arguments: str, min_peers: int = 1, name: str = "default") -> Process:

@@ -101,9 +101,11 @@ def test_the_ordinary_loop_over_epochs_trains_all_of_them(swarm: Swarm) -> None:
     assert len(check(swarm, peers)) == 1 + 3 * (12 + 2)
 
 
-@pytest.mark.parametrize("updates", [1, 3])
-def test_each_sample_counts_once_an_epoch_through_a_kill_and_a_join(swarm: Swarm, updates: int) -> None:
-    words = "epochs=100000", "until=3", f"updates={updates}"
+@pytest.mark.parametrize(("updates", "workers"), [(1, 1), (3, 0)])
+def test_each_sample_counts_once_an_epoch_through_a_kill_and_a_join(
+    swarm: Swarm, updates: int, workers: int
+) -> None:
+    words = "epochs=100000", "until=3", f"updates={updates}", f"workers={workers}"
     first = swarm.start(TRAIN, "wait=20", *words, min_peers=3)
     peers = [first, *(swarm.start(TRAIN, *words, min_peers=3) for _ in range(2))]
     peers[2].expect_line(r"step 5 3")
@@ -121,7 +123,7 @@ def test_each_sample_counts_once_an_epoch_through_a_kill_and_a_join(swarm: Swarm
 
 
 def test_who_has_another_number_of_updates_per_batch_is_told_both(swarm: Swarm) -> None:
-    peers = [swarm.start(TRAIN, f"updates={number}", min_peers=2) for number in (2, 3)]
+    peers = [swarm.start(TRAIN, f"updates={number}", "workers=0", min_peers=2) for number in (2, 3)]
     for peer in peers:
         assert peer.end() == 1
         error = "\n".join(peer.stderr)
@@ -129,7 +131,7 @@ def test_who_has_another_number_of_updates_per_batch_is_told_both(swarm: Swarm) 
 
 
 def test_founders_whose_data_differ_are_told_both_values_before_anything_is_summed(swarm: Swarm) -> None:
-    peers = [swarm.start(TRAIN, word, min_peers=2) for word in ("batch=8", "batch=4")]
+    peers = [swarm.start(TRAIN, word, "workers=0", min_peers=2) for word in ("batch=8", "batch=4")]
     for peer in peers:
         assert peer.end() == 1
         error = "\n".join(peer.stderr)
@@ -138,9 +140,9 @@ def test_founders_whose_data_differ_are_told_both_values_before_anything_is_summ
 
 
 def test_a_joiner_whose_data_differ_is_refused_alone_with_both_values(swarm: Swarm) -> None:
-    member = swarm.start(TRAIN, "epochs=100000")
+    member = swarm.start(TRAIN, "epochs=100000", "workers=0")
     member.expect("step 5")
-    joiner = swarm.start(TRAIN, "epochs=100000", "size=60", "joins=1")
+    joiner = swarm.start(TRAIN, "epochs=100000", "size=60", "joins=1", "workers=0")
     assert joiner.end() == 1
     error = "\n".join(joiner.stderr)
     assert "shoal: loader 0 of this script is not the swarm's: 60 samples" in error and "90 samples" in error

@@ -17,7 +17,7 @@ pytestmark = [
 MOST_ROUNDINGS = 200
 
 TRAINING = """
-import hashlib, select, sys
+import hashlib, os, select, sys
 import numpy as np
 import torch
 import p2p
@@ -26,6 +26,7 @@ def told():
     ready, _, _ = select.select([sys.stdin], [], [], 0)
     return sys.stdin.readline().strip() if ready else ""
 
+os.environ |= dict(word.split("=") for word in sys.argv[2:])  # torch looks at it once, at its first operation
 torch.set_num_threads(1)
 with p2p.join(mixed=sys.argv[1]) as peer:
     print("here", peer.peer_id)
@@ -65,12 +66,7 @@ with p2p.join(mixed=sys.argv[1]) as peer:
 
 
 def other_kind(swarm: Swarm, *arguments: str, min_peers: int = 1) -> Process:
-    """A peer of its own program: torch looks at the variable once, at its first operation."""
-    swarm.prefix = ("env", "ATEN_CPU_CAPABILITY=default")
-    try:
-        return swarm.start(TRAINING, *arguments, min_peers=min_peers)
-    finally:
-        swarm.prefix = ()
+    return swarm.start(TRAINING, *arguments, "ATEN_CPU_CAPABILITY=default", min_peers=min_peers)
 
 
 def bits(process: Process) -> dict[str, str]:

@@ -96,7 +96,7 @@ with p2p.join(rejoin="stays" not in sys.argv) as peer:
 An observer that misses the result of such an operation cannot go on, so `waits` holds everybody up near the beginning.
 """
 
-LARGE = 40 << 20
+LARGE = 16 << 20
 
 
 def start_all(swarm: Swarm, count: int, num_bytes: int, *arguments: str, min_peers: int = 0) -> list[Process]:
