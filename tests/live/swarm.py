@@ -24,7 +24,7 @@ import numpy as np
 import p2p
 
 def command():
-    ready, _, _ = select.select([sys.stdin], [], [], 0)
+    ready, _, _ = select.select([sys.stdin], [], [], 0.002)
     return sys.stdin.readline().strip() if ready else ""
 
 with p2p.join() as peer:

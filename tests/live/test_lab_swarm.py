@@ -11,7 +11,7 @@ from tests.live.labs import NewLab, program
 from tests.live.swarm import Process
 
 TRAIN = """
-import os, sys
+import os, sys, time
 import numpy as np
 import p2p
 
@@ -32,6 +32,7 @@ with p2p.join() as peer:
         assert wish[1] == peer.world_size
         print("members", peer.world_size)
         print("step", peer.last_step)
+        time.sleep(0.005)  # its computation
 """
 """A sum per step, checked, until the file appears that is the argument."""
 

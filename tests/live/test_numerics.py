@@ -23,7 +23,7 @@ import torch
 import p2p
 
 def told():
-    ready, _, _ = select.select([sys.stdin], [], [], 0)
+    ready, _, _ = select.select([sys.stdin], [], [], 0.002)
     return sys.stdin.readline().strip() if ready else ""
 
 os.environ |= dict(word.split("=") for word in sys.argv[2:])  # torch looks at it once, at its first operation

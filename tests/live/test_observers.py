@@ -35,7 +35,7 @@ from torch.nn import functional
 from tests.live.test_observers import WIDTH, make
 
 def command():
-    ready, _, _ = select.select([sys.stdin], [], [], 0)
+    ready, _, _ = select.select([sys.stdin], [], [], 0.002)
     return sys.stdin.readline().strip() if ready else ""
 
 def say(*words):

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 def is_told():
-    return select.select([sys.stdin], [], [], 0)[0]
+    return select.select([sys.stdin], [], [], 0.002)[0]
 
 torch.set_num_threads(1)
 torch.manual_seed(0)

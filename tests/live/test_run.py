@@ -19,7 +19,7 @@ pytestmark = pytest.mark.light
 Script = Callable[[str], str]
 
 TRAIN = """
-import os, signal, sys
+import os, signal, sys, time
 import numpy as np
 import p2p
 
@@ -29,6 +29,7 @@ def train(until):
         is_over = False
         while not is_over:
             happen(peer)
+            time.sleep(0.005)  # the step's computation
             with peer.step(samples=4):
                 peer.all_reduce(np.ones(1000, np.float32))
             is_over = peer.last_step >= until and peer.world_size >= {size}

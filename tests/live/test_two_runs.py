@@ -15,13 +15,14 @@ pytestmark = pytest.mark.light
 Script = Callable[[str], str]
 
 STAY = """
-import sys
+import sys, time
 import p2p
 with p2p.join() as peer:
     peer.barrier()
     print(peer.status()["swarm"], flush=True)
     while True:
         peer.barrier()
+        time.sleep(0.005)  # the step's computation
 """
 """One line, and then on and on."""
 

@@ -84,7 +84,7 @@ with p2p.join() as peer:
         if peer.done == 12:
             sys.stdin.readline()
         if peer.done % 8 == 0:
-            wish.fill_(bool(select.select([sys.stdin], [], [], 0)[0]))
+            wish.fill_(bool(select.select([sys.stdin], [], [], 0.002)[0]))
             peer.all_reduce(wish)
     print("end", model.note, model.first.weight.sum().item(), float(model.seen) > 10)
 """

@@ -12,7 +12,7 @@ import torch
 import p2p
 
 def told():
-    ready, _, _ = select.select([sys.stdin], [], [], 0)
+    ready, _, _ = select.select([sys.stdin], [], [], 0.002)
     return sys.stdin.readline().strip() if ready else ""
 
 def train(peer, odd):
