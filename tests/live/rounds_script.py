@@ -1,0 +1,85 @@
+"""What peers of test_rounds.py run, and their replay: a model without randomness, trained in rounds."""
+
+import hashlib
+import os
+import select
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import p2p
+
+NUM_SAMPLES, BATCH, INNER_STEPS, EPOCHS = 480, 24, 5, 60
+
+
+@dataclass(frozen=True)
+class Training:
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+
+
+def make_dataset() -> torch.utils.data.TensorDataset:
+    inputs = torch.from_numpy(np.random.default_rng(0).standard_normal((NUM_SAMPLES, 8), np.float32))
+    return torch.utils.data.TensorDataset(inputs, torch.sin(inputs[:, :2] * 2))
+
+
+def make_training() -> Training:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 100))
+    return Training(model, optimizer, schedule)
+
+
+def train(training: Training, inputs: Tensor, targets: Tensor, model: torch.nn.Module | None = None) -> float:
+    """One inner step; `model`: the wrapper."""
+    loss = ((model or training.model)(inputs) - targets).pow(2).mean()
+    training.optimizer.zero_grad()
+    loss.backward()
+    training.optimizer.step()
+    training.schedule.step()
+    return loss.item()
+
+
+def digest(vector: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> str:
+    return hashlib.sha1(vector.tobytes()).hexdigest()[:12]
+
+
+def told(timeout_s: float = 0.02) -> str:
+    ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
+    return sys.stdin.readline().strip() if ready else ""
+
+
+def main() -> None:
+    """`CODEC`. Prints each anchor, until its epochs are over; `wait`, `go on` and `quick` come by stdin."""
+    torch.set_num_threads(1)
+    training = make_training()
+    word = ""
+    with p2p.join() as peer:
+        print("here", peer.peer_id)
+        training.optimizer.register_step_post_hook(lambda *_: print("exchanges", peer.done + 1, flush=True))
+        model = p2p.DiLoCo(
+            peer,
+            training.model,
+            training.optimizer,
+            codec=sys.argv[1],
+            extra=[training.schedule],
+            state_digest="all",
+        )
+        loader = peer.loader(make_dataset(), global_batch=BATCH, epochs=EPOCHS, inner_steps=INNER_STEPS)
+        for _ in loader.epochs():
+            for inputs, targets in loader:
+                train(training, inputs, targets, model)
+                if model.has_committed:
+                    flat = torch.cat([each.detach().flatten() for each in training.model.parameters()])
+                    print("round", peer.done, digest(flat.numpy()), peer.world_size)
+                if word != "quick":
+                    word = told() or word
+                if word == "wait":
+                    print("waits", peer.done + 1)
+                    word = sys.stdin.readline().strip()
+    os.close(0)

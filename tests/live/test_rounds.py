@@ -1,0 +1,169 @@
+"""Real peers that train in rounds: what their receipts say, one process does again, with the same anchors bit for bit."""
+
+import copy
+import hashlib
+import signal
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from p2p.data.cutter import Cutter
+from p2p.data.ranges import union
+from p2p.data.sampler import Order, Sampler, SamplerState, fold
+from p2p.step.receipts import Receipt, read_receipts
+from p2p.training.outer import Outer, OuterConfig
+from tests.live.rounds_script import (
+    BATCH,
+    EPOCHS,
+    INNER_STEPS,
+    NUM_SAMPLES,
+    Training,
+    digest,
+    make_dataset,
+    make_training,
+    train,
+)
+from tests.live.swarm import Process, Swarm, name
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = "from tests.live.rounds_script import main\nmain()\n"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Replay:
+    """One process that does what all members of a run have done, round by round."""
+
+    def __init__(self, codec: str) -> None:
+        self._config = OuterConfig(codec=codec)
+        self._workers: dict[str, tuple[Training, Outer]] = {}
+        self._first = self._worker(make_training())
+        self._sampler = Sampler(NUM_SAMPLES, BATCH * INNER_STEPS, epochs=EPOCHS)
+        self._cutter = Cutter(self._sampler, Order(self._sampler), None, INNER_STEPS)
+        self._state, self._members = SamplerState(), ()
+        self._data = make_dataset()
+
+    def _worker(self, training: Training) -> tuple[Training, Outer]:
+        return training, Outer(dict(training.model.named_parameters()), self._config)
+
+    def _newcomer(self) -> tuple[Training, Outer]:
+        """With the anchor and the schedule that all have; without moments and residual."""
+        training, outer = self._worker(make_training())
+        training.schedule.load_state_dict(self._first[0].schedule.state_dict())
+        training.optimizer.param_groups[0]["lr"] = self._first[0].optimizer.param_groups[0]["lr"]
+        outer.load_state_dict(copy.deepcopy(self._first[1].state_dict()))
+        return training, outer
+
+    def round(self, receipt: Receipt) -> str:
+        """Train as this receipt says; the anchor's digest."""
+        self._state = self._sampler.settle(self._state)
+        plan = self._sampler.plan(self._state, self._members)
+        counted = [each for each in receipt.contributions if each.num_samples]
+        num_steps = len(self._cutter.cut(plan, ""))
+        rows: dict[str, list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
+        for each in counted:
+            training, outer = self._workers.setdefault(each.peer_id, self._newcomer())
+            assert each.samples == plan.positions(plan.slices[each.peer_id])
+            for indices in self._cutter.cut(plan, each.peer_id):
+                train(training, *self._data[indices])
+            rows[each.peer_id] = outer.payloads()
+        self._workers = {each.peer_id: self._workers[each.peer_id] for each in counted}
+        outers = {who: outer for who, (_, outer) in self._workers.items()}
+        if not self._first_is_among(outers):
+            for _ in range(num_steps):
+                self._first[0].optimizer.step()
+                self._first[0].schedule.step()
+        ranks = [each.peer_id for each in receipt.contributions]
+        nothing = self._first[1].nothing()
+        gathered = [np.stack([rows.get(who, nothing)[cut] for who in ranks]) for cut in range(len(nothing))]
+        weights = [each.weight for each in receipt.contributions]
+        for who, outer in (*outers.items(), ("", self._first[1])):
+            outer.apply(gathered, weights, ranks.index(who) if who else None)
+        self._state = fold(self._state, union(part for each in counted for part in each.samples))
+        self._members = tuple(ranks)
+        return digest(self._first[1].anchor)
+
+    def _first_is_among(self, outers: Mapping[str, Outer]) -> bool:
+        return self._first[1] in outers.values()
+
+
+def replay(receipts: list[Receipt], codec: str) -> list[str]:
+    """The anchor's digest after each round of these receipts."""
+    run = Replay(codec)
+    run._members = tuple(each.peer_id for each in receipts[0].contributions)
+    with one_thread():
+        return [run.round(receipt) for receipt in receipts[1:]]
+
+
+def check_receipts(swarm: Swarm, peers: list[Process]) -> list[Receipt]:
+    """All have the same; each sample counts once in each epoch."""
+    known: dict[int, Receipt] = {}
+    for peer in peers:
+        for receipt in read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl"):
+            assert known.setdefault(receipt.step, receipt) == receipt
+    receipts = [known[step] for step in sorted(known)]
+    assert [receipt.step for receipt in receipts] == list(range(len(receipts)))
+    used = Counter(
+        position
+        for receipt in receipts
+        for each in receipt.contributions
+        for first, number in each.samples
+        for position in range(first, first + number)
+    )
+    assert used == dict.fromkeys(range(EPOCHS * NUM_SAMPLES), 1)
+    return receipts
+
+
+def check_anchors(peers: list[Process], receipts: list[Receipt], codec: str) -> None:
+    """Each peer has printed, after each round, the anchor that one process ends it with."""
+    expected = replay(receipts, codec)
+    for peer in peers:
+        said = {int(step): anchor for word, step, anchor, *_ in map(str.split, rounds_of(peer))}
+        assert said and said == {step: expected[step - 1] for step in said}, peer.report()
+
+
+def rounds_of(peer: Process) -> list[str]:
+    return [line for line in peer.stdout if line.startswith("round ")]
+
+
+def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_same_anchors(swarm: Swarm) -> None:
+    swarm.leaves_files = False
+    peers = [swarm.start(SCRIPT, "sparse16", min_peers=4) for _ in range(4)]
+    for peer in peers:
+        peer.expect("round 5 ")
+    peers[1].kill()  # somewhere in a round
+    peers[0].expect_line(r"round \d+ \w+ 3")
+    peers[0].tell("wait")
+    held = peers[0].expect("waits").split()[1]
+    peers[2].expect(f"exchanges {held}")
+    peers[2].kill()  # in an exchange, which needs the one that waits
+    peers[0].tell("go on")
+    peers[0].expect_line(r"round \d+ \w+ 2")
+    joiner = swarm.start(SCRIPT, "sparse16")
+    joiner.expect_line(r"round \d+ \w+ 3")
+    peers[3].send_signal(signal.SIGSTOP)
+    two = peers[0].expect_line(r"round \d+ \w+ 2", after=joiner.expect_line(r"round \d+ \w+ 3"))
+    peers[3].send_signal(signal.SIGCONT)
+    try:
+        peers[0].expect_line(r"round \d+ \w+ 3", after=two)
+    except AssertionError:
+        raise AssertionError("\n".join(p.report() for p in [*peers, joiner])) from None
+    alive = [peers[0], peers[3], joiner]
+    for peer in alive:
+        peer.tell("quick")
+    assert [peer.end() for peer in alive] == [0, 0, 0], "\n".join(peer.report() for peer in alive)
+    receipts = check_receipts(swarm, [*peers, joiner])
+    check_anchors([*peers, joiner], receipts, "sparse16")
