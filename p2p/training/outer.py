@@ -86,14 +86,12 @@ class Outer:
             max_bytes: of one payload.
 
         Raises:
-            ValueError: a parameter is on another device, or of a type whose values float32 does not hold; there is none.
+            ValueError: there is no parameter, or one on another device, or of a type that float32 does not hold.
         """
         for name, each in parameters.items():
             if each.device.type != "cpu" or each.dtype not in DTYPES:
-                dtype = str(each.dtype).removeprefix("torch.")
-                raise ValueError(
-                    f"parameter {name} is {dtype} on {each.device}: rounds are for float32, bfloat16 and float16 on the CPU"
-                )
+                what = f"{_shape(each)} on {each.device}"
+                raise ValueError(f"parameter {name} is {what}: rounds are for float32, bfloat16 and float16 on the CPU")
         if not parameters:
             raise ValueError("there are no parameters to be trained")
         self.config = config
@@ -180,7 +178,7 @@ class Outer:
         self.anchor[chunk] -= mean
 
     def _keep(self, payloads: Sequence[Array]) -> None:
-        """The residual is what `payloads` have left out. Where a state was loaded since they were made it stays zero."""
+        """The residual is what `payloads` leave out; where a state was loaded since they were made it stays zero."""
         if self._pending is None:
             return
         for cut, payload in zip(self.cuts, payloads, strict=True):
@@ -194,23 +192,6 @@ class Outer:
         with torch.no_grad():
             for _, parameter, piece in self._pieces():
                 parameter.copy_(torch.from_numpy(self.anchor[piece]).view(parameter.shape))
-
-    def copy_parameters(self) -> list[torch.Tensor]:
-        """As they are now."""
-        return [each.detach().clone() for each in self._parameters.values()]
-
-    def set_parameters(self, values: Sequence[torch.Tensor]) -> None:
-        """To what `copy_parameters` returned."""
-        with torch.no_grad():
-            for parameter, value in zip(self._parameters.values(), values, strict=True):
-                parameter.copy_(value)
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The anchor by name, in the shapes and types of the parameters: of float32, its own memory."""
-        return {
-            name: torch.from_numpy(self.anchor[piece]).to(parameter.dtype).view(parameter.shape)
-            for name, parameter, piece in self._pieces()
-        }
 
     def residual_ratio(self) -> float:
         """The norm of the residual over that of the last delta: what is lost when this peer goes. 0: there is none."""

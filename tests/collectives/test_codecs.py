@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -284,29 +281,3 @@ def test_what_a_script_has_told_numpy_of_errors_changes_nothing(name: str) -> No
     with np.errstate(all="raise"):
         assert codec.encode(values).tobytes() == quiet.tobytes()
         codec.add(quiet, 1e38, out)
-
-
-SCRIPT = """
-import hashlib, numpy as np
-from collectives import CODECS
-from tests.collectives.test_codecs import drawn
-found = hashlib.sha256()
-for codec in CODECS.values():
-    for seed, count, scale in [(0, 70_001, 1e-3), (1, 5000, 1e-7), (2, 300, 1e3)]:
-        out = drawn(seed + 10, count)
-        payload = codec.encode(drawn(seed, count, scale))
-        codec.add(payload, 1 / 3, out)
-        found.update(payload.tobytes() + out.tobytes())
-print(found.hexdigest())
-"""
-
-
-def test_a_processor_with_fewer_instructions_leaves_the_same_bits() -> None:
-    config: Any = np.show_config(mode="dicts")
-    instructions = config["SIMD Extensions"].get("found", [])
-    if not instructions:
-        pytest.skip("numpy uses no instructions here that not every processor has")
-    ways: tuple[dict[str, str], ...] = ({}, {"NPY_DISABLE_CPU_FEATURES": " ".join(instructions)})
-    command = [sys.executable, "-c", SCRIPT]
-    said = [subprocess.check_output(command, env={**os.environ, **way}, text=True) for way in ways]
-    assert said[0] == said[1]
