@@ -41,7 +41,7 @@ class DiLoCo(torch.nn.Module):
     an outer optimizer does that, SGD with Nesterov's momentum. Then the parameters are the anchor. What the inner
     optimizer keeps (moments) stays with its peer, and starts anew at a joiner.
 
-    A joiner is given anchor and momentum as they were after a round, and all else as the next one began. It makes rounds
+    A joiner is given anchor and momentum as a round has left them, and all else as the next one began. It makes rounds
     that count nothing until it has a seat.
 
     Memory, beside model and optimizer: 8 bytes per parameter, 8 more with a codec that keeps a residual; and while an
@@ -100,8 +100,8 @@ class DiLoCo(torch.nn.Module):
             checkpoint: where the state is written, as of `DataParallel`.
 
         Raises:
-            TypeError, ValueError: a parameter of another type, on another device, or none at all; a state that cannot be
-                sent; no such codec; or a number that is out of its range.
+            TypeError, ValueError: a parameter of another type, on another device, or none at all; a state that cannot
+                be sent; no such codec; or a number that is out of its range.
             JoinRefused: the swarm trains another model, or exchanges in another way.
             JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
             ShoalError: as of `DataParallel`.

@@ -193,6 +193,23 @@ class Outer:
             for _, parameter, piece in self._pieces():
                 parameter.copy_(torch.from_numpy(self.anchor[piece]).view(parameter.shape))
 
+    def copy_parameters(self) -> list[torch.Tensor]:
+        """As they are now."""
+        return [each.detach().clone() for each in self._parameters.values()]
+
+    def set_parameters(self, values: Sequence[torch.Tensor]) -> None:
+        """To what `copy_parameters` returned."""
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters.values(), values, strict=True):
+                parameter.copy_(value)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The anchor by name, in the shapes and types of the parameters: of float32, its own memory."""
+        return {
+            name: torch.from_numpy(self.anchor[piece]).to(parameter.dtype).view(parameter.shape)
+            for name, parameter, piece in self._pieces()
+        }
+
     def residual_ratio(self) -> float:
         """The norm of the residual over that of the last delta: what is lost when this peer goes. 0: there is none."""
         if self.residual is None or not self._delta_norm:

@@ -69,7 +69,6 @@ class Rounds:
         self._inner_steps = inner_steps
         self._nonfinite = nonfinite
         self._num_turns = 1 if is_digested_whole else NUM_TURNS
-        self._refused: set[str] = set()
         self._frozen_after = -2
         self._optimizers = optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
         self._rates = Rates(optimizers, parts)
@@ -186,7 +185,7 @@ class Rounds:
         outer = self._outer
         count = outer.cuts[index].stop - outer.cuts[index].start
         what = f"deltas {index + 1} of {len(outer.cuts)}, {outer.config.codec} of {count} parameters,"
-        return Operation(AllGather(label=what), payload, payload, payload.shape, "one-shot")
+        return Operation(AllGather(label=what, codec=outer.config.codec), payload, payload, payload.shape, "one-shot")
 
     def _digest(self) -> bytes:
         """Of the anchor and the momentum that the round began with."""
@@ -205,12 +204,6 @@ class Rounds:
         self._buffers.hand_out(receipt)
         gathered = [each.result.reshape(-1, each.input.size) for each in operations]
         weights = [each.weight for each in receipt.contributions]
-        for rank, each in enumerate(receipt.contributions):
-            if weights[rank] and (what := self._check([rows[rank] for rows in gathered])):
-                weights[rank] = 0
-                if each.peer_id not in self._refused:
-                    self._refused.add(each.peer_id)
-                    logger.warning("what peer %s sent of round %d adds nothing: %s", each.peer_id, receipt.step, what)
         me = self._session.loop.peer_id
         rank = next((rank for rank, each in enumerate(receipt.contributions) if each.peer_id == me), None)
         self._outer.apply(gathered, weights, rank)
@@ -221,10 +214,6 @@ class Rounds:
         """Of a round that adds nothing nothing is left: as if this peer came now."""
         for optimizer in self._optimizers:
             optimizer.state.clear()
-
-    def _check(self, payloads: Sequence[Array]) -> str | None:
-        """Why nobody may use them: the same at all peers."""
-        return next(filter(None, map(self._outer.codec.check, payloads)), None)
 
 
 def nonfinite_policy(nonfinite: Any) -> Literal["raise", "skip"]:

@@ -42,7 +42,7 @@ def train(training: Training, inputs: Tensor, targets: Tensor, model: torch.nn.M
     loss.backward()
     training.optimizer.step()
     training.schedule.step()
-    return loss.item()
+    return float(loss)
 
 
 def digest(vector: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> str:

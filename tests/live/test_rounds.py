@@ -1,7 +1,6 @@
-"""Real peers that train in rounds: what their receipts say, one process does again, with the same anchors bit for bit."""
+"""Real peers that train in rounds: what receipts say, one process does again, with the same anchors bit for bit."""
 
 import copy
-import hashlib
 import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -53,7 +52,8 @@ class Replay:
         self._first = self._worker(make_training())
         self._sampler = Sampler(NUM_SAMPLES, BATCH * INNER_STEPS, epochs=EPOCHS)
         self._cutter = Cutter(self._sampler, Order(self._sampler), None, INNER_STEPS)
-        self._state, self._members = SamplerState(), ()
+        self._state = SamplerState()
+        self.members: tuple[str, ...] = ()
         self._data = make_dataset()
 
     def _worker(self, training: Training) -> tuple[Training, Outer]:
@@ -70,7 +70,7 @@ class Replay:
     def round(self, receipt: Receipt) -> str:
         """Train as this receipt says; the anchor's digest."""
         self._state = self._sampler.settle(self._state)
-        plan = self._sampler.plan(self._state, self._members)
+        plan = self._sampler.plan(self._state, self.members)
         counted = [each for each in receipt.contributions if each.num_samples]
         num_steps = len(self._cutter.cut(plan, ""))
         rows: dict[str, list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
@@ -93,7 +93,7 @@ class Replay:
         for who, outer in (*outers.items(), ("", self._first[1])):
             outer.apply(gathered, weights, ranks.index(who) if who else None)
         self._state = fold(self._state, union(part for each in counted for part in each.samples))
-        self._members = tuple(ranks)
+        self.members = tuple(ranks)
         return digest(self._first[1].anchor)
 
     def _first_is_among(self, outers: Mapping[str, Outer]) -> bool:
@@ -103,7 +103,7 @@ class Replay:
 def replay(receipts: list[Receipt], codec: str) -> list[str]:
     """The anchor's digest after each round of these receipts."""
     run = Replay(codec)
-    run._members = tuple(each.peer_id for each in receipts[0].contributions)
+    run.members = tuple(each.peer_id for each in receipts[0].contributions)
     with one_thread():
         return [run.round(receipt) for receipt in receipts[1:]]
 
