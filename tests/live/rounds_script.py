@@ -1,7 +1,6 @@
 """What peers of test_rounds.py run, and their replay: a model without randomness, trained in rounds."""
 
 import hashlib
-import os
 import select
 import sys
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from torch import Tensor
 
 import p2p
 
-NUM_SAMPLES, BATCH, INNER_STEPS, EPOCHS = 480, 24, 5, 60
+NUM_SAMPLES, BATCH, INNER_STEPS = 480, 24, 5
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,8 @@ def train(training: Training, inputs: Tensor, targets: Tensor, model: torch.nn.M
     loss.backward()
     training.optimizer.step()
     training.schedule.step()
-    return float(loss)
+    found: float = loss.item()
+    return found
 
 
 def digest(vector: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> str:
@@ -54,11 +54,30 @@ def told(timeout_s: float = 0.02) -> str:
     return sys.stdin.readline().strip() if ready else ""
 
 
+def spoil(model: p2p.DiLoCo, peer: p2p.Peer) -> None:
+    """What this peer sends in round 4 has scales that are no numbers."""
+    encode = model._outer.payloads
+
+    def payloads() -> list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
+        found = encode()
+        if peer.done == 3:
+            found[0][:] = 255
+        return found
+
+    model._outer.payloads = payloads  # type: ignore[method-assign]
+
+
 def main() -> None:
-    """`CODEC`. Prints each anchor, until its epochs are over; `wait`, `go on` and `quick` come by stdin."""
+    """`CODEC EPOCHS [KEY=VALUE ...]`. Prints each anchor; words come by stdin.
+
+    `wait`: until another word comes; `quick`: wait for none any more. Keys: `spoils=1`, and `nan=N`: in step N of this
+    peer the loss is NaN; others are arguments of `p2p.DiLoCo`.
+    """
     torch.set_num_threads(1)
     training = make_training()
-    word = ""
+    given = dict(word.split("=") for word in sys.argv[3:])
+    word, num_steps = "quick" if "quick" in given else "", 0
+    numbers = {name: float(given[name]) for name in ("outer_lr", "momentum", "decay") if name in given}
     with p2p.join() as peer:
         print("here", peer.peer_id)
         training.optimizer.register_step_post_hook(lambda *_: print("exchanges", peer.done + 1, flush=True))
@@ -69,11 +88,18 @@ def main() -> None:
             codec=sys.argv[1],
             extra=[training.schedule],
             state_digest="all",
+            nonfinite="skip" if "nan" in given else None,
+            **numbers,  # type: ignore[arg-type]
         )
-        loader = peer.loader(make_dataset(), global_batch=BATCH, epochs=EPOCHS, inner_steps=INNER_STEPS)
+        if "spoils" in given:
+            spoil(model, peer)
+        inner_steps = int(given.get("inner_steps", INNER_STEPS))
+        epochs = int(sys.argv[2])
+        loader = peer.loader(make_dataset(), global_batch=BATCH, epochs=epochs, inner_steps=inner_steps)
         for _ in loader.epochs():
             for inputs, targets in loader:
-                train(training, inputs, targets, model)
+                num_steps += 1
+                train(training, inputs * float("nan" if num_steps == int(given.get("nan", 0)) else 1), targets, model)
                 if model.has_committed:
                     flat = torch.cat([each.detach().flatten() for each in training.model.parameters()])
                     print("round", peer.done, digest(flat.numpy()), peer.world_size)
@@ -82,4 +108,3 @@ def main() -> None:
                 if word == "wait":
                     print("waits", peer.done + 1)
                     word = sys.stdin.readline().strip()
-    os.close(0)

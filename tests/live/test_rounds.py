@@ -3,7 +3,7 @@
 import copy
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -17,7 +17,6 @@ from p2p.step.receipts import Receipt, read_receipts
 from p2p.training.outer import Outer, OuterConfig
 from tests.live.rounds_script import (
     BATCH,
-    EPOCHS,
     INNER_STEPS,
     NUM_SAMPLES,
     Training,
@@ -30,6 +29,7 @@ from tests.live.swarm import Process, Swarm, name
 
 pytestmark = pytest.mark.torch
 
+EPOCHS = 60
 SCRIPT = "from tests.live.rounds_script import main\nmain()\n"
 
 
@@ -46,11 +46,11 @@ def one_thread() -> Iterator[None]:
 class Replay:
     """One process that does what all members of a run have done, round by round."""
 
-    def __init__(self, codec: str) -> None:
+    def __init__(self, codec: str, epochs: int) -> None:
         self._config = OuterConfig(codec=codec)
         self._workers: dict[str, tuple[Training, Outer]] = {}
         self._first = self._worker(make_training())
-        self._sampler = Sampler(NUM_SAMPLES, BATCH * INNER_STEPS, epochs=EPOCHS)
+        self._sampler = Sampler(NUM_SAMPLES, BATCH * INNER_STEPS, epochs=epochs)
         self._cutter = Cutter(self._sampler, Order(self._sampler), None, INNER_STEPS)
         self._state = SamplerState()
         self.members: tuple[str, ...] = ()
@@ -72,6 +72,7 @@ class Replay:
         self._state = self._sampler.settle(self._state)
         plan = self._sampler.plan(self._state, self.members)
         counted = [each for each in receipt.contributions if each.num_samples]
+        ranks = [each.peer_id for each in receipt.contributions]
         num_steps = len(self._cutter.cut(plan, ""))
         rows: dict[str, list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
         for each in counted:
@@ -80,35 +81,34 @@ class Replay:
             for indices in self._cutter.cut(plan, each.peer_id):
                 train(training, *self._data[indices])
             rows[each.peer_id] = outer.payloads()
-        self._workers = {each.peer_id: self._workers[each.peer_id] for each in counted}
-        outers = {who: outer for who, (_, outer) in self._workers.items()}
-        if not self._first_is_among(outers):
+        self._workers = {who: self._workers[who] for who in ranks if who in self._workers}
+        idle = [self._first, *(worker for who, worker in self._workers.items() if who not in rows)]
+        for training, _ in idle:
+            training.optimizer.state.clear()
+            training.optimizer.zero_grad()
             for _ in range(num_steps):
-                self._first[0].optimizer.step()
-                self._first[0].schedule.step()
-        ranks = [each.peer_id for each in receipt.contributions]
+                training.optimizer.step()
+                training.schedule.step()
         nothing = self._first[1].nothing()
         gathered = [np.stack([rows.get(who, nothing)[cut] for who in ranks]) for cut in range(len(nothing))]
         weights = [each.weight for each in receipt.contributions]
-        for who, outer in (*outers.items(), ("", self._first[1])):
-            outer.apply(gathered, weights, ranks.index(who) if who else None)
+        self._first[1].apply(gathered, weights, None)
+        for who, (_, outer) in self._workers.items():
+            outer.apply(gathered, weights, ranks.index(who))
         self._state = fold(self._state, union(part for each in counted for part in each.samples))
         self.members = tuple(ranks)
         return digest(self._first[1].anchor)
 
-    def _first_is_among(self, outers: Mapping[str, Outer]) -> bool:
-        return self._first[1] in outers.values()
 
-
-def replay(receipts: list[Receipt], codec: str) -> list[str]:
+def replay(receipts: list[Receipt], codec: str, epochs: int) -> list[str]:
     """The anchor's digest after each round of these receipts."""
-    run = Replay(codec)
+    run = Replay(codec, epochs)
     run.members = tuple(each.peer_id for each in receipts[0].contributions)
     with one_thread():
         return [run.round(receipt) for receipt in receipts[1:]]
 
 
-def check_receipts(swarm: Swarm, peers: list[Process]) -> list[Receipt]:
+def check_receipts(swarm: Swarm, peers: list[Process], epochs: int) -> list[Receipt]:
     """All have the same; each sample counts once in each epoch."""
     known: dict[int, Receipt] = {}
     for peer in peers:
@@ -123,13 +123,13 @@ def check_receipts(swarm: Swarm, peers: list[Process]) -> list[Receipt]:
         for first, number in each.samples
         for position in range(first, first + number)
     )
-    assert used == dict.fromkeys(range(EPOCHS * NUM_SAMPLES), 1)
+    assert used == dict.fromkeys(range(epochs * NUM_SAMPLES), 1)
     return receipts
 
 
-def check_anchors(peers: list[Process], receipts: list[Receipt], codec: str) -> None:
+def check_anchors(peers: list[Process], receipts: list[Receipt], codec: str, epochs: int) -> None:
     """Each peer has printed, after each round, the anchor that one process ends it with."""
-    expected = replay(receipts, codec)
+    expected = replay(receipts, codec, epochs)
     for peer in peers:
         said = {int(step): anchor for word, step, anchor, *_ in map(str.split, rounds_of(peer))}
         assert said and said == {step: expected[step - 1] for step in said}, peer.report()
@@ -140,8 +140,7 @@ def rounds_of(peer: Process) -> list[str]:
 
 
 def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_same_anchors(swarm: Swarm) -> None:
-    swarm.leaves_files = False
-    peers = [swarm.start(SCRIPT, "sparse16", min_peers=4) for _ in range(4)]
+    peers = [swarm.start(SCRIPT, "sparse16", str(EPOCHS), min_peers=4) for _ in range(4)]
     for peer in peers:
         peer.expect("round 5 ")
     peers[1].kill()  # somewhere in a round
@@ -152,18 +151,66 @@ def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_s
     peers[2].kill()  # in an exchange, which needs the one that waits
     peers[0].tell("go on")
     peers[0].expect_line(r"round \d+ \w+ 2")
-    joiner = swarm.start(SCRIPT, "sparse16")
+    joiner = swarm.start(SCRIPT, "sparse16", str(EPOCHS))
     joiner.expect_line(r"round \d+ \w+ 3")
     peers[3].send_signal(signal.SIGSTOP)
     two = peers[0].expect_line(r"round \d+ \w+ 2", after=joiner.expect_line(r"round \d+ \w+ 3"))
     peers[3].send_signal(signal.SIGCONT)
-    try:
-        peers[0].expect_line(r"round \d+ \w+ 3", after=two)
-    except AssertionError:
-        raise AssertionError("\n".join(p.report() for p in [*peers, joiner])) from None
+    peers[0].expect_line(r"round \d+ \w+ 3", after=two)
     alive = [peers[0], peers[3], joiner]
     for peer in alive:
         peer.tell("quick")
     assert [peer.end() for peer in alive] == [0, 0, 0], "\n".join(peer.report() for peer in alive)
-    receipts = check_receipts(swarm, [*peers, joiner])
-    check_anchors([*peers, joiner], receipts, "sparse16")
+    receipts = check_receipts(swarm, [*peers, joiner], EPOCHS)
+    check_anchors([*peers, joiner], receipts, "sparse16", EPOCHS)
+
+
+@pytest.mark.parametrize("codec", ["float32", "int4", "sign", "sparse64"])
+def test_every_codec_trains_as_a_replay_does(swarm: Swarm, codec: str) -> None:
+    peers = [swarm.start(SCRIPT, codec, "3", "quick=1", min_peers=2) for _ in range(2)]
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    check_anchors(peers, check_receipts(swarm, peers, 3), codec, 3)
+
+
+def test_what_nobody_can_decode_counts_for_nothing_and_its_samples_come_back(swarm: Swarm) -> None:
+    words = "sparse16", "3", "quick=1"
+    peers = [swarm.start(SCRIPT, *words, *extra, min_peers=3) for extra in ((), (), ("spoils=1",))]
+    assert [peer.end() for peer in peers] == [0, 0, 0], peers[0].report()
+    receipts = check_receipts(swarm, peers, 3)
+    refused = [each.peer_id for each in receipts[4].contributions if not each.num_samples]
+    assert refused == [name(peers[2])]
+    for peer in peers:
+        (line,) = [line for line in peer.stderr if "counts for nothing" in line]
+        assert name(peers[2]) in line and "sparse16" in line
+    check_anchors(peers, receipts, "sparse16", 3)
+
+
+def test_a_round_that_is_not_finite_adds_nothing_if_that_is_wished(swarm: Swarm) -> None:
+    peers = [swarm.start(SCRIPT, "int4", "3", "quick=1", nan, min_peers=2) for nan in ("nan=0", "nan=12")]
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    receipts = [read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl") for peer in peers]
+    assert receipts[0] == receipts[1]
+    assert [receipt.step for receipt in receipts[0] if receipt.weight < receipt.num_samples] == [3]
+    assert len({peer.stdout[-1] for peer in peers}) == 1
+    assert any("has become NaN or infinity on this peer, which adds nothing" in line for line in peers[1].stderr)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (("int4",), ("sign",), ("deltas of rounds, int4", "deltas of rounds, sign")),
+        (("int4", "outer_lr=1"), ("int4",), ("outer_lr 1", "outer_lr 0.7")),
+        (("int4", "inner_steps=4"), ("int4",), ("inner_steps=4", "inner_steps=5")),
+    ],
+)
+def test_who_exchanges_in_another_way_is_told_both(
+    swarm: Swarm, one: tuple[str, ...], other: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    member = swarm.start(SCRIPT, one[0], "600", *one[1:])
+    member.expect("round 3 ")
+    joiner = swarm.start(SCRIPT, other[0], "600", *other[1:])
+    assert joiner.end() == 1, joiner.report()
+    assert all(word in "\n".join(joiner.stderr) for word in said), joiner.report()
+    member.expect_line(r"round \d+ \w+ 1", after=rounds_of(member)[-1])
+    member.send_signal(signal.SIGTERM)
+    assert member.end() == 128 + signal.SIGTERM
