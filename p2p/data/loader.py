@@ -152,6 +152,7 @@ class Loader:
         while (epoch := self.epoch) < self._sampler.epochs:
             before = self._track.state
             yield epoch
+            self._end_round()
             if self._track.state == before:
                 self._track.state = self._sampler.skip_to(before, epoch + 1)
             elif self.epoch == epoch:
@@ -159,6 +160,7 @@ class Loader:
 
     def end_epoch(self) -> None:
         """Leave out what is left of the epoch that was iterated last: on every peer, after the same step."""
+        self._end_round()
         self._follow()
         self._track.state = self._sampler.skip_to(self._track.state, self._entered + 1)
 
@@ -200,6 +202,11 @@ class Loader:
             if self._turn is turn:  # and nobody has begun anew
                 share.take_back(track)
 
+    def _end_round(self) -> None:
+        """A loop that was left in the middle of a round ends it: what was handed out of it counts."""
+        if self._share.is_round_left:
+            self._script.begin()
+
     def _follow(self) -> None:
         """After a member's state was loaded, the loop is in its epoch, and ends where those of the members end."""
         if self._num_loads != self._share.num_loads:
@@ -227,6 +234,7 @@ class Loader:
         """
         self._script.enter()
         share, peer_id = self._share, self._script.peer_id
+        self._end_round()
         if share.is_amid_round:
             raise ShoalError(
                 "evaluate was called in the middle of a round, where each peer has parameters of its own: call it "

@@ -134,6 +134,11 @@ class Share:
         return self.in_rounds and self._current is not None and not self._current.is_spent
 
     @property
+    def is_round_left(self) -> bool:
+        """The loop over batches was left since."""
+        return self.is_round_open and self._current is not None and self._current.is_left
+
+    @property
     def is_amid_batch(self) -> bool:
         """The last batch had an update, and may have another one: nobody can begin with what comes now."""
         return self._num_updates > 0

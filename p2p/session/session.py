@@ -154,8 +154,12 @@ class Session:
             self.membership.post(self._closing(b"" if state_digest is None else state_digest()))
             self._await((Commit,), self.membership.next_notice, state_digest)
 
-    def exchange(self, state_digest: StateDigest) -> bool:
+    def exchange(self, state_digest: StateDigest, patience_s: float) -> bool:
         """As `commit`, of a round of local steps, in whose middle no state can be loaded.
+
+        Args:
+            state_digest: as of `commit`.
+            patience_s: is waited for the others beyond `step_timeout_s`.
 
         Returns:
             Whether it is committed. If not, a member's state has come, and the step is taken back: `load_offer` comes
@@ -165,7 +169,7 @@ class Session:
             self.membership.check_usable()
             self._note(Kind.SUBMITTED, self.history.done + 1)
             self.membership.post(self._closing(state_digest()))
-            arrival = self._await((Commit, StateOffer), self.membership.next_notice, state_digest)
+            arrival = self._await((Commit, StateOffer), self.membership.next_notice, state_digest, patience_s)
             if isinstance(arrival, StateOffer):
                 before = self._attempt.number - 1  # what was submitted last
                 self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, before))
@@ -273,12 +277,17 @@ class Session:
         return partial(self.membership.loop.close_step, self._attempt.number, state_digest)
 
     def _await(
-        self, awaited: tuple[type[Awaited], ...], take: Callable[..., Notice], state_digest: StateDigest | None = None
+        self,
+        awaited: tuple[type[Awaited], ...],
+        take: Callable[..., Notice],
+        state_digest: StateDigest | None = None,
+        patience_s: float = 0.0,
     ) -> Awaited:
         """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1."""
         step = self.history.done + 1
         submitted = [] if Uncommitted in awaited else self._attempt.end()
-        deadline = self.membership.loop.now() + self._step_timeout_s
+        limit_s = self._step_timeout_s + patience_s
+        deadline = self.membership.loop.now() + limit_s
         arrival: Notice | None = None
         offer: StateOffer | None = None
         try:
@@ -299,7 +308,7 @@ class Session:
             self.membership.unusable = None if error.goes_on else error
             raise
         except BaseException as error:  # nobody may write what was submitted while it may still be sent
-            why = f"step {step} did not commit in {self._step_timeout_s:g} s: {self.membership.loop.explain()}"
+            why = f"step {step} did not commit in {limit_s:g} s: {self.membership.loop.explain()}"
             self.membership.interrupt()
             if isinstance(error, Empty):
                 raise StepTimeout(why) from None

@@ -6,6 +6,7 @@ left them. What a peer does in a round is its own until that commits: a peer tha
 nothing, and its samples come back.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -21,6 +22,9 @@ from .rates import unwrapped
 from .replica_state import Stateful
 from .round_state import RoundReplica
 from .rounds import Rounds, nonfinite_policy
+
+
+logger = logging.getLogger("p2p")
 
 
 class DiLoCo(torch.nn.Module):
@@ -144,6 +148,12 @@ class DiLoCo(torch.nn.Module):
             self._rounds.end_use()
             raise
         self._outer.restore()  # all begin with the anchor
+        num_bytes = sum(self._outer.codec.num_bytes(cut.stop - cut.start) for cut in self._outer.cuts)
+        logger.info(
+            "an exchange is %d bytes of %s from each peer; with n members each sends it to n - 1 and keeps n of them "
+            "until the commit",
+            *(num_bytes, codec),
+        )
 
     @property
     def has_committed(self) -> bool:

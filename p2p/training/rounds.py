@@ -25,6 +25,9 @@ from .rates import Rates
 logger = logging.getLogger("p2p")
 
 EXCHANGE: Final = "an exchange is under way: call no other operation before it ends"
+PATIENCE: Final = 10
+"""Who has ended its round waits for the others as long as so many rounds of its own take, and `step_timeout_s`."""
+
 NUM_TURNS: Final = 16
 """In so many rounds all of the anchor is compared, where a part of it is in each."""
 
@@ -70,6 +73,7 @@ class Rounds:
         self._nonfinite = nonfinite
         self._num_turns = 1 if is_digested_whole else NUM_TURNS
         self._frozen_after = -2
+        self._began_s = session.loop.now()
         self._optimizers = optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
         self._rates = Rates(optimizers, parts)
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
@@ -149,13 +153,15 @@ class Rounds:
         self._session.submit(self._share.operation())
         for operation in (*self._buffers.operations(self._session.done + 1), *operations):
             self._session.submit(operation)
-        if self._session.exchange(self._digest):
+        patience_s = PATIENCE * (self._session.loop.now() - self._began_s)
+        if self._session.exchange(self._digest, patience_s):
             self._apply(operations)
             self.has_committed = True
         else:
             self._share.give_up_round()
             self._forget_moments()
         self.num_inner_steps, self._share.is_amid_round = 0, False
+        self._began_s = self._session.loop.now()
         self._session.announce()
 
     def _payloads(self) -> list[Array]:
