@@ -1,6 +1,7 @@
 """What peers of test_rounds.py run, and their replay: a model without randomness, trained in rounds."""
 
 import hashlib
+import os
 import select
 import sys
 from dataclasses import dataclass
@@ -71,11 +72,13 @@ def main() -> None:
     """`CODEC EPOCHS [KEY=VALUE ...]`. Prints each anchor; words come by stdin.
 
     `wait`: until another word comes; `quick`: wait for none any more. Keys: `spoils=1`, and `nan=N`: in step N of this
-    peer the loss is NaN; others are arguments of `p2p.DiLoCo`.
+    peer the loss is NaN; `cpu=default`: another instruction set than the others'; others are arguments of `p2p.DiLoCo`.
     """
+    given = dict(word.split("=") for word in sys.argv[3:])
+    if "cpu" in given:
+        os.environ["ATEN_CPU_CAPABILITY"] = given["cpu"]  # torch looks at it once, at its first operation
     torch.set_num_threads(1)
     training = make_training()
-    given = dict(word.split("=") for word in sys.argv[3:])
     word, num_steps = "quick" if "quick" in given else "", 0
     numbers = {name: float(given[name]) for name in ("outer_lr", "momentum", "decay") if name in given}
     with p2p.join() as peer:

@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,6 +173,15 @@ def test_every_codec_trains_as_a_replay_does(swarm: Swarm, codec: str) -> None:
     check_anchors(peers, check_receipts(swarm, peers, 3), codec, 3)
 
 
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="it has no other instruction set")
+def test_processors_that_round_otherwise_have_the_same_anchors(swarm: Swarm) -> None:
+    peers = [swarm.start(SCRIPT, "float32", "6", "quick=1", *cpu, min_peers=2) for cpu in ((), ("cpu=default",))]
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    assert rounds_of(peers[0]) == rounds_of(peers[1]) and len(rounds_of(peers[0])) == 24
+    expected = replay(check_receipts(swarm, peers, 6), "float32", 6)  # as if both were like this machine
+    assert expected != [line.split()[2] for line in rounds_of(peers[0])]
+
+
 def test_what_nobody_can_decode_counts_for_nothing_and_its_samples_come_back(swarm: Swarm) -> None:
     words = "sparse16", "3", "quick=1"
     peers = [swarm.start(SCRIPT, *words, *extra, min_peers=3) for extra in ((), (), ("spoils=1",))]
@@ -214,3 +224,139 @@ def test_who_exchanges_in_another_way_is_told_both(
     member.expect_line(r"round \d+ \w+ 1", after=rounds_of(member)[-1])
     member.send_signal(signal.SIGTERM)
     assert member.end() == 128 + signal.SIGTERM
+
+
+ORDINARY = """
+import sys
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+inputs = torch.randn(480, 16)
+targets = (inputs[:, :4].sum(1) > 0).long()
+train, valid = (torch.utils.data.TensorDataset(inputs[part], targets[part]) for part in (slice(448), slice(448, None)))
+model = torch.nn.Sequential(
+    torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 2)
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    wrapped = p2p.DiLoCo(peer, model, optimizer, codec="sign", checkpoint=p2p.Checkpoint(sys.argv[1], every=2))
+    loader = peer.loader(train, global_batch=32, inner_steps=4, epochs=int(sys.argv[2]))
+    validation = peer.loader(valid, global_batch=32)
+    for epoch in loader.epochs():
+        for place, (x, y) in enumerate(loader):
+            loss = torch.nn.functional.cross_entropy(wrapped(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            if place % 4 == 3:
+                continue  # the last batch of a round
+            optimizer.step()
+            if peer.done == 5 and place % 4 == 1:
+                state = wrapped.state_dict()
+                assert any((state[name] != each).any() for name, each in model.state_dict().items())
+                with wrapped.anchor():
+                    assert all((state[name] == each).all() for name, each in model.state_dict().items())
+                break
+        model.eval()
+        right = total = 0
+        for x, y in validation.evaluate():
+            right, total = right + (wrapped(x).argmax(1) == y).sum().item(), total + len(y)
+        model.train()
+        print("accuracy", peer.done, *peer.combine(right / total, samples=total))
+"""
+
+
+def test_ordinary_scripts_leave_loops_and_batches_validate_and_go_on_from_checkpoints(
+    swarm: Swarm, tmp_path: Path
+) -> None:
+    accuracies = []
+    for epochs in (3, 4):
+        peers = [swarm.start(ORDINARY, str(tmp_path / "kept"), str(epochs), min_peers=2) for _ in range(2)]
+        assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+        said = [[line for line in peer.stdout if line.startswith("accuracy")] for peer in peers]
+        assert said[0] == said[1]
+        accuracies += [float(line.split()[2]) for line in said[0]]
+        receipts = [read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl") for peer in peers]
+        assert receipts[0] == receipts[1]
+        counted = [part for receipt in receipts[0] for each in receipt.contributions for part in each.samples]
+        assert union(counted) == (((0, 3 * 448),) if epochs == 3 else ((3 * 448, 448),))
+        assert sum(number for _, number in counted) == (3 * 448 if epochs == 3 else 448)
+    assert accuracies[-1] > 0.8
+
+
+OWN_LOADER = """
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+inputs = torch.randn(480, 8)
+model = torch.nn.Linear(8, 2, dtype=torch.bfloat16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    wrapped = p2p.DiLoCo(peer, model, optimizer, inner_steps=6)
+    wrapped.num_samples(10 + peer.rank)
+    for x in inputs.bfloat16().split(10):
+        loss = (wrapped(x) - x[:, :2]).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if wrapped.has_committed:
+            print("round", peer.done, model.weight.sum().item())
+"""
+
+
+def test_a_loader_of_ones_own_has_rounds_of_so_many_steps_and_half_types_too(swarm: Swarm) -> None:
+    peers = [swarm.start(OWN_LOADER, min_peers=2) for _ in range(2)]
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    assert rounds_of(peers[0]) == rounds_of(peers[1]) and len(rounds_of(peers[0])) == 8
+    (_, *receipts) = read_receipts(swarm.receipts / f"{name(peers[0])}.receipts.jsonl")
+    assert [[each.weight for each in receipt.contributions] for receipt in receipts] == [[60, 66]] * 8
+
+
+MISTAKES = """
+import sys
+import torch
+import p2p
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.ones(64, 4))
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    if sys.argv[1] == "parallel":
+        p2p.DataParallel(peer, model, optimizer)
+        peer.loader(data, global_batch=8, inner_steps=2)
+    wrapped = p2p.DiLoCo(peer, model, optimizer, **eval(sys.argv[2]))
+    loader = peer.loader(data, global_batch=8, **eval(sys.argv[3]))
+    for place, (x,) in enumerate(loader):
+        wrapped(x).mean().backward()
+        optimizer.step()
+        if sys.argv[1] == "evaluate" and place == 1:
+            list(loader.evaluate())
+        if sys.argv[1] == "nan":
+            with torch.no_grad():
+                model.bias.fill_(float("inf"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "wrap", "load", "said"),
+    [
+        ("", "dict(codec='int5')", "dict()", "codec must be one of float32, int4, sign, sparse16, sparse64, is 'int5'"),
+        ("", "dict(inner_steps=0)", "dict()", "inner_steps must be at least 1, is 0"),
+        ("", "dict()", "dict(inner_steps=0)", "inner_steps must be at least 1, is 0"),
+        ("", "dict()", "dict()", "this model is trained in rounds: say how many batches one has, `inner_steps=`"),
+        ("", "dict(nonfinite='allow')", "dict()", "nonfinite must be raise or skip, is 'allow'"),
+        ("parallel", "dict()", "dict()", "inner_steps is for a model that is trained in rounds: wrap it in p2p.DiLoCo"),
+        ("evaluate", "dict()", "dict(inner_steps=4)", "evaluate was called in the middle of a round"),
+        ("nan", "dict()", "dict(inner_steps=4)", "in this round bias has become NaN or infinity on this peer; nothing"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(swarm: Swarm, case: str, wrap: str, load: str, said: str) -> None:
+    peer = swarm.start(MISTAKES, case, wrap, load)
+    assert peer.end() == 1, peer.report()
+    assert said in peer.stderr[-1], peer.report()
