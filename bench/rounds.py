@@ -81,7 +81,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 options.json.write_text(json.dumps(everything, indent=1) + "\n")
     settings = [asdict(setting) for setting in wanted]
     rows = [row for row in known if row["setting"] in settings]
-    Console(width=140).print(table(rows))
+    Console(width=140).print(table(rows, known))
     left = len(wanted) - len(rows)
     if left:
         print(f"{left} of {len(wanted)} runs are missing: call it again with the same --json")
@@ -121,15 +121,16 @@ def read(path: Path | None, told: Row) -> list[Row]:
     return runs
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """One line for each setting, with the mean loss of its seeds."""
+def table(rows: Sequence[Row], known: Sequence[Row]) -> Table:
+    """One line for each setting of `rows`, with the mean loss of its seeds, compared with what is `known`."""
     shown = Table(title="loss on files held out, in nats per byte")
     shown.add_column("exchange", min_width=34)
     for name in ("exchanges", "bytes", "sent per byte", "seeds", "loss", "apart", "over DP", "over float32"):
         shown.add_column(name, justify="right")
-    losses = by_setting(rows)
+    losses = by_setting(known)
     first = {without_seed(row["setting"]): row for row in rows}
-    for key, of_seeds in losses.items():
+    for key in first:
+        of_seeds = losses[key]
         setting = first[key]["setting"]
         number = (setting["steps"] - setting["dense_steps"]) // setting["inner_steps"] if setting["inner_steps"] else 0
         shown.add_row(

@@ -55,11 +55,12 @@ def test_losses_are_compared_seed_by_seed() -> None:
     rows += [row(2.2 + 1.1 * seed, seed=seed) for seed in range(3)]
     rows += [row(2.31, codec="sign", seed=0), row(2.0, codec="sign", seed=0, has_residual=False)]
     page = StringIO()
-    Console(width=200, file=page).print(rounds.table(rows))
+    Console(width=200, file=page).print(rounds.table(rows, rows))
     lines = [line.replace("│", " ").split() for line in page.getvalue().splitlines() if "│" in line]
     assert lines[1][-2:] == ["+10.00", "%"]  # two of three seeds are there without rounds
     assert lines[2][-5:] == ["2.3100", "+15.50", "%", "+5.00", "%"]
     assert lines[3][-5:] == ["2.0000", "+0.00", "%", "-9.09", "%"]
+    assert rounds.table(rows[-1:], rows).row_count == 1
 
 
 def test_runs_of_another_text_are_not_added_to(tmp_path: Path) -> None:
