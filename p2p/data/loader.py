@@ -78,7 +78,7 @@ class Loader:
         dataset: Any,
         *,
         max_local_batch: int | None,
-        inner_steps: int | None,
+        inner_steps: int | None = None,
         on_poison: str,
         options: dict[str, Any],
         **settings: Any,

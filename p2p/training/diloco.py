@@ -23,7 +23,6 @@ from .replica_state import Stateful
 from .round_state import RoundReplica
 from .rounds import Rounds, nonfinite_policy
 
-
 logger = logging.getLogger("p2p")
 
 
