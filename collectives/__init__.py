@@ -1,6 +1,7 @@
 """Collective operations as data, and a machine that carries them out. Knows ranks, chunks and bytes; does no I/O."""
 
 from collectives.algorithms import ALGORITHMS, all_reduce_schedule, choose_algorithm
+from collectives.codec import CODECS, Codec, codec_of
 from collectives.direct import direct_all_reduce
 from collectives.elements import BFLOAT16, Array, carried, is_half, type_name
 from collectives.execution import Awaited, Buffer, Execution, Outgoing
@@ -18,10 +19,12 @@ from collectives.widening import Reducer, reducer, scale
 __all__ = [
     "ALGORITHMS",
     "BFLOAT16",
+    "CODECS",
     "OPS",
     "Array",
     "Awaited",
     "Buffer",
+    "Codec",
     "Execution",
     "Kind",
     "MessageRun",
@@ -35,6 +38,7 @@ __all__ = [
     "carried",
     "check_reduction",
     "choose_algorithm",
+    "codec_of",
     "direct_all_reduce",
     "even_chunks",
     "is_half",

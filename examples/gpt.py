@@ -23,12 +23,12 @@ CONTEXT, WIDTH, NUM_HEADS, NUM_LAYERS, VOCABULARY = 64, 128, 4, 2, 256
 class Block(nn.Module):
     """Attention, then a perceptron, each added to what came in."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
-        self.to_heads = nn.Linear(WIDTH, 3 * WIDTH)
-        self.from_heads = nn.Linear(WIDTH, WIDTH)
-        self.perceptron = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.to_heads = nn.Linear(width, 3 * width)
+        self.from_heads = nn.Linear(width, width)
+        self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, time, width) to the same."""
@@ -43,12 +43,12 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A decoder-only transformer over bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.token = nn.Embedding(VOCABULARY, WIDTH)
-        self.position = nn.Parameter(torch.zeros(CONTEXT, WIDTH))
-        self.blocks = nn.Sequential(*(Block() for _ in range(NUM_LAYERS)))
-        self.head = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY))
+        self.token = nn.Embedding(VOCABULARY, width)
+        self.position = nn.Parameter(torch.zeros(CONTEXT, width))
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(NUM_LAYERS)))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, VOCABULARY))
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross entropy, in nats, of `targets` given `tokens`, both (batch, time)."""

@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from .peer import Peer
     from .session.calls import Handle, Step
     from .step.receipts import Contribution, Receipt
-    from .training import DataParallel, Stateful
+    from .training import DataParallel, DiLoCo, Stateful
 
 __all__ = [
     "Checkpoint",
     "Contribution",
     "DataParallel",
+    "DiLoCo",
     "Handle",
     "JoinRefused",
     "JoinTimeout",
@@ -78,7 +79,7 @@ _HOMES: Final = {
     "p2p.peer": ("Peer",),
     "p2p.session.calls": ("Handle", "Step"),
     "p2p.step.receipts": ("Contribution", "Receipt"),
-    "p2p.training": ("DataParallel", "Stateful"),
+    "p2p.training": ("DataParallel", "DiLoCo", "Stateful"),
 }
 """Which module has a name; the others are errors."""
 

@@ -191,6 +191,7 @@ class Peer(Operations):
         seed: int = 0,
         shuffle: bool = True,
         max_local_batch: int | None = None,
+        inner_steps: int | None = None,
         drop_last: bool = False,
         max_attempts: int = 2,
         on_poison: Literal["skip", "raise"] = "skip",
@@ -224,6 +225,8 @@ class Peer(Operations):
             max_local_batch: hand a larger part out in equal micro-batches of at most so many samples. The script calls
                 backward on the mean loss of each. `DataParallel` weights them by their samples, and the last one ends
                 the step, as if the part had been one batch. See `DataParallel.has_committed`.
+            inner_steps: with `p2p.DiLoCo`: a round has so many batches, and is what is planned, committed and counted
+                as one step. Fewer at the end of an epoch.
             drop_last: leave out what does not fill a global batch at the end of an epoch.
             max_attempts: a sample that cannot be loaded by so many peers, or by all that there are, is set aside. Who
                 cannot load one says which and why, and adds nothing to the step; its samples are handed to others. 0:
@@ -248,7 +251,13 @@ class Peer(Operations):
         settings = {"global_batch": global_batch, "epochs": epochs, "seed": seed, "shuffle": shuffle}
         settings |= {"drop_last": drop_last, "max_attempts": max_attempts}
         return Loader(
-            script, dataset, max_local_batch=max_local_batch, on_poison=on_poison, options=options, **settings
+            script,
+            dataset,
+            max_local_batch=max_local_batch,
+            inner_steps=inner_steps,
+            on_poison=on_poison,
+            options=options,
+            **settings,
         )
 
     def state_dict(self) -> dict[str, Any]:

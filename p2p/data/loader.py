@@ -1,9 +1,8 @@
 """`Peer.loader`: a script's epochs, each of them a loop over this peer's part of each global batch."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -11,11 +10,12 @@ import numpy as np
 from collectives import Array
 
 from ..errors import ShoalError
+from .cutter import Cutter
 from .description import check, describe
 from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
-from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice, fold
+from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, Slice
 from .share import Share
 
 logger = logging.getLogger("p2p")
@@ -36,38 +36,6 @@ OTHER_BATCH: Final = (
     "a step was committed, and did not count this loader's batch: a step counts the samples of one loader, the last "
     "one that was asked for a batch; give a second stream of samples a DataLoader of its own"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Cutter:
-    """Cuts one peer's part of a global batch into what the script is given, one after the other."""
-
-    sampler: Sampler
-    order: Order
-    max_local_batch: int | None
-
-    def cut(self, plan: Plan, peer_id: str) -> list[Indices]:
-        """Samples, in micro-batches of about equal size.
-
-        Who adds nothing is given as many as any layer needs that wants a batch; so is who has a single sample.
-        """
-        part = plan.slices.get(peer_id) or Slice(0, MIN_LOCAL_BATCH)
-        indices = self.order.indices(plan.positions(part))
-        if len(indices) < MIN_LOCAL_BATCH:
-            indices *= MIN_LOCAL_BATCH
-        size = self.max_local_batch if self.max_local_batch and peer_id in plan.slices else len(indices)
-        num_parts = -(-len(indices) // size)
-        bounds = [len(indices) * i // num_parts for i in range(num_parts + 1)]
-        return [indices[start:stop] for start, stop in pairwise(bounds)]
-
-    def ahead(self, state: SamplerState, members: Sequence[str], peer_id: str) -> Iterator[Indices]:
-        """What the peer is given after the step that comes after `state`, if all of that one counts, and so on."""
-        plan = self.sampler.plan(state, members)
-        while plan.batch:
-            state = self.sampler.settle(fold(state, plan.batch))
-            plan = self.sampler.plan(state, members)
-            if plan.batch:
-                yield from self.cut(plan, peer_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +78,7 @@ class Loader:
         dataset: Any,
         *,
         max_local_batch: int | None,
+        inner_steps: int | None = None,
         on_poison: str,
         options: dict[str, Any],
         **settings: Any,
@@ -127,16 +96,22 @@ class Loader:
                 raise ValueError(f"{name} must be at least 1, is {settings[name]}")
         if max_local_batch is not None and max_local_batch < 1:
             raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
+        if inner_steps is not None:
+            _check_rounds(inner_steps, script.share, max_local_batch, drop_last=settings["drop_last"])
         self.dataset = dataset
+        self._batch_size, self._inner_steps = settings["global_batch"], inner_steps
+        words = ", ".join(f"{name}={value}" for name, value in settings.items())
+        if inner_steps is not None:
+            settings["global_batch"] *= inner_steps
+            words += f", inner_steps={inner_steps}"
         self._sampler = Sampler(check(dataset), **settings)
         if self._sampler.drop_last and self._sampler.num_samples < self._sampler.global_batch:
             raise ValueError(
                 f"an epoch has {self._sampler.num_samples} samples and no whole batch of "
                 f"{self._sampler.global_batch}, so drop_last leaves none: take a smaller global_batch"
             )
-        self._cutter = Cutter(self._sampler, Order(self._sampler), max_local_batch)
+        self._cutter = Cutter(self._sampler, Order(self._sampler), max_local_batch, inner_steps)
         self._script, self._share = script, script.share
-        words = ", ".join(f"{name}={value}" for name, value in settings.items())
         self._what = f"{self._sampler.num_samples} samples ({describe(dataset)})"
         self._track = self._share.make(self._sampler, f"{self._what}, {words}", is_cut=max_local_batch is not None)
         self._max_local_batch = max_local_batch
@@ -148,7 +123,10 @@ class Loader:
         self._has_advised = self._has_said_left = False
 
     def __len__(self) -> int:
-        """Steps of an epoch in which nobody dies."""
+        """Steps of an epoch in which nobody dies: of `optimizer`, where a step of the swarm is a round of several."""
+        if self._inner_steps is not None:
+            rounds, rest = divmod(self._sampler.num_samples, self._sampler.global_batch)
+            return rounds * self._inner_steps + (self._cutter.num_inner_steps(rest) if rest else 0)
         whole, rest = divmod(self._sampler.num_samples, self._sampler.global_batch)
         joins = rest < min(MIN_LOCAL_BATCH, self._sampler.global_batch)
         return max(whole + (not joins and not self._sampler.drop_last), 1)
@@ -174,6 +152,7 @@ class Loader:
         while (epoch := self.epoch) < self._sampler.epochs:
             before = self._track.state
             yield epoch
+            self._end_round()
             if self._track.state == before:
                 self._track.state = self._sampler.skip_to(before, epoch + 1)
             elif self.epoch == epoch:
@@ -181,6 +160,7 @@ class Loader:
 
     def end_epoch(self) -> None:
         """Leave out what is left of the epoch that was iterated last: on every peer, after the same step."""
+        self._end_round()
         self._follow()
         self._track.state = self._sampler.skip_to(self._track.state, self._entered + 1)
 
@@ -197,6 +177,8 @@ class Loader:
         """
         self._turn = turn = object()
         share, track = self._share, self._track
+        if share.in_rounds and self._inner_steps is None:
+            raise ValueError("this model is trained in rounds: say how many batches one has, `inner_steps=`")
         self._script.enter()
         done = self._script.begin()
         self._advise()
@@ -219,6 +201,11 @@ class Loader:
         finally:
             if self._turn is turn:  # and nobody has begun anew
                 share.take_back(track)
+
+    def _end_round(self) -> None:
+        """A loop that was left in the middle of a round ends it: what was handed out of it counts."""
+        if self._share.is_round_left:
+            self._script.begin()
 
     def _follow(self) -> None:
         """After a member's state was loaded, the loop is in its epoch, and ends where those of the members end."""
@@ -247,6 +234,12 @@ class Loader:
         """
         self._script.enter()
         share, peer_id = self._share, self._script.peer_id
+        self._end_round()
+        if share.is_amid_round:
+            raise ShoalError(
+                "evaluate was called in the middle of a round, where each peer has parameters of its own: call it "
+                "after a round (`model.has_committed`), or in `with model.anchor():`"
+            )
         left = union([(0, self._sampler.num_samples)])
         while left:
             members = share.contributors
@@ -255,7 +248,7 @@ class Loader:
             start = count(left) * rank // len(members) if rank >= 0 else 0
             stop = count(left) * (rank + 1) // len(members) if rank >= 0 else MIN_LOCAL_BATCH
             mine = [p for first, number in cut(left, start, stop - start) for p in range(first, first + number)]
-            size = self._max_local_batch or -(-self._sampler.global_batch // len(members))
+            size = self._max_local_batch or -(-self._batch_size // len(members))
             for at in range(0, len(mine), size):
                 yield self._prefetch.get([mine[at : at + size] for at in range(at, len(mine), size)], iter(()))
             rows = self._script.gather(np.array([start, stop - start], np.int64), f"an evaluation of {self._what}")
@@ -274,11 +267,11 @@ class Loader:
                 batch = self._prefetch.get(parts[number - 1 :], ahead)
             except Exception as error:
                 batch, is_last = self._substitute(plan, part, indices, error), True
-            share.begin_micro_batch(len(indices) / total, is_last=is_last)
+            share.begin_micro_batch(len(indices) / total, is_last=is_last, num_samples=len(indices))
             yield batch
             if is_last:
                 return
-            if not (share.is_used or share.is_void):
+            if not (share.is_used or share.is_void or share.in_rounds):
                 raise ShoalError("a micro-batch had no backward pass: call backward once per batch")
 
     # Samples that cannot be loaded.
@@ -344,3 +337,15 @@ class Loader:
                 "to leave the rest out, call loader.end_epoch() on every peer",
                 epoch,
             )
+
+
+def _check_rounds(inner_steps: int, share: Share, max_local_batch: int | None, *, drop_last: bool) -> None:
+    if inner_steps < 1:
+        raise ValueError(f"inner_steps must be at least 1, is {inner_steps}")
+    if not share.in_rounds:
+        raise ValueError("inner_steps is for a model that is trained in rounds: wrap it in p2p.DiLoCo first")
+    if max_local_batch is not None or drop_last:
+        raise ValueError(
+            "max_local_batch and drop_last are not for rounds: add up gradients in the script, and note that "
+            "the last round of an epoch has fewer inner steps"
+        )

@@ -43,6 +43,8 @@ class Share:
         is_used: the current micro-batch had a backward pass.
         num_loads: how often a member's state took the place of all this.
         num_trained: committed steps that were training.
+        in_rounds: a step is a round of local steps, and of a slice counts what was handed out before its end.
+        is_amid_round: the parameters are this peer's alone.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
     """
 
@@ -51,13 +53,14 @@ class Share:
         self.fraction = self.keep = 1.0
         self.is_last = True
         self.is_void = self.is_used = self.only_looks_on = False
+        self.in_rounds = self.is_amid_round = False
         self.num_loads = self.num_trained = 0
         self._tracks: list[Track] = []
         self._num_made = 0
         self._current: Track | None = None
         self._slice: Slice | None = None
         self._number = 1
-        self._accumulated = self._joined = self._num_updates = 0
+        self._accumulated = self._joined = self._num_updates = self._num_given = 0
         self._is_weighed = self._is_skipped = self._is_resuming = False
 
     # Loaders.
@@ -101,11 +104,12 @@ class Share:
         """The script is given a batch of this loader, which adds `part` to the open step."""
         self._current, self._slice, track.is_spent = track, part, False
         track.is_left = self._is_weighed = self.only_looks_on = False
-        self._accumulated = self._joined = self._num_updates = 0
+        self._accumulated = self._joined = self._num_updates = self._num_given = 0
 
-    def begin_micro_batch(self, fraction: float, *, is_last: bool) -> None:
+    def begin_micro_batch(self, fraction: float, *, is_last: bool, num_samples: int = 0) -> None:
         """The script is given so much of its slice."""
         self.fraction, self.keep, self.is_last, self.is_used = fraction, 1.0, is_last, False
+        self._num_given += num_samples
 
     def take_back(self, track: Track) -> None:
         """The script asks for no more batches of this loader, and may still train on the last one."""
@@ -123,6 +127,16 @@ class Share:
     def is_of_loader(self) -> bool:
         """The open step uses a batch of a loader."""
         return self._current is not None
+
+    @property
+    def is_round_open(self) -> bool:
+        """A batch of a loader was handed out in this round, which is on no receipt."""
+        return self.in_rounds and self._current is not None and not self._current.is_spent
+
+    @property
+    def is_round_left(self) -> bool:
+        """The loop over batches was left since."""
+        return self.is_round_open and self._current is not None and self._current.is_left
 
     @property
     def is_amid_batch(self) -> bool:
@@ -150,10 +164,13 @@ class Share:
             raise ShoalError(CUT)
         if self._slice is None:
             return NO_SAMPLES
-        samples = (UNKNOWN_SAMPLE, 0) if self._num_updates else self._slice
-        if self._is_skipped or not self._slice.number:
+        part = self._slice
+        if self.in_rounds:
+            part = part._replace(number=min(part.number, self._num_given))
+        samples = (UNKNOWN_SAMPLE, 0) if self._num_updates else part
+        if self._is_skipped or not part.number:
             return *samples, 0
-        return *samples, self._accumulated + self._number if self._is_weighed else self._slice.number
+        return *samples, self._accumulated + self._number if self._is_weighed else part.number
 
     @property
     def indices(self) -> list[int]:
@@ -239,7 +256,15 @@ class Share:
         self.is_void = self._is_skipped = False
         if self._current is not None:
             self._current.is_spent = True
-            self._num_updates += 1
+            self._num_updates += not self.in_rounds
+            self._forget()
+
+    def give_up_round(self) -> None:
+        """What this peer has added to a round counts for nothing, since a member's state is about to be loaded."""
+        self._accumulated = 0
+        self.is_void = self._is_skipped = False
+        if self._current is not None:
+            self._current.is_spent = True
             self._forget()
 
     # Committed steps.

@@ -26,7 +26,7 @@ from .attempt import EARLY, Attempt
 from .callers import BACKWARD_CALL, Callers
 from .membership import Membership, StateDigest
 
-Awaited = TypeVar("Awaited", Commit, Uncommitted, Withdrawn)
+Awaited = TypeVar("Awaited", bound=Notice)
 
 BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
 """What is said to who calls an operation in a step that `DataParallel` has opened."""
@@ -42,6 +42,7 @@ class Session:
         callers: which thread may call what now.
         logged: what the script says of itself.
         mixed: what becomes of peers of several numerics classes, as in `PeerConfig`.
+        round_edge: called when the script asks for a batch, where steps are rounds.
     """
 
     def __init__(self, config: PeerConfig) -> None:
@@ -56,6 +57,8 @@ class Session:
         self.logged = Logged()
         self.mixed = config.mixed
         self._skipped = ""
+        self.round_edge: Callable[[], None] | None = None
+        self._offer: StateOffer | None = None
 
     @property
     def loop(self) -> Loop:
@@ -149,7 +152,39 @@ class Session:
             self.membership.check_usable()
             self._note(Kind.SUBMITTED, self.history.done + 1)
             self.membership.post(self._closing(b"" if state_digest is None else state_digest()))
-            self._await(Commit, self.membership.next_notice, state_digest)
+            self._await((Commit,), self.membership.next_notice, state_digest)
+
+    def exchange(self, state_digest: StateDigest, patience_s: float) -> bool:
+        """As `commit`, of a round of local steps, in whose middle no state can be loaded.
+
+        Args:
+            state_digest: as of `commit`.
+            patience_s: is waited for the others beyond `step_timeout_s`.
+
+        Returns:
+            Whether it is committed. If not, a member's state has come, and the step is taken back: `load_offer` comes
+            next.
+        """
+        with self.callers.call(BACKWARD_CALL):
+            self.membership.check_usable()
+            self._note(Kind.SUBMITTED, self.history.done + 1)
+            self.membership.post(self._closing(state_digest()))
+            arrival = self._await((Commit, StateOffer), self.membership.next_notice, state_digest, patience_s)
+            if isinstance(arrival, StateOffer):
+                before = self._attempt.number - 1  # what was submitted last
+                self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, before))
+                self._await((Withdrawn,), self.membership.next_notice)
+                self._offer = arrival
+        return self._offer is None
+
+    def load_offer(self) -> bool:
+        """Load the state that `exchange` has left, if it has; a round is about to begin."""
+        offer, self._offer = self._offer, None
+        if offer is not None:
+            with self.callers.call("a batch of a loader"):
+                self.membership.check_usable()
+                self.membership.load(offer, None)
+        return offer is not None
 
     def withdraw(self, skipped: str = "") -> None:
         """Take back what was submitted for the open step, if one is. The others wait for what is submitted next.
@@ -168,7 +203,7 @@ class Session:
             self.membership.check_usable()
             self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, self._attempt.number))
             try:
-                self._await(Withdrawn, self.membership.next_notice)
+                self._await((Withdrawn,), self.membership.next_notice)
             except RemovedFromView as error:
                 self.membership.return_after(error)
                 self.membership.unusable, skipped = None, ""  # the others have gone on without it
@@ -183,7 +218,7 @@ class Session:
         self.membership.take_seat()
         self.open_step("an operation waits for the others")
         self._note(Kind.SUBMITTED, self.history.done + 1)
-        self._await(Commit, self._driven(operation, self._closing(b"")))
+        self._await((Commit,), self._driven(operation, self._closing(b"")))
 
     def replace_replica(self, replica: Replica, operation: Operation) -> None:
         """A step of its own, by which all members agree on another model; who asks for a seat has to have that."""
@@ -206,7 +241,7 @@ class Session:
         self.open_step(EARLY)
         self._attempt.add(operation)
         try:
-            early = self._await(Uncommitted, self._driven(operation))
+            early = self._await((Uncommitted,), self._driven(operation))
         except BaseException:
             self._attempt.end()
             raise
@@ -227,6 +262,8 @@ class Session:
     def begin_batch(self) -> int:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
         with self.callers.call("a batch of a loader"):
+            if self.round_edge is not None:
+                self.round_edge()
             if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
                 self.withdraw()
                 self.share.void()
@@ -240,18 +277,23 @@ class Session:
         return partial(self.membership.loop.close_step, self._attempt.number, state_digest)
 
     def _await(
-        self, awaited: type[Awaited], take: Callable[..., Notice], state_digest: StateDigest | None = None
+        self,
+        awaited: tuple[type[Awaited], ...],
+        take: Callable[..., Notice],
+        state_digest: StateDigest | None = None,
+        patience_s: float = 0.0,
     ) -> Awaited:
         """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1."""
         step = self.history.done + 1
-        submitted = [] if awaited is Uncommitted else self._attempt.end()
-        deadline = self.membership.loop.now() + self._step_timeout_s
+        submitted = [] if Uncommitted in awaited else self._attempt.end()
+        limit_s = self._step_timeout_s + patience_s
+        deadline = self.membership.loop.now() + limit_s
         arrival: Notice | None = None
         offer: StateOffer | None = None
         try:
             while not isinstance(arrival, awaited):
                 arrival = take(timeout=max(0.0, deadline - self.membership.loop.now()))
-                if isinstance(arrival, StateOffer) and awaited is Withdrawn:
+                if isinstance(arrival, StateOffer) and Withdrawn in awaited:
                     offer = arrival  # a backward pass may be under way, which needs its parameters
                     continue
                 if isinstance(arrival, RemovedFromView) and state_digest is not None:
@@ -259,19 +301,19 @@ class Session:
                     self._submit_again(submitted, state_digest)
                     continue
                 self.membership.take_in(arrival)
-                if isinstance(arrival, StateOffer) and state_digest is not None:
+                if isinstance(arrival, StateOffer) and state_digest is not None and StateOffer not in awaited:
                     self.membership.load(arrival, state_digest, submitted)
                     step = self.history.done + 1
         except ShoalError as error:
             self.membership.unusable = None if error.goes_on else error
             raise
         except BaseException as error:  # nobody may write what was submitted while it may still be sent
-            why = f"step {step} did not commit in {self._step_timeout_s:g} s: {self.membership.loop.explain()}"
+            why = f"step {step} did not commit in {limit_s:g} s: {self.membership.loop.explain()}"
             self.membership.interrupt()
             if isinstance(error, Empty):
                 raise StepTimeout(why) from None
             raise
-        if awaited is Commit:
+        if isinstance(arrival, Commit):
             history = self.history
             self._note(Kind.RECEIVED, history.done, size=history.num_steps, value=history.num_samples)
         if offer is not None:

@@ -26,6 +26,7 @@ class AllReduce:
     label: str = ""
     gathers: ClassVar[bool] = False
     is_counts: ClassVar[bool] = False
+    codec: ClassVar[str] = ""
     is_of_one: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -80,10 +81,12 @@ class AllGather:
     Attributes:
         is_counts: `Counts` of each rank (receipts.py): the first operation where means are weighted.
         label: what it is for, in words, which all ranks must have in common.
+        codec: of the inputs, where they are payloads: whose nobody can decode adds no samples to the step.
     """
 
     is_counts: bool = False
     label: str = ""
+    codec: str = ""
     gathers: ClassVar[bool] = True
     is_weighted: ClassVar[bool] = False
     is_of_one: ClassVar[bool] = False

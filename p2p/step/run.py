@@ -12,6 +12,7 @@ from gossip.numerics import marked, source_of
 
 from .effects import Finish, HandOut, SendSegment
 from .operation import task_of
+from .payloads import accept
 from .runner import Runner
 from .submission import Submission
 
@@ -89,7 +90,9 @@ class Run:
         if state_digest and self.view.is_mixed:
             is_far = any([each.is_far is not None and each.is_far() for each in submission.operations])
             state_digest = marked(state_digest, is_far=is_far)
-        submission.counts, number = self.counts, self.num_complete
+        number = self.num_complete
+        if self.counts is not None:
+            submission.counts = accept(self.counts, submission.operations, self.view)
         digest = xxhash.xxh3_128_digest(b"".join(map(self.runner.digest, range(number))))
         return Finish(submission.step, digest, state_digest, number, self.view.number)
 

@@ -47,6 +47,7 @@ TRANSITIONS: Final[Mapping[tuple[Stage, Event], Stage]] = MappingProxyType(
         (Stage.EMPTY, Event.COMMIT): Stage.EMPTY,  # step 0
         (Stage.EMPTY, Event.WITHDRAW): Stage.EMPTY,
         (Stage.OPEN, Event.WITHDRAW): Stage.EMPTY,
+        (Stage.CLOSED, Event.WITHDRAW): Stage.EMPTY,  # an observer is given a state, and begins its round anew
         **{(stage, Event.GIVE_UP): Stage.VOID for stage in Stage if stage is not Stage.VOID},
         (Stage.VOID, Event.TELL): Stage.EMPTY,
     }

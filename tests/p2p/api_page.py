@@ -25,7 +25,7 @@ error that shoal raises on purpose is a `ShoalError`."""
 
 SECTIONS: Final = {
     "Taking part": ("join", "Peer", "Step", "Handle"),
-    "Training": ("DataParallel", "Loader", "Checkpoint", "Stateful"),
+    "Training": ("DataParallel", "DiLoCo", "Loader", "Checkpoint", "Stateful"),
     "What a peer sees": ("View", "Member", "Receipt", "Contribution"),
     "Settings": ("PeerConfig", "TcpOptions"),
 }

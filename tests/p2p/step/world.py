@@ -90,6 +90,15 @@ class Script:
             host.carry_out(host.open_step.close(self._attempt, b"state"))
             self._end(Commit)
 
+    def can_take_back(self) -> bool:
+        """Whether it observes, and waits for the commit of what it has called."""
+        return self._host.view is None and self._host.open_step.stage is Stage.CLOSED and not self.inbox
+
+    def take_back(self) -> None:
+        """A state has come, which is not loaded in the middle of a round."""
+        self._host.carry_out(self._host.open_step.withdraw(self.done + 1, self._attempt - 1))
+        self._awaited = Withdrawn
+
     def _end(self, awaited: type[Notice] | None) -> None:
         self._calls, self._awaited, self._attempt = None, awaited, self._attempt + 1
 
@@ -300,6 +309,7 @@ class World:
         for host in self.living:
             found += [partial(host.script.act, is_calm=is_calm)] if host.script.can_act() else []
             found += [host.take_over] if host.fed else []
+            found += [host.script.take_back] if host.script.can_take_back() and not is_calm else []
             found += [host.beat] if self.rng.random() < 0.02 else []
             if host.view != self._view and self._view.since(host.me) is not None:
                 found.append(lambda host=host: host.carry_out(host.machine.install(self._view)))  # type: ignore[misc]

@@ -1,0 +1,55 @@
+"""The float16 scales of a block: not negative, finite, in the bytes in front of it."""
+
+from typing import Final
+
+import numpy as np
+
+from collectives.elements import Array
+
+LARGEST: Final = np.float32(65504)
+"""A scale above is this one."""
+LARGEST_BITS: Final = 0x7BFF
+
+
+def put_scales(scales: Array, rows: Array) -> Array:
+    """Round `scales`, write them into the first bytes of `rows`, and return what was written, as float32.
+
+    Args:
+        scales: (blocks, scales of a block) of float32, not negative; infinity where one is too large for float32.
+        rows: uint8.
+    """
+    halves = np.minimum(scales, LARGEST).astype("<f2")
+    rows[:, : 2 * scales.shape[1]] = halves.view(np.uint8)
+    return halves.astype(np.float32)
+
+
+def bits_of(rows: Array, number: int) -> Array:
+    """The first `number` scales of each row, as whole numbers, which have the order of the scales."""
+    return np.ascontiguousarray(rows[:, : 2 * number]).view("<u2")
+
+
+def scales_of(rows: Array, number: int) -> Array:
+    """The first `number` scales of each row, as float32."""
+    return bits_of(rows, number).view("<f2").astype(np.float32)
+
+
+def find_unusable(rows: Array, number: int) -> tuple[int, str] | None:
+    """The first row with a scale that is negative, infinity or NaN; minus zero is negative."""
+    bits = bits_of(rows, number)
+    if not (bits > LARGEST_BITS).any():
+        return None
+    row, place = (int(each[0]) for each in np.nonzero(bits > LARGEST_BITS))
+    return row, f"scale {place} is {bits[row, place : place + 1].view('<f2')[0]}"
+
+
+def folded(values: Array) -> Array:
+    """The sums of rows whose length is a power of two: the second half is added to the first, until one is left.
+
+    An order that no compiler and no processor changes.
+    """
+    half = values.shape[1] // 2
+    sums = values[:, :half] + values[:, half:]
+    while half > 1:
+        half //= 2
+        sums = sums[:, :half] + sums[:, half:]
+    return sums[:, 0]

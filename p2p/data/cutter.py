@@ -1,0 +1,64 @@
+"""What of a global batch a peer is given, one part after the other."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .prefetch import Indices
+from .ranges import count
+from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice, fold
+
+
+@dataclass(frozen=True, slots=True)
+class Cutter:
+    """Cuts one peer's part of a global batch into what the script is given, one after the other.
+
+    Attributes:
+        sampler: has planned the batch.
+        order: of its samples.
+        max_local_batch: in one part.
+        inner_steps: parts of a round, where the global batch is that of a round.
+    """
+
+    sampler: Sampler
+    order: Order
+    max_local_batch: int | None
+    inner_steps: int | None = None
+
+    def cut(self, plan: Plan, peer_id: str) -> list[Indices]:
+        """Samples, in micro-batches of about equal size.
+
+        Who adds nothing is given as many as any layer needs that wants a batch; so is who has a single sample. In a
+        round it is given them as often as the others have batches, so that its schedules stay with theirs.
+        """
+        part = plan.slices.get(peer_id) or Slice(0, MIN_LOCAL_BATCH)
+        indices = self.order.indices(plan.positions(part))
+        if len(indices) < MIN_LOCAL_BATCH:
+            indices *= MIN_LOCAL_BATCH
+        num_parts = self._num_parts(len(indices), plan)
+        if peer_id not in plan.slices:
+            return [indices] * (num_parts if self.inner_steps else 1)
+        bounds = [len(indices) * i // num_parts for i in range(num_parts + 1)]
+        return [indices[start:stop] for start, stop in pairwise(bounds)]
+
+    def _num_parts(self, size: int, plan: Plan) -> int:
+        if self.inner_steps is None:
+            return -(-size // (self.max_local_batch or size))
+        if not plan.slices:
+            return 1
+        smallest = min(part.number for part in plan.slices.values())
+        return max(1, min(self.num_inner_steps(count(plan.batch)), smallest // MIN_LOCAL_BATCH))
+
+    def num_inner_steps(self, size: int) -> int:
+        """Of a round of `size` samples, over all members: fewer than usual where an epoch ends."""
+        assert self.inner_steps is not None
+        return min(self.inner_steps, -(-size * self.inner_steps // self.sampler.global_batch))
+
+    def ahead(self, state: SamplerState, members: Sequence[str], peer_id: str) -> Iterator[Indices]:
+        """What the peer is given after the step that comes after `state`, if all of that one counts, and so on."""
+        plan = self.sampler.plan(state, members)
+        while plan.batch:
+            state = self.sampler.settle(fold(state, plan.batch))
+            plan = self.sampler.plan(state, members)
+            if plan.batch:
+                yield from self.cut(plan, peer_id)

@@ -1,0 +1,222 @@
+"""Training with little communication: peers take local steps, and exchange what has changed, in rounds that commit.
+
+DiLoCo (Douillard et al. 2023), whose deltas are sent with 4 bits, 1 bit, or a half or an eighth of a bit for each
+parameter (collectives/codec.py). All replicas have the same anchor, bit for bit: the parameters as the last round has
+left them. What a peer does in a round is its own until that commits: a peer that dies in one costs the others
+nothing, and its samples come back.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+
+from ..checkpoint import Checkpoint, Keeper
+from ..peer import Peer
+from .belonging import check_optimizers, claim
+from .buffers import Buffers
+from .outer import Outer, OuterConfig
+from .rates import unwrapped
+from .replica_state import Stateful
+from .round_state import RoundReplica
+from .rounds import Rounds, nonfinite_policy
+
+logger = logging.getLogger("p2p")
+
+
+class DiLoCo(torch.nn.Module):
+    """Wraps a model whose replicas train on their own for a round, and become one at its end.
+
+        model = p2p.DiLoCo(peer, model, optimizer, codec="int4")
+        for batch in peer.loader(data, global_batch=96, inner_steps=30):
+            loss = model(batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    A round ends in the `optimizer.step` on its last batch, which waits until the exchange is committed; where the
+    script left that step out (an infinite loss, `continue`, `break`), when it asks for its next batch. Of a slice of
+    which a peer has been given only a part, that part counts.
+
+    Each peer's delta, the anchor less its parameters, is averaged, weighted by its samples, and taken off the anchor as
+    an outer optimizer does that, SGD with Nesterov's momentum. Then the parameters are the anchor. What the inner
+    optimizer keeps (moments) stays with its peer, and starts anew at a joiner.
+
+    A joiner is given anchor and momentum as a round has left them, and all else as the next one began. It makes rounds
+    that count nothing until it has a seat.
+
+    Memory, beside model and optimizer: 8 bytes per parameter, 8 more with a codec that keeps a residual; and while an
+    exchange is under way 4 bytes per parameter and a payload of each member.
+
+    Raises:
+        From `optimizer.step`, or from the loop over batches:
+
+        NonFiniteGradient: a parameter has become NaN or infinity on this peer. Nothing of the round was sent, and the
+            parameters are as it began.
+        OperationMismatch, QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout, JoinRefused,
+            RemoteProtocolError, ShoalError: as `DataParallel`.
+
+    Attributes:
+        has_committed: whether the last `optimizer.step`, or request for a batch, ended a round.
+        module: the model.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        codec: str = "int4",
+        inner_steps: int | None = None,
+        outer_lr: float = 0.7,
+        momentum: float = 0.5,
+        decay: float = 1.0,
+        extra: Sequence[Stateful] = (),
+        state_digest: Literal["part", "all"] = "part",
+        nonfinite: Literal["raise", "skip"] | None = None,
+        buffers: Literal["mean", "local"] = "mean",
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
+
+        Args:
+            peer: as `p2p.join` made it; nothing has been called on it that needs a seat.
+            module: its parameters that need a gradient are float32, bfloat16 or float16 and on the CPU.
+            optimizer: of these parameters; any of torch.
+            codec: of `collectives.CODECS`: `float32`, `int4` (8 times fewer bytes), `sign` (30), `sparse16` (63),
+                `sparse64` (241). What the last three leave out is kept, and added to what is sent next.
+            inner_steps: of a round, in a script with a loader of its own; with `peer.loader` it is an argument of that.
+            outer_lr: of the mean of the deltas, so many times is taken off the anchor.
+            momentum: of the outer optimizer. Plain averaging is `outer_lr=1, momentum=0`.
+            decay: what is left of a residual in the next round.
+            extra: what else a joiner must have: schedules, scalers, further optimizers; the same, in the same order, on
+                every peer.
+            state_digest: how much of anchor and momentum every member shows in each round to be the same: a sixteenth
+                (`part`), or `all`.
+            nonfinite: what happens to a peer whose parameters are NaN or infinity at the end of a round. None, `raise`:
+                `NonFiniteGradient`. `skip`: it adds nothing to the round, and goes on from the anchor.
+            buffers: running statistics are averaged in each exchange, over the samples. `mean`: other buffers, too.
+                `local`: they are each peer's own.
+            checkpoint: where the state is written, as of `DataParallel`.
+
+        Raises:
+            TypeError, ValueError: a parameter of another type, on another device, or none at all; a state that cannot
+                be sent; no such codec; or a number that is out of its range.
+            JoinRefused: the swarm trains another model, or exchanges in another way.
+            JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
+            ShoalError: as of `DataParallel`.
+        """
+        super().__init__()
+        session = self._session = peer._session
+        session.callers.check_process("p2p.DiLoCo")
+        config = OuterConfig(codec=codec, outer_lr=outer_lr, momentum=momentum, decay=decay)
+        if inner_steps is not None and inner_steps < 1:
+            raise ValueError(f"inner_steps must be at least 1, is {inner_steps}")
+        if state_digest not in ("part", "all"):
+            raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
+        if buffers not in ("mean", "local"):
+            raise ValueError(f"buffers must be mean or local in rounds, is {buffers!r}")
+        self.module = module
+        parts = [*map(unwrapped, (optimizer, *extra))]
+        check_optimizers(module, parts)
+        trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        self._outer = Outer(trained, config)
+        keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._rounds.is_amid)
+        strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
+        if inner_steps is not None:
+            strategy += f", {inner_steps} steps each"
+        replica = RoundReplica(module, self._outer, parts, keeper, session, strategy)
+        offered = replica.offered()
+        self._rounds = Rounds(
+            session,
+            self._outer,
+            Buffers(module, buffers, None),
+            parts,
+            replica.freeze,
+            inner_steps=inner_steps,
+            nonfinite=nonfinite_policy(nonfinite),
+            is_digested_whole=state_digest == "all",
+        )
+        try:
+            claim(module.named_parameters(), self._rounds.is_in_use)
+            (session.take_seat if keeper is None else keeper.take_seat)(offered)
+        except BaseException:
+            self._rounds.end_use()
+            raise
+        self._outer.restore()  # all begin with the anchor
+        num_bytes = sum(self._outer.codec.num_bytes(cut.stop - cut.start) for cut in self._outer.cuts)
+        logger.info(
+            "an exchange is %d bytes of %s from each peer; with n members each sends it to n - 1 and keeps n of them "
+            "until the commit",
+            *(num_bytes, codec),
+        )
+
+    @property
+    def has_committed(self) -> bool:
+        return self._rounds.has_committed
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward pass.
+
+        Args:
+            args: of the module.
+            kwargs: of the module.
+
+        Returns:
+            What the module returns.
+        """
+        if torch.is_grad_enabled():
+            self._rounds.begin()
+        return self.module(*args, **kwargs)
+
+    def num_samples(self, number: int) -> None:
+        """This peer adds `number` samples in each further `optimizer.step`, as `DataParallel.num_samples`.
+
+        Args:
+            number: of what the loss is a mean of.
+
+        Raises:
+            ValueError: `number` is negative.
+        """
+        self._session.share.set_number(number)
+
+    @contextmanager
+    def anchor(self) -> Iterator[None]:
+        """In the block the parameters are the anchor, which all peers have in common; then they are what they were.
+
+        For evaluations and copies in the middle of a round; after one they are the anchor anyway.
+
+        Yields:
+            Nothing.
+        """
+        share, kept = self._session.share, self._outer.copy_parameters()
+        was_amid, share.is_amid_round = share.is_amid_round, False
+        self._outer.restore()
+        try:
+            yield
+        finally:
+            self._outer.set_parameters(kept)
+            share.is_amid_round = was_amid
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the module, under the names that it has there; in the middle of a round with the anchor's values.
+
+        Args:
+            args: of the module's.
+            kwargs: of the module's.
+
+        Returns:
+            What the module's returns; a copy in the middle of a round.
+        """
+        if not self._rounds.is_amid:
+            return self.module.state_dict(*args, **kwargs)
+        with self.anchor():
+            state = self.module.state_dict(*args, **kwargs)
+            return type(state)((name, _copied(value)) for name, value in state.items())
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,265 @@
+"""The outer step of training in rounds: what a peer sends of its round, and what all make of what is committed.
+
+DiLoCo (Douillard et al. 2023, algorithm 1) with Nesterov's momentum; what a codec leaves out is kept, as in error
+feedback. Pure arithmetic, in operations that round each by itself (PROTOCOL.md, "The outer step"): anchors have the
+same bits on any processor. Living peers, simulated workers and the replay of receipts run this.
+
+Leaves out: when a round ends, and how payloads travel; devices other than the CPU.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from collectives import Codec, codec_of
+from collectives.elements import Array
+
+from ..errors import NonFiniteGradient
+
+MAX_BYTES: Final = 64 << 20
+"""Of one payload; what is longer is cut between blocks."""
+CHUNK: Final = 1 << 18
+"""Elements that are added up and applied at one go; whole blocks of every codec."""
+TINY: Final = np.float32(2.0**-100)
+"""Momentum below is zero: parameters that get no more deltas do not end in subnormal numbers, which take long."""
+DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterConfig:
+    """The same on all peers of a swarm. Plain averaging is `outer_lr=1, momentum=0`."""
+
+    codec: str = "int4"
+    """Of `collectives.CODECS`."""
+
+    outer_lr: float = 0.7
+    """Of the mean delta, so many times is taken off the anchor."""
+
+    momentum: float = 0.5
+    """Nesterov's."""
+
+    decay: float = 1.0
+    """What is left of a residual in the next round."""
+
+    def __post_init__(self) -> None:
+        codec_of(self.codec)
+        if not 0 < self.outer_lr < math.inf:
+            raise ValueError(f"outer_lr must be above 0 and finite, is {self.outer_lr}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, is {self.momentum}")
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"decay must be between 0 and 1, is {self.decay}")
+
+    def __str__(self) -> str:
+        return f"{self.codec}, outer_lr {self.outer_lr:g}, momentum {self.momentum:g}, decay {self.decay:g}"
+
+
+class Outer:
+    """The anchor of one replica, its outer momentum, and what this peer has not sent yet.
+
+    A round, in this order: inner steps change the parameters; `payloads` is what they changed, and changes nothing;
+    with what was committed `apply` moves the anchor, and sets the parameters to it. Where nothing is committed (abort,
+    redo, withdraw) there is nothing to be done, and the same parameters give the same payloads again.
+
+    Memory: 4 bytes per parameter for the anchor, 4 for the momentum unless that is 0, and with a codec that keeps a
+    residual 4 for that and 4 for the next one.
+
+    Attributes:
+        anchor: the parameters at the end of the last committed round, as float32, in their order.
+        momentum: of the outer step; None if it is 0.
+        residual: what committed payloads have left out; None if the codec keeps none.
+        cuts: which elements each payload is of.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, torch.Tensor], config: OuterConfig, *, max_bytes: int = MAX_BYTES
+    ) -> None:
+        """Take the values that `parameters` have for the anchor.
+
+        Args:
+            parameters: by name, on the CPU. They are read and written from now on.
+            config: the same on all peers.
+            max_bytes: of one payload.
+
+        Raises:
+            ValueError: there is no parameter, or one on another device, or of a type that float32 does not hold.
+        """
+        for name, each in parameters.items():
+            if each.device.type != "cpu" or each.dtype not in DTYPES:
+                what = f"{_shape(each)} on {each.device}"
+                raise ValueError(f"parameter {name} is {what}: rounds are for float32, bfloat16 and float16 on the CPU")
+        if not parameters:
+            raise ValueError("there are no parameters to be trained")
+        self.config = config
+        self.codec: Codec = codec_of(config.codec)
+        self._parameters = dict(parameters)
+        count = sum(each.numel() for each in parameters.values())
+        self.anchor: Array = np.empty(count, np.float32)
+        for _, parameter, piece in self._pieces():
+            self.anchor[piece] = _flat(parameter)
+        self.momentum = np.zeros(count, np.float32) if config.momentum else None
+        self.residual = np.zeros(count, np.float32) if self.codec.keeps_residual else None
+        self._pending: Array | None = None
+        self._delta_norm = 0.0
+        step = max(max_bytes // self.codec.block_bytes, 1) * self.codec.block_length
+        self.cuts = [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
+
+    # Of a round.
+
+    def payloads(self) -> list[Array]:
+        """What this peer sends: the residual, and what has changed in the parameters since the round began.
+
+        Raises:
+            NonFiniteGradient: in a parameter, which is named, NaN or infinity has come up. Nothing is encoded.
+        """
+        total = np.empty_like(self.anchor)
+        squares = 0.0
+        with np.errstate(all="ignore"):
+            for name, parameter, piece in self._pieces():
+                delta = np.subtract(_rounded(self.anchor[piece], parameter.dtype), _flat(parameter), out=total[piece])
+                if not np.isfinite(delta).all():
+                    raise NonFiniteGradient(f"in this round {name} has become NaN or infinity on this peer")
+                squares += float(torch.linalg.vector_norm(torch.from_numpy(delta), dtype=torch.float64)) ** 2
+                if self.residual is not None:
+                    delta += np.multiply(self.residual[piece], np.float32(self.config.decay))
+        self._delta_norm = math.sqrt(squares)
+        self._pending = None if self.residual is None else total
+        return [self.codec.encode(total[cut]) for cut in self.cuts]
+
+    def nothing(self) -> list[Array]:
+        """What is sent in place of that by who adds no samples: payloads that say zero."""
+        self._pending = None
+        return [np.zeros(self.codec.num_bytes(cut.stop - cut.start), np.uint8) for cut in self.cuts]
+
+    def apply(self, gathered: Sequence[Array], num_samples: Sequence[int], rank: int | None) -> None:
+        """Move the anchor by what is committed, and set the parameters to it.
+
+        The residual becomes what this peer's payloads have left out, if its samples count.
+
+        Args:
+            gathered: for each of `cuts` (world_size, bytes) of uint8: a row for each rank.
+            num_samples: of each rank, as the receipt has it. A row without any is not looked at.
+            rank: of this peer in them; None: it is not among them.
+        """
+        total = sum(num_samples)
+        weights = [(row, number / total) for row, number in enumerate(num_samples) if number]
+        with np.errstate(all="ignore"):
+            for cut, rows in zip(self.cuts, gathered, strict=True):
+                for chunk, part in self._chunks(cut):
+                    mean = np.zeros(chunk.stop - chunk.start, np.float32)
+                    for row, weight in weights:
+                        self.codec.add(rows[row, part], weight, mean)
+                    if weights:
+                        self._step(chunk, mean)
+        if rank is not None and num_samples[rank]:
+            self._keep([rows[rank] for rows in gathered])
+        self._pending = None
+        self.restore()
+
+    def _chunks(self, cut: slice) -> Iterator[tuple[slice, slice]]:
+        """Pieces of `cut`, and where they are in its payload."""
+        for begin in range(cut.start, cut.stop, CHUNK):
+            end = min(begin + CHUNK, cut.stop)
+            first = (begin - cut.start) // self.codec.block_length * self.codec.block_bytes
+            yield slice(begin, end), slice(first, first + self.codec.num_bytes(end - begin))
+
+    def _step(self, chunk: slice, mean: Array) -> None:
+        if self.momentum is not None:
+            factor, momentum = np.float32(self.config.momentum), self.momentum[chunk]
+            momentum *= factor
+            momentum += mean
+            momentum[np.abs(momentum) < TINY] = 0
+            mean += momentum * factor
+        mean *= np.float32(self.config.outer_lr)
+        self.anchor[chunk] -= mean
+
+    def _keep(self, payloads: Sequence[Array]) -> None:
+        """The residual is what `payloads` leave out; where a state was loaded since they were made it stays zero."""
+        if self._pending is None:
+            return
+        for cut, payload in zip(self.cuts, payloads, strict=True):
+            self.codec.add(payload, -1.0, self._pending[cut])
+        self.residual = self._pending
+
+    # Between rounds.
+
+    def restore(self) -> None:
+        """Set the parameters to the anchor, rounded to their types."""
+        with torch.no_grad():
+            for _, parameter, piece in self._pieces():
+                parameter.copy_(torch.from_numpy(self.anchor[piece]).view(parameter.shape))
+
+    def copy_parameters(self) -> list[torch.Tensor]:
+        """As they are now."""
+        return [each.detach().clone() for each in self._parameters.values()]
+
+    def set_parameters(self, values: Sequence[torch.Tensor]) -> None:
+        """To what `copy_parameters` returned."""
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters.values(), values, strict=True):
+                parameter.copy_(value)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The anchor by name, in the shapes and types of the parameters: of float32, its own memory."""
+        return {
+            name: torch.from_numpy(self.anchor[piece]).to(parameter.dtype).view(parameter.shape)
+            for name, parameter, piece in self._pieces()
+        }
+
+    def residual_ratio(self) -> float:
+        """The norm of the residual over that of the last delta: what is lost when this peer goes. 0: there is none."""
+        if self.residual is None or not self._delta_norm:
+            return 0.0
+        return float(torch.linalg.vector_norm(torch.from_numpy(self.residual), dtype=torch.float64)) / self._delta_norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a joiner gets: memory that changes in `apply` only."""
+        return {
+            "anchor": torch.from_numpy(self.anchor),
+            "momentum": None if self.momentum is None else torch.from_numpy(self.momentum),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from another replica's anchor and momentum, with no residual.
+
+        Raises:
+            ValueError: they do not fit, and nothing is changed.
+        """
+        ours = self.state_dict()
+        theirs = {name: state_dict.get(name) for name in ours}
+        for name, tensor in ours.items():
+            other = theirs[name]
+            if _shape(other) != _shape(tensor):
+                raise ValueError(f"{name} is {_shape(other)} in the state, and {_shape(tensor)} here")
+        for name, tensor in ours.items():
+            if tensor is not None:
+                tensor.copy_(theirs[name])
+        if self.residual is not None:
+            self.residual[:] = 0
+        self._pending = None
+        self.restore()
+
+    def _pieces(self) -> Iterator[tuple[str, torch.Tensor, slice]]:
+        begin = 0
+        for name, parameter in self._parameters.items():
+            yield name, parameter, slice(begin, begin + parameter.numel())
+            begin += parameter.numel()
+
+
+def _flat(parameter: torch.Tensor) -> Array:
+    """The values as float32, in the order of their indices."""
+    values: Array = parameter.detach().reshape(-1).to(torch.float32).numpy()
+    return values
+
+
+def _rounded(values: Array, dtype: torch.dtype) -> Array:
+    """What a parameter of `dtype` has of `values`."""
+    return values if dtype == torch.float32 else _flat(torch.from_numpy(values).to(dtype))
+
+
+def _shape(tensor: torch.Tensor | None) -> str:
+    return "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

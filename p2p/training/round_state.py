@@ -1,0 +1,139 @@
+"""What a joiner is given of a model that is trained in rounds: memory that nothing writes between two commits.
+
+Inner steps change parameters and moments while the loop's thread copies a state, so of these there is only the anchor,
+and what was copied as the round began. Moments of inner optimizers start anew at a joiner, and where a run goes on from
+a checkpoint: they are worth nothing that can be measured (README, limits).
+"""
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..net.parcels import MODEL, PackedState, Replica
+from ..session.session import Session
+from .comparison import first_change, settings_of
+from .edge import Edge
+from .module_state import ModuleState, tensors_of
+from .outer import Outer
+from .replica_state import Stateful, compare, describe, pack, unpack_into
+
+logger = logging.getLogger("p2p")
+
+
+class _Frozen:
+    """A part of the state, as it was."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object:
+        raise NotImplementedError("what is frozen is given, and not taken")
+
+
+class _OuterState:
+    """The outer vectors, but for what the parameters of a state say already."""
+
+    def __init__(self, outer: Outer, *, has_anchor: bool) -> None:
+        self._outer, self._has_anchor = outer, has_anchor
+        self.taken: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self._outer.state_dict()
+        return state if self._has_anchor else {"anchor": None, "momentum": state["momentum"]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep them until the parameters are there."""
+        self.taken = state_dict
+
+
+class RoundReplica:
+    """One model on one peer, whose anchor all have in common."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        outer: Outer,
+        parts: Sequence[Stateful],
+        keeper: Stateful | None,
+        session: Session,
+        strategy: str,
+    ) -> None:
+        """Of `module`.
+
+        Args:
+            module: on the CPU.
+            outer: of its parameters.
+            parts: optimizers, and what else a joiner must have.
+            keeper: of checkpoints.
+            session: of the peer.
+            strategy: how it is trained, in words: equal on all peers.
+        """
+        self._module, self._outer, self._session = module, outer, session
+        self._parts = parts
+        self._state = ModuleState(module, Edge(module, lambda: session.done))
+        self._trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        is_exact = all(each.dtype == torch.float32 for each in self._trained.values())
+        self._outer_state = _OuterState(outer, has_anchor=not is_exact)
+        self._keeper = [] if keeper is None else [keeper]
+        self._strategy = strategy
+        self.freeze()
+
+    def offered(self) -> Replica:
+        """For those who give and receive it.
+
+        Raises:
+            TypeError, ValueError: it cannot be described, or sent.
+        """
+        layout = describe(tensors_of(self._module))
+        try:
+            self._pack()
+        except TypeError as error:
+            raise TypeError(
+                f"{error}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
+                "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
+            ) from None
+        codec = f"deltas of rounds, {self._outer.config}"
+        traits = {MODEL: layout, "codec": codec.encode(), "strategy": self._strategy.encode()}
+        return Replica(traits, self._pack, self._load, partial(compare, layout))
+
+    def freeze(self) -> None:
+        """Keep all but the anchor as it is: a round begins."""
+        self._frozen = [_Frozen(_without_moments(part)) for part in self._parts]
+        self._frozen.append(_Frozen(copy.deepcopy(self._state.state_dict())))
+        pieces = self._outer.tensors()
+        self._tensors = {
+            name: pieces[name] if name in pieces else tensor.detach().clone()
+            for name, tensor in tensors_of(self._module).items()
+        }
+
+    def _pack(self) -> PackedState:
+        return pack(self._tensors, [*self._frozen, self._outer_state, *self._keeper], self._session.share.pack())
+
+    def _load(self, state: PackedState) -> None:
+        before = settings_of(self._parts)
+        taken = [*self._parts, self._state, self._outer_state, *self._keeper]
+        self._session.share.load(unpack_into(state, tensors_of(self._module), taken))
+        vectors = self._outer_state.taken
+        if vectors["anchor"] is None:
+            flat = [each.detach().reshape(-1) for each in self._trained.values()]
+            vectors = {**vectors, "anchor": torch.cat(flat)}
+        self._outer.load_state_dict(vectors)
+        if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
+            logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
+        self.freeze()
+
+
+def _without_moments(part: Stateful) -> dict[str, Any]:
+    """A copy of what a part says of itself; of an optimizer, its groups alone."""
+    state: Mapping[str, Any] = part.state_dict()
+    if isinstance(part, torch.optim.Optimizer):
+        state = {"state": {}, "param_groups": state["param_groups"]}
+    return copy.deepcopy(dict(state))

@@ -1,0 +1,229 @@
+"""Rounds of local steps: when one ends, what is exchanged then, and what becomes of a state that comes meanwhile.
+
+A round is one step of the swarm: samples, running statistics and payloads are its operations, and it is committed on
+every survivor or on none. What inner steps compute is this peer's alone until then, so nothing of a round is taken over
+in its middle: a state is loaded before the next one begins.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
+
+import torch
+import xxhash
+
+from collectives.elements import Array
+
+from ..errors import NonFiniteGradient, ShoalError
+from ..session.session import Session
+from ..step.collective import AllGather
+from ..step.operation import Operation
+from .buffers import Buffers
+from .outer import Outer
+from .rates import Rates
+
+logger = logging.getLogger("p2p")
+
+EXCHANGE: Final = "an exchange is under way: call no other operation before it ends"
+PATIENCE: Final = 10
+"""Who has ended its round waits for the others as long as so many rounds of its own take, and `step_timeout_s`."""
+
+NUM_TURNS: Final = 16
+"""In so many rounds all of the anchor is compared, where a part of it is in each."""
+
+
+class Rounds:
+    """Of one model.
+
+    Attributes:
+        has_committed: the last `optimizer.step`, or request for a batch, ended a round.
+        num_inner_steps: of the round that is under way.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        outer: Outer,
+        buffers: Buffers,
+        parts: Sequence[object],
+        freeze: Callable[[], None],
+        *,
+        inner_steps: int | None,
+        nonfinite: Literal["raise", "skip"],
+        is_digested_whole: bool,
+    ) -> None:
+        """Follow each `optimizer.step` from now on.
+
+        Args:
+            session: of the peer.
+            outer: of the model.
+            buffers: of the model.
+            parts: the optimizer whose steps are counted, and what else a joiner must have.
+            freeze: keeps what a joiner is given of them as it is now.
+            inner_steps: of a round without `peer.loader`.
+            nonfinite: as of `DiLoCo`.
+            is_digested_whole: all of the anchor is compared in each round, not a sixteenth.
+        """
+        self.has_committed = False
+        self.num_inner_steps = 0
+        self._session, self._share = session, session.share
+        self._outer, self._buffers = outer, buffers
+        self._freeze = freeze
+        self._inner_steps = inner_steps
+        self._nonfinite = nonfinite
+        self._num_turns = 1 if is_digested_whole else NUM_TURNS
+        self._frozen_after = -2
+        self._began_s = session.loop.now()
+        self._optimizers = optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
+        self._rates = Rates(optimizers, parts)
+        self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
+        self._hooks.append(optimizers[0].register_step_post_hook(self._after))
+        self._share.in_rounds = True
+        session.round_edge = self.ask_for_batch
+
+    def is_in_use(self) -> bool:
+        """Whether it follows steps, for a peer that has not left. If that has, nothing is followed from now on."""
+        if self._session.has_left:
+            self.end_use()
+        return bool(self._hooks)
+
+    def end_use(self) -> None:
+        """Follow no further step."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    @property
+    def is_amid(self) -> bool:
+        """Whether the parameters are not the anchor's: inner steps were made since the last round."""
+        return self.num_inner_steps > 0
+
+    # When a round begins, and ends.
+
+    def begin(self) -> None:
+        """A forward pass, an update, or a batch comes: the state after the last round is complete.
+
+        What the script has done since its end, as a step of a schedule, belongs to it.
+        """
+        if self.is_amid or self._share.is_round_open:
+            return
+        if self._session.load_offer():
+            self._frozen_after = -2
+        if self._frozen_after != self._session.done:
+            self._freeze()
+            self._frozen_after = self._session.done
+            self._rates.forget()
+        self._session.state_is_complete()
+
+    def ask_for_batch(self) -> None:
+        """The script asks for its next batch, and may not have called `optimizer.step` after the last one."""
+        self.has_committed = False
+        if self._share.is_round_open:
+            self.end()
+        self.begin()
+
+    def _before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self.begin()
+        self._rates.look(optimizer)
+
+    def _after(self, *_: object) -> None:
+        self.has_committed = False
+        self.num_inner_steps += 1
+        self._share.is_amid_round = True
+        if self._is_over():
+            self.end()
+        else:
+            self._share.accumulate()
+
+    def _is_over(self) -> bool:
+        if self._share.is_of_loader:
+            return self._share.is_round_open and self._share.is_last
+        if self._inner_steps is None:
+            raise ShoalError(
+                "a round has no end: pass inner_steps= to `peer.loader`, or, with a loader of your own, to p2p.DiLoCo"
+            )
+        return self.num_inner_steps >= self._inner_steps
+
+    # An exchange.
+
+    def end(self) -> None:
+        """Exchange what has changed since the round began, and wait until that is committed."""
+        operations = [self._gather(*pair) for pair in enumerate(self._payloads())]
+        self._session.open_step(EXCHANGE)
+        self._session.submit(self._share.operation())
+        for operation in (*self._buffers.operations(self._session.done + 1), *operations):
+            self._session.submit(operation)
+        patience_s = PATIENCE * (self._session.loop.now() - self._began_s)
+        if self._session.exchange(self._digest, patience_s):
+            self._apply(operations)
+            self.has_committed = True
+        else:
+            self._share.give_up_round()
+            self._forget_moments()
+        self.num_inner_steps, self._share.is_amid_round = 0, False
+        self._began_s = self._session.loop.now()
+        self._session.announce()
+
+    def _payloads(self) -> list[Array]:
+        """What this peer sends; zeros, if it adds no samples.
+
+        Raises:
+            NonFiniteGradient: a parameter is not finite, and that is to be raised. It is as the round began.
+        """
+        if not self._share.weight:
+            return self._outer.nothing()
+        try:
+            return self._outer.payloads()
+        except NonFiniteGradient as error:
+            if self._nonfinite == "raise":
+                self._outer.restore()
+                self.num_inner_steps, self._share.is_amid_round = 0, False
+                self._share.void()
+                raise NonFiniteGradient(
+                    f"{error}; nothing of it was sent, and the parameters are as the round began: catch this to go on "
+                    "with other samples, or pass nonfinite='skip' to p2p.DiLoCo"
+                ) from None
+            logger.warning("%s, which adds nothing to round %d", error, self._session.done + 1)
+            self._share.skip()
+            return self._outer.nothing()
+
+    def _gather(self, index: int, payload: Array) -> Operation:
+        outer = self._outer
+        count = outer.cuts[index].stop - outer.cuts[index].start
+        what = f"deltas {index + 1} of {len(outer.cuts)}, {outer.config.codec} of {count} parameters,"
+        return Operation(AllGather(label=what, codec=outer.config.codec), payload, payload, payload.shape, "one-shot")
+
+    def _digest(self) -> bytes:
+        """Of the anchor and the momentum that the round began with."""
+        outer, turn = self._outer, (self._session.done + 1) % self._num_turns
+        digest = xxhash.xxh3_128()
+        for vector in (outer.anchor, outer.momentum):
+            if vector is not None:
+                first, last = (vector.size * each // self._num_turns for each in (turn, turn + 1))
+                digest.update(vector[first:last].data)
+        return digest.digest()
+
+    def _apply(self, operations: Sequence[Operation]) -> None:
+        self._share.spend()
+        receipt = self._session.receipt
+        assert receipt is not None
+        self._buffers.hand_out(receipt)
+        gathered = [each.result.reshape(-1, each.input.size) for each in operations]
+        weights = [each.weight for each in receipt.contributions]
+        me = self._session.loop.peer_id
+        rank = next((rank for rank, each in enumerate(receipt.contributions) if each.peer_id == me), None)
+        self._outer.apply(gathered, weights, rank)
+        if rank is None or not weights[rank]:
+            self._forget_moments()
+
+    def _forget_moments(self) -> None:
+        """Of a round that adds nothing nothing is left: as if this peer came now."""
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
+
+
+def nonfinite_policy(nonfinite: Any) -> Literal["raise", "skip"]:
+    """What becomes of a round whose end is not finite; see `DiLoCo`."""
+    if nonfinite not in (None, "raise", "skip"):
+        raise ValueError(f"nonfinite must be raise or skip, is {nonfinite!r}")
+    return "skip" if nonfinite == "skip" else "raise"

@@ -1,0 +1,113 @@
+"""What peers of test_rounds.py run, and their replay: a model without randomness, trained in rounds."""
+
+import hashlib
+import os
+import select
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import p2p
+
+NUM_SAMPLES, BATCH, INNER_STEPS = 480, 24, 5
+
+
+@dataclass(frozen=True)
+class Training:
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+
+
+def make_dataset() -> torch.utils.data.TensorDataset:
+    inputs = torch.from_numpy(np.random.default_rng(0).standard_normal((NUM_SAMPLES, 8), np.float32))
+    return torch.utils.data.TensorDataset(inputs, torch.sin(inputs[:, :2] * 2))
+
+
+def make_training() -> Training:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 100))
+    return Training(model, optimizer, schedule)
+
+
+def train(training: Training, inputs: Tensor, targets: Tensor, model: torch.nn.Module | None = None) -> float:
+    """One inner step; `model`: the wrapper."""
+    loss = ((model or training.model)(inputs) - targets).pow(2).mean()
+    training.optimizer.zero_grad()
+    loss.backward()
+    training.optimizer.step()
+    training.schedule.step()
+    found: float = loss.item()
+    return found
+
+
+def digest(vector: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> str:
+    return hashlib.sha1(vector.tobytes()).hexdigest()[:12]
+
+
+def told(timeout_s: float = 0.02) -> str:
+    ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
+    return sys.stdin.readline().strip() if ready else ""
+
+
+def spoil(model: p2p.DiLoCo, peer: p2p.Peer) -> None:
+    """What this peer sends in round 4 has scales that are no numbers."""
+    encode = model._outer.payloads
+
+    def payloads() -> list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
+        found = encode()
+        if peer.done == 3:
+            found[0][:] = 255
+        return found
+
+    model._outer.payloads = payloads  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """`CODEC EPOCHS [KEY=VALUE ...]`. Prints each anchor; words come by stdin.
+
+    `wait`: until another word comes; `quick`: wait for none any more. Keys: `spoils=1`, and `nan=N`: in step N of this
+    peer the loss is NaN; `cpu=default`: another instruction set than the others'; others are arguments of `p2p.DiLoCo`.
+    """
+    given = dict(word.split("=") for word in sys.argv[3:])
+    if "cpu" in given:
+        os.environ["ATEN_CPU_CAPABILITY"] = given["cpu"]  # torch looks at it once, at its first operation
+    torch.set_num_threads(1)
+    training = make_training()
+    word, num_steps = "quick" if "quick" in given else "", 0
+    numbers = {name: float(given[name]) for name in ("outer_lr", "momentum", "decay") if name in given}
+    with p2p.join() as peer:
+        print("here", peer.peer_id)
+        training.optimizer.register_step_post_hook(lambda *_: print("exchanges", peer.done + 1, flush=True))
+        model = p2p.DiLoCo(
+            peer,
+            training.model,
+            training.optimizer,
+            codec=sys.argv[1],
+            extra=[training.schedule],
+            state_digest="all",
+            nonfinite="skip" if "nan" in given else None,
+            **numbers,  # type: ignore[arg-type]
+        )
+        if "spoils" in given:
+            spoil(model, peer)
+        inner_steps = int(given.get("inner_steps", INNER_STEPS))
+        epochs = int(sys.argv[2])
+        loader = peer.loader(make_dataset(), global_batch=BATCH, epochs=epochs, inner_steps=inner_steps)
+        for _ in loader.epochs():
+            for inputs, targets in loader:
+                num_steps += 1
+                train(training, inputs * float("nan" if num_steps == int(given.get("nan", 0)) else 1), targets, model)
+                if model.has_committed:
+                    flat = torch.cat([each.detach().flatten() for each in training.model.parameters()])
+                    print("round", peer.done, digest(flat.numpy()), peer.world_size)
+                if word != "quick":
+                    word = told() or word
+                if word == "wait":
+                    print("waits", peer.done + 1)
+                    word = sys.stdin.readline().strip()

@@ -1,0 +1,362 @@
+"""Real peers that train in rounds: what receipts say, one process does again, with the same anchors bit for bit."""
+
+import copy
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from p2p.data.cutter import Cutter
+from p2p.data.ranges import union
+from p2p.data.sampler import Order, Sampler, SamplerState, fold
+from p2p.step.receipts import Receipt, read_receipts
+from p2p.training.outer import Outer, OuterConfig
+from tests.live.rounds_script import (
+    BATCH,
+    INNER_STEPS,
+    NUM_SAMPLES,
+    Training,
+    digest,
+    make_dataset,
+    make_training,
+    train,
+)
+from tests.live.swarm import Process, Swarm, name
+
+pytestmark = pytest.mark.torch
+
+EPOCHS = 60
+SCRIPT = "from tests.live.rounds_script import main\nmain()\n"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Replay:
+    """One process that does what all members of a run have done, round by round."""
+
+    def __init__(self, codec: str, epochs: int) -> None:
+        self._config = OuterConfig(codec=codec)
+        self._workers: dict[str, tuple[Training, Outer]] = {}
+        self._first = self._worker(make_training())
+        self._sampler = Sampler(NUM_SAMPLES, BATCH * INNER_STEPS, epochs=epochs)
+        self._cutter = Cutter(self._sampler, Order(self._sampler), None, INNER_STEPS)
+        self._state = SamplerState()
+        self.members: tuple[str, ...] = ()
+        self._data = make_dataset()
+
+    def _worker(self, training: Training) -> tuple[Training, Outer]:
+        return training, Outer(dict(training.model.named_parameters()), self._config)
+
+    def _newcomer(self) -> tuple[Training, Outer]:
+        """With the anchor and the schedule that all have; without moments and residual."""
+        training, outer = self._worker(make_training())
+        training.schedule.load_state_dict(self._first[0].schedule.state_dict())
+        training.optimizer.param_groups[0]["lr"] = self._first[0].optimizer.param_groups[0]["lr"]
+        outer.load_state_dict(copy.deepcopy(self._first[1].state_dict()))
+        return training, outer
+
+    def round(self, receipt: Receipt) -> str:
+        """Train as this receipt says; the anchor's digest."""
+        self._state = self._sampler.settle(self._state)
+        plan = self._sampler.plan(self._state, self.members)
+        counted = [each for each in receipt.contributions if each.num_samples]
+        ranks = [each.peer_id for each in receipt.contributions]
+        num_steps = len(self._cutter.cut(plan, ""))
+        rows: dict[str, list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
+        for each in counted:
+            training, outer = self._workers.setdefault(each.peer_id, self._newcomer())
+            assert each.samples == plan.positions(plan.slices[each.peer_id])
+            for indices in self._cutter.cut(plan, each.peer_id):
+                train(training, *self._data[indices])
+            rows[each.peer_id] = outer.payloads()
+        self._workers = {who: self._workers[who] for who in ranks if who in self._workers}
+        idle = [self._first, *(worker for who, worker in self._workers.items() if who not in rows)]
+        for training, _ in idle:
+            training.optimizer.state.clear()
+            training.optimizer.zero_grad()
+            for _ in range(num_steps):
+                training.optimizer.step()
+                training.schedule.step()
+        nothing = self._first[1].nothing()
+        gathered = [np.stack([rows.get(who, nothing)[cut] for who in ranks]) for cut in range(len(nothing))]
+        weights = [each.weight for each in receipt.contributions]
+        self._first[1].apply(gathered, weights, None)
+        for who, (_, outer) in self._workers.items():
+            outer.apply(gathered, weights, ranks.index(who))
+        self._state = fold(self._state, union(part for each in counted for part in each.samples))
+        self.members = tuple(ranks)
+        return digest(self._first[1].anchor)
+
+
+def replay(receipts: list[Receipt], codec: str, epochs: int) -> list[str]:
+    """The anchor's digest after each round of these receipts."""
+    run = Replay(codec, epochs)
+    run.members = tuple(each.peer_id for each in receipts[0].contributions)
+    with one_thread():
+        return [run.round(receipt) for receipt in receipts[1:]]
+
+
+def check_receipts(swarm: Swarm, peers: list[Process], epochs: int) -> list[Receipt]:
+    """All have the same; each sample counts once in each epoch."""
+    known: dict[int, Receipt] = {}
+    for peer in peers:
+        for receipt in read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl"):
+            assert known.setdefault(receipt.step, receipt) == receipt
+    receipts = [known[step] for step in sorted(known)]
+    assert [receipt.step for receipt in receipts] == list(range(len(receipts)))
+    used = Counter(
+        position
+        for receipt in receipts
+        for each in receipt.contributions
+        for first, number in each.samples
+        for position in range(first, first + number)
+    )
+    assert used == dict.fromkeys(range(epochs * NUM_SAMPLES), 1)
+    return receipts
+
+
+def check_anchors(peers: list[Process], receipts: list[Receipt], codec: str, epochs: int) -> None:
+    """Each peer has printed, after each round, the anchor that one process ends it with."""
+    expected = replay(receipts, codec, epochs)
+    for peer in peers:
+        said = {int(step): anchor for word, step, anchor, *_ in map(str.split, rounds_of(peer))}
+        assert said and said == {step: expected[step - 1] for step in said}, peer.report()
+
+
+def rounds_of(peer: Process) -> list[str]:
+    return [line for line in peer.stdout if line.startswith("round ")]
+
+
+def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_same_anchors(swarm: Swarm) -> None:
+    peers = [swarm.start(SCRIPT, "sparse16", str(EPOCHS), min_peers=4) for _ in range(4)]
+    for peer in peers:
+        peer.expect("round 5 ")
+    peers[1].kill()  # somewhere in a round
+    peers[0].expect_line(r"round \d+ \w+ 3")
+    peers[0].tell("wait")
+    held = peers[0].expect("waits").split()[1]
+    peers[2].expect(f"exchanges {held}")
+    peers[2].kill()  # in an exchange, which needs the one that waits
+    peers[0].tell("go on")
+    peers[0].expect_line(r"round \d+ \w+ 2")
+    joiner = swarm.start(SCRIPT, "sparse16", str(EPOCHS))
+    joiner.expect_line(r"round \d+ \w+ 3")
+    peers[3].send_signal(signal.SIGSTOP)
+    two = peers[0].expect_line(r"round \d+ \w+ 2", after=joiner.expect_line(r"round \d+ \w+ 3"))
+    peers[3].send_signal(signal.SIGCONT)
+    peers[0].expect_line(r"round \d+ \w+ 3", after=two)
+    alive = [peers[0], peers[3], joiner]
+    for peer in alive:
+        peer.tell("quick")
+    assert [peer.end() for peer in alive] == [0, 0, 0], "\n".join(peer.report() for peer in alive)
+    receipts = check_receipts(swarm, [*peers, joiner], EPOCHS)
+    check_anchors([*peers, joiner], receipts, "sparse16", EPOCHS)
+
+
+@pytest.mark.parametrize("codec", ["float32", "int4", "sign", "sparse64"])
+def test_every_codec_trains_as_a_replay_does(swarm: Swarm, codec: str) -> None:
+    peers = [swarm.start(SCRIPT, codec, "3", "quick=1", min_peers=2) for _ in range(2)]
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    check_anchors(peers, check_receipts(swarm, peers, 3), codec, 3)
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="it has no other instruction set")
+def test_processors_that_round_otherwise_have_the_same_anchors(swarm: Swarm) -> None:
+    peers = [swarm.start(SCRIPT, "float32", "6", "quick=1", *cpu, min_peers=2) for cpu in ((), ("cpu=default",))]
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    assert rounds_of(peers[0]) == rounds_of(peers[1]) and len(rounds_of(peers[0])) == 24
+    expected = replay(check_receipts(swarm, peers, 6), "float32", 6)  # as if both were like this machine
+    assert expected != [line.split()[2] for line in rounds_of(peers[0])]
+
+
+def test_what_nobody_can_decode_counts_for_nothing_and_its_samples_come_back(swarm: Swarm) -> None:
+    words = "sparse16", "3", "quick=1"
+    peers = [swarm.start(SCRIPT, *words, *extra, min_peers=3) for extra in ((), (), ("spoils=1",))]
+    assert [peer.end() for peer in peers] == [0, 0, 0], peers[0].report()
+    receipts = check_receipts(swarm, peers, 3)
+    refused = [each.peer_id for each in receipts[4].contributions if not each.num_samples]
+    assert refused == [name(peers[2])]
+    for peer in peers:
+        (line,) = [line for line in peer.stderr if "counts for nothing" in line]
+        assert name(peers[2]) in line and "sparse16" in line
+    check_anchors(peers, receipts, "sparse16", 3)
+
+
+def test_a_round_that_is_not_finite_adds_nothing_if_that_is_wished(swarm: Swarm) -> None:
+    peers = [swarm.start(SCRIPT, "int4", "3", "quick=1", nan, min_peers=2) for nan in ("nan=0", "nan=12")]
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    receipts = [read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl") for peer in peers]
+    assert receipts[0] == receipts[1]
+    assert [receipt.step for receipt in receipts[0] if receipt.weight < receipt.num_samples] == [3]
+    assert len({peer.stdout[-1] for peer in peers}) == 1
+    assert any("has become NaN or infinity on this peer, which adds nothing" in line for line in peers[1].stderr)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (("int4",), ("sign",), ("deltas of rounds, int4", "deltas of rounds, sign")),
+        (("int4", "outer_lr=1"), ("int4",), ("outer_lr 1", "outer_lr 0.7")),
+        (("int4", "inner_steps=4"), ("int4",), ("inner_steps=4", "inner_steps=5")),
+    ],
+)
+def test_who_exchanges_in_another_way_is_told_both(
+    swarm: Swarm, one: tuple[str, ...], other: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    member = swarm.start(SCRIPT, one[0], "600", *one[1:])
+    member.expect("round 3 ")
+    joiner = swarm.start(SCRIPT, other[0], "600", *other[1:])
+    assert joiner.end() == 1, joiner.report()
+    assert all(word in "\n".join(joiner.stderr) for word in said), joiner.report()
+    member.expect_line(r"round \d+ \w+ 1", after=rounds_of(member)[-1])
+    member.send_signal(signal.SIGTERM)
+    assert member.end() == 128 + signal.SIGTERM
+
+
+ORDINARY = """
+import sys
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+inputs = torch.randn(480, 16)
+targets = (inputs[:, :4].sum(1) > 0).long()
+train, valid = (torch.utils.data.TensorDataset(inputs[part], targets[part]) for part in (slice(448), slice(448, None)))
+model = torch.nn.Sequential(
+    torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 2)
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    wrapped = p2p.DiLoCo(peer, model, optimizer, codec="sign", checkpoint=p2p.Checkpoint(sys.argv[1], every=2))
+    loader = peer.loader(train, global_batch=32, inner_steps=4, epochs=int(sys.argv[2]))
+    validation = peer.loader(valid, global_batch=32)
+    for epoch in loader.epochs():
+        for place, (x, y) in enumerate(loader):
+            loss = torch.nn.functional.cross_entropy(wrapped(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            if place % 4 == 3:
+                continue  # the last batch of a round
+            optimizer.step()
+            if peer.done == 5 and place % 4 == 1:
+                state = wrapped.state_dict()
+                assert any((state[name] != each).any() for name, each in model.state_dict().items())
+                with wrapped.anchor():
+                    assert all((state[name] == each).all() for name, each in model.state_dict().items())
+                break
+        model.eval()
+        right = total = 0
+        for x, y in validation.evaluate():
+            right, total = right + (wrapped(x).argmax(1) == y).sum().item(), total + len(y)
+        model.train()
+        print("accuracy", peer.done, *peer.combine(right / total, samples=total))
+"""
+
+
+def test_ordinary_scripts_leave_loops_and_batches_validate_and_go_on_from_checkpoints(
+    swarm: Swarm, tmp_path: Path
+) -> None:
+    accuracies = []
+    for epochs in (3, 4):
+        peers = [swarm.start(ORDINARY, str(tmp_path / "kept"), str(epochs), min_peers=2) for _ in range(2)]
+        assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+        said = [[line for line in peer.stdout if line.startswith("accuracy")] for peer in peers]
+        assert said[0] == said[1]
+        accuracies += [float(line.split()[2]) for line in said[0]]
+        receipts = [read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl") for peer in peers]
+        assert receipts[0] == receipts[1]
+        counted = [part for receipt in receipts[0] for each in receipt.contributions for part in each.samples]
+        assert union(counted) == (((0, 3 * 448),) if epochs == 3 else ((3 * 448, 448),))
+        assert sum(number for _, number in counted) == (3 * 448 if epochs == 3 else 448)
+    assert accuracies[-1] > 0.8
+
+
+OWN_LOADER = """
+import torch
+import p2p
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+inputs = torch.randn(480, 8)
+model = torch.nn.Linear(8, 2, dtype=torch.bfloat16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    wrapped = p2p.DiLoCo(peer, model, optimizer, inner_steps=6)
+    wrapped.num_samples(10 + peer.rank)
+    for x in inputs.bfloat16().split(10):
+        loss = (wrapped(x) - x[:, :2]).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if wrapped.has_committed:
+            print("round", peer.done, model.weight.sum().item())
+"""
+
+
+def test_a_loader_of_ones_own_has_rounds_of_so_many_steps_and_half_types_too(swarm: Swarm) -> None:
+    peers = [swarm.start(OWN_LOADER, min_peers=2) for _ in range(2)]
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    assert rounds_of(peers[0]) == rounds_of(peers[1]) and len(rounds_of(peers[0])) == 8
+    (_, *receipts) = read_receipts(swarm.receipts / f"{name(peers[0])}.receipts.jsonl")
+    assert [[each.weight for each in receipt.contributions] for receipt in receipts] == [[60, 66]] * 8
+
+
+MISTAKES = """
+import sys
+import torch
+import p2p
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.ones(64, 4))
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    if sys.argv[1] == "parallel":
+        p2p.DataParallel(peer, model, optimizer)
+        peer.loader(data, global_batch=8, inner_steps=2)
+    wrapped = p2p.DiLoCo(peer, model, optimizer, **eval(sys.argv[2]))
+    loader = peer.loader(data, global_batch=8, **eval(sys.argv[3]))
+    for place, (x,) in enumerate(loader):
+        wrapped(x).mean().backward()
+        optimizer.step()
+        if sys.argv[1] == "evaluate" and place == 1:
+            list(loader.evaluate())
+        if sys.argv[1] == "nan":
+            with torch.no_grad():
+                model.bias.fill_(float("inf"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "wrap", "load", "said"),
+    [
+        ("", "dict(codec='int5')", "dict()", "codec must be one of float32, int4, sign, sparse16, sparse64, is 'int5'"),
+        ("", "dict(inner_steps=0)", "dict()", "inner_steps must be at least 1, is 0"),
+        ("", "dict()", "dict(inner_steps=0)", "inner_steps must be at least 1, is 0"),
+        ("", "dict()", "dict()", "this model is trained in rounds: say how many batches one has, `inner_steps=`"),
+        ("", "dict(nonfinite='allow')", "dict()", "nonfinite must be raise or skip, is 'allow'"),
+        ("parallel", "dict()", "dict()", "inner_steps is for a model that is trained in rounds: wrap it in p2p.DiLoCo"),
+        ("evaluate", "dict()", "dict(inner_steps=4)", "evaluate was called in the middle of a round"),
+        ("nan", "dict()", "dict(inner_steps=4)", "in this round bias has become NaN or infinity on this peer; nothing"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(swarm: Swarm, case: str, wrap: str, load: str, said: str) -> None:
+    peer = swarm.start(MISTAKES, case, wrap, load)
+    assert peer.end() == 1, peer.report()
+    assert said in peer.stderr[-1], peer.report()

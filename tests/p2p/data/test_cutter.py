@@ -1,0 +1,38 @@
+"""How a round's part is cut into batches: as many at each member, and at who looks on."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.data.cutter import Cutter
+from p2p.data.ranges import count, each
+from p2p.data.sampler import MIN_LOCAL_BATCH, Order, Sampler, SamplerState, fold
+
+
+@given(
+    st.integers(2, 400),
+    st.integers(2, 24),
+    st.integers(1, 12),
+    st.integers(1, 5),
+)
+def test_all_have_as_many_batches_in_a_round_and_each_sample_is_in_one(
+    num_samples: int, batch: int, inner_steps: int, num_members: int
+) -> None:
+    sampler = Sampler(num_samples, batch * inner_steps, shuffle=False)
+    cutter = Cutter(sampler, Order(sampler), None, inner_steps)
+    members = [chr(ord("a") + number) for number in range(num_members)]
+    state, used = SamplerState(), list[int]()
+    while (plan := sampler.plan(state, members)).batch:
+        parts = {name: cutter.cut(plan, name) for name in plan.slices}
+        assert len({len(cut) for cut in (*parts.values(), cutter.cut(plan, "somebody else"))}) == 1
+        assert all(len(cut) <= inner_steps for cut in parts.values())
+        for name, cut in parts.items():
+            indices = [index for part in cut for index in part]
+            mine = list(each(plan.positions(plan.slices[name])))
+            assert indices in (mine, mine * MIN_LOCAL_BATCH)
+            assert all(len(part) >= MIN_LOCAL_BATCH for part in cut)
+            used += mine
+        assert {len(part) for part in cutter.cut(plan, "somebody else")} <= {MIN_LOCAL_BATCH}
+        if count(plan.batch) == batch * inner_steps and batch >= MIN_LOCAL_BATCH * num_members:
+            assert {len(cut) for cut in parts.values()} == {inner_steps}
+        state = sampler.settle(fold(state, plan.batch))
+    assert sorted(used) == list(range(num_samples))

@@ -1,0 +1,294 @@
+import math
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
+
+from collectives import CODECS
+from p2p.errors import NonFiniteGradient
+from p2p.training.outer import CHUNK, Outer, OuterConfig
+from tests.p2p.training.rounds import Array, Rounds, decoded, flat, gathered, model
+
+MACHINE = settings(max_examples=settings.default.max_examples if settings.default else 30, stateful_step_count=15)
+
+
+def replicas(number: int, config: OuterConfig, **options: Any) -> tuple[list[dict[str, torch.Tensor]], list[Outer]]:
+    models = [model() for _ in range(number)]
+    return models, [Outer(each, config, **options) for each in models]
+
+
+def train(parameters: dict[str, torch.Tensor], seed: int, size: float = 1e-3) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for each in parameters.values():
+        each += (torch.randn(each.shape, generator=generator) * size).to(each.dtype)
+
+
+def exchange(outers: list[Outer], samples: list[int]) -> None:
+    outcome = gathered([outer.payloads() for outer in outers])
+    for rank, outer in enumerate(outers):
+        outer.apply(outcome, samples, rank)
+
+
+def test_replicas_stay_equal_and_residuals_are_a_transaction() -> None:
+    run_state_machine_as_test(Rounds, settings=MACHINE)
+
+
+class Hasty(Outer):
+    """Takes for sent what may never be."""
+
+    def payloads(self) -> list[Array]:
+        pieces = super().payloads()
+        self._keep(pieces)
+        return pieces
+
+
+class Owned(Outer):
+    """Takes off what it meant to send, and not what the others decode."""
+
+    def apply(self, gathered: Any, num_samples: Any, rank: int | None) -> None:
+        pending = self._pending
+        super().apply(gathered, num_samples, rank)
+        if self.residual is not None and pending is not None and rank is not None and num_samples[rank]:
+            self.residual[:] = 0
+
+
+class Inherited(Outer):
+    """Goes on with the residual that it had."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        pending = self._pending
+        super().load_state_dict(state_dict)
+        self._pending = pending
+        if pending is not None:
+            self.residual = pending
+
+
+@pytest.mark.parametrize("mutant", [Hasty, Owned, Inherited])
+def test_a_residual_that_is_changed_at_another_time_is_noticed(mutant: type[Outer]) -> None:
+    class Mutated(Rounds):
+        kind = mutant
+
+    once = settings(max_examples=100, stateful_step_count=15, phases=[Phase.generate], database=None, derandomize=True)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Mutated, settings=once)
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 1000), min_size=1, max_size=5))
+def test_float32_and_nothing_else_is_the_mean_in_rank_order(seed: int, samples: list[int]) -> None:
+    models, outers = replicas(len(samples), OuterConfig(codec="float32", outer_lr=1.0, momentum=0.0), max_bytes=1000)
+    anchor = outers[0].anchor.copy()
+    for index, each in enumerate(models):
+        train(each, seed + index, 10.0 ** (index - 3))
+    start = torch.cat([each.float().flatten() for each in model().values()]).numpy()
+    mean = np.zeros_like(anchor)
+    for each, number in zip(models, samples, strict=True):
+        if number:
+            mean = mean + np.float32(number / sum(samples)) * (start - flat(each))
+    exchange(outers, samples)
+    assert all(outer.anchor.tobytes() == (anchor - mean).tobytes() for outer in outers)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_model_that_does_not_train_leaves_the_anchor_as_it_is(codec: str, momentum: float) -> None:
+    models, outers = replicas(2, OuterConfig(codec=codec, momentum=momentum))
+    anchor, before = outers[0].anchor.tobytes(), flat(models[0]).tobytes()
+    for _ in range(3):
+        exchange(outers, [3, 5])
+    assert [outer.anchor.tobytes() for outer in outers] == [anchor] * 2
+    assert [flat(each).tobytes() for each in models] == [before] * 2
+
+
+def test_an_anchor_is_finer_than_parameters_of_half_a_type() -> None:
+    parameters = {"weight": torch.ones(1, dtype=torch.bfloat16)}
+    outer = Outer(parameters, OuterConfig(codec="float32", outer_lr=0.25, momentum=0.0))
+    step = 2.0**-7  # between two bfloat16
+    for number in range(1, 9):
+        parameters["weight"] += step
+        outer.apply(gathered([outer.payloads()]), [1], 0)
+        assert outer.anchor[0] == 1 + number * step / 4
+    assert parameters["weight"].item() == 1 + 2 * step
+
+
+def test_nesterov_momentum_is_that_of_torch() -> None:
+    models, outers = replicas(1, OuterConfig(codec="float32", outer_lr=0.7, momentum=0.9))
+    del models[0]["bias"]
+    outers = [Outer(models[0], outers[0].config)]
+    reference = torch.nn.Parameter(torch.from_numpy(outers[0].anchor.copy()))
+    optimizer = torch.optim.SGD([reference], lr=0.7, momentum=0.9, nesterov=True)
+    for seed in range(5):
+        train(models[0], seed)
+        reference.grad = torch.from_numpy(outers[0].anchor - flat(models[0]))
+        exchange(outers, [1])
+        optimizer.step()
+        np.testing.assert_allclose(outers[0].anchor, reference.detach(), rtol=1e-5, atol=1e-7)
+
+
+def test_momentum_that_has_run_out_is_zero() -> None:
+    models, outers = replicas(1, OuterConfig(codec="float32"))
+    train(models[0], 0)
+    for _ in range(200):
+        exchange(outers, [1])
+    assert outers[0].momentum is not None
+    assert not outers[0].momentum.any()
+
+
+def test_how_a_payload_is_cut_changes_nothing() -> None:
+    config, found = OuterConfig(codec="sparse16"), []
+    for max_bytes in (1, 600, 1 << 20):
+        models, outers = replicas(2, config, max_bytes=max_bytes)
+        for number in range(3):
+            for index, each in enumerate(models):
+                train(each, 10 * number + index)
+            exchange(outers, [2, 3])
+        found.append((outers[0].anchor.tobytes(), outers[1].residual.tobytes()))  # type: ignore[union-attr]
+    assert len(set(found)) == 1
+
+
+def test_a_long_vector_is_applied_chunk_by_chunk() -> None:
+    for codec in CODECS:
+        parameters = {"weight": torch.zeros(2 * CHUNK + 77)}
+        outer = Outer(parameters, OuterConfig(codec=codec, outer_lr=1.0, momentum=0.0))
+        train(parameters, 1)
+        payloads = outer.payloads()
+        outer.apply(gathered([payloads]), [1], 0)
+        assert np.array_equal(outer.anchor, -decoded(outer, payloads))
+
+
+def test_who_observes_moves_its_anchor_and_keeps_no_residual() -> None:
+    models, outers = replicas(3, OuterConfig(codec="sign"))
+    for index, each in enumerate(models):
+        train(each, index)
+    outcome = gathered([outer.payloads() for outer in outers[:2]])
+    outers[2].payloads()
+    for rank, outer in zip((0, 1, None), outers, strict=True):
+        outer.apply(outcome, [1, 1], rank)
+    assert len({outer.anchor.tobytes() for outer in outers}) == 1
+    assert outers[2].residual is not None
+    assert not outers[2].residual.any()
+    assert flat(models[2]).tobytes() == flat(models[0]).tobytes()
+
+
+def test_what_leaves_with_a_peer_is_known() -> None:
+    models, outers = replicas(1, OuterConfig(codec="sparse64"))
+    assert outers[0].residual_ratio() == 0
+    train(models[0], 1)
+    delta = np.linalg.norm(outers[0].anchor - flat(models[0]))
+    exchange(outers, [1])
+    assert outers[0].residual is not None
+    assert outers[0].residual_ratio() == pytest.approx(np.linalg.norm(outers[0].residual) / delta, rel=1e-5)
+    assert 0.5 < outers[0].residual_ratio() < 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_is_not_finite_is_named_and_nothing_has_changed(codec: str, value: float) -> None:
+    models, outers = replicas(2, OuterConfig(codec=codec))
+    for number in range(2):
+        for index, each in enumerate(models):
+            train(each, 2 * number + index)
+        if not number:
+            exchange(outers, [1, 1])
+    residual = None if outers[0].residual is None else outers[0].residual.copy()
+    models[0]["table"][4000] = value
+    with pytest.raises(NonFiniteGradient, match="in this round table has become NaN or infinity on this peer"):
+        outers[0].payloads()
+    outcome = gathered([outers[0].nothing(), outers[1].payloads()])
+    for rank, outer in enumerate(outers):
+        outer.apply(outcome, [0, 1], rank)
+    assert outers[0].anchor.tobytes() == outers[1].anchor.tobytes()
+    assert np.isfinite(flat(models[0])).all()
+    if residual is not None:
+        assert outers[0].residual is not None
+        assert outers[0].residual.tobytes() == residual.tobytes()
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    _, (outer, other) = replicas(2, OuterConfig())
+    before = outer.anchor.tobytes()
+    for wrong, why in (
+        (
+            {"anchor": torch.zeros(3), "momentum": torch.zeros(3)},
+            r"anchor is float32 \[3\] in the state, and float32 \[",
+        ),
+        ({"anchor": other.state_dict()["anchor"] + 1, "momentum": None}, "momentum is missing in the state"),
+        ({}, "anchor is missing in the state"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            outer.load_state_dict(wrong)
+    assert outer.anchor.tobytes() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.complex64])
+def test_a_parameter_that_float32_does_not_hold_is_refused(dtype: torch.dtype) -> None:
+    named = {"fine": torch.zeros(3), "other": torch.zeros(2, dtype=dtype)}
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(ValueError, match=rf"parameter other is {name} \[2\] on cpu: rounds are for float32, bfloat16"):
+        Outer(named, OuterConfig())
+    with pytest.raises(ValueError, match=r"parameter there is float32 \[2\] on meta"):
+        Outer({"there": torch.zeros(2, device="meta")}, OuterConfig())
+    with pytest.raises(ValueError, match="there are no parameters to be trained"):
+        Outer({}, OuterConfig())
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"codec": "int8"}, "codec must be one of float32, int4, sign, sparse16, sparse64, is 'int8'"),
+        ({"outer_lr": 0.0}, "outer_lr must be above 0 and finite, is 0.0"),
+        ({"outer_lr": math.inf}, "outer_lr must be above 0 and finite, is inf"),
+        ({"momentum": 1.0}, "momentum must be at least 0 and below 1, is 1.0"),
+        ({"momentum": math.nan}, "momentum must be at least 0 and below 1, is nan"),
+        ({"decay": 1.1}, "decay must be between 0 and 1, is 1.1"),
+    ],
+)
+def test_settings_out_of_range_are_named(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        OuterConfig(**settings)
+
+
+def test_settings_are_described_in_one_line() -> None:
+    assert str(OuterConfig(codec="sign", decay=0.95)) == "sign, outer_lr 0.7, momentum 0.5, decay 0.95"
+
+
+SCRIPT = """
+import hashlib
+import numpy as np, torch
+from collectives import CODECS
+from p2p.training.outer import Outer, OuterConfig
+found = hashlib.sha256()
+for codec in CODECS:
+    rng = np.random.default_rng(0)
+    models = [{"w": torch.zeros(70_001), "b": torch.zeros(300, dtype=torch.bfloat16)} for _ in range(2)]
+    outers = [Outer(each, OuterConfig(codec=codec, decay=0.95)) for each in models]
+    for size in (1e-3, 1e-7, 1e2):
+        for each in (tensor for model in models for tensor in model.values()):
+            change = rng.standard_normal(each.shape) * rng.random(each.shape) ** 4 * size
+            each += torch.from_numpy(change).to(each.dtype)
+        outcome = [np.stack([outer.payloads()[0] for outer in outers])]
+        for rank, outer in enumerate(outers):
+            outer.apply(outcome, [3, 4], rank)
+            found.update(outcome[0].tobytes() + outer.anchor.tobytes() + models[rank]["b"].float().numpy().tobytes())
+print(torch.backends.cpu.get_cpu_capability(), found.hexdigest())
+"""
+
+
+def test_a_processor_with_fewer_instructions_leaves_the_same_bits() -> None:
+    config: Any = np.show_config(mode="dicts")
+    fewer = {"ATEN_CPU_CAPABILITY": "default"}
+    if instructions := config["SIMD Extensions"].get("found"):
+        fewer["NPY_DISABLE_CPU_FEATURES"] = " ".join(instructions)
+    running = [
+        subprocess.Popen([sys.executable, "-c", SCRIPT], env={**os.environ, **way}, stdout=subprocess.PIPE, text=True)
+        for way in ({}, fewer)
+    ]
+    capabilities, digests = zip(*(each.communicate()[0].split() for each in running), strict=True)
+    assert digests[0] == digests[1]
+    assert capabilities[1] == "DEFAULT"
