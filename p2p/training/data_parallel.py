@@ -175,7 +175,9 @@ class DataParallel(torch.nn.Module):
             replica.edge,
         )
         replica.updates = self._passes.updates
-        self._callable = {name: OneOfSeveral(each, self._passes.begin_forward) for name, each in models.named.items()}
+        self._callable = {
+            name: OneOfSeveral(each, partial(self._passes.forward, name)) for name, each in models.named.items()
+        }
         try:
             claim(module.named_parameters(), self._passes.is_in_use)
             take_seat = self._session.take_seat if keeper is None else keeper.take_seat
@@ -217,8 +219,7 @@ class DataParallel(torch.nn.Module):
         """
         if self._names:
             raise TypeError(f"this wrapper has several models: call one of them, as in `model[{self._names[0]!r}](x)`")
-        self._passes.begin_forward()
-        return self.module(*args, **kwargs)
+        return self._passes.forward("", self.module, *args, **kwargs)
 
     def __getitem__(self, name: str) -> torch.nn.Module:
         """One of several models, to be called in its place.

@@ -76,16 +76,15 @@ class OneOfSeveral(nn.Module):
         module: the model.
     """
 
-    def __init__(self, module: nn.Module, begin: Callable[[], None]) -> None:
-        """`begin` is called before each forward pass."""
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        """`forward` makes each forward pass."""
         super().__init__()
         self.module = module
-        self._begin = begin
+        self._forward = forward
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own forward pass, as `DataParallel.forward`."""
-        self._begin()
-        return self.module(*args, **kwargs)
+        return self._forward(self.module, *args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """That of the model."""

@@ -30,6 +30,7 @@ with p2p.join() as peer:
     loader = DataLoader(data, 8, sampler=shard)
     while not is_told():
         for x, y in loader:
+            parallel(x)  # to look at it
             loss = (parallel(x) - y).square().mean()
             optimizer.zero_grad()
             loss.backward()
@@ -38,7 +39,9 @@ with p2p.join() as peer:
             if peer.done % 8 == 0 and is_told():
                 break
 """
-"""Trains until its stdin is closed, or told anything, at a multiple of 8 steps; a sampler shares out by rank."""
+"""Trains until its stdin is closed, or told anything, at a multiple of 8 steps; a sampler shares out by rank.
+
+All drop one forward pass in each step, who joins, too."""
 
 
 def test_a_joiner_with_data_of_its_own_is_told_where_the_swarm_is_and_who_is_left_alone_that_it_is(
