@@ -33,9 +33,8 @@ from .agreement import Agreement
 from .belonging import claim
 from .buffers import BufferMode, Buffers
 from .gradients import Given, Gradients, NonFinite, policy
-from .models import OneOfSeveral, gather
+from .models import OneOfSeveral, gather, name_parts
 from .passes import Passes
-from .rates import unwrapped
 from .replica import ModelReplica
 from .replica_state import Stateful
 from .resync import Resynchronisation
@@ -153,19 +152,19 @@ class DataParallel(torch.nn.Module):
         self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
         self._session = peer._session
         self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
-        self._parts = parts = [*models.optimizers.values(), *map(unwrapped, extra)]
+        self._parts = parts = name_parts(models.optimizers, extra)
         self._models = models
         self._allow_local = allow_local
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._passes.updates.is_due)
         if not allow_local:
             models.check(parts)
         whole = state_digest == "all"
-        resync = Resynchronisation(self._session, self._gradients, parts)
+        resync = Resynchronisation(self._session, self._gradients, [*parts.values()])
         self._replica = replica = ModelReplica(
             module, parts, keeper, self._session, self._gradients, resync, is_digested_whole=whole
         )
         offered = replica.offered()
-        updates = partial(Updates, parts, self._gradients, names=[*models.optimizers], allow_local=allow_local)
+        updates = partial(Updates, parts, self._gradients, num_models=len(models.optimizers), allow_local=allow_local)
         self._passes = Passes(
             self._session,
             self._gradients,

@@ -1,5 +1,6 @@
 """The models of one wrapper: one, or several by name (a generator and a discriminator, an actor and a critic)."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,10 +28,12 @@ class Models:
     named: Mapping[str, nn.Module]
     optimizers: Mapping[str, Any]
 
-    def check(self, parts: Sequence[object]) -> None:
+    def check(self, parts: Mapping[str, object]) -> None:
         """Raise TypeError or ValueError unless each optimizer is of its model, and those among `parts` of any."""
         for name, optimizer in self.optimizers.items():
-            check_optimizers(self.named.get(name, self.module), [optimizer], name)
+            check_optimizers(
+                self.named.get(name, self.module), {f"optimizer {name}" if name else "the optimizer": optimizer}
+            )
         check_optimizers(self.module, parts)
 
 
@@ -59,6 +62,24 @@ def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Mode
     if not optimizers:
         raise ValueError(f"there is no optimizer in the dict of optimizers; the models are {', '.join(models)}")
     return Models(module, dict(models), {name: unwrapped(each) for name, each in optimizers.items()})
+
+
+def name_parts(optimizers: Mapping[str, Any], extra: Sequence[Any]) -> dict[str, Any]:
+    """All that a joiner is given beside the models, by what messages call it, which is the same on all peers.
+
+    An optimizer has the name that the script gave it; what has none is called by its class, and by its place in `extra`
+    where that is not the only one of its class.
+    """
+    further = [unwrapped(each) for each in extra]
+    kinds = Counter(type(each).__name__ for each in (*optimizers.values(), *further))
+    named = {}
+    for name, optimizer in optimizers.items():
+        kind = type(optimizer).__name__
+        named[f"optimizer {name} ({kind})" if name else kind] = optimizer
+    for place, each in enumerate(further):
+        kind = type(each).__name__
+        named[kind if kinds[kind] == 1 else f"{kind} (extra[{place}])"] = each
+    return named
 
 
 def _check_are_apart(models: Mapping[str, nn.Module]) -> None:
