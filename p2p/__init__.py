@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .config import PeerConfig
     from .data.loader import Loader
     from .errors import (
+        DatasetRefused,
         JoinRefused,
         JoinTimeout,
         NetworkError,
@@ -40,6 +41,7 @@ __all__ = [
     "Checkpoint",
     "Contribution",
     "DataParallel",
+    "DatasetRefused",
     "DiLoCo",
     "Handle",
     "JoinRefused",

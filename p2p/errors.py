@@ -8,6 +8,7 @@ ShoalError
     NetworkError          this peer cannot listen where it was told to
     SecurityError         the swarm key cannot be used, or it would not keep strangers out
     JoinRefused           the swarm runs or trains something else; raised on the joiner only
+    DatasetRefused        a dataset that no loader can hand out; raised before anything is read of it
     JoinTimeout           nobody came, or gave this peer a seat, in time; it may go on waiting
     OperationMismatch     peers called different operations; raised on who differs from most, or on every one of them
     OperationInterrupted  members changed under results that were handed out before their commit; raised on every peer
@@ -62,6 +63,12 @@ class SecurityError(ShoalError):
 
 class JoinRefused(ShoalError):
     """This peer runs or trains something else than the swarm, which goes on. Both values are in the text."""
+
+
+class DatasetRefused(ShoalError, TypeError):
+    """A loader was given what it cannot hand out by number: an IterableDataset, a DataLoader, a tuple of arrays."""
+
+    goes_on = True
 
 
 class JoinTimeout(ShoalError):

@@ -239,7 +239,8 @@ class Peer(Operations):
             A `Loader`: iterating it is one epoch.
 
         Raises:
-            TypeError: `dataset` is not of map style, or an option says what a batch is (`batch_size`, `sampler`).
+            DatasetRefused: `dataset` is not of map style.
+            TypeError: an option says what a batch is (`batch_size`, `sampler`).
             ValueError: `global_batch`, `epochs`, `max_local_batch` or the length of `dataset` is less than 1.
             JoinRefused: the swarm has another loader in its place.
             ShoalError: there is a loader of the same arguments already.

@@ -7,6 +7,8 @@ import torch
 import xxhash
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
+from ..errors import DatasetRefused
+
 NUM_ROWS: Final = 16
 """So many samples of an array are looked at, from the first to the last."""
 
@@ -15,22 +17,23 @@ def check(dataset: Any) -> int:
     """The number of samples.
 
     Raises:
-        TypeError: it cannot be read sample by sample, or is two things at once.
+        DatasetRefused: it cannot be read sample by sample, or is two things at once.
         ValueError: it is empty.
     """
     name = type(dataset).__name__
     if isinstance(dataset, DataLoader):
-        raise TypeError(
+        raise DatasetRefused(
             "a loader takes a dataset, not a DataLoader: pass its dataset, and its num_workers, collate_fn and so on "
             "by name; global_batch takes the place of batch_size"
         )
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise TypeError(
+        raise DatasetRefused(
             f"{name} has no samples that can be asked for by number, so they cannot be handed to other peers when one "
-            "dies: give it `__len__` and `__getitem__` (a map-style dataset), or train with a DataLoader of your own"
+            "dies: give it `__len__` and `__getitem__` (a map-style dataset), or train with a DataLoader of your own, "
+            "which gives each peer its part, and call `model.num_samples(n)`"
         )
     if isinstance(dataset, tuple) and any(isinstance(part, torch.Tensor | np.ndarray) for part in dataset):
-        raise TypeError(
+        raise DatasetRefused(
             f"a tuple of {len(dataset)} arrays is a dataset of {len(dataset)} samples: "
             "pass torch.utils.data.TensorDataset(*arrays) for one whose samples have a part of each"
         )

@@ -23,6 +23,11 @@ CUT: Final = (
 )
 
 
+UNUSED: Final = (
+    "samples of its own, behind one in which {0} forward pass{1} in training had no backward pass (leave a batch out "
+    "with `model.skip_step()`, not `continue`; what is not to be trained on belongs under torch.no_grad())"
+)
+
 PEER_ID: Final = attrgetter("peer_id")
 
 ONLY_COUNTS: Final = AllGather(is_counts=True)
@@ -45,6 +50,7 @@ class Share:
         num_trained: committed steps that were training.
         in_rounds: a step is a round of local steps, and of a slice counts what was handed out before its end.
         is_amid_round: the parameters are this peer's alone.
+        num_unused: forward passes of the last one that had no backward pass, on samples of the script's own.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
     """
 
@@ -54,7 +60,7 @@ class Share:
         self.is_last = True
         self.is_void = self.is_used = self.only_looks_on = False
         self.in_rounds = self.is_amid_round = False
-        self.num_loads = self.num_trained = 0
+        self.num_loads = self.num_trained = self.num_unused = 0
         self._tracks: list[Track] = []
         self._num_made = 0
         self._current: Track | None = None
@@ -189,7 +195,9 @@ class Share:
     def collective(self) -> AllGather:
         """Of the counts: what all peers must have in common of the open step's samples."""
         if (track := self._current) is None:
-            return ONLY_COUNTS
+            if not self.num_unused:
+                return ONLY_COUNTS
+            return AllGather(is_counts=True, label=UNUSED.format(self.num_unused, "es"[: 2 * (self.num_unused > 1)]))
         if self._num_updates:
             number = self._num_updates + 1
             return AllGather(
@@ -293,7 +301,7 @@ class Share:
     def pack(self) -> list[Any]:
         """Plain values."""
         rows = [pack_track(each) for each in self._tracks]
-        return [list(self.contributors), self.num_trained, rows]
+        return [list(self.contributors), self.num_trained, self.num_unused, rows]
 
     def load(self, packed: Any) -> None:
         """Take over what `pack` made.
@@ -303,9 +311,10 @@ class Share:
             RemoteProtocolError: it is not of that form.
         """
         try:
-            contributors, num_trained, rows = packed
+            contributors, num_trained, num_unused, rows = packed
             states = [unpack_track(row) for row in rows]
-            self.contributors, self.num_trained = tuple(map(str, contributors)), int(num_trained)
+            self.contributors = tuple(map(str, contributors))
+            self.num_trained, self.num_unused = int(num_trained), int(num_unused)
         except (TypeError, ValueError) as error:
             raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
         for index, (description, state) in enumerate(states):
@@ -324,13 +333,13 @@ class Share:
 
     def state_dict(self) -> dict[str, Any]:
         """How far the run is, whoever takes part in it."""
-        _, num_trained, rows = self.pack()
+        _, num_trained, _, rows = self.pack()
         return {"done": num_trained, "loaders": rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` made. Raises as `load`."""
         with self.resuming():
-            self.load([[], state.get("done", 0), state.get("loaders", [])])
+            self.load([[], state.get("done", 0), 0, state.get("loaders", [])])
 
     @contextmanager
     def resuming(self) -> Iterator[None]:

@@ -1,9 +1,11 @@
 """The folder of a registry: private to its user, with a path that sockets can have, and locked by one at a time."""
 
+import errno
 import fcntl
 import os
 import shlex
 import stat
+import struct
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -104,13 +106,31 @@ def acquire(descriptor: int, *, timeout_s: float) -> bool:
     return granted.wait(timeout_s)
 
 
+def hold(descriptor: int, place: int) -> bool:
+    """Hold byte `place` of an open file until that is closed, whatever ends this process; False: somebody else does.
+
+    It is held beside the lock of the whole file. Where the kernel knows no such locks all may.
+    """
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)  # struct flock, of 64 bits
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
+
+
+def open_lock(path: Path) -> int:
+    """Open this file, which is made if it is not there, or raise RegistryError."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise RegistryError(f"cannot open the registry lock {path}: {error.strerror}") from error
+
+
 @contextmanager
 def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
     """Hold the lock of this file; RegistryError if others hold it for `timeout_s`."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise RegistryError(f"cannot open the registry lock {path}: {error.strerror}") from error
+    descriptor = open_lock(path)
     try:
         if not acquire(descriptor, timeout_s=timeout_s):
             raise RegistryError(

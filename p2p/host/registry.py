@@ -2,7 +2,7 @@
 
 Each peer of a swarm keeps one entry in `<home>/<swarm>/`, beside its two sockets:
 
-    lock                    held while somebody enters or takes over, for milliseconds; see also last_run.py
+    lock                    held by who enters, for milliseconds, and bytes of it by launchers; see also last_run.py
     <peer_id>.json          an entry: who, which process, which addresses, which role
     <peer_id>.page          what can be seen of it, also when it is dead; see telemetry/page.py
     <16 hex digits>         a socket

@@ -7,6 +7,7 @@ from gossip.messages import Difference
 
 from ..errors import LaunchError, RegistryError, RunEnded
 from ..host.entry import ProgramTraits, unpack_program
+from ..host.folders import hold, open_lock
 from ..host.naming import SCRIPT
 from ..host.registry import Registry
 from ..session.description import describe_program, explain_program
@@ -50,11 +51,16 @@ def why_nothing_to_join(config: LaunchConfig, registry: Registry) -> str:
     return f"{RunEnded(registry.swarm)}; nothing was started"
 
 
-def free_places(registry: Registry, number: int) -> list[int]:
-    """The first numbers that no living peer of this swarm has on this host."""
+def take_places(registry: Registry, number: int) -> tuple[list[int], int]:
+    """The first numbers that no living peer of this swarm has on this host, nor another launcher for its own.
+
+    Returns:
+        The numbers, and a descriptor that keeps them from other launchers until it is closed, or this process ends.
+    """
+    held = open_lock(registry.lock)
     living, _ = registry.read(apart_from="")
     taken = {entry.place for entry in living}
-    return list(islice((place for place in count() if place not in taken), number))
+    return list(islice((place for place in count() if place not in taken and hold(held, place)), number)), held
 
 
 def others_here(registry: Registry, ours: Collection[str]) -> dict[str, int]:

@@ -10,6 +10,7 @@ Kubernetes or Ray do that).
 """
 
 import math
+import os
 import selectors
 import signal
 import socket
@@ -25,7 +26,7 @@ from ..host.files import raise_file_limit, why_too_few_files
 from ..host.folders import default_home
 from ..host.registry import Registry
 from ..telemetry.snapshot import MOST_BYTES, Snapshot
-from .admission import check_is_new, check_runs_the_same, free_places, name_here, others_here, why_nothing_to_join
+from .admission import check_is_new, check_runs_the_same, name_here, others_here, take_places, why_nothing_to_join
 from .children import Child
 from .config import LaunchConfig, peer_environment
 from .death_notices import DeathNotices
@@ -83,7 +84,7 @@ class Launcher:
         self._environ = environ
         self._selector = selectors.DefaultSelector()
         self._output = Output(self._selector, stdout, stderr, self._end_unheard)
-        numbers = free_places(self._registry, config.num_peers)
+        numbers, self._held = take_places(self._registry, config.num_peers)
         self._places = [Place(index, str(number)) for index, number in enumerate(numbers)]
         self._postmortem = Postmortem(self._registry.folder)
         self._progress = Progress(self._places, partial(name_here, self._registry), time.monotonic())
@@ -112,6 +113,7 @@ class Launcher:
             finally:
                 self._kill_all()
                 self._warn(self._death_notices.close())
+                os.close(self._held)
         if self._postmortem.is_news and self._ended_by is None:
             self._output.say(self._postmortem.first)
         if self._config.verbosity >= 0 and self._progress.done >= 0:

@@ -1,6 +1,7 @@
 """What one peer sends on: two DEALERs to each other peer, and what ZeroMQ's monitor says of them."""
 
 import math
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from enum import Enum, auto
 from typing import Final, Protocol
@@ -211,6 +212,42 @@ class SeedCall:
         self._dealer.disable_monitor()
         self._monitor.close(linger=0)
         self._dealer.close(linger=0)
+
+
+class SeedCalls:
+    """Those of one peer, by address."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", introduce: Introduce | None) -> None:
+        """Nobody is called. `introduce`: of the peer's listeners; without them nobody can be."""
+        self._context, self._introduce = context, introduce
+        self._calls: dict[str, SeedCall] = {}
+
+    def call(self, address: str, frames: Iterable[bytes]) -> Verdict | None:
+        """Say `frames` to whoever is at a TCP address, if somebody is.
+
+        Returns:
+            What came of this call so far; None: nothing.
+        """
+        assert self._introduce is not None, "only who has listeners may use TCP"
+        if address not in self._calls:
+            self._calls[address] = SeedCall(self._context, address, self._introduce)
+        call = self._calls[address]
+        verdict = call.look()
+        for frame in frames:
+            call.send(frame)
+        if call.is_over:
+            self.hang_up(address)  # the next call begins anew
+        return verdict
+
+    def hang_up(self, address: str) -> None:
+        """End the call to this address, if there is one."""
+        if (call := self._calls.pop(address, None)) is not None:
+            call.close()
+
+    def close(self) -> None:
+        """End all calls."""
+        for address in list(self._calls):
+            self.hang_up(address)
 
 
 def open_socket(

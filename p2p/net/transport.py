@@ -28,7 +28,7 @@ from ..host.files import is_nearly_full
 from ..version import OtherVersion
 from .addresses import check_address
 from .headers import HEADER_BYTES
-from .links import HEARTBEAT_MS, MAX_DATA_BYTES, Link, SeedCall, Verdict, open_socket
+from .links import HEARTBEAT_MS, MAX_DATA_BYTES, Link, SeedCalls, Verdict, open_socket
 from .listener import TcpListeners
 from .wire import MAX_CONTROL_BYTES
 
@@ -85,9 +85,9 @@ class Transport:
         self._introduce = None if listeners is None else listeners.credentials.introduce
         self._heartbeat_ms = HEARTBEAT_MS if listeners is None else listeners.heartbeat_ms
         self._links: dict[str, Link] = {}
-        self._calls: dict[str, SeedCall] = {}
         self._wake_lock = threading.RLock()  # a signal handler may call `wake` in the middle of `wake`
         self._context = zmq.Context() if listeners is None else listeners.context
+        self._calls = SeedCalls(self._context, self._introduce)
         self._control = open_socket(self._context, zmq.ROUTER, MAX_CONTROL_BYTES, high_water_mark=1000, is_tcp=False)
         self._data = open_socket(self._context, zmq.ROUTER, MAX_DATA_BYTES, high_water_mark=0, is_tcp=False)
         self._controls = [self._control] if listeners is None else [self._control, listeners.control]
@@ -160,26 +160,12 @@ class Transport:
     # Who is at an address?
 
     def call(self, address: str, frames: Iterable[bytes]) -> Verdict | None:
-        """Say `frames` to whoever is at a TCP address, if somebody is. Needs a listeners.
-
-        Returns:
-            What came of this call so far; None: nothing.
-        """
-        assert self._introduce is not None, "only who has a listeners may use TCP"
-        if address not in self._calls:
-            self._calls[address] = SeedCall(self._context, address, self._introduce)
-        call = self._calls[address]
-        verdict = call.look()
-        for frame in frames:
-            call.send(frame)
-        if call.is_over:
-            self.hang_up(address)  # the next call begins anew
-        return verdict
+        """As `SeedCalls.call`."""
+        return self._calls.call(address, frames)
 
     def hang_up(self, address: str) -> None:
-        """End the call to this address, if there is one."""
-        if (call := self._calls.pop(address, None)) is not None:
-            call.close()
+        """As `SeedCalls.hang_up`."""
+        self._calls.hang_up(address)
 
     def _count_refused(self, listeners: TcpListeners) -> None:
         if number := listeners.count_refused():
@@ -342,8 +328,7 @@ class Transport:
         for link in self._links.values():
             link.close(_LAST_WORDS_MS)
         self._links.clear()
-        for address in list(self._calls):
-            self.hang_up(address)
+        self._calls.close()
         self._control.close(linger=0)
         self._data.close(linger=0)
         if self._listeners is not None:

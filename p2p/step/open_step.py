@@ -12,21 +12,19 @@ has submitted for one that is over, and is still on its way, is dropped.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final
-
-import numpy as np
 
 from gossip import Member, View
 from gossip.given_up import Cause, GivenUp
 from gossip.progress import NOTHING_DONE, Abort
 from gossip.progress import Finish as Finished
 
-from ..errors import OperationInterrupted, OperationMismatch, RemoteProtocolError, ShoalError
+from ..errors import OperationMismatch, RemoteProtocolError, ShoalError
 from ..memory.operands import Differs, Interrupted
 from ..memory.shared_runner import RunState
 from ..net.frames import Segment
 from ..net.parcels import StepRecord
 from .effects import GiveUp, Leave, StepEffect, Tell
+from .given_up import OBSERVES, error_of
 from .mismatch import Mismatches
 from .notices import Admitted, Commit, Uncommitted, Withdrawn
 from .operation import Operation
@@ -35,11 +33,6 @@ from .run import Run
 from .runner import Runner
 from .submission import Submission
 from .transitions import TRANSITIONS, Event, Stage
-
-OBSERVES: Final = (
-    "an exception ended a `peer.step` block of this peer while it only observed: it cannot skip a step of the members, "
-    "so it leaves, and they go on; start it again"
-)
 
 
 class OpenStep:
@@ -119,7 +112,8 @@ class OpenStep:
             self._move(Event.TELL)
             return []
         if self._view is None:
-            return self._leave(ShoalError(OBSERVES))
+            self.stop()
+            return [Tell(ShoalError(OBSERVES)), Leave()]
         return [self._bar(step, Cause.VOIDED, reason, is_told=True)]
 
     def _bar(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> GiveUp:
@@ -227,9 +221,7 @@ class OpenStep:
         self._view, self.run, self._is_barred = view, None, self._has_ended
         self._pending = defaultdict(list)
         self._mismatches.begin()
-        if self.stage is Stage.VOID and self.submission is not None:
-            return self._tell(self.submission.attempt)
-        return []
+        return self.left()
 
     def activated(self, view: View, done: int, runner: Runner, founded_in: int = 0) -> list[StepEffect]:
         """Run what was submitted in `view`, by `runner`, from step `done` + 1 on.
@@ -282,12 +274,8 @@ class OpenStep:
         submission = self.submission or Submission(step, self._over)
         if record.fingerprints and (submission.step, self.stage) != (step, Stage.CLOSED):
             return None
-        try:
-            submission.take_over(record.fingerprints, results)
-            counts = np.array(record.counts, np.int64)
-        except (ValueError, OverflowError) as error:
-            raise OperationMismatch(str(error), is_alone=True) from None
-        receipt = write_receipt(record.finish, record.view, counts, record.algorithms)
+        submission.take_over(record, results)
+        receipt = write_receipt(record.finish, record.view, submission.counts, record.algorithms)
         return self._commit(submission, record.view, receipt)
 
     # Steps that are given up.
@@ -296,10 +284,8 @@ class OpenStep:
         """The barrier of the installed view says that the step came to nothing."""
         if self.stage is Stage.VOID:
             return []
-        step, number, reason = given_up.step, given_up.view_number, given_up.reason
-        is_wrong = given_up.cause is Cause.MISMATCH
-        self._give_up(OperationMismatch(reason) if is_wrong else OperationInterrupted(step, number, reason))
-        return [] if self.submission is None else self._tell(self.submission.attempt)
+        self._give_up(error_of(given_up))
+        return self.left()
 
     def _object(self, index: int) -> list[StepEffect]:
         """A member calls operation `index` differently."""
@@ -338,13 +324,8 @@ class OpenStep:
         told, self._owed = self._owed, []
         return told
 
-    def _leave(self, error: ShoalError) -> list[StepEffect]:
-        """The script is wrong, or has lost a step: it hears so, and the others go on without this peer."""
-        self.stop()
-        return [Tell(error), Leave()]
-
     def left(self) -> list[StepEffect]:
-        """The others go on without this peer: its script is told, if it still waits for that."""
+        """Nobody can commit the step any more: if it is given up, and the script still waits for it, that is told."""
         return self._tell(self.submission.attempt) if self.stage is Stage.VOID and self.submission is not None else []
 
     def stop(self) -> None:

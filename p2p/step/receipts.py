@@ -7,6 +7,7 @@ committed, when it learned of a death) goes into a second file beside it.
 import errno
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
@@ -135,10 +136,13 @@ class Ledger:
 
     def _append(self, file: FileIO, record: Receipt | Moment) -> None:
         line = b"" if file.closed else to_line(record).encode()
+        start = 0 if file.closed else file.tell()
         try:
             while line:  # the last of a disk that is nearly full may take a part of it
                 line = line[file.write(line) :]
         except OSError as error:
+            with suppress(OSError):
+                file.truncate(start)
             self.close()
             self._failed(f"receipts cannot be written to {self._folder}: {error}")
 

@@ -3,9 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from collectives import Array
 from gossip.progress import NOT_CALLED
 
+from ..errors import OperationMismatch
+from ..net.parcels import StepRecord
 from .operation import Operation
 from .receipts import NO_SAMPLES
 
@@ -54,17 +58,21 @@ class Submission:
             if operation.collective.is_counts:
                 operation.input[...] = NO_SAMPLES
 
-    def take_over(self, fingerprints: tuple[bytes, ...], results: Sequence[bytes | memoryview]) -> None:
+    def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> None:
         """The members have committed the step with these results: put them in the place of those here.
 
         Raises:
-            ValueError: it is another step at the members, or a result has another size.
+            OperationMismatch: it is another step at the members, or a result has another size.
         """
-        if tuple(self.fingerprints) != fingerprints:
-            ours = ", ".join(operation.describe() for operation in self.operations)
-            raise ValueError(f"step {self.step} is {ours} here, and another one at the members")
-        for operation, result in zip(self.operations, results, strict=True):
-            operation.overwrite(result)
+        try:
+            if tuple(self.fingerprints) != record.fingerprints:
+                ours = ", ".join(operation.describe() for operation in self.operations)
+                raise ValueError(f"step {self.step} is {ours} here, and another one at the members")
+            for operation, result in zip(self.operations, results, strict=True):
+                operation.overwrite(result)
+            self.counts = np.array(record.counts, np.int64)
+        except (ValueError, OverflowError) as error:
+            raise OperationMismatch(str(error), is_alone=True) from None
 
     def called(self, index: int) -> str | None:
         """Operation `index` in words; None: not called yet."""

@@ -1,7 +1,7 @@
 """Parts of `extra` that may be fed with what only one peer has, such as its own loss: compared, and said once."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -24,11 +24,13 @@ BY_THEMSELVES: Final = (torch.optim.Optimizer, torch.amp.GradScaler, nn.Module, 
 class Agreement:
     """Whether members have the same in those parts; one gather of 8 bytes for each in every step, if there is one."""
 
-    def __init__(self, parts: Sequence[Stateful]) -> None:
-        """`parts`: all that a joiner is given."""
-        self._parts = [
-            part for part in parts if isinstance(part, ReduceLROnPlateau) or not isinstance(part, BY_THEMSELVES)
-        ]
+    def __init__(self, parts: Mapping[str, Stateful]) -> None:
+        """`parts`: all that a joiner is given, by name."""
+        self._parts = {
+            name: part
+            for name, part in parts.items()
+            if isinstance(part, ReduceLROnPlateau) or not isinstance(part, BY_THEMSELVES)
+        }
         self._has_warned = False
         self._gather: Operation | None = None
         if self._parts:
@@ -38,7 +40,7 @@ class Agreement:
     def operations(self, step: int) -> Iterator[Operation]:
         """What to submit in `step`."""
         if self._gather is not None:
-            self._gather.input[:] = [digest_of(part) for part in self._parts]
+            self._gather.input[:] = [digest_of(part) for part in self._parts.values()]
             yield self._gather
 
     def hand_out(self, receipt: Receipt) -> None:
@@ -46,7 +48,7 @@ class Agreement:
         if self._gather is None or self._has_warned:
             return
         rows = self._gather.result.reshape(-1, self._gather.input.size)
-        for part, column in zip(self._parts, rows.T, strict=True):
+        for name, column in zip(self._parts, rows.T, strict=True):
             (others,) = (column != column[0]).nonzero()
             if len(others):
                 one, other = (receipt.contributions[index].peer_id for index in (0, int(others[0])))
@@ -54,7 +56,7 @@ class Agreement:
                     "%s in extra= is not the same at peers %s and %s in step %d, so sooner or later they have other "
                     "parameters, and one of them has to go: give it what all have, as in "
                     "`schedule.step(peer.combine(loss, samples=n)[0])`; this is said once",
-                    *(type(part).__name__, one, other, receipt.step),
+                    *(name, one, other, receipt.step),
                 )
                 self._has_warned = True
                 return

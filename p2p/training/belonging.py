@@ -1,7 +1,7 @@
 """Which parameters belong to one wrapped model: all those of its optimizers, and none of another wrapped model."""
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import torch
@@ -30,38 +30,43 @@ def claim(named: Iterable[tuple[str, nn.Parameter]], is_in_use: Callable[[], boo
         _OWNERS[parameter] = weakref.WeakMethod(is_in_use)
 
 
-def check_optimizers(module: nn.Module, parts: Sequence[object], name: str = "") -> None:
+def check_optimizers(module: nn.Module, parts: Mapping[str, object]) -> None:
     """Raise unless the first of `parts` is an optimizer, and all optimizers among them have parameters of `module`.
 
     Args:
         module: a model.
-        parts: of it.
-        name: of the optimizer, if there are several.
+        parts: of it, by the names that messages have for them.
 
     Raises:
         TypeError, ValueError: they do not.
     """
-    if not isinstance(parts[0], torch.optim.Optimizer):
-        what = f"optimizer {name}" if name else "the optimizer"
-        raise TypeError(f"{what} has to be a torch.optim.Optimizer, is a {type(parts[0]).__name__}")
+    first, optimizer = next(iter(parts.items()))
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"{first} has to be a torch.optim.Optimizer, is a {type(optimizer).__name__}")
     known = {id(parameter) for parameter in module.parameters()}
-    optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
-    for optimizer in optimizers:
-        held = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        keys: Iterable[object] = optimizer.state
-        for each in keys:
-            if isinstance(each, torch.Tensor) and id(each) not in held:
-                raise ValueError(
-                    f"an optimizer has a state of a parameter, {each.dtype} {list(each.shape)}, that is in none of its "
-                    "groups any more: `del optimizer.state[parameter]` where you replace one"
-                )
-    pairs = [(number, each) for optimizer in optimizers for number, each in enumerate(optimizer.param_groups)]
-    for number, group in pairs:
+    for name, part in parts.items():
+        if isinstance(part, torch.optim.Optimizer):
+            _check_states(name, part)
+            _check_groups(name, part, known)
+
+
+def _check_states(name: str, optimizer: torch.optim.Optimizer) -> None:
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    keys: Iterable[object] = optimizer.state
+    for each in keys:
+        if isinstance(each, torch.Tensor) and id(each) not in held:
+            raise ValueError(
+                f"{name} has a state of a parameter, {each.dtype} {list(each.shape)}, that is in none of its groups "
+                "any more: `del optimizer.state[parameter]` where you replace one"
+            )
+
+
+def _check_groups(name: str, optimizer: torch.optim.Optimizer, known: Collection[int]) -> None:
+    for number, group in enumerate(optimizer.param_groups):
         for place, parameter in enumerate(group["params"]):
-            whose, which = ("its", f"optimizer {name}") if name else ("the", "an optimizer")
             if id(parameter) not in known and parameter.requires_grad:
                 raise ValueError(
-                    f"parameter {place} of group {number} of {which}, {parameter.dtype} {list(parameter.shape)}, "
-                    f"is none of {whose} model's, so nobody would average its "
-                    "gradient: wrap a module that has it, or make the optimizer after the model has its last form"
+                    f"parameter {place} of group {number} of {name}, {parameter.dtype} {list(parameter.shape)}, is "
+                    "none of its model's, so nobody would average its gradient: wrap a module that has it, or make "
+                    "the optimizer after the model has its last form"
                 )

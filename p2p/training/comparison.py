@@ -4,7 +4,7 @@ A seated member shows a digest of its parameters; who observes is compared with 
 told what is not like that of the members, before it counts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -30,12 +30,12 @@ SAME_BITS: Final = f"{INTO_EXTRA}; if there is nothing like that, the devices co
 
 
 def show(
-    parts: Sequence[Stateful], named: Mapping[str, torch.nn.Parameter], updated: str | None, reached: str = ""
+    parts: Mapping[str, Stateful], named: Mapping[str, torch.nn.Parameter], updated: str | None, reached: str = ""
 ) -> bytes:
     """What a replica is compared by.
 
     Args:
-        parts: what changes the parameters.
+        parts: what changes the parameters, by name.
         named: the parameters, in an order that is the same on all peers.
         updated: which optimizers have made an update since the last commit; None: it is not known.
         reached: which models the step is of, if there are several.
@@ -110,9 +110,9 @@ def _differences(here: Any, there: Any, names: Sequence[str]) -> Iterator[tuple[
             yield f"parameter {name}", _hex(one), _hex(other), SAME_BITS
 
 
-def settings_of(parts: Iterable[Stateful]) -> dict[str, Any]:
+def settings_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
     """Name and value of what is plain in the groups of the optimizers among `parts`."""
-    return dict(_values(part for part in parts if isinstance(part, torch.optim.Optimizer)))
+    return dict(_values({name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}))
 
 
 def digest_of(part: Stateful) -> int:
@@ -137,13 +137,9 @@ def _hex(digest: object) -> str:
     return digest.hex() if isinstance(digest, bytes) else "shown"
 
 
-def _values(parts: Iterable[Stateful]) -> Iterator[tuple[str, Any]]:
+def _values(parts: Mapping[str, Stateful]) -> Iterator[tuple[str, Any]]:
     """Name and value of all that is plain in `parts`; optimizers have their moments beside that."""
-    kinds: dict[str, int] = {}
-    for part in parts:
-        kind = type(part).__name__
-        kinds[kind] = kinds.get(kind, 0) + 1
-        name = kind if kinds[kind] == 1 else f"{kind} {kinds[kind]}"
+    for name, part in parts.items():
         if isinstance(part, torch.optim.Optimizer):
             for number, group in enumerate(part.param_groups):
                 for key, value in group.items():

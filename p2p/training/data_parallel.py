@@ -33,9 +33,8 @@ from .agreement import Agreement
 from .belonging import claim
 from .buffers import BufferMode, Buffers
 from .gradients import Given, Gradients, NonFinite, policy
-from .models import OneOfSeveral, gather
+from .models import OneOfSeveral, gather, name_parts
 from .passes import Passes
-from .rates import unwrapped
 from .replica import ModelReplica
 from .replica_state import Stateful
 from .resync import Resynchronisation
@@ -153,19 +152,19 @@ class DataParallel(torch.nn.Module):
         self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
         self._session = peer._session
         self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
-        self._parts = parts = [*models.optimizers.values(), *map(unwrapped, extra)]
+        self._parts = parts = name_parts(models.optimizers, extra)
         self._models = models
         self._allow_local = allow_local
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._passes.updates.is_due)
         if not allow_local:
             models.check(parts)
         whole = state_digest == "all"
-        resync = Resynchronisation(self._session, self._gradients, parts)
+        resync = Resynchronisation(self._session, self._gradients, [*parts.values()])
         self._replica = replica = ModelReplica(
             module, parts, keeper, self._session, self._gradients, resync, is_digested_whole=whole
         )
         offered = replica.offered()
-        updates = partial(Updates, parts, self._gradients, names=[*models.optimizers], allow_local=allow_local)
+        updates = partial(Updates, parts, self._gradients, num_models=len(models.optimizers), allow_local=allow_local)
         self._passes = Passes(
             self._session,
             self._gradients,
@@ -175,7 +174,9 @@ class DataParallel(torch.nn.Module):
             replica.edge,
         )
         replica.updates = self._passes.updates
-        self._callable = {name: OneOfSeveral(each, self._passes.begin_forward) for name, each in models.named.items()}
+        self._callable = {
+            name: OneOfSeveral(each, partial(self._passes.forward, name)) for name, each in models.named.items()
+        }
         try:
             claim(module.named_parameters(), self._passes.is_in_use)
             take_seat = self._session.take_seat if keeper is None else keeper.take_seat
@@ -217,8 +218,7 @@ class DataParallel(torch.nn.Module):
         """
         if self._names:
             raise TypeError(f"this wrapper has several models: call one of them, as in `model[{self._names[0]!r}](x)`")
-        self._passes.begin_forward()
-        return self.module(*args, **kwargs)
+        return self._passes.forward("", self.module, *args, **kwargs)
 
     def __getitem__(self, name: str) -> torch.nn.Module:
         """One of several models, to be called in its place.

@@ -17,6 +17,7 @@ from ..checkpoint import Checkpoint, Keeper
 from ..peer import Peer
 from .belonging import check_optimizers, claim
 from .buffers import Buffers
+from .models import name_parts
 from .outer import Outer, OuterConfig
 from .rates import unwrapped
 from .replica_state import Stateful
@@ -120,7 +121,7 @@ class DiLoCo(torch.nn.Module):
         if buffers not in ("mean", "local"):
             raise ValueError(f"buffers must be mean or local in rounds, is {buffers!r}")
         self.module = module
-        parts = [*map(unwrapped, (optimizer, *extra))]
+        parts = name_parts({"": unwrapped(optimizer)}, extra)
         check_optimizers(module, parts)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         self._outer = Outer(trained, config)

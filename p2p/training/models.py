@@ -1,5 +1,6 @@
 """The models of one wrapper: one, or several by name (a generator and a discriminator, an actor and a critic)."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,10 +28,12 @@ class Models:
     named: Mapping[str, nn.Module]
     optimizers: Mapping[str, Any]
 
-    def check(self, parts: Sequence[object]) -> None:
+    def check(self, parts: Mapping[str, object]) -> None:
         """Raise TypeError or ValueError unless each optimizer is of its model, and those among `parts` of any."""
         for name, optimizer in self.optimizers.items():
-            check_optimizers(self.named.get(name, self.module), [optimizer], name)
+            check_optimizers(
+                self.named.get(name, self.module), {f"optimizer {name}" if name else "the optimizer": optimizer}
+            )
         check_optimizers(self.module, parts)
 
 
@@ -61,6 +64,24 @@ def gather(models: nn.Module | Mapping[str, nn.Module], optimizers: Any) -> Mode
     return Models(module, dict(models), {name: unwrapped(each) for name, each in optimizers.items()})
 
 
+def name_parts(optimizers: Mapping[str, Any], extra: Sequence[Any]) -> dict[str, Any]:
+    """All that a joiner is given beside the models, by what messages call it, which is the same on all peers.
+
+    An optimizer has the name that the script gave it; what has none is called by its class, and by its place in `extra`
+    where that is not the only one of its class.
+    """
+    further = [unwrapped(each) for each in extra]
+    kinds = Counter(type(each).__name__ for each in (*optimizers.values(), *further))
+    named = {}
+    for name, optimizer in optimizers.items():
+        kind = type(optimizer).__name__
+        named[f"optimizer {name} ({kind})" if name else kind] = optimizer
+    for place, each in enumerate(further):
+        kind = type(each).__name__
+        named[kind if kinds[kind] == 1 else f"{kind} (extra[{place}])"] = each
+    return named
+
+
 def _check_are_apart(models: Mapping[str, nn.Module]) -> None:
     owners: dict[torch.Tensor, str] = {}
     for name, model in models.items():
@@ -76,16 +97,15 @@ class OneOfSeveral(nn.Module):
         module: the model.
     """
 
-    def __init__(self, module: nn.Module, begin: Callable[[], None]) -> None:
-        """`begin` is called before each forward pass."""
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        """`forward` makes each forward pass."""
         super().__init__()
         self.module = module
-        self._begin = begin
+        self._forward = forward
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own forward pass, as `DataParallel.forward`."""
-        self._begin()
-        return self.module(*args, **kwargs)
+        return self._forward(self.module, *args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """That of the model."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import xxhash
@@ -12,6 +13,7 @@ from ..session.session import BACKWARD, Session
 from .agreement import Agreement
 from .buffers import Buffers
 from .edge import Edge
+from .forwards import Forwards
 from .gradients import Gradients, add_to_grad
 from .resync import Resynchronisation
 from .updates import Updates
@@ -54,6 +56,7 @@ class Passes:
         self._beside = beside()
         self._state_digest = state_digest
         self._edge = edge
+        self._forwards = Forwards(session.share)
         self._under_no_sync = False
         self._checked = -2
         self._ends_step = True
@@ -102,8 +105,15 @@ class Passes:
             self._share.void()
             self._reset()
 
-    def begin_forward(self) -> None:
-        """A forward pass of the wrapper, or of one of its models, is called."""
+    def forward(self, model: str, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """A forward pass of the wrapper, or of one of its models."""
+        self._begin_forward()
+        output = module(*args, **kwargs)
+        if module.training:
+            self._forwards.follow(model, output)
+        return output
+
+    def _begin_forward(self) -> None:
         if torch._C._current_graph_task_id() < 0:  # no backward is under way
             self.go_on()
         if torch.is_grad_enabled():
@@ -166,6 +176,7 @@ class Passes:
             self.go_on()
             self.updates.check_is_wanted()
             self._gradients.reach(*models)
+            self._forwards.use(self._gradients.reached)
             self._gradients.drop()
             self._share.skip()
             self._begin_pass()
@@ -179,6 +190,7 @@ class Passes:
             self.go_on()
             self.updates.check_is_wanted()
             self._gradients.reach(*models)
+            self._forwards.use(self._gradients.reached)
             if not self.has_summed:
                 self._gradients.drop()
             self._begin_pass()
@@ -272,6 +284,7 @@ class Passes:
 
     def _hand_out(self) -> None:
         self._share.spend()
+        self._forwards.end_step()
         receipt = self._session.receipt
         assert receipt is not None
         for each in self._beside:

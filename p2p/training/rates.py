@@ -1,7 +1,7 @@
 """Learning rates that nothing of a joiner's state explains are said once: a joiner would have others."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,9 +13,13 @@ logger = logging.getLogger("p2p")
 class Rates:
     """The learning rates of the optimizers for which `extra` has no schedule."""
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], parts: Sequence[object]) -> None:
-        """`parts`: all that a joiner is given."""
-        self._watched = [each for each in optimizers if not any(_may_schedule(part, each) for part in parts)]
+    def __init__(self, parts: Mapping[str, object]) -> None:
+        """`parts`: all that a joiner is given, by name."""
+        self._watched = {
+            each: name
+            for name, each in parts.items()
+            if isinstance(each, torch.optim.Optimizer) and not any(_may_schedule(part, each) for part in parts.values())
+        }
         self._known: dict[torch.optim.Optimizer, list[float]] = {}
 
     def forget(self) -> None:
@@ -30,12 +34,11 @@ class Rates:
         before = self._known.setdefault(optimizer, rates)
         for number, (old, new) in enumerate(zip(before, rates, strict=False)):
             if old != new:
-                self._watched.remove(optimizer)
                 logger.warning(
                     "lr of group %d of %s has become %g, it was %g, by nothing that is in extra= of p2p.DataParallel: "
                     "a joiner would go on with another one, and be refused; put the schedule into extra, or compute "
                     "the rate from peer.done alone",
-                    *(number, type(optimizer).__name__, new, old),
+                    *(number, self._watched.pop(optimizer), new, old),
                 )
                 return
 

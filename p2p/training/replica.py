@@ -1,7 +1,7 @@
 """What a joiner is given of a model, and what it is compared by while it observes."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -36,7 +36,7 @@ class ModelReplica:
     def __init__(
         self,
         module: nn.Module,
-        parts: Sequence[Stateful],
+        parts: Mapping[str, Stateful],
         keeper: Stateful | None,
         session: Session,
         gradients: Gradients,
@@ -48,7 +48,7 @@ class ModelReplica:
 
         Args:
             module: on the CPU.
-            parts: the optimizer, and what else a joiner must have.
+            parts: the optimizer, and what else a joiner must have, by name.
             keeper: of checkpoints. A joiner is given its state, and not compared by it: who writes knows more.
             session: of the peer.
             gradients: of the module's parameters.
@@ -59,12 +59,12 @@ class ModelReplica:
         self._parts = parts
         self.edge = Edge(module, lambda: session.done)
         self._state = ModuleState(module, self.edge)
-        self._given: tuple[Stateful, ...] = (*parts, self._state, *([] if keeper is None else [keeper]))
+        self._given: tuple[Stateful, ...] = (*parts.values(), self._state, *([] if keeper is None else [keeper]))
         self._session = session
         self._gradients = gradients
         self._resync = resync
         self._is_digested_whole = is_digested_whole
-        self._numerics = describe_numerics(gradients.parameters, parts)
+        self._numerics = describe_numerics(gradients.parameters, [*parts.values()])
         self.updates: Updates | None = None
 
     def offered(self) -> Replica:
@@ -78,8 +78,11 @@ class ModelReplica:
         try:
             self._pack()  # raises here, not in a member that a joiner asks
         except TypeError as error:
+            what = str(error)
+            for number, name in enumerate(self._parts):
+                what = what.replace(f"parts[{number}].", f"the state_dict of {name}: ")
             raise TypeError(
-                f"{error}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
+                f"{what}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
                 "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
             ) from None
         how = self._gradients.traits("all" if self._is_digested_whole else "part")

@@ -7,7 +7,7 @@ a checkpoint: they are worth nothing that can be measured (README, limits).
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -61,7 +61,7 @@ class RoundReplica:
         self,
         module: nn.Module,
         outer: Outer,
-        parts: Sequence[Stateful],
+        parts: Mapping[str, Stateful],
         keeper: Stateful | None,
         session: Session,
         strategy: str,
@@ -71,7 +71,7 @@ class RoundReplica:
         Args:
             module: on the CPU.
             outer: of its parameters.
-            parts: optimizers, and what else a joiner must have.
+            parts: optimizers, and what else a joiner must have, by their names.
             keeper: of checkpoints.
             session: of the peer.
             strategy: how it is trained, in words: equal on all peers.
@@ -106,7 +106,7 @@ class RoundReplica:
 
     def freeze(self) -> None:
         """Keep all but the anchor as it is: a round begins."""
-        self._frozen = [_Frozen(_without_moments(part)) for part in self._parts]
+        self._frozen = [_Frozen(_without_moments(part)) for part in self._parts.values()]
         self._frozen.append(_Frozen(copy.deepcopy(self._state.state_dict())))
         pieces = self._outer.tensors()
         self._tensors = {
@@ -119,7 +119,7 @@ class RoundReplica:
 
     def _load(self, state: PackedState) -> None:
         before = settings_of(self._parts)
-        taken = [*self._parts, self._state, self._outer_state, *self._keeper]
+        taken = [*self._parts.values(), self._state, self._outer_state, *self._keeper]
         self._session.share.load(unpack_into(state, tensors_of(self._module), taken))
         vectors = self._outer_state.taken
         if vectors["anchor"] is None:

@@ -6,7 +6,7 @@ in its middle: a state is loaded before the next one begins.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import torch
@@ -45,7 +45,7 @@ class Rounds:
         session: Session,
         outer: Outer,
         buffers: Buffers,
-        parts: Sequence[object],
+        parts: Mapping[str, object],
         freeze: Callable[[], None],
         *,
         inner_steps: int | None,
@@ -58,7 +58,7 @@ class Rounds:
             session: of the peer.
             outer: of the model.
             buffers: of the model.
-            parts: the optimizer whose steps are counted, and what else a joiner must have.
+            parts: the optimizer whose steps are counted, and what else a joiner must have, by their names.
             freeze: keeps what a joiner is given of them as it is now.
             inner_steps: of a round without `peer.loader`.
             nonfinite: as of `DiLoCo`.
@@ -74,8 +74,8 @@ class Rounds:
         self._num_turns = 1 if is_digested_whole else NUM_TURNS
         self._frozen_after = -2
         self._began_s = session.loop.now()
-        self._optimizers = optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
-        self._rates = Rates(optimizers, parts)
+        self._optimizers = optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
+        self._rates = Rates(parts)
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
         self._hooks.append(optimizers[0].register_step_post_hook(self._after))
         self._share.in_rounds = True

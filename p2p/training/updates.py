@@ -1,6 +1,6 @@
 """Optimizers use gradients that all members have, or none."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -47,30 +47,31 @@ class Updates:
 
     def __init__(
         self,
-        parts: Sequence[object],
+        parts: Mapping[str, object],
         gradients: Gradients,
         passes: Standing,
         *,
-        names: Sequence[str],
+        num_models: int,
         allow_local: bool,
     ) -> None:
         """Look at each update of the optimizers in `parts`.
 
         Args:
-            parts: the optimizers of models first.
+            parts: by name, the optimizers of models first.
             gradients: of the optimizers' parameters.
             passes: what has become of backward passes.
-            names: of these; one alone has none.
+            num_models: that have optimizers.
             allow_local: gradients of this peer alone may be used.
         """
-        self._optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
-        self._names = names
+        self._names = {part: name for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
+        self._optimizers = [*self._names]
+        self._of_models = [*parts.values()][:num_models]
         self._gradients = gradients
         self._allow_local = allow_local
         self._passes = passes
         self._due: set[torch.optim.Optimizer] = set()
         self._since_commit: set[torch.optim.Optimizer] | None = None
-        self._rates = Rates(self._optimizers, parts)
+        self._rates = Rates(parts)
         self.num_stale = 0
         self._under_way: torch.optim.Optimizer | None = None
         self._unused = b""  # a digest of the parameters that have to change
@@ -81,8 +82,7 @@ class Updates:
     @property
     def is_due(self) -> bool:
         # Gradients of a model that the loss has gone through are mostly dropped: a discriminator's, of a generator.
-        of_models = self._optimizers[: len(self._names)]
-        return any(each in self._due and self._gradients.are_left(_parameters(each)) for each in of_models)
+        return any(each in self._due and self._gradients.are_left(_parameters(each)) for each in self._of_models)
 
     @property
     def is_amid_step(self) -> bool:
@@ -113,12 +113,7 @@ class Updates:
         """Which optimizers have made an update since the last commit, in words; None: this is not known."""
         if self._since_commit is None:
             return None
-        names = dict(enumerate(f"optimizer {name}" for name in self._names if name))
-        return " and ".join(
-            f"{names.get(number, f'optimizer {number}')} ({type(each).__name__})"
-            for number, each in enumerate(self._optimizers)
-            if each in self._since_commit
-        )
+        return " and ".join(name for each, name in self._names.items() if each in self._since_commit)
 
     def skipped(self) -> None:
         """This peer has added nothing to what was committed, and has to use it all the same."""

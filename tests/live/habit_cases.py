@@ -161,8 +161,11 @@ def what_a_script_has_in_its_groups_is_sent_or_refused_with_the_way_out(peer: Pe
     model, optimizer = linear()
     optimizer.param_groups[0]["lr"] = np.float64(0.1)
     optimizer.param_groups[0]["tags"] = {"a", "b"}
-    words = "param_groups[0].tags: set is not allowed: a joiner is given plain values"
-    raises(TypeError, words, lambda: wrap(peer, model, optimizer))
+    words = "the state_dict of {}: param_groups[0].tags: set is not allowed: a joiner is given plain values"
+    raises(TypeError, words.format("SGD"), lambda: wrap(peer, model, optimizer))
+    models: Any = {"G": nn.Linear(2, 2), "D": model}
+    optimizers: Any = {"G": torch.optim.SGD(models["G"].parameters(), lr=0.1), "D": optimizer}
+    raises(TypeError, words.format("optimizer D (SGD)"), lambda: wrap(peer, models, optimizers))
     optimizer.param_groups[0]["tags"] = ["a", np.bool_(True), np.int64(3)]
     wrap(peer, model, optimizer)
 
@@ -235,9 +238,9 @@ def two_optimizers_may_step_in_any_order(peer: Peer) -> None:
 def what_is_wrong_with_a_model_is_said_before_a_seat_is_asked_for(peer: Peer) -> None:
     model, optimizer = linear()
     other = torch.optim.SGD([*model.parameters(), nn.Parameter(torch.zeros(2, 3))], lr=0.1)
-    words = "parameter 4 of group 0 of an optimizer, torch.float32 [2, 3], is none of the model's"
-    raises(ValueError, words, lambda: wrap(peer, model, other))
-    raises(ValueError, words, lambda: wrap(peer, model, optimizer, extra=[other]))
+    words = "parameter 4 of group 0 of {}, torch.float32 [2, 3], is none of its model's"
+    raises(ValueError, words.format("the optimizer"), lambda: wrap(peer, model, other))
+    raises(ValueError, words.format("SGD (extra[0])"), lambda: wrap(peer, model, optimizer, extra=[other]))
     model.register_buffer("table", torch.zeros(3, device="meta"))
     raises(ValueError, "table is torch.float32 on meta", lambda: wrap(peer, model, optimizer))
     del model.table
@@ -499,7 +502,7 @@ def refresh_comes_between_steps_and_after_the_optimizer_knows(peer: Peer) -> Non
     optimizer.step()
     torch.manual_seed(7)
     model.add_module("2", nn.Linear(8, 3))
-    raises(ValueError, "is none of the model's", parallel.refresh)
+    raises(ValueError, "is none of its model's", parallel.refresh)
     old = optimizer.param_groups[0]["params"][2:]
     optimizer.param_groups[0]["params"][2:] = list(model.get_submodule("2").parameters())
     raises(ValueError, "in none of its groups any more: `del optimizer.state[parameter]`", parallel.refresh)

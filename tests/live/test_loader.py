@@ -102,9 +102,7 @@ def test_the_ordinary_loop_over_epochs_trains_all_of_them(swarm: Swarm) -> None:
 
 
 @pytest.mark.parametrize(("updates", "workers"), [(1, 1), (3, 0)])
-def test_each_sample_counts_once_an_epoch_through_a_kill_and_a_join(
-    swarm: Swarm, updates: int, workers: int
-) -> None:
+def test_each_sample_counts_once_an_epoch_through_a_kill_and_a_join(swarm: Swarm, updates: int, workers: int) -> None:
     words = "epochs=100000", "until=3", f"updates={updates}", f"workers={workers}"
     first = swarm.start(TRAIN, "wait=20", *words, min_peers=3)
     peers = [first, *(swarm.start(TRAIN, *words, min_peers=3) for _ in range(2))]

@@ -30,6 +30,7 @@ with p2p.join() as peer:
     loader = DataLoader(data, 8, sampler=shard)
     while not is_told():
         for x, y in loader:
+            parallel(x)  # to look at it
             loss = (parallel(x) - y).square().mean()
             optimizer.zero_grad()
             loss.backward()
@@ -38,7 +39,9 @@ with p2p.join() as peer:
             if peer.done % 8 == 0 and is_told():
                 break
 """
-"""Trains until its stdin is closed, or told anything, at a multiple of 8 steps; a sampler shares out by rank."""
+"""Trains until its stdin is closed, or told anything, at a multiple of 8 steps; a sampler shares out by rank.
+
+All drop one forward pass in each step, who joins, too."""
 
 
 def test_a_joiner_with_data_of_its_own_is_told_where_the_swarm_is_and_who_is_left_alone_that_it_is(
@@ -75,3 +78,26 @@ def test_a_joiner_that_shares_out_by_rank_ends_alone_and_is_told_why(swarm: Swar
         founder.kill()
         founder.end()
     swarm.leaves_files = True
+
+
+ENDLESS = """
+import p2p
+from torch.utils.data import IterableDataset
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield 1
+
+with p2p.join() as peer:
+    peer.loader(Endless(), global_batch=4)
+"""
+
+
+def test_data_that_nobody_can_ask_for_by_number_are_refused_in_one_line(swarm: Swarm) -> None:
+    peers = [swarm.start(ENDLESS, min_peers=2) for _ in range(2)]
+    assert [peer.end() for peer in peers] == [1, 1]
+    for peer in peers:
+        (line,) = peer.stderr
+        assert line.startswith("shoal: Endless has no samples that can be asked for by number"), line
+        assert "a DataLoader of your own" in line

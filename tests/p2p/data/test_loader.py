@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 from p2p.data.loader import Loader
-from p2p.errors import ShoalError
+from p2p.errors import DatasetRefused, ShoalError
 from tests.p2p.data.swarm import Lockstep
 
 Sample = dict[str, int]
@@ -305,7 +305,7 @@ def test_a_sample_that_nobody_can_load_is_left_out_and_named(
         assert used == dict.fromkeys((index for index in range(20) if index != 13), 1)
         assert caplog.text.count("sample 13 cannot be loaded by this peer") == 2
         assert "to this step: OSError: disk of sample 13\n" in caplog.text
-    aside = {share.pack()[2][0][-1] for share in swarm.shares.values()}
+    aside = {share.pack()[3][0][-1] for share in swarm.shares.values()}
     assert len(aside) == 1 and len(aside.pop()) == 2, "once in each epoch, and all know"
 
 
@@ -372,10 +372,10 @@ class Endless(IterableDataset[int]):
 @pytest.mark.parametrize(
     ("dataset", "settings", "error", "why"),
     [
-        (Endless(), {}, TypeError, "map-style"),
-        (iter([1]), {}, TypeError, "map-style"),
-        (DataLoader(Squares()), {}, TypeError, "pass its dataset"),
-        ((torch.zeros(8), torch.zeros(8)), {}, TypeError, r"TensorDataset\(\*arrays\)"),
+        (Endless(), {}, DatasetRefused, "map-style"),
+        (iter([1]), {}, DatasetRefused, "map-style"),
+        (DataLoader(Squares()), {}, DatasetRefused, "pass its dataset"),
+        ((torch.zeros(8), torch.zeros(8)), {}, DatasetRefused, r"TensorDataset\(\*arrays\)"),
         ([], {}, ValueError, "list has no samples"),
         (range(8), {"global_batch": 0}, ValueError, "global_batch must be at least 1, is 0"),
         (range(8), {"epochs": 0}, ValueError, "epochs must be at least 1, is 0"),

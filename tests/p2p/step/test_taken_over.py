@@ -6,8 +6,9 @@ import pytest
 from p2p.errors import OperationMismatch
 from p2p.net.parcels import StepRecord
 from p2p.step.effects import Leave, Tell
+from p2p.step.given_up import OBSERVES
 from p2p.step.notices import Withdrawn
-from p2p.step.open_step import OBSERVES, OpenStep
+from p2p.step.open_step import OpenStep
 from p2p.step.receipts import Contribution
 from p2p.step.transitions import Stage
 from tests.gossip.members import A, B, C, view_of

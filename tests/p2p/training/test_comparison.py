@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from p2p.errors import JoinRefused, RemoteProtocolError, RemovedFromView
 from p2p.net.bounds import MAX_BYTES_LEN
 from p2p.net.trees import pack_tree
 from p2p.training.comparison import check, show
+from p2p.training.models import name_parts
 
 
 class Replica:
@@ -25,7 +26,7 @@ class Replica:
         self.reached = "G"
 
     def show(self) -> bytes:
-        parts: Sequence[Any] = [self.optimizer, self.schedule, self.more, self.average]
+        parts = name_parts({"": self.optimizer}, [self.schedule, self.more, self.average])
         return show(parts, dict(self.model.named_parameters()), self.updated, self.reached)
 
 

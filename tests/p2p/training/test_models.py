@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from p2p.step.collective import AllReduce
-from p2p.training.models import gather
+from p2p.training.models import gather, name_parts
 
 
 def sgd(*models: nn.Module) -> torch.optim.SGD:
@@ -21,7 +21,7 @@ def test_one_model_has_no_name() -> None:
     optimizer = sgd(G)
     models = gather(G, optimizer)
     assert models.module is G and models.named == {"": G} and models.optimizers == {"": optimizer}
-    models.check([optimizer])
+    models.check({"SGD": optimizer})
 
 
 def test_several_models_are_one_module_under_their_names() -> None:
@@ -29,13 +29,13 @@ def test_several_models_are_one_module_under_their_names() -> None:
     models = gather({"G": G, "D": D}, optimizers)
     assert [name for name, _ in models.module.named_parameters()] == ["G.weight", "G.bias", "D.weight", "D.bias"]
     assert models.optimizers == optimizers and list(models.named) == ["G", "D"]
-    models.check([*optimizers.values()])
+    models.check(optimizers)
 
 
 def test_an_optimizer_of_another_name_may_be_of_several_models() -> None:
     for optimizers in ({"both": sgd(G, D)}, sgd(G, D)):
         models = gather({"G": G, "D": D}, optimizers)
-        models.check([*models.optimizers.values()])
+        models.check(models.optimizers)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,26 @@ def test_the_optimizer_of_another_model_is_named() -> None:
     words = r"parameter 0 of group 0 of optimizer G, torch.float32 \[1, 3\], is none of its model's"
     optimizers = {"G": sgd(D), "D": sgd(D)}
     with pytest.raises(ValueError, match=words):
-        gather({"G": G, "D": D}, optimizers).check([*optimizers.values()])
+        gather({"G": G, "D": D}, optimizers).check(optimizers)
     with pytest.raises(TypeError, match=r"optimizer D has to be a torch.optim.Optimizer, is a str"):
-        gather({"G": G, "D": D}, {"G": sgd(G), "D": "D"}).check([sgd(G)])
+        gather({"G": G, "D": D}, {"G": sgd(G), "D": "D"}).check({"G": sgd(G)})
+
+
+def test_messages_name_what_a_joiner_is_given_as_the_script_does() -> None:
+    adams = [torch.optim.Adam(model.parameters()) for model in (G, D)]
+    schedules = [torch.optim.lr_scheduler.StepLR(adam, 1) for adam in adams]
+    average = torch.optim.swa_utils.AveragedModel(G)
+    names = name_parts(dict(zip("GD", adams, strict=True)), [*schedules, average])
+    assert [*names] == [
+        "optimizer G (Adam)",
+        "optimizer D (Adam)",
+        "StepLR (extra[0])",
+        "StepLR (extra[1])",
+        "AveragedModel",
+    ]
+    assert [*names.values()] == [*adams, *schedules, average]
+    assert [*name_parts({"": adams[0]}, [adams[1]])] == ["Adam", "Adam (extra[0])"]
+    assert [*name_parts({"": adams[0]}, schedules[:1])] == ["Adam", "StepLR"]
 
 
 def test_operations_of_two_models_are_not_the_same() -> None:

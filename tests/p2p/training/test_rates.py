@@ -29,7 +29,7 @@ def make() -> torch.optim.Optimizer:
 
 def said(caplog: pytest.LogCaptureFixture, optimizer: torch.optim.Optimizer, *parts: Any, forgets: bool = False) -> int:
     """How often, in four updates between which the rate changes."""
-    rates = Rates([optimizer], [optimizer, *parts])
+    rates = Rates({"optimizer G (SGD)": optimizer, **{f"part {i}": part for i, part in enumerate(parts)}})
     with caplog.at_level(logging.WARNING, "p2p"):
         for _ in range(4):
             rates.look(optimizer)
@@ -42,7 +42,7 @@ def said(caplog: pytest.LogCaptureFixture, optimizer: torch.optim.Optimizer, *pa
 def test_a_rate_that_changes_by_nothing_a_joiner_is_given_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     optimizer = make()
     assert said(caplog, optimizer, torch.amp.GradScaler("cpu"), nn.Linear(1, 1), StepLR(make(), 1)) == 1
-    assert "lr of group 0 of SGD has become 0.05, it was 0.1" in caplog.text
+    assert "lr of group 0 of optimizer G (SGD) has become 0.05, it was 0.1" in caplog.text
 
 
 def test_a_part_that_may_be_its_schedule_explains_it(caplog: pytest.LogCaptureFixture) -> None:

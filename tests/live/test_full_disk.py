@@ -1,0 +1,148 @@
+"""A disk that runs full under a run: checkpoints and receipts that cannot be written, and what is left of them."""
+
+import ctypes
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.live.swarm import Process, Swarm
+
+pytestmark = [pytest.mark.torch, pytest.mark.light]
+
+CLONE_NEWNS: Final = 0x20000
+PRIVATE: Final = 0x44000  # MS_REC | MS_PRIVATE
+
+DISK_BYTES: Final = 2 << 20
+
+TRAIN = """
+import errno, os, sys
+from pathlib import Path
+import torch
+import p2p
+from tests.live.test_full_disk import mount_disk, whole
+
+disk, words = Path(sys.argv[1]), sys.argv[2:]
+mount_disk(disk)
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Linear(100, 200)
+optimizer = torch.optim.Adam(model.parameters())
+
+def fill():
+    with open(disk / "filler", "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(997)):
+                pass
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+
+try:
+    with p2p.join() as peer:
+        print("here", peer.peer_id)
+        checkpoint = p2p.Checkpoint(disk / "checkpoints", every=10)
+        parallel = p2p.DataParallel(peer, model, optimizer, checkpoint=checkpoint)
+        while peer.done < 45:
+            if peer.done == 15:
+                fill()
+            if peer.done == 35 and "room" in words:
+                (disk / "filler").unlink()
+            if peer.done in (25, 35):
+                print("step", peer.done)
+                sys.stdin.readline()
+            optimizer.zero_grad()
+            parallel(torch.ones(4, 100)).square().mean().backward()
+            optimizer.step()
+finally:
+    for path in sorted(disk.rglob("*")):
+        if path.is_file():
+            print("left", path.relative_to(disk), whole(path))
+"""
+"""Each peer has a disk of its own, as peers of several hosts have; it is full after 15 of 45 steps."""
+
+
+def mount_disk(folder: Path) -> None:
+    """A small one, which this process alone sees, and which goes with it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    steps: list[Callable[[], int]] = [
+        lambda: libc.unshare(CLONE_NEWNS),
+        lambda: libc.mount(b"none", b"/", None, PRIVATE, None),
+        lambda: libc.mount(b"none", os.fsencode(folder), b"tmpfs", 0, b"size=%d" % DISK_BYTES),
+    ]
+    for step in steps:
+        if step():
+            raise OSError(ctypes.get_errno(), f"no disk can be mounted: {os.strerror(ctypes.get_errno())}")
+
+
+def whole(path: Path) -> str:
+    """In words, for files of lines."""
+    return "" if path.suffix != ".jsonl" or path.read_bytes().endswith(b"\n") else "is cut"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    try:
+        subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", tmp_path], check=True, capture_output=True)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a process cannot mount a disk of its own here, which root can, in a mount namespace: {error}")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    return folder
+
+
+def train(swarm: Swarm, disk: Path, *words: str) -> tuple[Process, Process]:
+    """Who writes, and another one."""
+    writer, other = swarm.start_all(2, TRAIN, str(disk), *words)
+    pattern = (
+        r"checkpoint of step {} cannot be written to .*, and the last one is that of step 10: .*space.*; training .*"
+    )
+    for step in (20, 30):  # who writes in the background is waited for
+        writer.expect_step(step + 5)
+        writer.expect_line(pattern.format(step), is_error=True)
+        for peer in (writer, other):
+            peer.tell("go on")
+    return writer, other
+
+
+def left(peer: Process) -> list[str]:
+    return [line.removeprefix("left ").strip() for line in peer.stdout if line.startswith("left ")]
+
+
+def test_a_run_whose_disk_is_full_for_a_while_says_so_goes_on_and_leaves_nothing_unfinished(
+    swarm: Swarm, disk: Path
+) -> None:
+    swarm.environ["SHOAL_RECEIPTS"] = str(disk / "receipts")
+    writer, other = train(swarm, disk, "room")
+    assert [writer.end(), other.end()] == [0, 0], writer.report() + other.report()
+    names = [f"receipts/{writer.expect('here').split()[1]}.{kind}.jsonl" for kind in ("receipts", "timings")]
+    steps = [
+        f"checkpoints/{step:08d}/{file}" for step in (10, 40, 45) for file in ("checkpoint.json", "state.safetensors")
+    ]
+    assert left(writer) == [*steps, *names], writer.report()
+    assert left(other) == [
+        f"receipts/{other.expect('here').split()[1]}.{kind}.jsonl" for kind in ("receipts", "timings")
+    ]
+    receipts = [line for line in writer.stderr if "receipts" in line]
+    assert len(receipts) == 1 and len(writer.stderr) == 3, writer.report()
+    for line in (*receipts, *other.stderr):
+        assert re.fullmatch(
+            rf"receipts cannot be written to {disk}/receipts: .*No space left.* goes on without .*", line
+        )
+
+
+def test_who_cannot_write_the_last_checkpoint_of_a_run_ends_with_1(swarm: Swarm, disk: Path) -> None:
+    writer, other = train(swarm, disk)
+    assert [writer.end(), other.end()] == [1, 0], writer.report() + other.report()
+    assert left(writer) == [
+        "checkpoints/00000010/checkpoint.json",
+        "checkpoints/00000010/state.safetensors",
+        "filler",
+    ], writer.report()
+    words = (
+        r"shoal: checkpoint of step 45 cannot be written to .*, and the last one is that of step 10: .*; this was .*"
+    )
+    assert re.fullmatch(words, writer.stderr[-1]) and len(writer.stderr) == 4, writer.report()
