@@ -140,6 +140,8 @@ class Succession:
             limit_s = silent_s * patience / 2 if self._swim.is_lost(member) else silent_s * patience
             if self._swim.silence_s(now, member) >= limit_s:
                 found.append(Report(ReportKind.SILENT, member))
+            if self._swim.flaps(now, member):
+                found.append(Report(ReportKind.FLAPPING, member))
         return [*found, self._restart_request] if self._restart_request is not None else found
 
     # What follows from it.
@@ -165,7 +167,7 @@ class Succession:
             proven=self.reports.proven,
             witnessed=self.reports.records,
             leaving=self.leavers,
-            joiners=self._reachable(candidates),
+            joiners=self._reachable(now, candidates),
             restart=cut.restart if is_active else "",
         )
         decision = propose_view(self.view, change)
@@ -180,8 +182,9 @@ class Succession:
         self.agreement.want(now, wanted, self._delay(cut))
         return [*self._explain(decision), *self._pause_or_resume(now, decision)]
 
-    def _reachable(self, candidates: list[Member]) -> dict[Member, Joiner]:
-        claims = {member: self._swim.claim_of(member) for member in candidates if self._swim.is_alive(member)}
+    def _reachable(self, now: float, candidates: list[Member]) -> dict[Member, Joiner]:
+        here = [member for member in candidates if self._swim.is_alive(member) and not self._swim.flaps(now, member)]
+        claims = {member: self._swim.claim_of(member) for member in here}
         known = [(member, claim, self.admission.join_of(member)) for member, claim in claims.items()]
         return {member: Joiner(claim.contact, join.numerics) for member, claim, join in known if claim is not None}
 

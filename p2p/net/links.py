@@ -75,6 +75,7 @@ class _Monitor:
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self.connection = _Connection.OPENING
         self.answers = False
+        self.has_broken = False
         self._watched = socket
         self._events = socket.get_monitor_socket(_MONITORED)
 
@@ -83,6 +84,7 @@ class _Monitor:
             event = recv_monitor_message(self._events)["event"]
             self.connection = _TRANSITIONS.get((self.connection, event), self.connection)
             self.answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self.answers and event not in _ENDS)
+            self.has_broken = self.has_broken or event in _ENDS
 
     def close(self) -> None:
         self._watched.disable_monitor()
@@ -138,6 +140,12 @@ class Link:
     def is_live(self) -> bool:
         self._control_monitor.look()
         return self._control_monitor.answers
+
+    def has_broken(self) -> bool:
+        """Whether it did not answer at some time since this was asked last."""
+        is_live, monitor = self.is_live(), self._control_monitor
+        has_broken, monitor.has_broken = monitor.has_broken or not is_live, False
+        return has_broken
 
     def unopened(self) -> str:
         """The address to which there is no connection, not yet or not any more; empty: there are both."""

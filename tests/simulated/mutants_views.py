@@ -16,6 +16,7 @@ from gossip.membership import Membership
 from gossip.messages import AcceptorRecord, Join, Report, ReportKind
 from gossip.other_swarms import OtherSwarms
 from gossip.reports import Reports
+from gossip.signs import Signs
 from gossip.succession import Succession
 from gossip.swim import Swim
 from gossip.view import NOWHERE, Change, Joiner
@@ -32,8 +33,22 @@ def _is_gone_whatever_incarnation(self: Swim, member: Member) -> bool:
     return claim is not None and claim.member == member and claim.state >= State.LEFT
 
 
-def _reachable_or_not(self: Succession, candidates: list[Member]) -> dict[Member, Joiner]:
+def _reachable_or_not(self: Succession, now: float, candidates: list[Member]) -> dict[Member, Joiner]:
     return {member: Joiner(NOWHERE) for member in candidates}
+
+
+def _reachable_now(original: Callable[..., dict[Member, Joiner]]) -> Callable[..., dict[Member, Joiner]]:
+    """Whoever comes and goes is asked when it is there."""
+
+    def reachable(self: Succession, now: float, candidates: list[Member]) -> dict[Member, Joiner]:
+        swim: Any = self._swim
+        swim.flaps = lambda now, member: False
+        try:
+            return original(self, now, candidates)
+        finally:
+            del swim.flaps
+
+    return reachable
 
 
 def _consider_any_join(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
@@ -59,9 +74,9 @@ def _all_admissible(original: Callable[[View, Change], list[Member]]) -> Callabl
 # Reports.
 
 
-def _unheard_by_one(self: Reports, certain: Collection[Member]) -> tuple[set[Member], bool]:
+def _unheard_by_one(self: Reports, certain: Collection[Member], leases: Any) -> tuple[set[Member], bool]:
     assert self._view is not None
-    accused = {subject for kind, _, subject, _ in self._leases if kind is ReportKind.SILENT and subject not in certain}
+    accused = {subject for kind, _, subject, _ in leases if kind is ReportKind.SILENT and subject not in certain}
     return accused if len(accused) < len(self._view.members) else set(), False
 
 
@@ -72,6 +87,11 @@ def _receive_for_ever(original: Callable[..., None]) -> Callable[..., None]:
             lease.until = math.inf
 
     return receive
+
+
+def _answers_for_nothing(self: Signs, now: float, name: str) -> bool:
+    self._heard[name] = now
+    return True
 
 
 # Who hears of it.
@@ -212,6 +232,27 @@ VIEWS: dict[str, Mutant] = {
         (Beliefs, "answers", lambda self, now, member: self.heard(now, member) or True),
         breaks="L1",
         scenario="G11: the second of two members cannot reach the first, whose link it answers",
+    ),
+    "G12: coming and going is nobody's evidence": mutant(
+        (Swim, "flaps", lambda self, now, member: False),
+        breaks="L1",
+        scenario="G12: the links of one of three come and go, and in the end they stay",
+    ),
+    "G12: who flaps has a seat again while it does": mutant(
+        (Succession, "_reachable", _reachable_now(Succession._reachable)),
+        breaks="L1",
+        scenario="G12: the links of one of three come and go, and in the end they stay",
+    ),
+    "G12: if all flap, nobody is left": mutant(
+        (Reports, "_missing", lambda self: self._missing_by(self._leases)),
+        breaks="L1",
+        scenario="G12: the links of all come and go, and one of them dies",
+    ),
+    "G12: a busy interpreter flaps": mutant(
+        (Signs, "_is_busy", lambda self, name: False),
+        (Signs, "answers", _answers_for_nothing),
+        breaks="I14",
+        scenario="G12: a member is too busy for frames, again and again, and its link answers",
     ),
     "bug: a record that names a later view is dropped when that is installed": mutant(
         (Membership, "take_proof", _take_proof_and_stop(Membership.take_proof)),

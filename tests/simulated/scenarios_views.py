@@ -124,6 +124,51 @@ def _who_is_not_heard_answers() -> None:
     stage.end_well()
 
 
+@scenario("G12: the links of one of three come and go, and in the end they stay")
+def _one_flaps() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    stage.flap(stage.links_of("p3"), 1.2, 0.6)
+    stage.until(lambda: stage.excluded(stage.peer("p3").member, "p1", "p2"), 15.0)
+    before = stage.done_by("p1", "p2")
+    stage.wait(20.0)
+    if stage.done_by("p1", "p2") < before + 60:
+        raise Failure("S10", f"p3 flaps, and of 100 steps {stage.done_by('p1', 'p2') - before} were done")
+    stage.flaps = False
+    stage.until_trained(2, "p1", "p2")
+    stage.until(lambda: stage.view_of("p1").since(stage.peer("p3").member), 6.0)
+    stage.end_well()
+
+
+@scenario("G12: the links of all come and go, and one of them dies")
+def _all_flap() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    members, before = stage.view_of("p1").members, stage.peer("p1").done
+    stage.flap({*stage.links_of("p1"), *stage.links_of("p2")}, 1.2, 0.6)
+    stage.wait(30.0)
+    if stage.view_of("p1").members != members or stage.peer("p1").done < before + 10:
+        raise Failure("I14", "the network flaps, and members are taken out for it")
+    dead = stage.peer("p3")
+    dead.unproven = True
+    stage.end(dead, "dies, and nobody says so")
+    stage.until(lambda: stage.excluded(dead.member, "p1", "p2"), 15.0)
+    stage.end_well()
+
+
+@scenario("G12: a member is too busy for frames, again and again, and its link answers")
+def _one_is_busy() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    members = stage.view_of("p1").members
+    stage.answer("p3")
+    stage.flap(stage.links_of("p3"), 1.2, 0.6)
+    stage.wait(20.0)
+    if stage.view_of("p1").members != members:
+        raise Failure("I14", "a busy member is taken for one that flaps")
+    stage.end_well()
+
+
 @scenario("two join one member at once, and die at once")
 def _two_joiners_die() -> None:
     stage = Stage(num_peers=1, policy=Policy.MAJORITY)
