@@ -132,6 +132,10 @@ class Reports:
     def is_empty(self) -> bool:
         return not self._leases and not self.proven
 
+    def flaps(self, member: Member) -> bool:
+        """Whether anybody reports that `member` comes and goes."""
+        return any(kind is ReportKind.FLAPPING and subject == member for kind, _, subject, _ in self._leases)
+
     def cut(self, now: float, step: int) -> Cut:
         """Who should go at `now`, while `step` is open."""
         assert self._view is not None

@@ -36,10 +36,14 @@ class Signs:
         self.frame(now, name, is_watched=False)
 
     def frame(self, now: float, name: str, *, is_watched: bool) -> None:
-        """A frame has come; `is_watched`: of who has a seat, so that it sends some all the time."""
-        if now - self._begun(now, name) >= self._config.gap_s and (is_watched or name in self._flapping):
-            lately = now - self._config.gaps_window_s
-            self._gaps[name] = [*(gap for gap in self._gaps.get(name, ()) if gap[1] > lately), self._gap(now, name)]
+        """A frame has come; `is_watched`: of who has a seat, so that it sends some all the time.
+
+        Who had gaps is watched until it is quiet, with a seat or without: a joiner sends some, too.
+        """
+        gaps = self._series(now, name)
+        if now - self._begun(now, name) >= self._config.gap_s and (is_watched or gaps):
+            since = now - self._config.gaps_window_s
+            self._gaps[name] = [*(gap for gap in gaps if gap[1] > since), self._gap(now, name)]
         self._frames[name] = self._heard[name] = now
 
     def answers(self, now: float, name: str) -> bool:
@@ -58,21 +62,22 @@ class Signs:
 
     def flaps(self, now: float, name: str) -> bool:
         """Whether it was silent for more than half of the window, in several gaps, and not quiet since then."""
-        config, gaps = self._config, self._gaps.get(name, [])
-        if now - self._begun(now, name) >= config.gap_s and not self._is_busy(name):
+        gaps, since = self._series(now, name), now - self._config.gaps_window_s
+        if now - self._begun(now, name) >= self._config.gap_s and not self._is_busy(name):
             gaps = [*gaps, self._gap(now, name)]
-        if name in self._flapping:
-            if gaps and now - gaps[-1][1] < config.quiet_s:
-                return True
-            del self._flapping[name]
-            self._gaps.pop(name, None)
-            return False
-        since = now - config.gaps_window_s
         lately = [end - max(begin, since) for begin, end in gaps if end > since]
-        if len(lately) < LEAST_GAPS or sum(lately) <= config.gaps_window_s / 2:
-            return False
-        self._flapping[name] = None
-        return True
+        if len(lately) >= LEAST_GAPS and sum(lately) > self._config.gaps_window_s / 2:
+            self._flapping[name] = None
+        return name in self._flapping
+
+    def is_quiet(self, now: float, name: str) -> bool:
+        """Whether it may have a seat: not where gaps follow each other, too few as they may be by now to flap."""
+        return not self.flaps(now, name) and len(self._series(now, name)) < LEAST_GAPS - 1
+
+    def begin_anew(self, name: str) -> None:
+        """It has a seat again: whoever proposed that has seen it quiet, maybe before this peer has."""
+        self._gaps.pop(name, None)
+        self._flapping.pop(name, None)
 
     def excuse(self, now: float) -> None:
         """This peer was late itself: nobody was silent until now."""
@@ -87,6 +92,14 @@ class Signs:
     def forget(self, name: str) -> None:
         for signs in (self._heard, self._frames, self._gaps, self._broke, self._flapping):
             signs.pop(name, None)
+
+    def _series(self, now: float, name: str) -> list[Gap]:
+        """The gaps since it was quiet."""
+        gaps = self._gaps.get(name, [])
+        if not gaps or self._begun(now, name) - gaps[-1][1] >= self._config.quiet_s:
+            gaps = []
+            self.begin_anew(name)
+        return gaps
 
     def _begun(self, now: float, name: str) -> float:
         """When the gap began in which nothing has come of it until now."""

@@ -52,7 +52,9 @@ class Succession:
         self.reason = propose_view(view, Change()).reason
         for member in before.members if before is not None else ():
             if view.since(member) is None and member not in self.leavers:
-                self.admission.removed(now, member)
+                self.admission.removed(now, member, flaps=self.reports.flaps(member))
+        if before is not None:
+            self.admission.succeeds(now, before, view)
         self._restart_request, self._own, self._settles_at, self._is_wanted = None, (), math.inf, False
         self.leavers = {m: None for m in self.leavers if view.since(m) is not None or m == self.me}
         self.reports.install(view)
@@ -183,7 +185,7 @@ class Succession:
         return [*self._explain(decision), *self._pause_or_resume(now, decision)]
 
     def _reachable(self, now: float, candidates: list[Member]) -> dict[Member, Joiner]:
-        here = [member for member in candidates if self._swim.is_alive(member) and not self._swim.flaps(now, member)]
+        here = [member for member in candidates if self._swim.is_alive(member) and self._swim.is_quiet(now, member)]
         claims = {member: self._swim.claim_of(member) for member in here}
         known = [(member, claim, self.admission.join_of(member)) for member, claim in claims.items()]
         return {member: Joiner(claim.contact, join.numerics) for member, claim, join in known if claim is not None}

@@ -93,6 +93,10 @@ class Swim:
         """Whether `member` comes and goes (G12): silent for most of the last seconds, though never for long."""
         return self._beliefs.signs.flaps(now, member.peer_id)
 
+    def is_quiet(self, now: float, member: Member) -> bool:
+        """Whether `member` does not come and go by now, so that it may have a seat."""
+        return self._beliefs.signs.is_quiet(now, member.peer_id)
+
     def patience(self) -> int:
         """By how much every limit on the silence of others is to be stretched: this peer may be ill itself."""
         return self._beliefs.health.patience
@@ -146,7 +150,10 @@ class Swim:
 
     def keep(self, members: Iterable[Member]) -> None:
         """Forget none of `members`, however long they are lost: they have seats in a view."""
+        before = self._beliefs.kept
         self._beliefs.kept = frozenset(member.peer_id for member in members)
+        for name in self._beliefs.kept - before:
+            self._beliefs.signs.begin_anew(name)
 
     def set_status(self, now: float, status: Status) -> list[Effect]:
         """From now on this peer is doing like this; its `version` is counted here."""

@@ -132,6 +132,8 @@ def flapping(until: float, *pairs: tuple[Member, Member], view: View = FIVE) -> 
 def test_who_flaps_to_most_goes_like_who_is_silent() -> None:
     pairs = of_each_other("e", "abcd")
     cut = flapping(1.0, *pairs)
+    assert said(reports(), 0.0, (A, E), kind=ReportKind.FLAPPING).flaps(E)
+    assert not said(reports(), 0.0, (A, E)).flaps(E)
     assert (cut.gone, cut.is_urgent) == ((E,), False)
     assert cut.settles_at == 0.3
 

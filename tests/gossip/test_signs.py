@@ -71,24 +71,53 @@ def test_who_is_heard_often_enough_does_not_flap() -> None:
     assert not signs.flaps(10.0, "b")
 
 
-def test_gaps_are_forgotten_when_they_are_out_of_the_window() -> None:
+def test_what_was_before_a_quiet_time_does_not_count() -> None:
     signs = heard(Signs(CONFIG, 0.0), 6.0, FLAPS[:2])
-    heard(signs, 16.0, ((14.0, 16.0),), since=6.5)
-    assert not signs.flaps(16.0, "b")
-    assert signs._gaps == {"b": [(14.0, 16.0)]}
+    heard(signs, 11.5, ((9.0, 11.5),), since=6.5)
+    assert not signs.flaps(11.5, "b")
+    assert signs._gaps == {"b": [(9.0, 11.5)]}
+    heard(signs, 14.5, since=12.0)
+    assert not signs.flaps(14.5, "b")
+    assert signs._gaps == {}
+
+
+def test_gaps_are_forgotten_when_they_are_out_of_the_window() -> None:
+    gaps = tuple((2.0 * turn, 2.0 * turn + 1.0) for turn in range(1, 20))
+    signs = heard(Signs(CONFIG, 0.0), 40.0, gaps)
+    assert not signs.flaps(40.0, "b")
+    assert len(signs._gaps["b"]) == 5
 
 
 def test_who_flaps_does_so_until_it_has_been_quiet_and_then_begins_anew() -> None:
     signs = heard(flapping(), 11.5, since=9.5)
     assert signs.flaps(11.9, "b")
+    heard(signs, 12.0, since=12.0)
     assert not signs.flaps(12.0, "b")
-    assert not signs.flaps(12.0, "b")
-    heard(signs, 15.0, ((12.0, 14.0),), since=12.0)
+    heard(signs, 15.0, ((12.0, 14.0),), since=12.5)
     assert not signs.flaps(15.0, "b")
 
 
 def test_who_flaps_is_not_quiet_while_nothing_comes() -> None:
     assert flapping().flaps(20.0, "b")
+
+
+def test_who_has_a_seat_again_begins_anew() -> None:
+    signs = flapping()
+    signs.begin_anew("b")
+    assert not signs.flaps(9.0, "b")
+
+
+def test_who_has_gaps_one_after_the_other_is_not_quiet() -> None:
+    signs = heard(Signs(CONFIG, 0.0), 5.5, FLAPS)
+    assert signs.is_quiet(5.5, "b")
+    heard(signs, 6.0, since=6.0)
+    assert not signs.is_quiet(6.0, "b")
+    heard(signs, 9.0, since=6.5)
+    assert signs.is_quiet(9.0, "b")
+
+
+def test_who_flaps_is_not_quiet() -> None:
+    assert not flapping().is_quiet(9.0, "b")
 
 
 def test_a_restart_clears_nothing() -> None:
@@ -102,6 +131,17 @@ def test_who_has_no_seat_owes_no_frames() -> None:
     for now in (0.0, 2.0, 4.0, 6.0, 8.0):
         signs.frame(now, "b", is_watched=False)
     assert not signs.flaps(8.0, "b")
+    assert signs._gaps == {}
+
+
+def test_a_joiner_that_had_gaps_as_a_member_is_watched() -> None:
+    signs = heard(Signs(CONFIG, 0.0), 6.0, FLAPS)
+    for now in (6.5, 7.0, 9.0):
+        signs.frame(now, "b", is_watched=False)
+    assert signs.flaps(9.0, "b")
+    for tick in range(31):
+        signs.frame(9.0 + tick / 10, "b", is_watched=False)
+    signs.frame(15.0, "b", is_watched=False)
     assert signs._gaps == {}
 
 

@@ -83,7 +83,7 @@ class Churn:
                 swarm.stop()
                 check_nothing_left(swarm)
                 self.longest_gap_s = longest_gap_s(swarm)
-                return agreed(swarm)
+                return agreed(swarm.receipts)
             except (AssertionError, RuntimeError) as error:
                 last = "\n".join(self._log[-2 * BETWEEN_CHECKS :])
                 raise AssertionError(f"seed={self.seed}\n{last}\n{error}\n{swarm.last_words()}") from error
@@ -188,10 +188,10 @@ def longest_gap_s(swarm: Swarm) -> float:
     return max(first[step] - first[step - 1] for step in first if step - 1 in first)
 
 
-def agreed(swarm: Swarm) -> list[Receipt]:
+def agreed(folder: Path) -> list[Receipt]:
     """The receipts of all steps, as everybody has them who has them; checks that they form one chain."""
     lines: dict[int, bytes] = {}
-    for path in sorted(swarm.receipts.glob("*.receipts.jsonl")):
+    for path in sorted(folder.glob("*.receipts.jsonl")):
         own = path.read_bytes().split(b"\n")[:-1]  # the last line may have been cut short by a death
         first = parse_receipt(json.loads(own[0])).step if own else 0
         for step, line in enumerate(own, start=first):
