@@ -43,7 +43,7 @@ class AdmissionConfig:
     half_life_s: float = 60.0
     """Half of the removals are forgotten in this time."""
 
-    settled_s: float = 10.0
+    settled_s: float = 5.0
     """Who is removed after so long in its seat is not removed again and again."""
 
     def __post_init__(self) -> None:

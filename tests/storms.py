@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from p2p.netlab.config import LabConfig
 from p2p.netlab.lab import NetworkLab
-from tests.live.storms import NUM_HOSTS, Event, Storm
+from tests.live.storms import BACK_S, NUM_HOSTS, Event, Storm
 
 
 def show(seed: int, events: list[Event], num_steps: int) -> None:
@@ -45,6 +45,9 @@ def main() -> int:
                 print(error)
                 return 1
             show(seed, storm.events, len(receipts))
+            if late := storm.out_for_long():
+                print(f"seed {seed}: {len(late)} times not all were back {BACK_S:g} s after the links were whole")
+                return 1
     return 0
 
 

@@ -31,7 +31,7 @@ BACK_S: Final = 5.0
 """So long after the links are whole again, at most, all train in one view."""
 
 START_S: Final = 60.0
-"""Of a host that has vanished, which has to import torch first."""
+"""Of a host that begins, which has to import torch first."""
 
 DOWN_S: Final = 1.0
 """And as long up: of links that come and go."""
@@ -97,7 +97,7 @@ class Storm:
         what = KINDS[kind][1](self)
         self.lab.set("all", "heal")
         healed_s = time.monotonic()
-        back_s = self._wait_whole(healed_s, START_S if kind == "vanish" else BACK_S)
+        back_s = self._wait_whole(healed_s, START_S)
         self.events.append(Event(kind=kind, what=what, begun_s=begun_s, healed_s=healed_s, back_s=back_s))
 
     # Events. Each returns what it has done.
@@ -190,6 +190,10 @@ class Storm:
         receipts = agreed(self._folder)
         self._measure()
         return receipts
+
+    def out_for_long(self) -> list[Event]:
+        """After which somebody was out for longer than `BACK_S`, though everybody could be reached."""
+        return [event for event in self.events if event.back_s > BACK_S and event.kind != "vanish"]
 
     def _measure(self) -> None:
         moments = [read_moments(path) for path in self._folder.glob("*.timings.jsonl")]
