@@ -15,7 +15,7 @@ from gossip.known_views import KnownViews
 from gossip.membership import Membership
 from gossip.messages import AcceptorRecord, Join, Report, ReportKind
 from gossip.other_swarms import OtherSwarms
-from gossip.reports import Reports
+from gossip.reports import Cut, Reports
 from gossip.signs import Signs
 from gossip.succession import Succession
 from gossip.swim import Swim
@@ -64,6 +64,27 @@ def _unheard_by_one(self: Reports, certain: Collection[Member], leases: Any) -> 
     assert self._view is not None
     accused = {subject for kind, _, subject, _ in leases if kind is ReportKind.SILENT and subject not in certain}
     return accused if len(accused) < len(self._view.members) else set(), False
+
+
+def _cut_with_old_leases(original: Callable[..., Cut]) -> Callable[..., Cut]:
+    """A report counts as repeated for as long as its lease runs on."""
+
+    def cut(self: Reports, now: float, step: int) -> Cut:
+        for lease in self._leases.values():
+            lease.is_old = lease.is_old or now - lease.since >= self.config.bridge_s
+        self._last = None
+        return original(self, now, step)
+
+    return cut
+
+
+def _is_cut_off_for_long(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Only what has lasted counts against who cannot hear a quorum."""
+
+    def is_cut_off(self: Reports, reporter: Member, pairs: dict[tuple[Member, Member], bool]) -> bool:
+        return original(self, reporter, {pair for pair, is_for_long in pairs.items() if is_for_long})
+
+    return is_cut_off
 
 
 def _receive_for_ever(original: Callable[..., None]) -> Callable[..., None]:
@@ -178,6 +199,21 @@ VIEWS: dict[str, Mutant] = {
         breaks="L1",
         seed=4,
     ),
+    "a report lasts as long as its lease": mutant(
+        (Reports, "cut", _cut_with_old_leases(Reports.cut)),
+        breaks="I14",
+        scenario="one of five does not hear another one for three seconds",
+    ),
+    "who is deaf is so to those only whom it has not heard for long": mutant(
+        (Reports, "_is_cut_off", _is_cut_off_for_long(Reports._is_cut_off)),
+        breaks="I14 L1",
+        scenario="one of four hears nobody, and everybody hears it",
+    ),
+    "who stays behind is waited for": mutant(
+        (Succession, "stays_behind", lambda self, now, member: None),
+        breaks="L1",
+        scenario="one of four becomes deaf to one after the other, and everybody hears it",
+    ),
     "strangers are not named": mutant(
         (OtherSwarms, "name", _know_strangers(OtherSwarms.name)),
         breaks="strangers",
@@ -206,7 +242,7 @@ VIEWS: dict[str, Mutant] = {
     ),
     "bug: one deaf member takes everybody down": mutant(
         (Reports, "_is_cut_off", lambda self, reporter, pairs: False),
-        breaks="L1",
+        breaks="L1 I14",
         scenario="one of five hears nobody, and everybody hears it",
     ),
     "G11: a link that does not open is nobody's evidence": mutant(
