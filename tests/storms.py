@@ -17,7 +17,8 @@ from tests.live.storms import BACK_S, NUM_HOSTS, Event, Storm
 def show(seed: int, events: list[Event], num_steps: int) -> None:
     stopped: dict[str, list[Event]] = defaultdict(list)
     for event in events:
-        print(f"  {event.what}: nobody committed for {event.stopped_s:.2f} s, all were back after {event.back_s:.2f} s")
+        cost = f"nobody committed for {event.stopped_s:.2f} s, all were back after {event.back_s:.2f} s"
+        print(f"  {event.what}: {cost}, {event.steps_per_s:.1f} steps/s meanwhile")
         stopped[event.kind].append(event)
     print(f"seed {seed}: {num_steps} steps, {len(events)} events {dict(Counter(event.kind for event in events))}")
     for kind, found in stopped.items():

@@ -45,6 +45,7 @@ class Event:
         begun_s, healed_s: of the monotonic clock.
         back_s: after that all trained in one view again.
         stopped_s: the longest time in which nobody committed, from `begun_s` until all were back.
+        steps_per_s: what was committed between `begun_s` and `healed_s`.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Event:
     healed_s: float
     back_s: float
     stopped_s: float = 0.0
+    steps_per_s: float = 0.0
 
 
 class Storm:
@@ -197,12 +199,15 @@ class Storm:
 
     def _measure(self) -> None:
         moments = [read_moments(path) for path in self._folder.glob("*.timings.jsonl")]
-        times = sorted(each.time_s for own in moments for each in own if each.event == "committed")
+        commits = [each for own in moments for each in own if each.event == "committed"]
+        times = sorted(each.time_s for each in commits)
         for index, event in enumerate(self.events):
             end_s = event.healed_s + event.back_s
             inside = [event.begun_s, *(at for at in times if event.begun_s < at < end_s), end_s]
             stopped_s = max(later - earlier for earlier, later in pairwise(inside))
-            self.events[index] = replace(event, stopped_s=stopped_s)
+            steps = {each.detail for each in commits if event.begun_s < each.time_s < event.healed_s}
+            rate = len(steps) / (event.healed_s - event.begun_s)
+            self.events[index] = replace(event, stopped_s=stopped_s, steps_per_s=rate)
 
 
 KINDS: Final[dict[str, tuple[int, Callable[[Storm], str]]]] = {
