@@ -40,10 +40,10 @@ class Signs:
 
         Who had gaps is watched until it is quiet, with a seat or without: a joiner sends some, too.
         """
-        gaps = self._series(now, name)
-        if now - self._begun(now, name) >= self._config.gap_s and (is_watched or gaps):
-            since = now - self._config.gaps_window_s
-            self._gaps[name] = [*(gap for gap in gaps if gap[1] > since), self._gap(now, name)]
+        if now - self._begun(now, name) >= self._config.gap_s:
+            gaps, since = self._series(now, name), now - self._config.gaps_window_s
+            if is_watched or gaps:
+                self._gaps[name] = [*(gap for gap in gaps if gap[1] > since), self._gap(now, name)]
         self._frames[name] = self._heard[name] = now
 
     def answers(self, now: float, name: str) -> bool:
