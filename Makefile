@@ -14,11 +14,14 @@ EXAMPLES ?=
 EVENTS ?= 150
 SEED ?= 0
 KILLS ?= 30
+DURATION_S ?= 600
+NUM_SEEDS ?= 1
 
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test thorough check simulate churn resumes coverage equivalence figures fuzz mutants api rounds rounds-quick clean
+.PHONY: install demo test thorough check simulate churn storms resumes coverage equivalence figures fuzz mutants api \
+  rounds rounds-quick clean
 
 install: $(STAMP)
 
@@ -57,6 +60,10 @@ simulate: $(STAMP)
 # The same with living processes: kills, joins and leaves in a row, as SEED draws them.
 churn: $(STAMP)
 	$(BIN)/python -m tests.churn --events $(EVENTS) --seed $(SEED)
+
+# Links that are cut, one way or both, come and go, and hosts that vanish, between four hosts of a network lab.
+storms: $(STAMP)
+	$(BIN)/python -m tests.storms --seconds $(DURATION_S) --seed $(SEED) --seeds $(NUM_SEEDS)
 
 # A run that is killed as a whole, and goes on from its checkpoints, so many times.
 resumes: $(STAMP)

@@ -43,13 +43,16 @@ class AdmissionConfig:
     half_life_s: float = 60.0
     """Half of the removals are forgotten in this time."""
 
+    settled_s: float = 5.0
+    """Who is removed after so long in its seat is not removed again and again."""
+
     def __post_init__(self) -> None:
         lags = (self.least_lag_s, self.lag_s, self.patience_s)
-        values = (self.lease_s, *lags, self.hold_down_s, self.hold_down_max_s, self.half_life_s)
+        values = (self.lease_s, *lags, self.hold_down_s, self.hold_down_max_s, self.half_life_s, self.settled_s)
         is_ordered = self.least_lag_s <= self.lag_s and self.hold_down_s <= self.hold_down_max_s
         if not all(0 < value < math.inf for value in values) or not is_ordered:
             raise ValueError(
-                "need lease_s, least_lag_s, lag_s, patience_s, hold_down_s, hold_down_max_s and half_life_s "
+                "need lease_s, least_lag_s, lag_s, patience_s, hold_down_s, hold_down_max_s, half_life_s and settled_s "
                 f"positive and finite, least_lag_s <= lag_s and hold_down_s <= hold_down_max_s, got {values}"
             )
 
@@ -82,6 +85,7 @@ class Admission:
         self._joiners: dict[Member, _Joiner] = {}
         self._entering: list[Member] = []
         self._penalties: dict[str, _Penalty] = {}
+        self._seated_at: dict[str, float] = {}
         self._views: deque[View] = deque(maxlen=MOST_VIEWS)
         self._commits: deque[tuple[float, int]] = deque()
         self._start = NOTHING_DONE
@@ -109,8 +113,16 @@ class Admission:
         """The barrier of the installed view is complete, which starts from step `done`."""
         self._entering, self._start = [], done
 
-    def removed(self, now: float, member: Member) -> None:
-        """`member` was taken out of the view against its will."""
+    def succeeds(self, now: float, before: View, view: View) -> None:
+        """`view` is installed after `before`."""
+        known = self._seated_at
+        first = {member.peer_id: now if before.since(member) is None else -math.inf for member in view.members}
+        self._seated_at = {name: known.get(name, since) for name, since in first.items()}
+
+    def removed(self, now: float, member: Member, *, flaps: bool = False) -> None:
+        """`member` was taken out of the view against its will; `flaps`: it came and went, though it stayed for long."""
+        if not flaps and now - self._seated_at.get(member.peer_id, now) >= self._config.settled_s:
+            return
         fresh = {name: penalty for name, penalty in self._penalties.items() if self._amount(now, penalty) > 0.1}
         before = fresh.get(member.peer_id, _Penalty(0.0, now))
         self._penalties = {**fresh, member.peer_id: _Penalty(self._amount(now, before) + 1.0, now)}

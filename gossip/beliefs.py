@@ -13,6 +13,7 @@ from .flapping import Flapping
 from .health import LocalHealth
 from .roster import Roster
 from .rumours import Rumours
+from .signs import Signs
 from .suspicion import Suspicion, begin_suspicion
 from .swim_config import SwimConfig
 from .view import Member
@@ -38,9 +39,7 @@ class Beliefs:
         self._remembered_until = Deadlines()
         self.kept: frozenset[str] = frozenset()
         """Names that are not forgotten, whatever becomes of them."""
-        self._heard: dict[str, float] = {}
-        self._frames: dict[str, float] = {}
-        self._since = now
+        self.signs = Signs(config, now)
         self._unlinked: set[str] = set()
         self._orphans: dict[str, Member] = {}
         if not known:
@@ -68,24 +67,20 @@ class Beliefs:
         return self.roster.get(peer_id) or self.roster.tombstone(peer_id)
 
     def silence_s(self, now: float, member: Member) -> float:
-        return max(0.0, now - self._heard.get(member.peer_id, self._since))
+        return self.signs.silence_s(now, member.peer_id)
 
     def heard(self, now: float, member: Member) -> None:
         """A frame of `member` has come."""
-        self._note_sign(self._frames, now, member)
-        self._note_sign(self._heard, now, member)
+        if self._is_known(member):
+            self.signs.frame(now, member.peer_id, is_watched=member.peer_id in self.kept)
 
     def answers(self, now: float, member: Member) -> bool:
         """Something answers for `member`; whether that counts: not for long without a frame of it."""
-        is_mute = now - self._frames.get(member.peer_id, self._since) >= self._config.mute_s
-        if not is_mute:
-            self._note_sign(self._heard, now, member)
-        return not is_mute
+        return self._is_known(member) and self.signs.answers(now, member.peer_id)
 
-    def _note_sign(self, signs: dict[str, float], now: float, member: Member) -> None:
+    def _is_known(self, member: Member) -> bool:
         known = self.roster.get(member.peer_id)
-        if known is not None and known.member == member:
-            signs[member.peer_id] = now
+        return known is not None and known.member == member
 
     def news(self) -> tuple[Claim, ...]:
         """For one message, the least spread first."""
@@ -212,7 +207,7 @@ class Beliefs:
         if spread:
             self.rumours.add(name)
         if before is None:
-            self._heard[name] = self._frames[name] = now  # met
+            self.signs.meet(now, name)
         elif claim.state is before.state is not State.SUSPECT and claim.refutation == before.refutation:
             return []  # a newer status
         self._flapping.note(now, claim, len(self.roster.neighbours()) + 1, is_refuted=is_refuted)
@@ -274,8 +269,9 @@ class Beliefs:
                 effects += self._forget(name)
         return effects
 
-    def excuse(self, by_s: float) -> None:
+    def excuse(self, now: float, by_s: float) -> None:
         """This peer was late itself: everybody gets as much longer to deny."""
+        self.signs.excuse(now)
         for suspicion in self._suspicions.values():
             suspicion.started += by_s
         self._suspected_until.shift(by_s)
@@ -285,9 +281,7 @@ class Beliefs:
 
         Then only the dead stay dead; who was linked to is an orphan, until somebody says what has become of it.
         """
-        self._heard.clear()
-        self._frames.clear()
-        self._since = now
+        self.signs.resume(now)
         for name, suspicion in self._suspicions.items():
             suspicion.started = now
             self._suspected_until.set(name, suspicion.deadline)
@@ -326,8 +320,7 @@ class Beliefs:
         assert claim is not None
         self.roster.forget(name)
         self.rumours.drop(name)
-        self._heard.pop(name, None)
-        self._frames.pop(name, None)
+        self.signs.forget(name)
         if name in self._unlinked:
             self._unlinked.discard(name)
             return []

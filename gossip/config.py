@@ -63,6 +63,7 @@ class CoreConfig:
             ("reports.silent_s", self.reports.silent_s),
             ("reports.lease_s", self.reports.lease_s),
             ("admission.lease_s", self.admission.lease_s),
+            ("swim.gap_s", self.swim.gap_s),
         ):
             if value <= 2 * self.beat_s:
                 raise ValueError(f"{name} must outlast two beats, got {value} and beat_s {self.beat_s}")
@@ -83,9 +84,17 @@ _TIMERS = (
 )
 
 WAN: Final = CoreConfig(
-    swim=SwimConfig(probe_interval_s=4.0, probe_timeout_s=1.2, gossip_interval_s=0.8, lost_interval_s=4.0),
+    swim=SwimConfig(
+        probe_interval_s=4.0,
+        probe_timeout_s=1.2,
+        gossip_interval_s=0.8,
+        lost_interval_s=4.0,
+        gap_s=3.0,
+        gaps_window_s=40.0,
+        quiet_s=12.0,
+    ),
     reports=ReportsConfig(silent_s=6.0, lease_s=6.0, stable_s=1.2, batch_s=9.0, bridge_s=9.0),
-    admission=AdmissionConfig(lease_s=6.0, least_lag_s=0.8, lag_s=2.0),
+    admission=AdmissionConfig(lease_s=6.0, least_lag_s=0.8, lag_s=2.0, settled_s=20.0),
     agreement=AgreementConfig(retry_s=0.8, retry_max_s=8.0, complete_s=2.0),
     beat_s=1.0,
     join_stagger_s=0.8,

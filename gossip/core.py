@@ -218,6 +218,10 @@ class Core(Standing):
         """`member` answers on its link, busy as it may be: a sign of life, though not that its frames get through."""
         self._swim.answers(now, member)
 
+    def broke(self, now: float, member: Member) -> None:
+        """The link to `member` is broken, or was for a moment since the last look."""
+        self._swim.broke(now, member)
+
     def unopened(self, now: float, links: Mapping[Member, str]) -> list[Effect]:
         """Which links are not open, not yet or not any more, and why: all of them. For a slow cadence."""
         effects: list[Effect] = []

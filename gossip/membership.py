@@ -64,6 +64,7 @@ class Membership:
 
     def receive(self, now: float, source: Member, body: m.Body) -> list[Effect]:
         assert self.view is not None
+        self.next.is_here(source)
         match body:
             case _ if self.view.since(source) is None:
                 return []
@@ -125,7 +126,11 @@ class Membership:
             return [Send(source, m.Decide(self.view))]
         if stamp.number > self.view.number:
             return [Send(source, m.ViewQuery())]
-        return [Send(source, m.Decide(self.view))] if stamp.number < self.view.number else []
+        if stamp.number == self.view.number:
+            return []
+        if self.view.since(source) is not None:
+            self.next.stays_behind(now, source)
+        return [Send(source, m.Decide(self.view))]
 
     # Views.
 
@@ -235,6 +240,7 @@ class Membership:
                 self.next.admission.ask(now, source, join)
             return []
         if self.view.since(source) is not None:
+            self.next.stays_behind(now, source)
             return [Send(source, m.Decide(self.view))]
         if differences:
             described = tuple([m.Difference(name, self.run.texts.get(name)) for name in differences])

@@ -262,6 +262,8 @@ class ReportKind(IntEnum):
     """Its sender has given the open step up."""
     READABLE = 6
     """Its sender can read the memory of all others by now, and could not when it installed the view."""
+    FLAPPING = 7
+    """It comes and goes: silent for most of the last seconds, and never for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +272,8 @@ class Report:
 
     Attributes:
         kind: of the observation.
-        subject: whom it is about; of the last four kinds, the sender.
-        step: of the last four kinds, the open step.
+        subject: whom it is about; of STALLED to READABLE, the sender.
+        step: of STALLED to READABLE, the open step.
         record: of PROVEN, what the dead member has left behind, if it could be read.
         given_up: the open step, if its sender knows that it is.
     """

@@ -4,12 +4,13 @@ A report counts as long as its sender repeats it (a lease), so that two members 
 mistake, or whose link came back, do not block the view. Proof (the kernel's word) counts for ever, and one proof or
 refused link is enough. Silence needs a majority of those who could have heard something, and then some time in which
 nothing changes, so that members that went together leave in one view (Rapid, Suresh et al. 2018, section 4.2). Two
-members that alone cannot hear each other for long cannot both stay, since a collective needs every pair.
+members that alone cannot hear each other for long cannot both stay, since a collective needs every pair. Members that
+come and go count like silent ones where a quorum is left without them: if all do, it is the network.
 """
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from .messages import AcceptorRecord, Report, ReportKind
@@ -21,6 +22,7 @@ RESTARTS = {
     ReportKind.ABORTED: "aborted by",
     ReportKind.READABLE: "begun again over shared memory by",
 }
+UNHEARD = ReportKind.SILENT, ReportKind.FLAPPING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,9 @@ class _Lease:
     """It has been repeated for `bridge_s`."""
 
 
+_Leases = Mapping[tuple[ReportKind, Member, Member, int], _Lease]
+
+
 @dataclass(slots=True)
 class Reports:
     """All reports of the members of one view, in that view."""
@@ -127,15 +132,17 @@ class Reports:
     def is_empty(self) -> bool:
         return not self._leases and not self.proven
 
+    def flaps(self, member: Member) -> bool:
+        """Whether anybody reports that `member` comes and goes."""
+        return any(kind is ReportKind.FLAPPING and subject == member for kind, _, subject, _ in self._leases)
+
     def cut(self, now: float, step: int) -> Cut:
         """Who should go at `now`, while `step` is open."""
         assert self._view is not None
         if self._last is not None and self._last[0] == step and now < self._last[1]:
             return self._last[2]
         self._leases = {key: lease for key, lease in self._leases.items() if lease.until > now}
-        certain = {*self.proven}
-        certain |= self._apart(certain)
-        silent, doubtful = self._unheard(certain)
+        certain, silent, doubtful = self._missing()
         self._watch_silence(now, silent)
         gone = tuple(member for member in self._view.members if member in certain or member in silent)
         restart = next((self._restart(key) for key in self._leases if key[0] in RESTARTS and key[3] == step), "")
@@ -143,18 +150,31 @@ class Reports:
         self._last = step, min((lease.until for lease in self._leases.values()), default=math.inf), found
         return found
 
-    def _apart(self, certain: Collection[Member]) -> set[Member]:
+    def _missing(self) -> tuple[set[Member], set[Member], bool]:
+        """Who is gone for certain, who is silent, and whether others are, too, by too few."""
+        assert self._view is not None
+        certain, silent, doubtful = self._missing_by(self._leases)
+        if is_quorum([m for m in self._view.members if m not in certain and m not in silent], self._view):
+            return certain, silent, doubtful
+        heard = {key: lease for key, lease in self._leases.items() if key[0] is not ReportKind.FLAPPING}
+        return self._missing_by(heard)  # slow with all is better than nobody
+
+    def _missing_by(self, leases: _Leases) -> tuple[set[Member], set[Member], bool]:
+        certain = {*self.proven}
+        certain |= self._apart(certain, leases)
+        return certain, *self._unheard(certain, leases)
+
+    def _apart(self, certain: Collection[Member], leases: _Leases) -> set[Member]:
         """A member of each pair that cannot talk: whom most others accuse, of equals the one of greater rank.
 
         Before that, whoever cannot talk to a quorum: it is cut off, not all the others.
         """
         assert self._view is not None
-        unheard = {
-            (reporter, subject): kind is ReportKind.REFUSED or lease.is_old
-            for (kind, reporter, subject, _), lease in sorted(self._leases.items(), reverse=True)  # refused comes last
-            if kind not in RESTARTS
-            and subject not in certain  # an older report of the dead says nothing of its reporter
-        }
+        unheard: dict[tuple[Member, Member], bool] = {}
+        for (kind, reporter, subject, _), lease in leases.items():
+            if kind not in RESTARTS and subject not in certain:  # a report of the dead says nothing of its reporter
+                is_for_long = kind is ReportKind.REFUSED or lease.is_old
+                unheard[reporter, subject] = unheard.get((reporter, subject), False) or is_for_long
         pairs = {pair for pair, is_for_long in unheard.items() if is_for_long}
         ranks = self._ranks
         apart = {reporter for reporter, _ in pairs if self._is_cut_off(reporter, unheard)}
@@ -172,12 +192,12 @@ class Reports:
         assert self._view is not None
         return {member: rank for rank, member in enumerate(self._view.members)}
 
-    def _unheard(self, certain: Collection[Member]) -> tuple[set[Member], bool]:
-        """Who is reported silent by most of those who could hear it; and whether others are, by too few."""
+    def _unheard(self, certain: Collection[Member], leases: _Leases) -> tuple[set[Member], bool]:
+        """Whom most of those who could hear it report, as silent or flapping; and whether too few report others."""
         assert self._view is not None
         accusers: dict[Member, set[Member]] = {}
-        for kind, reporter, subject, _ in self._leases:
-            if kind is ReportKind.SILENT and reporter not in certain and subject not in certain:
+        for kind, reporter, subject, _ in leases:
+            if kind in UNHEARD and reporter not in certain and subject not in certain:
                 accusers.setdefault(subject, set()).add(reporter)
         silent: set[Member] = set()
         ranks = self._ranks

@@ -37,6 +37,7 @@ class Succession:
         self._swim = swim
         self._config = config
         self._refused: dict[Member, float] = {}
+        self._behind: dict[Member, float] = {}
         self._dead: dict[Member, AcceptorRecord | None] = {}
         self._restart_request: Report | None = None
         self._own: tuple[Report, ...] = ()
@@ -52,9 +53,12 @@ class Succession:
         self.reason = propose_view(view, Change()).reason
         for member in before.members if before is not None else ():
             if view.since(member) is None and member not in self.leavers:
-                self.admission.removed(now, member)
+                self.admission.removed(now, member, flaps=self.reports.flaps(member))
+        if before is not None:
+            self.admission.succeeds(now, before, view)
         self._restart_request, self._own, self._settles_at, self._is_wanted = None, (), math.inf, False
         self.leavers = {m: None for m in self.leavers if view.since(m) is not None or m == self.me}
+        self._behind.clear()
         self.reports.install(view)
         self.admission.install(view)
         effects = self.agreement.install(view)
@@ -89,6 +93,15 @@ class Succession:
         self._refused[member] = now + self._config.reports.lease_s
         return not was_known
 
+    def stays_behind(self, now: float, member: Member) -> None:
+        """`member`, which has a seat, says something in an older view, and is told of this one each time."""
+        self._behind.setdefault(member, now)
+
+    def is_here(self, member: Member) -> None:
+        """`member` says something in the installed view."""
+        if self._behind:
+            self._behind.pop(member, None)
+
     def request_restart(self, report: Report) -> None:
         """Start over with the same members, in a new view."""
         self._restart_request = report
@@ -105,6 +118,7 @@ class Succession:
     def resume(self) -> None:
         """This process was stopped: what it did not hear meanwhile says nothing of others."""
         self._refused.clear()
+        self._behind.clear()
         self._own = tuple(report for report in self._own if report.kind is ReportKind.PROVEN)
 
     def observe(self, now: float, *, repeat: bool) -> list[Effect]:
@@ -138,8 +152,11 @@ class Succession:
                 continue
             patience = 1 if member in known else self._swim.patience()  # ill health delays a report, and withdraws none
             limit_s = silent_s * patience / 2 if self._swim.is_lost(member) else silent_s * patience
-            if self._swim.silence_s(now, member) >= limit_s:
+            is_deaf = now - self._behind.get(member, now) >= self._config.reports.bridge_s
+            if is_deaf or self._swim.silence_s(now, member) >= limit_s:
                 found.append(Report(ReportKind.SILENT, member))
+            if self._swim.flaps(now, member):
+                found.append(Report(ReportKind.FLAPPING, member))
         return [*found, self._restart_request] if self._restart_request is not None else found
 
     # What follows from it.
@@ -165,7 +182,7 @@ class Succession:
             proven=self.reports.proven,
             witnessed=self.reports.records,
             leaving=self.leavers,
-            joiners=self._reachable(candidates),
+            joiners=self._reachable(now, candidates),
             restart=cut.restart if is_active else "",
         )
         decision = propose_view(self.view, change)
@@ -180,8 +197,9 @@ class Succession:
         self.agreement.want(now, wanted, self._delay(cut))
         return [*self._explain(decision), *self._pause_or_resume(now, decision)]
 
-    def _reachable(self, candidates: list[Member]) -> dict[Member, Joiner]:
-        claims = {member: self._swim.claim_of(member) for member in candidates if self._swim.is_alive(member)}
+    def _reachable(self, now: float, candidates: list[Member]) -> dict[Member, Joiner]:
+        here = [member for member in candidates if self._swim.is_alive(member) and self._swim.is_quiet(now, member)]
+        claims = {member: self._swim.claim_of(member) for member in here}
         known = [(member, claim, self.admission.join_of(member)) for member, claim in claims.items()]
         return {member: Joiner(claim.contact, join.numerics) for member, claim, join in known if claim is not None}
 

@@ -89,6 +89,14 @@ class Swim:
         """Since `member` was heard, or met."""
         return self._beliefs.silence_s(now, member)
 
+    def flaps(self, now: float, member: Member) -> bool:
+        """Whether `member` comes and goes (G12): silent for most of the last seconds, though never for long."""
+        return self._beliefs.signs.flaps(now, member.peer_id)
+
+    def is_quiet(self, now: float, member: Member) -> bool:
+        """Whether `member` does not come and go by now, so that it may have a seat."""
+        return self._beliefs.signs.is_quiet(now, member.peer_id)
+
     def patience(self) -> int:
         """By how much every limit on the silence of others is to be stretched: this peer may be ill itself."""
         return self._beliefs.health.patience
@@ -109,6 +117,10 @@ class Swim:
         """The link to `member` is answered, without its interpreter. That counts for a while after its last frame."""
         if self._beliefs.answers(now, member):
             self._detector.receive_sign(member)
+
+    def broke(self, now: float, member: Member) -> None:
+        """The link to `member` is not answered, or was not for a moment: what it said may not have got through."""
+        self._beliefs.signs.broke(now, member.peer_id)
 
     def declare_dead(self, now: float, member: Member, state: State) -> list[Effect]:
         """`member` is dead or has left for certain, met or not. Tells everybody at once, or some where many are."""
@@ -138,7 +150,10 @@ class Swim:
 
     def keep(self, members: Iterable[Member]) -> None:
         """Forget none of `members`, however long they are lost: they have seats in a view."""
+        before = self._beliefs.kept
         self._beliefs.kept = frozenset(member.peer_id for member in members)
+        for name in self._beliefs.kept - before:
+            self._beliefs.signs.begin_anew(name)
 
     def set_status(self, now: float, status: Status) -> list[Effect]:
         """From now on this peer is doing like this; its `version` is counted here."""
@@ -195,7 +210,7 @@ class Swim:
                 self.resume(now)
             if late_s > self._config.probe_timeout_s:
                 self._beliefs.health.worsen()
-                self._beliefs.excuse(late_s)
+                self._beliefs.excuse(now, late_s)
                 self._detector.restart(now)
         self._touched = now
 

@@ -75,6 +75,15 @@ class SwimConfig:
     """Whose link answers is alive for this long after its last frame: its interpreter may be busy, or nothing may get
     through from it."""
 
+    gap_s: float = 0.75
+    """No frame of a member for so long is a gap, if its link was not answered all the time."""
+
+    gaps_window_s: float = 10.0
+    """Who was silent for more than half of this time, in several gaps, flaps."""
+
+    quiet_s: float = 3.0
+    """It flaps until so long after its last gap."""
+
     max_incarnation_ahead: int | None = None
     """Claims about members that were born later than this peer by more than this are refused; None: all are taken."""
 
@@ -101,6 +110,9 @@ class SwimConfig:
 
 _POSITIVE = (
     "mute_s",
+    "gap_s",
+    "gaps_window_s",
+    "quiet_s",
     "gossip_interval_s",
     "sync_interval_s",
     "tombstone_s",

@@ -166,9 +166,9 @@ class RunEnded(ShoalError):
 class RemovedFromView(ShoalError):
     """The others agreed on a view without this peer, and committed steps that it does not know.
 
-    A peer that trains a model comes back by itself, unless it was told not to, or is removed all the time. A script
-    without one has to ask for it (`Peer.wait_view`): it alone knows whether it can do without the results that it has
-    missed.
+    A peer that trains a model comes back by itself, unless it was told not to, or looks for its place in vain; after a
+    while, if it is removed often. A script without one has to ask for it (`Peer.wait_view`): it alone knows whether it
+    can do without the results that it has missed.
 
     Attributes:
         exit_code: of a script that leaves `with p2p.join()` by this error.

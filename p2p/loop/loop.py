@@ -59,13 +59,16 @@ class Loop:
         resources: what it has opened.
     """
 
-    def __init__(self, registry: Registry, config: LoopConfig, former: "Loop | None" = None) -> None:
+    def __init__(
+        self, registry: Registry, config: LoopConfig, former: "Loop | None" = None, wait_s: float = 0.0
+    ) -> None:
         """Enter the registry and bind the sockets; `reactor.start` begins to use them.
 
         Args:
             registry: of the swarm.
             config: settings.
             former: was removed, and has stopped: this one goes on as the same peer, in another incarnation.
+            wait_s: it asks for no seat before.
         """
         before: Resources | None = None if former is None else former.resources
         self.resources: Resources = acquire(registry, config, time.time_ns(), time.monotonic_ns, before)
@@ -83,7 +86,7 @@ class Loop:
         self._frames = Frames(me.member, transport)
         self._neighbours = Neighbours(transport, registry)
         self.seeds = Seeds.of(config, self.resources, self._frames)
-        self._seat = SeatRequest(registry, config, own.role, is_back=former is not None)
+        self._seat = SeatRequest(registry, config, own.role, is_back=former is not None, not_before=self.now() + wait_s)
         self.open_step = OpenStep(me.member, segment_bytes=config.segment_bytes)
         self._donor = Donor(self._frames.send_parcel, segment_bytes=config.segment_bytes)
         self._observer = Observer(self.core, self.open_step, self._frames.send_taken)

@@ -172,6 +172,8 @@ class Neighbours:
     def check_links(self, now: float, core: Core) -> list[Effect]:
         """Tell `core` who answers, who refuses a link, and to whom there is none. For a slow cadence."""
         self._retry(now)
+        for peer_id in self._transport.broken_links():
+            core.broke(now, self._linked[peer_id])
         for peer_id in self._transport.live_links():
             core.heard(now, self._linked[peer_id])
         refused = [self._linked[peer_id] for peer_id in self._transport.lost_links()]

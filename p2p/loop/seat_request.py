@@ -20,12 +20,16 @@ RUN_IS_OVER = (
 class SeatRequest:
     """What the registry says that this peer is, and whether its script has asked for a seat."""
 
-    def __init__(self, registry: Registry, config: LoopConfig, role: Role, *, is_back: bool) -> None:
-        """`is_back`: this peer was removed, and returns."""
+    def __init__(
+        self, registry: Registry, config: LoopConfig, role: Role, *, is_back: bool, not_before: float = 0.0
+    ) -> None:
+        """`is_back`: this peer was removed, and returns; `not_before`: when it asks, at the earliest."""
         self.role = role
         self._registry = registry
         self._config = config
         self._is_back = is_back
+        self._not_before = not_before
+        self._has_begun = False
         self._asked: tuple[Run, int] | None = None
         self._next_look = 0.0
 
@@ -38,10 +42,11 @@ class SeatRequest:
         if self._asked is not None:
             return []
         self._asked = run, founding_size
-        return self._take_part(now, core, seeds)
+        return self._take_part(now, core, seeds) if now >= self._not_before else []
 
     def _take_part(self, now: float, core: Core, seeds: Seeds) -> list[Effect]:
         assert self._asked is not None
+        self._has_begun = True
         (run, size), policy = self._asked, self._config.policy
         if self.role is Role.JOINER:
             if not self._is_back:
@@ -56,12 +61,14 @@ class SeatRequest:
         self._next_look = 0.0
 
     def look_again(self, now: float, core: Core, seeds: Seeds) -> list[Effect]:
-        """If nobody whom this peer could join is alive, found the swarm. For a slow cadence.
+        """Ask if it is time to; if nobody whom this peer could join is alive, found the swarm. For a slow cadence.
 
         Raises:
             RegistryError: its state is lost.
             RunEnded: this peer only joins, and the run has ended.
         """
+        if self._asked is not None and not self._has_begun and now >= self._not_before:
+            return self._take_part(now, core, seeds)
         if self._asked is None or self.role is not Role.JOINER or core.view is not None or now < self._next_look:
             return []
         self._next_look = now + self._config.look_s

@@ -6,7 +6,7 @@ everybody it knows. Who founds is the core's business (gossip/founding.py).
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Self
 
 from gossip import Core, Policy
@@ -28,8 +28,18 @@ SILENT_S: Final = 5.0
 class Seeds:
     """The seeds that this peer was given, and what came of calling them."""
 
-    def __init__(self, addresses: Sequence[str], transport: Transport, frames: Frames, *, founds: bool) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        transport: Transport,
+        frames: Frames,
+        *,
+        founds: bool,
+        unknown: Collection[str] = (),
+    ) -> None:
+        """`unknown`: of the addresses, those whose names nobody knew."""
         self._addresses = tuple(addresses)
+        self._silent = {address: Verdict.UNKNOWN if address in unknown else Verdict.SILENT for address in addresses}
         self._founds = founds
         self._transport = transport
         self._frames = frames
@@ -40,9 +50,9 @@ class Seeds:
     @classmethod
     def of(cls, config: LoopConfig, resources: Resources, frames: Frames) -> Self:
         """The seeds in `config`. Whoever finds a member of the swarm on its own host has nothing to found."""
-        seeds = () if config.tcp is None else config.tcp.seeds
+        seeds, unknown = ((), ()) if config.tcp is None else (config.tcp.seeds, config.tcp.unknown_seeds)
         founds = config.may_found and not any(entry.role is Role.MEMBER for entry in resources.others)
-        return cls([seed.address for seed in seeds], resources.transport, frames, founds=founds)
+        return cls([each.address for each in seeds], resources.transport, frames, founds=founds, unknown=unknown)
 
     def may_found(self, now: float, core: Core, founding_size: int, policy: Policy) -> None:
         """Let `core` found the swarm, if it is the first seed and no other knows of one."""
@@ -63,14 +73,14 @@ class Seeds:
                 self._transport.hang_up(address)
                 self._verdicts.pop(address, None)
             else:
-                before = self._verdicts.get(address, Verdict.SILENT)
-                self._verdicts[address] = self._transport.call(address, frames) or before
+                verdict = self._transport.call(address, frames) or self._verdicts.get(address, Verdict.SILENT)
+                self._verdicts[address] = self._silent[address] if verdict is Verdict.SILENT else verdict
                 if core.view is None:
                     self._warn(now, address)
 
     def _warn(self, now: float, address: str) -> None:
         verdict = self._verdicts[address]
-        is_time = verdict is Verdict.OTHER_SWARM or now >= self._warn_from
+        is_time = verdict in (Verdict.OTHER_SWARM, Verdict.UNKNOWN) or now >= self._warn_from
         if is_time and (address, verdict) not in self._warned:
             self._warned.add((address, verdict))
             logger.warning("seed %s %s", address, verdict.value)

@@ -4,7 +4,7 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -83,6 +83,23 @@ def resolve(host: str) -> frozenset[str]:
         return frozenset(str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
     except (OSError, UnicodeError):
         return frozenset()
+
+
+def why_ambiguous(seed: Endpoint, addresses: Collection[str], is_here: Callable[[str], bool] | None = None) -> str:
+    """Why `seed`, a name with these numeric addresses, is not one peer; empty if it may be.
+
+    A name of this machine and of others is each one's own, so that each would found. Of several machines that are not
+    this one any may answer, and several addresses of this one are one machine.
+    """
+    here = sorted(address for address in addresses if (is_here or _is_here)(address))
+    elsewhere = sorted({*addresses} - {*here})
+    if not (here and elsewhere):
+        return ""
+    each = ",".join(str(Endpoint(address, seed.port)) for address in sorted(addresses))
+    return (
+        f"{seed} has {len(addresses)} addresses, {here[0]} of this machine and {elsewhere[0]} of another, so each of "
+        f"them would take itself for the seed: give one address per host, as in --seeds {each}, the same everywhere"
+    )
 
 
 def advertised(bound: Endpoint, seeds: Sequence[Endpoint]) -> Endpoint:

@@ -76,6 +76,7 @@ class _Monitor:
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self.connection = _Connection.OPENING
         self.answers = False
+        self.has_broken = False
         self._watched = socket
         self._events = socket.get_monitor_socket(_MONITORED)
 
@@ -84,6 +85,7 @@ class _Monitor:
             event = recv_monitor_message(self._events)["event"]
             self.connection = _TRANSITIONS.get((self.connection, event), self.connection)
             self.answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self.answers and event not in _ENDS)
+            self.has_broken = self.has_broken or event in _ENDS
 
     def close(self) -> None:
         self._watched.disable_monitor()
@@ -140,6 +142,12 @@ class Link:
         self._control_monitor.look()
         return self._control_monitor.answers
 
+    def has_broken(self) -> bool:
+        """Whether it did not answer at some time since this was asked last."""
+        is_live, monitor = self.is_live(), self._control_monitor
+        has_broken, monitor.has_broken = monitor.has_broken or not is_live, False
+        return has_broken
+
     def unopened(self) -> str:
         """The address to which there is no connection, not yet or not any more; empty: there are both."""
         for address, monitor in self._monitors.items():
@@ -159,6 +167,7 @@ class Verdict(Enum):
     """What came of calling an address, in words that go on after the address."""
 
     SILENT = "is silent: is a peer running there, is the address right and the port open?"
+    UNKNOWN = "has a name that nobody knew when this peer began: is it spelled right? It is looked up again and again"
     ANSWERS = "was reached, but says nothing yet: is it of another version? Its log says so"
     OTHER_KEY = "hangs up: it has another key, or one side runs without a key (--insecure), or it is no peer"
     OTHER_SWARM = "belongs to another swarm, or to another --network: give all peers the same --swarm and --network"

@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from ..errors import NetworkError, SecurityError
 from ..host.keys import read_key, reference
-from .addresses import ANY, Endpoint
+from .addresses import ANY, Endpoint, resolve, why_ambiguous
 
 PORTS_PER_PEER: Final = 2
 """Control at the port that was asked for, data at the next."""
@@ -71,10 +71,10 @@ class TcpOptions:
         return {name: value for name, value in given.items() if value}
 
     def check(self, swarm: str) -> "TcpConfig | None":
-        """What this amounts to; None: no TCP.
+        """What this amounts to; None: no TCP. Asks the name server for the seeds.
 
         Raises:
-            NetworkError: an address is none, or belongs to nothing.
+            NetworkError: an address is none, or belongs to nothing, or to this machine and others.
             SecurityError: no key and not `insecure`, or the key cannot be used.
         """
         if self.network not in tuple(Network):
@@ -88,6 +88,10 @@ class TcpOptions:
         advertise = _parse_advertised(self.advertise) if self.advertise else None
         if len(set(seeds)) < len(seeds) or any(seed.port == 0 or seed.is_wildcard for seed in seeds):
             raise NetworkError(f"--seeds needs distinct hosts, each with its port, got {self.seeds!r}")
+        known = {seed: resolve(seed.host) for seed in seeds}
+        if why := next(filter(None, (why_ambiguous(seed, addresses) for seed, addresses in known.items())), ""):
+            raise NetworkError(f"--seeds: {why}")
+        unknown = frozenset(seed.address for seed, addresses in known.items() if not addresses)
         if self.key is not None and self.insecure:
             raise SecurityError("--key and --insecure contradict each other: give one")
         if self.key is None and not self.insecure:
@@ -97,7 +101,8 @@ class TcpOptions:
             )
         secret = None if self.key is None else read_key(self.key)
         network = Network(self.network)
-        return TcpConfig(swarm=swarm, bind=bind, advertise=advertise, seeds=seeds, secret=secret, network=network)
+        given = TcpConfig(swarm=swarm, bind=bind, advertise=advertise, seeds=seeds, secret=secret, network=network)
+        return replace(given, unknown_seeds=unknown)
 
 
 def share_cores(config: "TcpConfig", num_cores: int, num_peers: int) -> "TcpConfig":
@@ -114,6 +119,7 @@ class TcpConfig:
     Attributes:
         bind: the control socket's; data listens at the next port, or any.
         advertise: the control socket's for others; port 0: the bound one; None: to be chosen.
+        unknown_seeds: addresses whose names nobody knew.
         secret: of the swarm key; None: insecure.
         io_threads: of libzmq; each connection belongs to one of them, which encrypts all that it carries.
     """
@@ -122,6 +128,7 @@ class TcpConfig:
     bind: Endpoint
     advertise: Endpoint | None = None
     seeds: tuple[Endpoint, ...] = ()
+    unknown_seeds: frozenset[str] = frozenset()
     secret: bytes | None = field(default=None, repr=False)
     network: Network = Network.LAN
     io_threads: int = 1

@@ -152,6 +152,10 @@ class Transport:
         """Peers whose process answers on the control link, busy as its interpreter may be."""
         return [peer_id for peer_id, link in self._links.items() if link.is_live()]
 
+    def broken_links(self) -> list[str]:
+        """Peers whose process did not answer on the control link at some time since this was asked last."""
+        return [peer_id for peer_id, link in self._links.items() if link.has_broken()]
+
     def unopened_links(self) -> dict[str, str]:
         """Peers to which there is no connection, not yet or not any more, and why."""
         found = {peer_id: link.unopened() for peer_id, link in self._links.items()}

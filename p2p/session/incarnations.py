@@ -10,8 +10,11 @@ from ..loop.loop import Loop
 
 logger = logging.getLogger("p2p")
 
-RETURNS_S, MOST_RETURNS = 600.0, 5
-"""A peer that is removed more often than that within that time does not come back."""
+RETURNS_S, FREE_RETURNS = 600.0, 5
+"""A peer that is removed more often than that within that time waits before it comes back."""
+
+WAIT_S, MOST_WAIT_S = 10.0, 120.0
+"""So long at first, and twice as long each time, up to the limit: its host, or the way there, may need somebody."""
 
 MOST_TRIES = 20
 """Of a peer that looks for its place in a loop of several phases."""
@@ -36,22 +39,33 @@ class Incarnations:
     def begin_another(self, removed: RemovedFromView, *, is_wanted: bool) -> None:
         """Come back as another incarnation; `is_wanted`: the script has a model to come back with, or has asked for it.
 
+        It asks for a seat at once, or, if it was removed often, in a while.
+
         Raises:
-            RemovedFromView: `removed`, if this peer must not come back, was not asked to or did so too often, or if
-                nobody is left.
+            RemovedFromView: `removed`, if this peer must not come back, was not asked to, has looked for its place too
+                often, or if nobody is left.
         """
         former, now = self.loop, self.loop.now()
         self._returns = [*(at for at in self._returns if at > now - RETURNS_S), now]
-        most = MOST_TRIES if removed.is_astray else MOST_RETURNS
-        if not (self._may_return and is_wanted) or len(self._returns) > most:
+        is_lost = removed.is_astray and len(self._returns) > MOST_TRIES
+        if not (self._may_return and is_wanted) or is_lost:
             raise removed
-        logger.warning("%s; this peer, %s, comes back", removed.reason, former.peer_id)
+        wait_s = 0.0 if removed.is_astray else waits_s(len(self._returns))
+        times = f", removed {len(self._returns)} times in {RETURNS_S / 60:g} minutes," if wait_s else ","
+        when = f" in {wait_s:g} s" if wait_s else ""
+        logger.warning("%s; this peer, %s%s comes back%s", removed.reason, former.peer_id, times, when)
         former.end_incarnation()
         before = former.reactor.drive_lock.shield()
         try:
-            self.loop = Loop(self._registry, self._config, former)
+            self.loop = Loop(self._registry, self._config, former, wait_s)
             self.loop.reactor.start()
         finally:
             former.reactor.drive_lock.unshield(before)
         if self.loop.is_alone:
             raise removed
+
+
+def waits_s(num_returns: int) -> float:
+    """How long who has been removed so often waits before it asks for a seat again."""
+    doublings = num_returns - FREE_RETURNS - 1
+    return 0.0 if doublings < 0 else min(WAIT_S * 2.0 ** min(doublings, 64), MOST_WAIT_S)

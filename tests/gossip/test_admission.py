@@ -247,6 +247,26 @@ def test_g10_nobody_waits_longer_than_the_limit(times: list[float]) -> None:
     assert new.candidates(times[-1] + 100.0, 3) == [D]
 
 
+@pytest.mark.parametrize(("after_s", "flaps", "is_held"), [(4.9, False, True), (5.0, False, False), (15.0, True, True)])
+def test_g10_who_had_its_seat_for_long_is_not_removed_again_and_again_unless_it_flaps(
+    after_s: float, flaps: bool, is_held: bool
+) -> None:
+    new = asked(admission(lease_s=1e9, settled_s=5.0), 0.0, D)
+    for turn in range(2):
+        new.succeeds(20.0 * turn, view_of(1, A), view_of(2, A, D))
+        new.removed(20.0 * turn + after_s, D, flaps=flaps)
+        new.succeeds(20.0 * turn + after_s, view_of(2, A, D), view_of(3, A))
+    assert (D not in new.candidates(20.0 + after_s, 3)) == is_held
+
+
+def test_g10_who_was_there_before_this_member_counts_as_settled() -> None:
+    new = asked(admission(lease_s=1e9), 0.0, D)
+    for _ in range(3):
+        new.succeeds(0.0, view_of(1, A, D), view_of(2, A, D, E))
+        new.removed(0.1, D)
+    assert new.candidates(0.1, 3) == [D]
+
+
 def test_g10_removals_do_not_grow_when_time_seems_to_go_back() -> None:
     new = removed(1)
     new.removed(-1e9, D)
@@ -314,7 +334,8 @@ def test_r8_of_many_views_only_the_last_are_remembered() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["lease_s", "least_lag_s", "lag_s", "patience_s", "hold_down_s", "hold_down_max_s", "half_life_s"]
+    "name",
+    ["lease_s", "least_lag_s", "lag_s", "patience_s", "hold_down_s", "hold_down_max_s", "half_life_s", "settled_s"],
 )
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_times_are_positive_and_finite(name: str, value: float) -> None:
@@ -324,6 +345,6 @@ def test_times_are_positive_and_finite(name: str, value: float) -> None:
 
 def test_the_first_wait_is_not_above_the_limit() -> None:
     with pytest.raises(
-        ValueError, match=r"hold_down_s <= hold_down_max_s, got \(1.5, 0.2, 1.0, 5.0, 20.0, 10.0, 60.0\)"
+        ValueError, match=r"hold_down_s <= hold_down_max_s, got \(1.5, 0.2, 1.0, 5.0, 20.0, 10.0, 60.0, 5.0\)"
     ):
         admission(hold_down_s=20.0, hold_down_max_s=10.0)

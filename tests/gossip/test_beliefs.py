@@ -271,7 +271,7 @@ def test_who_is_held_down_is_watched_but_not_alive() -> None:
 def test_who_was_late_itself_gives_everybody_as_much_longer() -> None:
     mind = beliefs(A, B)
     mind.suspect(0.0, B)
-    mind.excuse(5.0)
+    mind.excuse(5.0, 5.0)
     assert mind.next_deadline() == 8.0
 
 

@@ -9,6 +9,7 @@ import pytest
 from gossip import CoreConfig
 from gossip.admission import AdmissionConfig
 from gossip.reports import ReportsConfig
+from gossip.swim_config import SwimConfig
 
 TIMERS = [field.name for field in fields(CoreConfig) if field.name.endswith("_s")]
 
@@ -43,6 +44,7 @@ def test_what_beats_end_lasts_at_least_one_beat(name: str) -> None:
         ("reports.silent_s", {"reports": ReportsConfig(silent_s=0.5)}),
         ("reports.lease_s", {"reports": ReportsConfig(lease_s=0.5)}),
         ("admission.lease_s", {"admission": AdmissionConfig(lease_s=0.5)}),
+        ("swim.gap_s", {"swim": SwimConfig(gap_s=0.5)}),
     ],
 )
 def test_what_beats_renew_outlasts_the_loss_of_one(name: str, config: dict[str, Any]) -> None:

@@ -118,6 +118,59 @@ def test_the_first_record_of_a_dead_member_stands_and_may_come_after_its_proof()
     assert new.records == {B: RECORD}
 
 
+# Who comes and goes (G12).
+
+
+def flapping(until: float, *pairs: tuple[Member, Member], view: View = FIVE) -> Cut:
+    """The cut when each pair has been reported to flap twice a second from 0 on."""
+    new, cut = reports(view), NOBODY
+    for tick in range(int(2 * until) + 1):
+        cut = said(new, tick / 2, *pairs, kind=ReportKind.FLAPPING).cut(tick / 2, STEP)
+    return cut
+
+
+def test_who_flaps_to_most_goes_like_who_is_silent() -> None:
+    pairs = of_each_other("e", "abcd")
+    cut = flapping(1.0, *pairs)
+    assert said(reports(), 0.0, (A, E), kind=ReportKind.FLAPPING).flaps(E)
+    assert not said(reports(), 0.0, (A, E)).flaps(E)
+    assert (cut.gone, cut.is_urgent) == ((E,), False)
+    assert cut.settles_at == 0.3
+
+
+def test_whose_links_flap_to_few_stays_unless_it_lasts() -> None:
+    pairs = of_each_other("d", "b")
+    assert flapping(2.0, *pairs) == NOBODY
+    assert flapping(2.5, *pairs).gone == (D,)
+
+
+def test_two_members_that_flap_to_each_other_part_by_seniority() -> None:
+    two = view_of(7, A, B)
+    assert flapping(1.0, (A, B), (B, A), view=two).gone == (B,)
+    assert flapping(2.5, (A, B), (B, A), view=two).gone == (B,)
+
+
+def test_the_second_of_two_cannot_take_the_first_out_and_goes_itself() -> None:
+    two = view_of(7, A, B)
+    assert flapping(2.0, (B, A), view=two) == NOBODY
+    assert flapping(2.5, (B, A), view=two).gone == (B,)
+
+
+def test_nobody_goes_if_all_flap() -> None:
+    everybody = [(one, other) for one in FIVE.members for other in FIVE.members]
+    assert flapping(1.0, *everybody) == NOBODY
+    assert flapping(9.0, *everybody) == NOBODY
+
+
+def test_who_is_silent_goes_though_all_others_flap() -> None:
+    new, cut = reports(), NOBODY
+    others = (A, B, C, D)
+    for tick in range(12):
+        said(new, tick / 2, *((one, other) for one in others for other in others), kind=ReportKind.FLAPPING)
+        cut = said(new, tick / 2, *((other, E) for other in others)).cut(tick / 2, STEP)
+    assert cut.gone == (E,)
+
+
 # Certain: proof and refused links.
 
 

@@ -86,6 +86,44 @@ def reports(effects: list[Effect], target: Member = B) -> list[Report]:
 # What is seen, and reported.
 
 
+def test_who_goes_on_talking_in_an_older_view_does_not_hear_and_is_reported_like_who_is_silent() -> None:
+    peer = seated(B, C)
+    older = peer.stamp
+    activate(peer, after(view_of(peer), A, B, C))
+    effects: list[Effect] = []
+    bridge_s = ReportsConfig().bridge_s
+    for tick in range(1, round(4 * bridge_s) + 2):
+        now = tick / 4
+        told = say(peer, B, NOTHING, older, now=now)
+        assert Send(B, Decide(view_of(peer)), peer.stamp) in told
+        say(peer, C, NOTHING, now=now)
+        effects += peer.tick(now)
+        assert (Report(ReportKind.SILENT, B) in reports(effects, C)) == (now >= 0.25 + bridge_s)
+    assert Report(ReportKind.SILENT, C) not in reports(effects, B)
+    say(peer, B, NOTHING, now=bridge_s + 0.5)
+    assert Report(ReportKind.SILENT, B) not in reports(peer.tick(bridge_s + 0.75), C)
+
+
+def test_a_joiner_that_has_its_seat_and_goes_on_asking_is_reported_too() -> None:
+    peer = seated(B, C)
+    activate(peer, after(view_of(peer), A, B, C, D))
+    meet(peer, [D])
+    effects: list[Effect] = []
+    for tick in range(1, 13):
+        say(peer, D, Join(SAME, view_number=1), NO_VIEW, now=tick / 4)
+        effects += peer.tick(tick / 4)
+    assert Report(ReportKind.SILENT, D) in reports(effects, C)
+
+
+def test_who_was_stopped_itself_counts_anew_who_stays_behind() -> None:
+    peer = seated(B, C)
+    older = peer.stamp
+    activate(peer, after(view_of(peer), A, B, C))
+    say(peer, B, NOTHING, older, now=0.25)
+    say(peer, B, NOTHING, older, now=60.0)
+    assert Report(ReportKind.SILENT, B) not in reports(peer.tick(60.1), C)
+
+
 def test_a_death_is_reported_to_all_and_with_every_beat_again() -> None:
     peer = seated(B, C, D)
     effects = peer.declare_dead(0.0, D, "SIGKILL")

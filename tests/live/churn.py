@@ -83,7 +83,7 @@ class Churn:
                 swarm.stop()
                 check_nothing_left(swarm)
                 self.longest_gap_s = longest_gap_s(swarm)
-                return agreed(swarm)
+                return agreed(swarm.receipts)
             except (AssertionError, RuntimeError) as error:
                 last = "\n".join(self._log[-2 * BETWEEN_CHECKS :])
                 raise AssertionError(f"seed={self.seed}\n{last}\n{error}\n{swarm.last_words()}") from error
@@ -188,13 +188,18 @@ def longest_gap_s(swarm: Swarm) -> float:
     return max(first[step] - first[step - 1] for step in first if step - 1 in first)
 
 
-def agreed(swarm: Swarm) -> list[Receipt]:
-    """The receipts of all steps, as everybody has them who has them; checks that they form one chain."""
+def agreed(folder: Path, *, may_return: bool = False) -> list[Receipt]:
+    """The receipts of all steps, as everybody has them who has them; checks that they form one chain.
+
+    `may_return`: peers may have missed steps in between.
+    """
     lines: dict[int, bytes] = {}
-    for path in sorted(swarm.receipts.glob("*.receipts.jsonl")):
+    for path in sorted(folder.glob("*.receipts.jsonl")):
         own = path.read_bytes().split(b"\n")[:-1]  # the last line may have been cut short by a death
-        first = parse_receipt(json.loads(own[0])).step if own else 0
-        for step, line in enumerate(own, start=first):
+        steps = [parse_receipt(json.loads(line)).step for line in own]
+        in_order = sorted({*steps}) if may_return else list(range(steps[0], steps[0] + len(own))) if own else []
+        assert steps == in_order, f"{path.name} has receipts of steps {steps}"
+        for step, line in zip(steps, own, strict=True):
             assert lines.setdefault(step, line) == line, f"{path.name}: {line!r} is not {lines[step]!r}"
     receipts = [parse_receipt(json.loads(lines[step])) for step in sorted(lines)]
     check_chain(receipts)

@@ -206,7 +206,7 @@ class Membership:
         self._accused.add(member)
 
     def _report(self, who: Member, stamp: Stamp, body: Report) -> None:
-        if body.kind <= ReportKind.SILENT:
+        if body.kind <= ReportKind.SILENT or body.kind is ReportKind.FLAPPING:
             self._accused.update((body.subject, who))  # of two that do not hear each other, either may have to go
 
     def heard(self, peer: "Peer", body: Body) -> None:

@@ -15,7 +15,8 @@ from gossip.known_views import KnownViews
 from gossip.membership import Membership
 from gossip.messages import AcceptorRecord, Join, Report, ReportKind
 from gossip.other_swarms import OtherSwarms
-from gossip.reports import Reports
+from gossip.reports import Cut, Reports
+from gossip.signs import Signs
 from gossip.succession import Succession
 from gossip.swim import Swim
 from gossip.view import NOWHERE, Change, Joiner
@@ -32,7 +33,7 @@ def _is_gone_whatever_incarnation(self: Swim, member: Member) -> bool:
     return claim is not None and claim.member == member and claim.state >= State.LEFT
 
 
-def _reachable_or_not(self: Succession, candidates: list[Member]) -> dict[Member, Joiner]:
+def _reachable_or_not(self: Succession, now: float, candidates: list[Member]) -> dict[Member, Joiner]:
     return {member: Joiner(NOWHERE) for member in candidates}
 
 
@@ -59,10 +60,31 @@ def _all_admissible(original: Callable[[View, Change], list[Member]]) -> Callabl
 # Reports.
 
 
-def _unheard_by_one(self: Reports, certain: Collection[Member]) -> tuple[set[Member], bool]:
+def _unheard_by_one(self: Reports, certain: Collection[Member], leases: Any) -> tuple[set[Member], bool]:
     assert self._view is not None
-    accused = {subject for kind, _, subject, _ in self._leases if kind is ReportKind.SILENT and subject not in certain}
+    accused = {subject for kind, _, subject, _ in leases if kind is ReportKind.SILENT and subject not in certain}
     return accused if len(accused) < len(self._view.members) else set(), False
+
+
+def _cut_with_old_leases(original: Callable[..., Cut]) -> Callable[..., Cut]:
+    """A report counts as repeated for as long as its lease runs on."""
+
+    def cut(self: Reports, now: float, step: int) -> Cut:
+        for lease in self._leases.values():
+            lease.is_old = lease.is_old or now - lease.since >= self.config.bridge_s
+        self._last = None
+        return original(self, now, step)
+
+    return cut
+
+
+def _is_cut_off_for_long(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Only what has lasted counts against who cannot hear a quorum."""
+
+    def is_cut_off(self: Reports, reporter: Member, pairs: dict[tuple[Member, Member], bool]) -> bool:
+        return original(self, reporter, {pair for pair, is_for_long in pairs.items() if is_for_long})
+
+    return is_cut_off
 
 
 def _receive_for_ever(original: Callable[..., None]) -> Callable[..., None]:
@@ -72,6 +94,11 @@ def _receive_for_ever(original: Callable[..., None]) -> Callable[..., None]:
             lease.until = math.inf
 
     return receive
+
+
+def _answers_for_nothing(self: Signs, now: float, name: str) -> bool:
+    self._heard[name] = now
+    return True
 
 
 # Who hears of it.
@@ -172,6 +199,21 @@ VIEWS: dict[str, Mutant] = {
         breaks="L1",
         seed=4,
     ),
+    "a report lasts as long as its lease": mutant(
+        (Reports, "cut", _cut_with_old_leases(Reports.cut)),
+        breaks="I14",
+        scenario="one of five does not hear another one for three seconds",
+    ),
+    "who is deaf is so to those only whom it has not heard for long": mutant(
+        (Reports, "_is_cut_off", _is_cut_off_for_long(Reports._is_cut_off)),
+        breaks="I14 L1",
+        scenario="one of four hears nobody, and everybody hears it",
+    ),
+    "who stays behind is waited for": mutant(
+        (Succession, "stays_behind", lambda self, now, member: None),
+        breaks="L1",
+        scenario="one of four becomes deaf to one after the other, and everybody hears it",
+    ),
     "strangers are not named": mutant(
         (OtherSwarms, "name", _know_strangers(OtherSwarms.name)),
         breaks="strangers",
@@ -200,7 +242,7 @@ VIEWS: dict[str, Mutant] = {
     ),
     "bug: one deaf member takes everybody down": mutant(
         (Reports, "_is_cut_off", lambda self, reporter, pairs: False),
-        breaks="L1",
+        breaks="L1 I14",
         scenario="one of five hears nobody, and everybody hears it",
     ),
     "G11: a link that does not open is nobody's evidence": mutant(
@@ -212,6 +254,27 @@ VIEWS: dict[str, Mutant] = {
         (Beliefs, "answers", lambda self, now, member: self.heard(now, member) or True),
         breaks="L1",
         scenario="G11: the second of two members cannot reach the first, whose link it answers",
+    ),
+    "G12: coming and going is nobody's evidence": mutant(
+        (Swim, "flaps", lambda self, now, member: False),
+        breaks="L1",
+        scenario="G12: the links of one of three come and go, and in the end they stay",
+    ),
+    "G12: who flaps has a seat again while it does": mutant(
+        (Swim, "is_quiet", lambda self, now, member: True),
+        breaks="S10",
+        scenario="G12: the links of one of three come and go, and in the end they stay",
+    ),
+    "G12: if all flap, nobody is left": mutant(
+        (Reports, "_missing", lambda self: self._missing_by(self._leases)),
+        breaks="L1",
+        scenario="G12: the links of all come and go, and one of them dies",
+    ),
+    "G12: a busy interpreter flaps": mutant(
+        (Signs, "_is_busy", lambda self, name: False),
+        (Signs, "answers", _answers_for_nothing),
+        breaks="I14",
+        scenario="G12: a member is too busy for frames, again and again, and its link answers",
     ),
     "bug: a record that names a later view is dropped when that is installed": mutant(
         (Membership, "take_proof", _take_proof_and_stop(Membership.take_proof)),

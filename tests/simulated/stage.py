@@ -85,6 +85,7 @@ class Stage(Simulation):
         self.table = Table(self.clock, self.rng, self.plan.weather, self.invariants.seen)
         self.table.kept, self.table.on_table = [], []
         self.network = self.table
+        self.flaps = False
         self._begin()
 
     # Time.
@@ -161,18 +162,43 @@ class Stage(Simulation):
 
     def cut_off(self, name: str) -> Cut:
         """Nobody hears `name`, nor does it hear anybody; what is sent is lost."""
-        others = [peer.member.peer_id for peer in self.alive()]
-        return self.cut({pair for pair in permutations([*others, name], 2) if name in pair})
+        return self.cut(self.links_of(name))
 
     def cut(self, pairs: set[tuple[str, str]]) -> Cut:
         cut = Cut(pairs, holds_control=False, holds_data=False)
         self.network.add(cut)
         return cut
 
+    def flap(self, pairs: set[tuple[str, str]], down_s: float, up_s: float) -> None:
+        """Nothing comes through these links for a while, and then all of it, again and again while `flaps`."""
+        self.flaps = True
+        cut = Cut(pairs, holds_control=True, holds_data=True)
+        self.network.add(cut)
+        self.clock.after(down_s, None, "flows", self.network.remove, cut)
+        self.clock.after(down_s + up_s, None, "flaps", self._flap_again, pairs, down_s, up_s)
+
+    def _flap_again(self, pairs: set[tuple[str, str]], down_s: float, up_s: float) -> None:
+        if self.flaps and not self.is_calm:
+            self.flap(pairs, down_s, up_s)
+
+    def links_of(self, name: str) -> set[tuple[str, str]]:
+        """Both ways, of those who live now."""
+        others = [peer.member.peer_id for peer in self.alive()]
+        return {pair for pair in permutations([*others, name], 2) if name in pair}
+
     def shut(self, source: str, target: str) -> None:
         """No connection from `source` to `target` opens until the calm; those back are open, and answered."""
         self.cut({(source, target)})
         self._look_at_shut(source, target)
+
+    def answer(self, name: str) -> None:
+        """The links of `name` are answered at both ends, whatever comes through, until the calm."""
+        one = self.peer(name)
+        for other in [peer for peer in self.alive() if peer is not one]:
+            one.core.heard(one.now(), other.member)
+            other.core.heard(other.now(), one.member)
+        if not self.is_calm:
+            self.clock.after(LINK_CHECK_S, None, "links", self.answer, name)
 
     def _look_at_shut(self, source: str, target: str) -> None:
         """What hosts say of links a few times a second."""

@@ -39,6 +39,7 @@ class Applicant:
         is_back: bool = False,
         founds: bool = True,
         seeds: tuple[str, ...] = (),
+        wait_s: float = 0.0,
     ) -> None:
         self.now = 100.0
         self.registry = registry(home)
@@ -53,7 +54,9 @@ class Applicant:
         transport = Transport(census.own.control_address, census.own.data_address)
         stack.callback(transport.close)
         self.seeds = Seeds(seeds, transport, Frames(self.core.me, transport), founds=True)
-        self.request = SeatRequest(self.registry, config, census.own.role, is_back=is_back)
+        self.request = SeatRequest(
+            self.registry, config, census.own.role, is_back=is_back, not_before=self.now + wait_s
+        )
 
     def ask(self, run: Run = MODEL, founding_size: int = 3) -> list[fx.Effect]:
         return self.request.ask(self.now, self.core, self.seeds, run, founding_size)
@@ -156,6 +159,17 @@ def test_a_peer_that_is_back_and_finds_nobody_is_told_that_the_run_is_over(enter
     with pytest.raises(RegistryError, match="start all peers again") as raised:
         one.ask()
     assert str(raised.value) == RUN_IS_OVER and one.core.view is None
+
+
+def test_who_waits_before_it_returns_asks_once_then_and_looks_from_then_on(enter: Enter) -> None:
+    one, other = enter(ONE), enter(OTHER, is_back=True, wait_s=10.0)
+    assert other.look() == [] and other.ask() == []
+    other.now += 9.9
+    assert other.look() == [] and joins(other.core.tick(other.now)) == []
+    other.now += 0.1
+    ((asked, _),) = joins(other.look())
+    assert asked == one.core.me
+    assert joins(other.look()) == []
 
 
 # Looking again.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.net.addresses import ANY, Endpoint, advertised, check_address, resolve
+from p2p.net.addresses import ANY, Endpoint, advertised, check_address, resolve, why_ambiguous
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,24 @@ def test_who_listens_everywhere_and_knows_nobody_tells_an_address_of_this_machin
 def test_a_name_that_nobody_knows_has_no_address() -> None:
     assert resolve("nobody.invalid") == frozenset()
     assert resolve("127.0.0.1") == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [(), ("10.0.0.1",), ("10.0.0.2",), ("10.0.0.1", "10.0.0.5", "::1"), ("10.0.0.2", "10.0.0.3")],
+    ids=["unknown", "here", "elsewhere", "all-here", "all-elsewhere"],
+)
+def test_a_name_may_have_several_addresses_of_this_machine_or_none(addresses: tuple[str, ...]) -> None:
+    assert why_ambiguous(Endpoint("pods", 7700), addresses, {"10.0.0.1", "10.0.0.5", "::1"}.__contains__) == ""
+
+
+def test_a_name_of_this_machine_and_of_others_is_no_seed() -> None:
+    why = why_ambiguous(Endpoint("pods", 7700), ("10.0.0.2", "10.0.0.1", "fd00::3"), {"10.0.0.1"}.__contains__)
+    assert why.startswith("pods:7700 has 3 addresses, 10.0.0.1 of this machine and 10.0.0.2 of another, so each ")
+    assert "--seeds 10.0.0.1:7700,10.0.0.2:7700,[fd00::3]:7700, the same" in why
+
+
+def test_what_is_here_is_known() -> None:
+    seed = Endpoint("pods", 7700)
+    assert why_ambiguous(seed, ("127.0.0.1",)) == "" == why_ambiguous(seed, ("192.0.2.77",))
+    assert why_ambiguous(seed, ("127.0.0.1", "192.0.2.77")) != ""

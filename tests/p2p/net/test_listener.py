@@ -524,6 +524,22 @@ def test_a_port_that_is_shut_is_named_also_if_the_other_is_open(pond: Pond) -> N
     poll_until(lambda: a.unopened_links() == {B: f"no connection to {shut} can be opened"}, a, b)
 
 
+def test_a_link_that_is_back_had_broken_and_that_is_said_once(pond: Pond) -> None:
+    port = two_free_ports()
+    a, b = pond.open(A), pond.open(B, port=port)
+    a.connect(B, *pond.addresses(B))
+    assert a.broken_links() == [B], "it is not open yet"
+    poll_until(lambda: a.live_links() == [B], a, b)
+    a.broken_links()
+    assert a.broken_links() == []
+    b.close()
+    poll_until(lambda: a.unopened_links() != {}, a)
+    c = pond.open(B, port=port)
+    poll_until(lambda: a.live_links() == [B], a, c)
+    assert a.broken_links() == [B]
+    assert a.broken_links() == []
+
+
 def test_a_door_that_nobody_watches_keeps_everybody_out_and_lets_members_in_later(pond: Pond) -> None:
     a, b = pond.open(A), pond.open(B)
     b.connect(A, *pond.addresses(A))

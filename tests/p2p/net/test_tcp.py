@@ -48,8 +48,13 @@ def test_what_is_said_amounts_to_this(key: Path) -> None:
 
 
 def test_seeds_alone_are_enough() -> None:
-    config = TcpOptions(seeds="a:1", insecure=True).check("pond")
-    assert config == TcpConfig(swarm="pond", bind=Endpoint(ANY, 0), seeds=(Endpoint("a", 1),))
+    config = TcpOptions(seeds="10.0.0.5:1", insecure=True).check("pond")
+    assert config == TcpConfig(swarm="pond", bind=Endpoint(ANY, 0), seeds=(Endpoint("10.0.0.5", 1),))
+
+
+def test_a_seed_whose_name_nobody_knows_is_remembered() -> None:
+    config = TcpOptions(seeds="nobody.invalid:1,10.0.0.5:1", insecure=True).check("pond")
+    assert config is not None and config.unknown_seeds == {"tcp://nobody.invalid:1"}
 
 
 @pytest.mark.parametrize("options", [TcpOptions(bind="*:7700"), TcpOptions(seeds="a:1")])
@@ -123,7 +128,7 @@ def test_a_peer_reads_what_the_launcher_has_set_and_its_script_has_the_last_word
 
 
 def test_the_network_decides_the_timers_and_who_is_let_in(key: Path, tmp_path: Path) -> None:
-    timers = CoreConfig(beat_s=0.5)
+    timers = CoreConfig(beat_s=0.3)
     for network, core, realm in (("lan", timers, "pond"), ("wan", WAN, "pond wan")):
         tcp = TcpOptions(bind="*:7700", key=key, network=network)
         config = PeerConfig(home=tmp_path, swarm="pond", tcp=tcp, loop=LoopConfig(core=timers)).for_loop()

@@ -1,0 +1,114 @@
+"""When each peer was heard, and how it came and went (PROTOCOL.md, G11 and G12).
+
+A link that stalls again and again, each time too briefly to be given up, holds all members up for good. So every *gap*
+counts: a while in which no frame of a member came. It does not count where the link was answered throughout, since
+then only the interpreter was busy, nor while this peer did not listen itself.
+"""
+
+import math
+
+from .swim_config import SwimConfig
+
+LEAST_GAPS = 3
+"""One long silence is no flapping: whoever is back stays."""
+
+Gap = tuple[float, float]
+"""Beginning and end."""
+
+
+class Signs:
+    """Signs of life, by peer_id: a restart does not clear what is held against a link."""
+
+    def __init__(self, config: SwimConfig, now: float) -> None:
+        self._config = config
+        self._heard: dict[str, float] = {}
+        self._frames: dict[str, float] = {}
+        self._since = now
+        self._listens_since = now
+        self._gaps: dict[str, list[Gap]] = {}
+        self._broke: dict[str, float] = {}
+        self._flapping: dict[str, None] = {}
+
+    def silence_s(self, now: float, name: str) -> float:
+        return max(0.0, now - self._heard.get(name, self._since))
+
+    def meet(self, now: float, name: str) -> None:
+        self.frame(now, name, is_watched=False)
+
+    def frame(self, now: float, name: str, *, is_watched: bool) -> None:
+        """A frame has come; `is_watched`: of who has a seat, so that it sends some all the time.
+
+        Who had gaps is watched until it is quiet, with a seat or without: a joiner sends some, too.
+        """
+        if now - self._begun(now, name) >= self._config.gap_s:
+            gaps, since = self._series(now, name), now - self._config.gaps_window_s
+            if is_watched or gaps:
+                self._gaps[name] = [*(gap for gap in gaps if gap[1] > since), self._gap(now, name)]
+        self._frames[name] = self._heard[name] = now
+
+    def answers(self, now: float, name: str) -> bool:
+        """Something answers on its link; whether that is life: not for long without a frame (G11)."""
+        if name in self._gaps:
+            broke = self._broke.get(name, -math.inf)
+            self._gaps[name] = [gap for gap in self._gaps[name] if gap[0] <= broke]
+        if now - self._frames.get(name, self._since) >= self._config.mute_s:
+            return False
+        self._heard[name] = now
+        return True
+
+    def broke(self, now: float, name: str) -> None:
+        """Its link is not answered, or was not at some time since the last look."""
+        self._broke[name] = now
+
+    def flaps(self, now: float, name: str) -> bool:
+        """Whether it was silent for more than half of the window, in several gaps, and not quiet since then."""
+        gaps, since = self._series(now, name), now - self._config.gaps_window_s
+        if now - self._begun(now, name) >= self._config.gap_s and not self._is_busy(name):
+            gaps = [*gaps, self._gap(now, name)]
+        lately = [end - max(begin, since) for begin, end in gaps if end > since]
+        if len(lately) >= LEAST_GAPS and sum(lately) > self._config.gaps_window_s / 2:
+            self._flapping[name] = None
+        return name in self._flapping
+
+    def is_quiet(self, now: float, name: str) -> bool:
+        """Whether it may have a seat: not where gaps follow each other, too few as they may be by now to flap."""
+        return not self.flaps(now, name) and len(self._series(now, name)) < LEAST_GAPS - 1
+
+    def begin_anew(self, name: str) -> None:
+        """It has a seat again: whoever proposed that has seen it quiet, maybe before this peer has."""
+        self._gaps.pop(name, None)
+        self._flapping.pop(name, None)
+
+    def excuse(self, now: float) -> None:
+        """This peer was late itself: nobody was silent until now."""
+        self._listens_since = now
+
+    def resume(self, now: float) -> None:
+        """This peer was stopped: silence means nothing."""
+        self._heard.clear()
+        self._frames.clear()
+        self._since = self._listens_since = now
+
+    def forget(self, name: str) -> None:
+        for signs in (self._heard, self._frames, self._gaps, self._broke, self._flapping):
+            signs.pop(name, None)
+
+    def _series(self, now: float, name: str) -> list[Gap]:
+        """The gaps since it was quiet."""
+        gaps = self._gaps.get(name, [])
+        if not gaps or self._begun(now, name) - gaps[-1][1] >= self._config.quiet_s:
+            gaps = []
+            self.begin_anew(name)
+        return gaps
+
+    def _begun(self, now: float, name: str) -> float:
+        """When the gap began in which nothing has come of it until now."""
+        return max(self._frames.get(name, now), self._listens_since)
+
+    def _gap(self, now: float, name: str) -> Gap:
+        return self._begun(now, name), now
+
+    def _is_busy(self, name: str) -> bool:
+        """Whether its link was answered ever since its last frame."""
+        last = self._frames.get(name, self._since)
+        return self._heard.get(name, last) > last and self._broke.get(name, -math.inf) < last

@@ -1,0 +1,231 @@
+"""Hosts that train while links are cut, one way or both, come and go, and hosts vanish, as a seed draws it.
+
+What must hold: every step is committed once, along one chain of views; all who committed it have the same bytes on
+their receipts; each sample counts at most once an epoch; and no host that everybody reaches is out for longer than
+`BACK_S`. How long nobody commits is measured, and is nobody's fault where no half of the members is left together.
+
+The hosts are those of a network lab (p2p/netlab), which share a clock: all times are of one.
+"""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from bench.swarm import POLL_S, TAIL_BYTES, pause
+from p2p.netlab.lab import NetworkLab
+from p2p.step.receipts import Receipt, parse_receipt, read_moments
+from tests.live.churn import agreed
+from tests.live.labs import program
+from tests.live.swarm import ROOT, Process
+
+SCRIPT: Final = Path(__file__).with_name("churn_peer.py")
+NUM_HOSTS: Final = 4
+BACK_S: Final = 5.0
+"""So long after the links are whole again, at most, all train in one view."""
+
+START_S: Final = 60.0
+"""Of a host that begins, which has to import torch first."""
+
+DOWN_S: Final = 1.0
+"""And as long up: of links that come and go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What was done, and what it cost.
+
+    Attributes:
+        begun_s, healed_s: of the monotonic clock.
+        back_s: after that all trained in one view again.
+        stopped_s: the longest time in which nobody committed, from `begun_s` until all were back.
+        steps_per_s: what was committed between `begun_s` and `healed_s`.
+    """
+
+    kind: str
+    what: str
+    begun_s: float
+    healed_s: float
+    back_s: float
+    stopped_s: float = 0.0
+    steps_per_s: float = 0.0
+
+
+class Storm:
+    """One swarm of `NUM_HOSTS` hosts in `lab`, and what is done to their links."""
+
+    def __init__(self, lab: NetworkLab, folder: Path, seed: int) -> None:
+        """Receipts are written to `folder`."""
+        self.lab = lab
+        self.events: list[Event] = []
+        self._seed = seed
+        self._rng = Random(seed)
+        self._folder = folder
+        self._peers: dict[int, tuple[Process, str]] = {}
+        self._ended: list[Process] = []
+
+    def run(self, *, for_s: float = float("inf"), kinds: Sequence[str] = ()) -> list[Receipt]:
+        """The agreed receipts of all steps, after `kinds` of events in this order, or any drawn `for_s` seconds.
+
+        Raises:
+            AssertionError: something does not hold; names the seed, and what was done last.
+        """
+        try:
+            for host in range(NUM_HOSTS):
+                self._launch(host)
+            self._wait_whole(0.0, START_S)
+            end_s, given = time.monotonic() + for_s, iter(kinds)
+            while kind := next(given, "") if kinds else self._draw(end_s):
+                self._do(kind)
+                pause(self._rng.choice((0.0, 1.0, 5.0)))
+            return self._end()
+        except AssertionError as error:
+            reports = [run.report() for run, _ in self._peers.values()]
+            last = [str(event) for event in self.events[-5:]]
+            raise AssertionError("\n".join([f"seed={self._seed}", *last, str(error), *reports])) from error
+
+    def _draw(self, end_s: float) -> str:
+        kinds, weights = zip(*((kind, weight) for kind, (weight, _) in KINDS.items()), strict=True)
+        return self._rng.choices(kinds, weights)[0] if time.monotonic() < end_s else ""
+
+    def _do(self, kind: str) -> None:
+        begun_s = time.monotonic()
+        what = KINDS[kind][1](self)
+        self.lab.set("all", "heal")
+        healed_s = time.monotonic()
+        back_s = self._wait_whole(healed_s, START_S)
+        self.events.append(Event(kind=kind, what=what, begun_s=begun_s, healed_s=healed_s, back_s=back_s))
+
+    # Events. Each returns what it has done.
+
+    def cut_off(self) -> str:
+        host, for_s = self._host(), self._duration()
+        self.lab.set(host, "*", "cut")
+        pause(for_s)
+        return f"host {host} is cut off for {for_s} s"
+
+    def cut_one_way(self) -> str:
+        host, for_s, is_deaf = self._host(), self._duration(), self._rng.random() < 0.5
+        ends = ("*", host) if is_deaf else (host, "*")
+        self.lab.set(*ends, "cut", one_way=True)
+        pause(for_s)
+        return f"host {host} {'hears nobody' if is_deaf else 'is heard by nobody'} for {for_s} s"
+
+    def cut_pair(self) -> str:
+        one, other = self._rng.sample(range(NUM_HOSTS), 2)
+        for_s, one_way = self._duration(), self._rng.random() < 0.5
+        self.lab.set(one, other, "cut", one_way=one_way)
+        pause(for_s)
+        return f"hosts {one} and {other} are apart{', one way' if one_way else ''}, for {for_s} s"
+
+    def islands(self) -> str:
+        """Two, or three, of which one may be large enough to go on."""
+        for_s, place = self._duration(), {host: self._rng.randrange(3) for host in range(NUM_HOSTS)}
+        for one in range(NUM_HOSTS):
+            for other in range(one):
+                if place[one] != place[other]:
+                    self.lab.set(one, other, "cut")
+        pause(for_s)
+        sizes = sorted((list(place.values()).count(island) for island in set(place.values())), reverse=True)
+        return f"islands of {'|'.join(map(str, sizes))} for {for_s} s"
+
+    def flap(self) -> str:
+        host, times = self._host(), self._rng.randint(3, 15)
+        for _ in range(times):
+            self.lab.set(host, "*", "cut")
+            pause(DOWN_S)
+            self.lab.set("all", "heal")
+            pause(DOWN_S)
+        return f"the links of host {host} come and go {times} times"
+
+    def vanish(self) -> str:
+        """With its launcher, so that nobody says so; and another comes in its place."""
+        host, for_s = self._host(), self._duration()
+        run, _ = self._peers.pop(host)
+        run.kill()
+        self._ended.append(run)
+        pause(for_s)
+        self._launch(host)
+        return f"host {host} vanishes, and is back after {for_s} s"
+
+    def _host(self) -> int:
+        return self._rng.randrange(NUM_HOSTS)
+
+    def _duration(self) -> float:
+        return self._rng.choice((0.5, 1.0, 2.0, 4.0, 8.0))
+
+    # The hosts.
+
+    def _launch(self, host: int) -> None:
+        options = ["-n", "1", "--min-peers", str(NUM_HOSTS), "--receipts", str(self._folder)]
+        run = program(self.lab, host, sys.executable, "-m", "p2p.cli", "run", *options, str(SCRIPT), folder=ROOT)
+        peer_id = run.expect_line(r"\[0\] [0-9a-f]{16}").split()[1]
+        self._peers[host] = run, peer_id
+
+    def _wait_whole(self, since_s: float, within_s: float) -> float:
+        """Until all have committed a step of all that was begun since; how long that took."""
+        before = max((receipt.step for receipt in self._last() if receipt is not None), default=-1)
+        while not all(r is not None and r.step > before and len(r.contributions) == NUM_HOSTS for r in self._last()):
+            late = [host for host, (run, _) in self._peers.items() if run.has_ended()]
+            assert not late, f"hosts {late} have ended"
+            took_s = time.monotonic() - since_s
+            seats = [receipt and len(receipt.contributions) for receipt in self._last()]
+            assert not since_s or took_s < within_s, f"not all train {within_s} s after the links are whole: {seats}"
+            pause(POLL_S)
+        return time.monotonic() - since_s
+
+    def _last(self) -> list[Receipt | None]:
+        """Of each host."""
+        return [last_receipt(self._folder / f"{peer_id}.receipts.jsonl") for _, peer_id in self._peers.values()]
+
+    def _end(self) -> list[Receipt]:
+        for run, _ in self._peers.values():
+            run.send_signal(signal.SIGTERM)
+        for run in [*self._ended, *(run for run, _ in self._peers.values())]:
+            run.end()
+        receipts = agreed(self._folder, may_return=True)
+        self._measure()
+        return receipts
+
+    def out_for_long(self) -> list[Event]:
+        """After which somebody was out for longer than `BACK_S`, though everybody could be reached."""
+        return [event for event in self.events if event.back_s > BACK_S and event.kind != "vanish"]
+
+    def _measure(self) -> None:
+        moments = [read_moments(path) for path in self._folder.glob("*.timings.jsonl")]
+        commits = [each for own in moments for each in own if each.event == "committed"]
+        times = sorted(each.time_s for each in commits)
+        for index, event in enumerate(self.events):
+            end_s = event.healed_s + event.back_s
+            inside = [event.begun_s, *(at for at in times if event.begun_s < at < end_s), end_s]
+            stopped_s = max(later - earlier for earlier, later in pairwise(inside))
+            steps = {each.detail for each in commits if event.begun_s < each.time_s < event.healed_s}
+            rate = len(steps) / (event.healed_s - event.begun_s)
+            self.events[index] = replace(event, stopped_s=stopped_s, steps_per_s=rate)
+
+
+KINDS: Final[dict[str, tuple[int, Callable[[Storm], str]]]] = {
+    "cut off": (3, Storm.cut_off),
+    "one way": (3, Storm.cut_one_way),
+    "pair": (4, Storm.cut_pair),
+    "islands": (2, Storm.islands),
+    "flap": (2, Storm.flap),
+    "vanish": (2, Storm.vanish),
+}
+"""How often each is drawn, and what it does."""
+
+
+def last_receipt(path: Path) -> Receipt | None:
+    """Of the last step that its writer has committed."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+        lines = file.read().split(b"\n")
+    return parse_receipt(json.loads(lines[-2])) if len(lines) > 1 else None

@@ -1,0 +1,126 @@
+"""Stories of members that do not hear each other, or hear each other now and then."""
+
+from tests.simulation import Failure
+
+from .stage import Scenarios, Stage
+
+LINKS = Scenarios()
+scenario = LINKS.named
+
+
+@scenario("one of five does not hear another one for three seconds")
+def _one_does_not_hear_another() -> None:
+    stage = Stage(num_peers=5)
+    stage.until_trained(2)
+    members = stage.view_of("p1").members
+    cut = stage.cut({("p2", "p1")})
+    stage.wait(3.0)
+    stage.network.remove(cut)
+    stage.wait(6.0)
+    if stage.view_of("p3").members != members:
+        raise Failure("I14", "a member that most others hear is removed")
+    stage.end_well()
+
+
+@scenario("one of four becomes deaf to one after the other, and everybody hears it")
+def _one_becomes_deaf() -> None:
+    stage = Stage(num_peers=4)
+    stage.until_trained(2)
+    deaf = stage.peer("p4").member
+    stage.cut({("p1", "p4")})
+    stage.wait(0.6)
+    stage.cut({("p2", "p4"), ("p3", "p4")})
+    stage.until(lambda: stage.excluded(deaf, "p2", "p3"), 10.0)
+    stage.until_trained(2, "p2", "p3")
+    stage.end_well()
+
+
+@scenario("one of four hears nobody, and everybody hears it")
+def _one_of_four_is_deaf() -> None:
+    _one_is_deaf(num_peers=4)
+
+
+@scenario("one of five hears nobody, and everybody hears it")
+def _one_of_five_is_deaf() -> None:
+    _one_is_deaf(num_peers=5)
+
+
+def _one_is_deaf(num_peers: int) -> None:
+    stage = Stage(num_peers=num_peers)
+    stage.until_trained(2)
+    deaf, others = stage.peer("p2"), [peer for peer in stage.alive() if peer.member.peer_id != "p2"]
+    names = [peer.member.peer_id for peer in others]
+    stage.cut({(name, "p2") for name in names})
+    stage.wait(5.0)
+    if gone := [str(peer.member) for peer in others if not peer.alive]:
+        raise Failure("I14", f"{gone} are removed, whom all but a deaf one hear")
+    stage.until(lambda: stage.excluded(deaf.member, *names), 10.0)
+    stage.until_trained(2, *names)
+    stage.end_well()
+
+
+@scenario("G11: a member cannot be reached by one other, whose link it answers")
+def _one_way_is_shut() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    stage.shut("p1", "p2")
+    unreached = stage.peer("p2").member
+    stage.until(lambda: stage.excluded(unreached, "p1", "p3"), 5.0)
+    stage.until_trained(2, "p1", "p3")
+    stage.end_well()
+
+
+@scenario("G11: the second of two members cannot reach the first, whose link it answers")
+def _who_is_not_heard_answers() -> None:
+    stage = Stage(num_peers=2)
+    stage.until_trained(2)
+    stage.shut("p2", "p1")
+    second = stage.peer("p2").member
+    stage.until(lambda: stage.excluded(second, "p1"), 40.0)
+    stage.until_trained(2, "p1")
+    stage.end_well()
+
+
+@scenario("G12: the links of one of three come and go, and in the end they stay")
+def _one_flaps() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    stage.flap(stage.links_of("p3"), 1.2, 0.6)
+    stage.until(lambda: stage.excluded(stage.peer("p3").member, "p1", "p2"), 15.0)
+    before = stage.done_by("p1", "p2")
+    stage.wait(20.0)
+    if stage.done_by("p1", "p2") < before + 60:
+        raise Failure("S10", f"p3 flaps, and {stage.done_by('p1', 'p2') - before} steps are done in 20 s")
+    stage.flaps = False
+    stage.until_trained(2, "p1", "p2")
+    stage.until(lambda: stage.view_of("p1").since(stage.peer("p3").member), 6.0)
+    stage.end_well()
+
+
+@scenario("G12: the links of all come and go, and one of them dies")
+def _all_flap() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    members, before = stage.view_of("p1").members, stage.peer("p1").done
+    stage.flap({*stage.links_of("p1"), *stage.links_of("p2")}, 1.2, 0.6)
+    stage.wait(30.0)
+    if stage.view_of("p1").members != members or stage.peer("p1").done < before + 10:
+        raise Failure("I14", "the network flaps, and members are taken out for it")
+    dead = stage.peer("p3")
+    dead.unproven = True
+    stage.end(dead, "dies, and nobody says so")
+    stage.until(lambda: stage.excluded(dead.member, "p1", "p2"), 15.0)
+    stage.end_well()
+
+
+@scenario("G12: a member is too busy for frames, again and again, and its link answers")
+def _one_is_busy() -> None:
+    stage = Stage(num_peers=3)
+    stage.until_trained(2)
+    members = stage.view_of("p1").members
+    stage.answer("p3")
+    stage.flap(stage.links_of("p3"), 1.2, 0.6)
+    stage.wait(20.0)
+    if stage.view_of("p1").members != members:
+        raise Failure("I14", "a busy member is taken for one that flaps")
+    stage.end_well()
