@@ -7,6 +7,7 @@ from itertools import pairwise
 from .prefetch import Indices
 from .ranges import count
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice, fold
+from .share import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +63,16 @@ class Cutter:
             plan = self.sampler.plan(state, members)
             if plan.batch:
                 yield from self.cut(plan, peer_id)
+
+
+def check_rounds(inner_steps: int, share: Share, max_local_batch: int | None, *, drop_last: bool) -> None:
+    """Raise ValueError unless a loader of these arguments can hand out rounds."""
+    if inner_steps < 1:
+        raise ValueError(f"inner_steps must be at least 1, is {inner_steps}")
+    if not share.in_rounds:
+        raise ValueError("inner_steps is for a model that is trained in rounds: wrap it in p2p.DiLoCo first")
+    if max_local_batch is not None or drop_last:
+        raise ValueError(
+            "max_local_batch and drop_last are not for rounds: add up gradients in the script, and note that "
+            "the last round of an epoch has fewer inner steps"
+        )

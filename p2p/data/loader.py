@@ -10,7 +10,7 @@ import numpy as np
 from collectives import Array
 
 from ..errors import ShoalError
-from .cutter import Cutter
+from .cutter import Cutter, check_rounds
 from .description import check, describe
 from .failing import find_failing
 from .prefetch import Indices, Prefetch
@@ -97,7 +97,7 @@ class Loader:
         if max_local_batch is not None and max_local_batch < 1:
             raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
         if inner_steps is not None:
-            _check_rounds(inner_steps, script.share, max_local_batch, drop_last=settings["drop_last"])
+            check_rounds(inner_steps, script.share, max_local_batch, drop_last=settings["drop_last"])
         self.dataset = dataset
         self._batch_size, self._inner_steps = settings["global_batch"], inner_steps
         words = ", ".join(f"{name}={value}" for name, value in settings.items())
@@ -203,7 +203,7 @@ class Loader:
                 share.take_back(track)
 
     def _end_round(self) -> None:
-        """A loop that was left in the middle of a round ends it: what was handed out of it counts."""
+        """A loop was left, maybe in the middle of a round: what was handed out of that counts."""
         if self._share.is_round_left:
             self._script.begin()
 
@@ -337,15 +337,3 @@ class Loader:
                 "to leave the rest out, call loader.end_epoch() on every peer",
                 epoch,
             )
-
-
-def _check_rounds(inner_steps: int, share: Share, max_local_batch: int | None, *, drop_last: bool) -> None:
-    if inner_steps < 1:
-        raise ValueError(f"inner_steps must be at least 1, is {inner_steps}")
-    if not share.in_rounds:
-        raise ValueError("inner_steps is for a model that is trained in rounds: wrap it in p2p.DiLoCo first")
-    if max_local_batch is not None or drop_last:
-        raise ValueError(
-            "max_local_batch and drop_last are not for rounds: add up gradients in the script, and note that "
-            "the last round of an epoch has fewer inner steps"
-        )

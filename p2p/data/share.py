@@ -14,8 +14,8 @@ from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
 from .ranges import union
-from .sampler import Order, Plan, Sampler, SamplerState, Slice
-from .track import Track, compare, pack_track, unpack_track
+from .sampler import Order, Plan, Sampler, Slice
+from .track import Track, Tracks, unpack_track
 
 CUT: Final = (
     "this batch is counted already, and was given in parts (max_local_batch), so it has one update: accumulate with "
@@ -61,8 +61,7 @@ class Share:
         self.is_void = self.is_used = self.only_looks_on = False
         self.in_rounds = self.is_amid_round = False
         self.num_loads = self.num_trained = self.num_unused = 0
-        self._tracks: list[Track] = []
-        self._num_made = 0
+        self._tracks = Tracks()
         self._current: Track | None = None
         self._slice: Slice | None = None
         self._number = 1
@@ -74,8 +73,7 @@ class Share:
     @property
     def epochs(self) -> tuple[int, ...]:
         """In which each loader is that this peer's script has made."""
-        made = ((track.sampler, track.state) for track in self._tracks)
-        return tuple(sampler.epoch(sampler.settle(state)) for sampler, state in made if sampler is not None)
+        return self._tracks.epochs
 
     def make(self, sampler: Sampler, description: str, *, is_cut: bool = False) -> Track:
         """The next loader of the script, which may be under way in the swarm.
@@ -84,21 +82,7 @@ class Share:
             ShoalError: there is one that hands out the same samples in the same order.
             JoinRefused: at the swarm's members this loader is another one.
         """
-        made = self._tracks[: self._num_made]
-        if any(track.description == description for track in made):
-            raise ShoalError(
-                f"a loader of these arguments is there already ({description}), and this one would begin anew with "
-                "the same samples in the same order: make it once, before the loop over epochs, and say epochs=; "
-                "or give this one another seed"
-            )
-        if self._num_made == len(self._tracks):
-            self._tracks.append(Track(description, None, SamplerState()))
-        track = self._tracks[self._num_made]
-        compare(self._num_made, description, track.description, is_resumed=track.is_resumed)
-        track.description, track.is_resumed = description, False
-        track.sampler, track.state, track.is_cut = sampler, sampler.settle(track.state), is_cut
-        self._num_made += 1
-        return track
+        return self._tracks.make(sampler, description, is_cut=is_cut)
 
     def plan(self, track: Track) -> Plan:
         """The next step's, if it is one of this loader."""
@@ -294,14 +278,13 @@ class Share:
         counted = union(part for each in contributions for part in each.samples)
         assert track.sampler is not None
         track.state = track.sampler.fold(track.state, counted, failures, self.contributors)
-        return replace(receipt, contributions=tuple(contributions), loader=self._tracks.index(track))
+        return replace(receipt, contributions=tuple(contributions), loader=self._tracks.number(track))
 
     # What a joiner is given.
 
     def pack(self) -> list[Any]:
         """Plain values."""
-        rows = [pack_track(each) for each in self._tracks]
-        return [list(self.contributors), self.num_trained, self.num_unused, rows]
+        return [list(self.contributors), self.num_trained, self.num_unused, self._tracks.pack()]
 
     def load(self, packed: Any) -> None:
         """Take over what `pack` made.
@@ -317,17 +300,7 @@ class Share:
             self.num_trained, self.num_unused = int(num_trained), int(num_unused)
         except (TypeError, ValueError) as error:
             raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
-        for index, (description, state) in enumerate(states):
-            if index == len(self._tracks):
-                self._tracks.append(Track(description, None, state))
-            track = self._tracks[index]
-            track.is_resumed = self._is_resuming and track.sampler is None
-            if track.sampler is not None:
-                compare(index, track.description, description, is_resumed=self._is_resuming)
-                description = track.description
-                state = track.sampler.settle(state)  # a call of the members says where they are after that
-                track.loaded_in = track.sampler.epoch(state)
-            track.description, track.state = description, state
+        self._tracks.load(states, is_resumed=self._is_resuming)
         self.num_loads += 1
         self._num_updates = 0
 

@@ -1,9 +1,10 @@
 """How far one loader is, and what of that travels to a joiner and into a checkpoint."""
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-from ..errors import JoinRefused
+from ..errors import JoinRefused, ShoalError
 from .ranges import union
 from .sampler import Sampler, SamplerState
 
@@ -70,3 +71,60 @@ def compare(index: int, here: str, there: str, *, is_resumed: bool = False) -> N
 
 def _lasting(description: str) -> list[str]:
     return [word for word in description.split(", ") if not word.startswith(MAY_CHANGE)]
+
+
+class Tracks:
+    """Of all loaders of a swarm, in the order in which each script makes them."""
+
+    def __init__(self) -> None:
+        self._all: list[Track] = []
+        self._num_made = 0
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """In which each loader is that this peer's script has made."""
+        made = ((track.sampler, track.state) for track in self._all)
+        return tuple(sampler.epoch(sampler.settle(state)) for sampler, state in made if sampler is not None)
+
+    def make(self, sampler: Sampler, description: str, *, is_cut: bool) -> Track:
+        """As `Share.make`."""
+        if any(track.description == description for track in self._all[: self._num_made]):
+            raise ShoalError(
+                f"a loader of these arguments is there already ({description}), and this one would begin anew with "
+                "the same samples in the same order: make it once, before the loop over epochs, and say epochs=; "
+                "or give this one another seed"
+            )
+        if self._num_made == len(self._all):
+            self._all.append(Track(description, None, SamplerState()))
+        track = self._all[self._num_made]
+        compare(self._num_made, description, track.description, is_resumed=track.is_resumed)
+        track.description, track.is_resumed = description, False
+        track.sampler, track.state, track.is_cut = sampler, sampler.settle(track.state), is_cut
+        self._num_made += 1
+        return track
+
+    def number(self, track: Track) -> int:
+        """Of this one."""
+        return self._all.index(track)
+
+    def pack(self) -> list[Any]:
+        """Plain values."""
+        return [pack_track(each) for each in self._all]
+
+    def load(self, states: Sequence[tuple[str, SamplerState]], *, is_resumed: bool) -> None:
+        """Take over descriptions and states; `is_resumed`: of a checkpoint.
+
+        Raises:
+            JoinRefused: a loader of this peer's script is another one there.
+        """
+        for index, (description, state) in enumerate(states):
+            if index == len(self._all):
+                self._all.append(Track(description, None, state))
+            track = self._all[index]
+            track.is_resumed = is_resumed and track.sampler is None
+            if track.sampler is not None:
+                compare(index, track.description, description, is_resumed=is_resumed)
+                description = track.description
+                state = track.sampler.settle(state)  # a call of the members says where they are after that
+                track.loaded_in = track.sampler.epoch(state)
+            track.description, track.state = description, state
