@@ -120,7 +120,7 @@ class Admission:
         self._seated_at = {name: known.get(name, since) for name, since in first.items()}
 
     def removed(self, now: float, member: Member, *, flaps: bool = False) -> None:
-        """`member` was taken out of the view against its will; `flaps`: it came and went, though it stayed for long."""
+        """`member` was taken out of the view against its will; `flaps`: to others it came and went."""
         if not flaps and now - self._seated_at.get(member.peer_id, now) >= self._config.settled_s:
             return
         fresh = {name: penalty for name, penalty in self._penalties.items() if self._amount(now, penalty) > 0.1}

@@ -72,7 +72,7 @@ class Beliefs:
     def heard(self, now: float, member: Member) -> None:
         """A frame of `member` has come."""
         if self._is_known(member):
-            self.signs.frame(now, member.peer_id, is_watched=member.peer_id in self.kept)
+            self.signs.frame(now, member.peer_id)
 
     def answers(self, now: float, member: Member) -> bool:
         """Something answers for `member`; whether that counts: not for long without a frame of it."""
@@ -207,7 +207,7 @@ class Beliefs:
         if spread:
             self.rumours.add(name)
         if before is None:
-            self.signs.meet(now, name)
+            self.signs.frame(now, name)
         elif claim.state is before.state is not State.SUSPECT and claim.refutation == before.refutation:
             return []  # a newer status
         self._flapping.note(now, claim, len(self.roster.neighbours()) + 1, is_refuted=is_refuted)

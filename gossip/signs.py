@@ -28,21 +28,25 @@ class Signs:
         self._gaps: dict[str, list[Gap]] = {}
         self._broke: dict[str, float] = {}
         self._flapping: dict[str, None] = {}
+        self._watched: dict[str, None] = {}
 
     def silence_s(self, now: float, name: str) -> float:
         return max(0.0, now - self._heard.get(name, self._since))
 
-    def meet(self, now: float, name: str) -> None:
-        self.frame(now, name, is_watched=False)
+    def watch(self, name: str) -> None:
+        """It has a seat, so that it sends frames all the time from now on, and begins anew.
 
-    def frame(self, now: float, name: str, *, is_watched: bool) -> None:
-        """A frame has come; `is_watched`: of who has a seat, so that it sends some all the time.
-
-        Who had gaps is watched until it is quiet, with a seat or without: a joiner sends some, too.
+        Whoever proposed that has seen it quiet, maybe before this peer has. It is watched when it has lost its seat,
+        too: a joiner sends some all the time.
         """
+        self._watched[name] = None
+        self._begin_anew(name)
+
+    def frame(self, now: float, name: str) -> None:
+        """A frame has come."""
         if now - self._begun(now, name) >= self._config.gap_s:
             gaps, since = self._series(now, name), now - self._config.gaps_window_s
-            if is_watched or gaps:
+            if name in self._watched:
                 self._gaps[name] = [*(gap for gap in gaps if gap[1] > since), self._gap(now, name)]
         self._frames[name] = self._heard[name] = now
 
@@ -74,11 +78,6 @@ class Signs:
         """Whether it may have a seat: not where gaps follow each other, too few as they may be by now to flap."""
         return not self.flaps(now, name) and len(self._series(now, name)) < LEAST_GAPS - 1
 
-    def begin_anew(self, name: str) -> None:
-        """It has a seat again: whoever proposed that has seen it quiet, maybe before this peer has."""
-        self._gaps.pop(name, None)
-        self._flapping.pop(name, None)
-
     def excuse(self, now: float) -> None:
         """This peer was late itself: nobody was silent until now."""
         self._listens_since = now
@@ -90,7 +89,7 @@ class Signs:
         self._since = self._listens_since = now
 
     def forget(self, name: str) -> None:
-        for signs in (self._heard, self._frames, self._gaps, self._broke, self._flapping):
+        for signs in (self._heard, self._frames, self._gaps, self._broke, self._flapping, self._watched):
             signs.pop(name, None)
 
     def _series(self, now: float, name: str) -> list[Gap]:
@@ -98,8 +97,12 @@ class Signs:
         gaps = self._gaps.get(name, [])
         if not gaps or self._begun(now, name) - gaps[-1][1] >= self._config.quiet_s:
             gaps = []
-            self.begin_anew(name)
+            self._begin_anew(name)
         return gaps
+
+    def _begin_anew(self, name: str) -> None:
+        self._gaps.pop(name, None)
+        self._flapping.pop(name, None)
 
     def _begun(self, now: float, name: str) -> float:
         """When the gap began in which nothing has come of it until now."""

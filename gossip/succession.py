@@ -52,7 +52,8 @@ class Succession:
         before, self.view = self.view, view
         self.reason = propose_view(view, Change()).reason
         for member in before.members if before is not None else ():
-            if view.since(member) is None and member not in self.leavers:
+            is_removed = view.since(member) is None and member not in self.leavers
+            if is_removed and not self._swim.flaps(now, member):  # else it has to be quiet
                 self.admission.removed(now, member, flaps=self.reports.flaps(member))
         if before is not None:
             self.admission.succeeds(now, before, view)

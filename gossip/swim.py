@@ -150,10 +150,9 @@ class Swim:
 
     def keep(self, members: Iterable[Member]) -> None:
         """Forget none of `members`, however long they are lost: they have seats in a view."""
-        before = self._beliefs.kept
-        self._beliefs.kept = frozenset(member.peer_id for member in members)
-        for name in self._beliefs.kept - before:
-            self._beliefs.signs.begin_anew(name)
+        before, self._beliefs.kept = self._beliefs.kept, frozenset(member.peer_id for member in members)
+        for name in sorted(self._beliefs.kept - before):
+            self._beliefs.signs.watch(name)
 
     def set_status(self, now: float, status: Status) -> list[Effect]:
         """From now on this peer is doing like this; its `version` is counted here."""

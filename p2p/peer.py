@@ -176,7 +176,7 @@ class Peer(Operations):
             RunEnded: this peer only joins (`shoal run --join`), and the run has ended.
             JoinTimeout: there were too few peers, or no swarm, in time. Call it again to go on waiting.
             RegistryError: nobody of the swarm is left, and this peer cannot begin another run.
-            RemovedFromView: this peer may not come back (`rejoin=False`, or too often), or nobody is left.
+            RemovedFromView: this peer may not come back (`rejoin=False`), or nobody is left.
             QuorumLost: too many members were gone before step 0.
             ShoalError: this peer has left before it had a seat.
         """

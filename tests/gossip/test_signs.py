@@ -20,31 +20,38 @@ BUSY = 0.5
 """Frames come this often where none is missing."""
 
 
+def watching() -> Signs:
+    """B has a seat."""
+    signs = Signs(CONFIG, 0.0)
+    signs.watch("b")
+    return signs
+
+
 def heard(signs: Signs, until: float, gaps: Sequence[Gap] = (), *, since: float = 0.0) -> Signs:
     """Frames of b, apart from these gaps."""
     for tick in range(int(since / BUSY), int(until / BUSY) + 1):
         now = tick * BUSY
         if not any(begin < now < end for begin, end in gaps):
-            signs.frame(now, "b", is_watched=True)
+            signs.frame(now, "b")
     return signs
 
 
 def flapping() -> Signs:
     """At 9 s b flaps."""
-    signs = heard(Signs(CONFIG, 0.0), 9.0, FLAPS)
+    signs = heard(watching(), 9.0, FLAPS)
     assert signs.flaps(9.0, "b")
     return signs
 
 
 def test_who_is_silent_for_most_of_the_time_in_several_gaps_flaps() -> None:
-    signs = heard(Signs(CONFIG, 0.0), 6.0, FLAPS)
+    signs = heard(watching(), 6.0, FLAPS)
     assert not signs.flaps(6.0, "b")
     heard(signs, 9.0, FLAPS, since=6.5)
     assert signs.flaps(9.0, "b")
 
 
 def test_the_gap_that_is_not_over_counts() -> None:
-    signs = heard(Signs(CONFIG, 0.0), 7.0, FLAPS)
+    signs = heard(watching(), 7.0, FLAPS)
     assert not signs.flaps(7.9, "b")
     assert not signs.flaps(8.0, "b")
     assert signs.flaps(8.1, "b")
@@ -60,19 +67,19 @@ def test_the_gap_that_is_not_over_counts() -> None:
     ids=["one-long", "two-long", "half-of-the-time"],
 )
 def test_who_is_silent_once_or_seldom_does_not_flap(gaps: Sequence[Gap]) -> None:
-    signs = heard(Signs(CONFIG, 0.0), 10.0, gaps)
+    signs = heard(watching(), 10.0, gaps)
     assert not signs.flaps(10.0, "b")
 
 
 def test_who_is_heard_often_enough_does_not_flap() -> None:
-    signs = Signs(CONFIG, 0.0)
+    signs = watching()
     for tick in range(12):
-        signs.frame(0.9 * tick, "b", is_watched=True)
+        signs.frame(0.9 * tick, "b")
     assert not signs.flaps(10.0, "b")
 
 
 def test_what_was_before_a_quiet_time_does_not_count() -> None:
-    signs = heard(Signs(CONFIG, 0.0), 6.0, FLAPS[:2])
+    signs = heard(watching(), 6.0, FLAPS[:2])
     heard(signs, 11.5, ((9.0, 11.5),), since=6.5)
     assert not signs.flaps(11.5, "b")
     assert signs._gaps == {"b": [(9.0, 11.5)]}
@@ -83,7 +90,7 @@ def test_what_was_before_a_quiet_time_does_not_count() -> None:
 
 def test_gaps_are_forgotten_when_they_are_out_of_the_window() -> None:
     gaps = tuple((2.0 * turn, 2.0 * turn + 1.0) for turn in range(1, 20))
-    signs = heard(Signs(CONFIG, 0.0), 40.0, gaps)
+    signs = heard(watching(), 40.0, gaps)
     assert not signs.flaps(40.0, "b")
     assert len(signs._gaps["b"]) == 5
 
@@ -103,12 +110,12 @@ def test_who_flaps_is_not_quiet_while_nothing_comes() -> None:
 
 def test_who_has_a_seat_again_begins_anew() -> None:
     signs = flapping()
-    signs.begin_anew("b")
+    signs.watch("b")
     assert not signs.flaps(9.0, "b")
 
 
 def test_who_has_gaps_one_after_the_other_is_not_quiet() -> None:
-    signs = heard(Signs(CONFIG, 0.0), 5.5, FLAPS)
+    signs = heard(watching(), 5.5, FLAPS)
     assert signs.is_quiet(5.5, "b")
     heard(signs, 6.0, since=6.0)
     assert not signs.is_quiet(6.0, "b")
@@ -122,31 +129,20 @@ def test_who_flaps_is_not_quiet() -> None:
 
 def test_a_restart_clears_nothing() -> None:
     signs = flapping()
-    signs.meet(11.0, "b")
+    signs.frame(11.0, "b")
     assert signs.flaps(13.0, "b")
 
 
-def test_who_has_no_seat_owes_no_frames() -> None:
+def test_who_has_no_seat_and_had_none_owes_no_frames() -> None:
     signs = Signs(CONFIG, 0.0)
     for now in (0.0, 2.0, 4.0, 6.0, 8.0):
-        signs.frame(now, "b", is_watched=False)
+        signs.frame(now, "b")
     assert not signs.flaps(8.0, "b")
     assert signs._gaps == {}
 
 
-def test_a_joiner_that_had_gaps_as_a_member_is_watched() -> None:
-    signs = heard(Signs(CONFIG, 0.0), 6.0, FLAPS)
-    for now in (6.5, 7.0, 9.0):
-        signs.frame(now, "b", is_watched=False)
-    assert signs.flaps(9.0, "b")
-    for tick in range(31):
-        signs.frame(9.0 + tick / 10, "b", is_watched=False)
-    signs.frame(15.0, "b", is_watched=False)
-    assert signs._gaps == {}
-
-
 def test_who_was_late_or_stopped_itself_missed_frames_that_were_there() -> None:
-    late, stopped = Signs(CONFIG, 0.0), Signs(CONFIG, 0.0)
+    late, stopped = watching(), watching()
     for now in (2.0, 4.0, 6.0, 8.0):
         late.excuse(now)
         stopped.resume(now)
@@ -157,21 +153,21 @@ def test_who_was_late_or_stopped_itself_missed_frames_that_were_there() -> None:
 
 
 def test_who_is_busy_and_whose_link_answers_does_not_flap() -> None:
-    signs = Signs(CONFIG, 0.0)
+    signs = watching()
     for tick in range(181):
         now = tick * BUSY / 10
         if not any(begin < now < end for begin, end in FLAPS):
-            signs.frame(now, "b", is_watched=True)
+            signs.frame(now, "b")
         assert signs.answers(now, "b")
         assert not signs.flaps(now, "b")
 
 
 def test_a_link_that_broke_meanwhile_carried_nothing() -> None:
-    signs = Signs(CONFIG, 0.0)
+    signs = watching()
     for tick in range(181):
         now = tick * BUSY / 10
         if not any(begin < now < end for begin, end in FLAPS):
-            signs.frame(now, "b", is_watched=True)
+            signs.frame(now, "b")
         if any(now == begin + 1.0 for begin, _ in FLAPS):
             signs.broke(now, "b")
         signs.answers(now, "b")
@@ -182,7 +178,7 @@ def test_who_is_forgotten_leaves_nothing() -> None:
     signs = flapping()
     signs.broke(9.0, "b")
     signs.forget("b")
-    assert not any(vars(signs)[name] for name in ("_heard", "_frames", "_gaps", "_broke", "_flapping"))
+    assert not any(vars(signs)[name] for name in ("_heard", "_frames", "_gaps", "_broke", "_flapping", "_watched"))
 
 
 def test_a_member_that_flaps_is_reported_to_all() -> None:

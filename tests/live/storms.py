@@ -8,6 +8,7 @@ The hosts are those of a network lab (p2p/netlab), which share a clock: all time
 """
 
 import json
+import re
 import signal
 import sys
 import time
@@ -30,8 +31,8 @@ NUM_HOSTS: Final = 4
 BACK_S: Final = 5.0
 """So long after the links are whole again, at most, all train in one view."""
 
-START_S: Final = 60.0
-"""Of a host that begins, which has to import torch first."""
+START_S: Final = 120.0
+"""Of a host that begins, which has to import torch first; for anything that is waited for: it is a hang."""
 
 DOWN_S: Final = 1.0
 """And as long up: of links that come and go."""
@@ -67,7 +68,7 @@ class Storm:
         self._seed = seed
         self._rng = Random(seed)
         self._folder = folder
-        self._peers: dict[int, tuple[Process, str]] = {}
+        self._peers: dict[int, Process] = {}
         self._ended: list[Process] = []
 
     def run(self, *, for_s: float = float("inf"), kinds: Sequence[str] = ()) -> list[Receipt]:
@@ -79,14 +80,14 @@ class Storm:
         try:
             for host in range(NUM_HOSTS):
                 self._launch(host)
-            self._wait_whole(0.0, START_S)
+            self._wait_whole(time.monotonic())
             end_s, given = time.monotonic() + for_s, iter(kinds)
             while kind := next(given, "") if kinds else self._draw(end_s):
                 self._do(kind)
                 pause(self._rng.choice((0.0, 1.0, 5.0)))
             return self._end()
         except AssertionError as error:
-            reports = [run.report() for run, _ in self._peers.values()]
+            reports = [run.report() for run in self._peers.values()]
             last = [str(event) for event in self.events[-5:]]
             raise AssertionError("\n".join([f"seed={self._seed}", *last, str(error), *reports])) from error
 
@@ -99,7 +100,7 @@ class Storm:
         what = KINDS[kind][1](self)
         self.lab.set("all", "heal")
         healed_s = time.monotonic()
-        back_s = self._wait_whole(healed_s, START_S)
+        back_s = self._wait_whole(healed_s)
         self.events.append(Event(kind=kind, what=what, begun_s=begun_s, healed_s=healed_s, back_s=back_s))
 
     # Events. Each returns what it has done.
@@ -147,7 +148,7 @@ class Storm:
     def vanish(self) -> str:
         """With its launcher, so that nobody says so; and another comes in its place."""
         host, for_s = self._host(), self._duration()
-        run, _ = self._peers.pop(host)
+        run = self._peers.pop(host)
         run.kill()
         self._ended.append(run)
         pause(for_s)
@@ -164,30 +165,33 @@ class Storm:
 
     def _launch(self, host: int) -> None:
         options = ["-n", "1", "--min-peers", str(NUM_HOSTS), "--receipts", str(self._folder)]
-        run = program(self.lab, host, sys.executable, "-m", "p2p.cli", "run", *options, str(SCRIPT), folder=ROOT)
-        peer_id = run.expect_line(r"\[0\] [0-9a-f]{16}").split()[1]
-        self._peers[host] = run, peer_id
+        shoal = sys.executable, "-m", "p2p.cli", "run"
+        self._peers[host] = program(self.lab, host, *shoal, *options, str(SCRIPT), folder=ROOT)
 
-    def _wait_whole(self, since_s: float, within_s: float) -> float:
+    def _wait_whole(self, since_s: float) -> float:
         """Until all have committed a step of all that was begun since; how long that took."""
         before = max((receipt.step for receipt in self._last() if receipt is not None), default=-1)
         while not all(r is not None and r.step > before and len(r.contributions) == NUM_HOSTS for r in self._last()):
-            late = [host for host, (run, _) in self._peers.items() if run.has_ended()]
+            late = [host for host, run in self._peers.items() if run.has_ended()]
             assert not late, f"hosts {late} have ended"
             took_s = time.monotonic() - since_s
             seats = [receipt and len(receipt.contributions) for receipt in self._last()]
-            assert not since_s or took_s < within_s, f"not all train {within_s} s after the links are whole: {seats}"
+            assert took_s < START_S, f"not all train {START_S:g} s after the links are whole; seats at each: {seats}"
             pause(POLL_S)
         return time.monotonic() - since_s
 
     def _last(self) -> list[Receipt | None]:
         """Of each host."""
-        return [last_receipt(self._folder / f"{peer_id}.receipts.jsonl") for _, peer_id in self._peers.values()]
+        return [self._last_of(run) for run in self._peers.values()]
+
+    def _last_of(self, run: Process) -> Receipt | None:
+        said = next((line for line in list(run.stdout) if re.fullmatch(r"\[0\] [0-9a-f]{16}", line)), "")
+        return last_receipt(self._folder / f"{said.split()[1]}.receipts.jsonl") if said else None
 
     def _end(self) -> list[Receipt]:
-        for run, _ in self._peers.values():
+        for run in self._peers.values():
             run.send_signal(signal.SIGTERM)
-        for run in [*self._ended, *(run for run, _ in self._peers.values())]:
+        for run in [*self._ended, *self._peers.values()]:
             run.end()
         receipts = agreed(self._folder, may_return=True)
         self._measure()
