@@ -28,7 +28,7 @@ from .verdict import Figures, Verdict, judge, measure
 DRAW_EVERY_S = 0.25
 DELAY_MAX_S = 0.2
 """Longer than a step, so that a kill can hit any part of one."""
-MIN_STEPS, MAX_STEPS = 60, 600
+MIN_STEPS, MAX_STEPS = 45, 600
 """A peer has to have the time to join; and the text is finite."""
 LAST_LINES = 25
 LOSS = re.compile(rb"loss (\d+\.\d+)")

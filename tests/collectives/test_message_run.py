@@ -82,7 +82,7 @@ def _content(sent: Outgoing) -> tuple[int, int, int, bytes]:
     op=st.sampled_from(OPS),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_a_run_does_what_an_execution_does_whatever_arrives_first(
     algorithm: str, world_size: int, length: int, segment_length: int, dtype: Any, op: str, seed: int
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_run_does_what_an_execution_does_whatever_arrives_first(
     dtype=st.sampled_from(list(FLOATS)),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_a_weighted_run_does_what_an_execution_does_with_inputs_multiplied_before(
     algorithm: str, world_size: int, length: int, segment_length: int, dtype: Any, seed: int
 ) -> None:

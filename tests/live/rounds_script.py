@@ -50,7 +50,7 @@ def digest(vector: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> str:
     return hashlib.sha1(vector.tobytes()).hexdigest()[:12]
 
 
-def told(timeout_s: float = 0.02) -> str:
+def told(timeout_s: float = 0.015) -> str:
     ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
     return sys.stdin.readline().strip() if ready else ""
 

@@ -192,7 +192,7 @@ def test_a_cost_that_nobody_noted_is_unknown() -> None:
 
 @pytest.mark.timeout(150)
 def test_a_short_demo_ends_with_ok() -> None:
-    command = [sys.executable, "-m", "examples.demo", "--seed", "1", "--steps", "60", "--kill-step", "6"]
+    command = [sys.executable, "-m", "examples.demo", "--seed", "1", "--steps", "45", "--kill-step", "6", "--join", "at-kill"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             output, _ = process.communicate()
@@ -200,4 +200,4 @@ def test_a_short_demo_ends_with_ok() -> None:
             process.kill()
     assert process.returncode == 0, output
     last = output.splitlines()[-1]
-    assert re.fullmatch(r"demo: OK - 6\d steps, 0 lost, 4 peers, digest [0-9a-f]{16} equal on all", last), output
+    assert re.fullmatch(r"demo: OK - 4\d steps, 0 lost, 4 peers, digest [0-9a-f]{16} equal on all", last), output

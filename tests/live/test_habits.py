@@ -15,7 +15,7 @@ from p2p.data.sampler import Order, Sampler
 from p2p.step.receipts import read_receipts
 from tests.live.swarm import Swarm, name
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 NUM_SAMPLES, GLOBAL_BATCH = 300, 12
 

@@ -11,6 +11,7 @@ from tests.live.swarm import Process, Swarm, name
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.light,
     pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="it has no other instruction set"),
 ]
 

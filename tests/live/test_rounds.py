@@ -28,7 +28,7 @@ from tests.live.rounds_script import (
 )
 from tests.live.swarm import Process, Swarm, name
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 EPOCHS = 60
 SCRIPT = "from tests.live.rounds_script import main\nmain()\n"

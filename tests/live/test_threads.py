@@ -4,7 +4,7 @@ import pytest
 
 from tests.live.swarm import Swarm
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 START = """
 import os, sys, threading

@@ -16,7 +16,7 @@ from p2p.data.sampler import Order, Sampler
 from p2p.step.receipts import Receipt, read_receipts
 from tests.live.swarm import Process, Swarm, name
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 NUM_SAMPLES, GLOBAL_BATCH, EPOCHS, SEED = 600, 12, 2, 5
 

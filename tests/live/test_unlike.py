@@ -6,7 +6,7 @@ import pytest
 
 from tests.live.swarm import Process, Swarm
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 TRAIN = """
 import logging, select, sys

@@ -4,7 +4,7 @@ import pytest
 
 from tests.live.swarm import Process, Swarm
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 TRAINING = """
 import select, sys

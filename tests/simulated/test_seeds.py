@@ -1,4 +1,4 @@
-"""A hundred runs of everything that goes wrong, and proof that it does go wrong."""
+"""Seventy runs of everything that goes wrong, and proof that it does go wrong."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ from .mutant import Mutant, without
 from .plan import FAULTS, FIRST_MIXED, PLOTS
 from .pool import pool
 
-NUM_SEEDS = 100
+NUM_SEEDS = 70
 
 MIXED = range(FIRST_MIXED, FIRST_MIXED + 40)
 """With several kinds of hardware."""
@@ -137,7 +137,7 @@ def test_what_should_happen_does() -> None:
         "cuts": 400,
         "data frames held": 300,
         "data frames lost": 300,
-        "void reads": 55,
+        "void reads": 35,
         "states loaded": 700,
         "steps applied": 1300,
         "feeds dropped": 80,
@@ -156,8 +156,8 @@ def test_what_should_happen_does() -> None:
         "decided by a quorum": 1000,
         "decided by records": 30,
         "pauses noticed": 100,
-        "wished: STALLED": 10,
-        "wished: ABORTED": 10,
+        "wished: STALLED": 5,
+        "wished: ABORTED": 8,
         "wished: WITHDRAWN": 20,
         "outvoted by calls": 10,
         "outvoted by parameters": 30,
