@@ -100,6 +100,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=240, help="of each strategy; a multiple of 30")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--codec", default="int4")
+    parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -107,14 +108,15 @@ def main() -> int:
         print(json.dumps(train(options.peer, options.codec, options.steps)), flush=True)
         return 0
     found = []
+    strategies = options.strategies.split(",")
     for _ in range(options.rounds):
-        for strategy in STRATEGIES:
+        for strategy in strategies:
             found.append(run(options.net, strategy, options.codec, options.steps))
             print(f"{strategy:10} {found[-1]['tokens_per_s']:8,.0f} tokens/s", flush=True)
-    rates = {each: median(row["tokens_per_s"] for row in found if row["strategy"] == each) for each in STRATEGIES}
-    for strategy in STRATEGIES[1:]:
-        of_alone, of_parallel = (rates[strategy] / rates[base] for base in ("alone", "parallel"))
-        print(f"{strategy}: {of_alone:.1%} of no exchange, {of_parallel:.1f} times DataParallel", flush=True)
+    rates = {each: median(row["tokens_per_s"] for row in found if row["strategy"] == each) for each in strategies}
+    for strategy in strategies:
+        ratios = [f"{rates[strategy] / rates[base]:.2f} of {base}" for base in ("alone", "parallel") if base in rates]
+        print(f"{strategy}: {', '.join(ratios)}", flush=True)
     if options.json is not None:
         report = {
             "version": 2,
