@@ -192,7 +192,19 @@ def test_a_cost_that_nobody_noted_is_unknown() -> None:
 
 @pytest.mark.timeout(150)
 def test_a_short_demo_ends_with_ok() -> None:
-    command = [sys.executable, "-m", "examples.demo", "--seed", "1", "--steps", "45", "--kill-step", "6", "--join", "at-kill"]
+    command = [
+        sys.executable,
+        "-m",
+        "examples.demo",
+        "--seed",
+        "1",
+        "--steps",
+        "45",
+        "--kill-step",
+        "6",
+        "--join",
+        "at-kill",
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             output, _ = process.communicate()
