@@ -31,7 +31,7 @@ TOLERANCE: Final = 1e-3
 never = threading.Event()
 
 TRAIN = """
-import os, sys
+import os, sys, time
 import torch
 import p2p
 from torch import nn
@@ -64,6 +64,7 @@ with p2p.join() as peer:
             if peer.done == number("fails", -1):
                 raise RuntimeError(f"at step {peer.done}")
             schedule.step()
+            time.sleep(0.003)  # more of a computation; a writer gets its turn
             parts = peer.receipt.contributions if peer.receipt else []
             print("step", peer.done, loss.item(), sum(e.num_samples for e in parts if e.peer_id == peer.peer_id))
             if peer.done == number("wait", -1) or peer.done >= number("pace", 1 << 60):
