@@ -80,6 +80,7 @@ class Rounds:
         self._hooks.append(optimizers[0].register_step_post_hook(self._after))
         self._share.in_rounds = True
         session.round_edge = self.ask_for_batch
+        session.history.end_listeners.append(self._drop_rest)
 
     def is_in_use(self) -> bool:
         """Whether it follows steps, for a peer that has not left. If that has, nothing is followed from now on."""
@@ -92,6 +93,17 @@ class Rounds:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+    def _drop_rest(self) -> None:
+        """This peer has left: what it has not exchanged is nobody's, and must not be saved as what all have."""
+        if self.is_amid:
+            logger.warning(
+                "this peer has left %d inner steps after the last round: they were not exchanged, and the parameters "
+                "are as that round has left them",
+                self.num_inner_steps,
+            )
+            self._outer.restore()
+            self.num_inner_steps, self._share.is_amid_round = 0, False
 
     @property
     def is_amid(self) -> bool:

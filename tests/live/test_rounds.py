@@ -292,7 +292,7 @@ import p2p
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-inputs = torch.randn(480, 8)
+inputs = torch.randn(500, 8)  # two batches more than eight rounds
 model = torch.nn.Linear(8, 2, dtype=torch.bfloat16)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 with p2p.join() as peer:
@@ -306,6 +306,9 @@ with p2p.join() as peer:
         optimizer.step()
         if wrapped.has_committed:
             print("round", peer.done, model.weight.sum().item())
+    kept = model.weight.sum().item()
+assert model.weight.sum().item() != kept
+print("left", model.weight.sum().item())
 """
 
 
@@ -313,6 +316,9 @@ def test_a_loader_of_ones_own_has_rounds_of_so_many_steps_and_half_types_too(swa
     peers = [swarm.start(OWN_LOADER, min_peers=2) for _ in range(2)]
     assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
     assert rounds_of(peers[0]) == rounds_of(peers[1]) and len(rounds_of(peers[0])) == 8
+    for peer in peers:
+        assert peer.stdout[-1].split()[-1] == rounds_of(peer)[-1].split()[-1]
+        assert any("this peer has left 2 inner steps after the last round" in line for line in peer.stderr)
     (_, *receipts) = read_receipts(swarm.receipts / f"{name(peers[0])}.receipts.jsonl")
     assert [[each.weight for each in receipt.contributions] for receipt in receipts] == [[60, 66]] * 8
 
