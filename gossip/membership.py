@@ -283,7 +283,7 @@ class Membership:
         return self.next.reconsider(now, self._steps)
 
     def note(self, now: float, effects: list[Effect]) -> list[Effect]:
-        """Remember that something went on, and name the observers that are fed with what was committed."""
+        """Remember that something went on, and who is gone; name the observers that are fed with what was committed."""
         for index, effect in enumerate(effects):
             if isinstance(effect, Committed):
                 self._last_progress = now
@@ -292,6 +292,8 @@ class Membership:
             elif isinstance(effect, Activated):
                 self._last_progress = now
                 self.next.admission.seated(self._steps.done)
+            elif isinstance(effect, Forget):  # who comes back is another member, at the same addresses
+                self.next.admission.forget(effect.member)
         return effects
 
     def _feed(self, now: float, view: View) -> tuple[Feed, ...]:

@@ -286,6 +286,14 @@ def test_r9_an_observer_that_has_died_is_fed_no_more() -> None:
     assert feeds_of(peer.finished(0.0, 2, b"bits", b"")) == []
 
 
+def test_r9_an_observer_that_has_come_back_is_not_fed_as_who_it_was() -> None:
+    """Both are at the same addresses: two streams from one peer, of which neither gets on."""
+    peer = founder(founding_size=1)
+    ask(peer, B, follows=True)
+    ask(peer, B2, follows=True)
+    assert [feed.member for feed in feeds_of(peer.finished(0.0, 1, b"bits", b""))] == [B2]
+
+
 def test_r9_an_observer_is_fed_until_its_first_barrier_is_complete() -> None:
     peer = founder(founding_size=1)
     ask(peer, B, follows=True)

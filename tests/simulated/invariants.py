@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gossip import Member, Stamp, View
+from gossip.effects import Feed
 from gossip.progress import NOTHING_DONE, Finish, Ready
 
 from .memory import Tokens
@@ -134,6 +135,13 @@ class Invariants:
         """With which members have finished `step` in `view`."""
         finished = self._finished.get((view.lineage, view.number, step), {})
         return {member: digests[1] for member, digests in finished.items()}
+
+    def fed(self, who: Member, feed: Feed, forgotten: set[Member]) -> None:
+        """S23: who is fed is there. `forgotten`: whom `who` was told to forget, and has not met again."""
+        if feed.member in forgotten:
+            raise Violation(
+                "S23", f"{brief(who)} feeds {brief(feed.member)} with step {feed.step}, and has forgotten it"
+            )
 
     def has_foreign_bits(self, who: Member) -> None:
         """It was given a state by a member of another class than its seat is of, as none of its own had one."""

@@ -9,6 +9,7 @@ from gossip import Core, Envelope, Phase, View
 from gossip.commit import StepMachine
 from gossip.effects import Effect, Feed, Missed
 from gossip.levels import chain
+from gossip.membership import Membership
 from gossip.observing import Observing
 from gossip.progress import NOTHING_DONE, Beat, Finish, Progress, Ready
 from gossip.restarts import Restarts
@@ -186,6 +187,16 @@ def _chain_of_nothing(digest: bytes, finish: Finish) -> bytes:
     return chain(b"", Finish(finish.step, b"", b"", 0))
 
 
+def _note_but_forget_nobody(original: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    def note(self: Membership, now: float, effects: list[Effect]) -> list[Effect]:
+        joiners = dict(self.next.admission._joiners)
+        effects = original(self, now, effects)
+        self.next.admission._joiners.update(joiners)
+        return effects
+
+    return note
+
+
 STEPS: dict[str, Mutant] = {
     "R1: FINISHED is repeated until commit, not after": mutant(
         (StepMachine, "beat", _beat_until_commit), breaks="L1", seed=22
@@ -224,6 +235,11 @@ STEPS: dict[str, Mutant] = {
         breaks="S12",
         seed=15,
         scenario="C7: an observer is fed with a step that is then redone",
+    ),
+    "R9: who is gone is fed on": mutant(
+        (Membership, "note", _note_but_forget_nobody(Membership.note)),
+        breaks="S23",
+        seed=13,
     ),
     "R9: an observer that lacks a step waits for it": mutant(
         (Observing, "_has_gap", lambda self: self._steps.done == NOTHING_DONE), breaks="L1", seed=10

@@ -56,6 +56,7 @@ class Peer:
         self.waits = ""
         self.view: View | None = None
         self.watched: set[Member] = set()
+        self.forgotten: set[Member] = set()
         self._world = world
         self._wake = math.inf
         self._local = -math.inf
@@ -293,9 +294,11 @@ class Peer:
                 self.catch_up.miss(step)
             case fx.Discovered(claim):
                 world.membership.discovered(self, effect)
+                self.forgotten.discard(claim.member)
                 self._watch(claim.member)
             case fx.Forget(member):
                 self.watched.discard(member)
+                self.forgotten.add(member)
             case fx.Removed(reason):
                 seen["removed"] += 1
                 self.arena.tag = NO_TAG
@@ -427,4 +430,5 @@ class Peer:
         self.perform([sx.Tell(self.training.open_step.committed(finish, effect.view))])
         self.catch_up.serve()
         for feed in effect.feeds:
+            checks.fed(self.member, feed, self.forgotten)
             self.catch_up.feed(feed)
