@@ -27,8 +27,8 @@ def swarm(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Swarm]:
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    """Forks processes without torch."""
-    with Zygote(os.environ, WITHOUT_TORCH) as running:
+    """Forks processes without torch, and launchers."""
+    with Zygote(os.environ, (*WITHOUT_TORCH, "p2p.cli", "p2p.launch.launcher")) as running:
         yield running
 
 

@@ -16,7 +16,7 @@ from p2p.host.keys import write_key
 from p2p.netlab.config import LabConfig
 from p2p.netlab.lab import NetworkLab
 from tests.live.labs import NewLab, why_there_is_no_lab
-from tests.live.launches import Shoal
+from tests.live.launches import EXECUTED, ForkedLaunch, Launch, Shoal
 from tests.live.swarm import ROOT, Swarm
 
 NewHost = Callable[[], Swarm]
@@ -63,28 +63,32 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def shoal(home: Path, tmp_path: Path) -> Iterator[Shoal]:
-    """Starts `shoal run ARGUMENTS`, and ends it with the test."""
-    started: list[subprocess.Popen[str]] = []
+def shoal(home: Path, tmp_path: Path, zygote: Zygote) -> Iterator[Shoal]:
+    """Starts `shoal run ARGUMENTS`, as a fork or, if it is named, as a `program` of its own; ends it with the test."""
+    started: list[Launch] = []
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OMP_"))}
 
     def start(
         *arguments: str,
-        program: Sequence[str] = ("-m", "p2p.cli", "run"),
+        program: Sequence[str] | None = None,
         executable: str = sys.executable,
         environ: Mapping[str, str] = MappingProxyType({}),
         pass_fds: Sequence[int] = (),
-    ) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [executable, *program, *arguments],
-            cwd=tmp_path,
-            env={**clean, "SHOAL_HOME": str(home), "PYTHONPATH": str(ROOT), **environ},
-            pass_fds=pass_fds,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    ) -> Launch:
+        whole = {**clean, "SHOAL_HOME": str(home), "PYTHONPATH": str(ROOT), **environ}
+        if program is None and not pass_fds:
+            process: Launch = ForkedLaunch(zygote, ["run", *arguments], whole, tmp_path)
+        else:
+            process = subprocess.Popen(
+                [executable, *(EXECUTED if program is None else program), *arguments],
+                cwd=tmp_path,
+                env=whole,
+                pass_fds=pass_fds,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         started.append(process)
         return process
 

@@ -1,19 +1,77 @@
 """`shoal run`, and what came of it."""
 
+import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TextIO
 
+from bench.zygote import Zygote
 from p2p.launch.launcher import NOBODY_JOINED
 
-Shoal = Callable[..., subprocess.Popen[str]]
-"""Starts `shoal run ARGUMENTS`; the fixture is in conftest.py."""
+EXECUTED = "-m", "p2p.cli", "run"
+"""What to start where it matters that no process is a fork."""
 
+SHOAL = Path(__file__).with_name("shoal.py")
+"""The program for forks."""
+
+STAY_S = 60.0
+"""A launcher that is waited for ends in this time."""
 
 NOBODY = f"shoal: {NOBODY_JOINED}"
 """What is said of scripts that are no peers, and end with 0; the run ends with 1."""
 
 
-def outcome(process: subprocess.Popen[str]) -> tuple[int, list[str], list[str]]:
+class ForkedLaunch:
+    """A launcher without half a second of imports: a fork (test_zygote.py), with as much of `Popen` as tests use."""
+
+    def __init__(self, zygote: Zygote, arguments: Sequence[str], environ: Mapping[str, str], folder: Path) -> None:
+        """`shoal ARGUMENTS`."""
+        with ExitStack() as stack:
+            pipes = [os.pipe() for _ in range(3)]
+            (stdin, write_end), (out_end, stdout), (err_end, stderr) = pipes
+            for fd in (stdin, stdout, stderr):
+                stack.callback(os.close, fd)
+            self.stdin, self.stdout, self.stderr = open(write_end, "w"), open(out_end), open(err_end)
+            self._child = zygote.start(SHOAL, arguments, environ, stdout, stderr, stdin=stdin, folder=folder)
+        self.pid, self.send_signal, self.kill, self.poll = (
+            self._child.pid,
+            self._child.send_signal,
+            self._child.kill,
+            self._child.poll,
+        )
+
+    @property
+    def returncode(self) -> int | None:
+        return self._child.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As `Popen.wait`, with a deadline in any case."""
+        return self._child.wait(STAY_S if timeout is None else timeout)
+
+    def communicate(self) -> tuple[str, str]:
+        """What is left of stdout and stderr, once the process has ended and nobody else writes to them."""
+        if not self.stdin.closed:
+            self.stdin.close()
+        with ThreadPoolExecutor(2) as readers:
+            stdout, stderr = readers.map(lambda stream: "" if stream.closed else stream.read(), self._streams())
+        for stream in self._streams():
+            stream.close()
+        self.wait()
+        return stdout, stderr
+
+    def _streams(self) -> tuple[TextIO, TextIO]:
+        return self.stdout, self.stderr
+
+
+Launch = subprocess.Popen[str] | ForkedLaunch
+Shoal = Callable[..., Launch]
+"""Starts `shoal run ARGUMENTS`; the fixture is in conftest.py."""
+
+
+def outcome(process: Launch) -> tuple[int, list[str], list[str]]:
     """Exit code and sorted lines of stdout and stderr, once all peers have ended."""
     stdout, stderr = process.communicate()
-    return process.returncode, sorted(stdout.splitlines()), sorted(stderr.splitlines())
+    return process.wait(), sorted(stdout.splitlines()), sorted(stderr.splitlines())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2p.host.naming import Program
-from tests.live.launches import NOBODY, Shoal, outcome
+from tests.live.launches import EXECUTED, NOBODY, Launch, Shoal, outcome
 
 pytestmark = pytest.mark.light
 
@@ -42,7 +42,7 @@ sys.exit(Launcher(config, environ=os.environ, stdout=1, stderr=2).run())
 """
 
 
-def peer_pids(process: subprocess.Popen[str], num_peers: int) -> list[int]:
+def peer_pids(process: Launch, num_peers: int) -> list[int]:
     """The first line of each peer, which has to be its pid, in order of the peers."""
     assert process.stdout is not None
     lines = sorted(process.stdout.readline() for _ in range(num_peers))
@@ -214,7 +214,7 @@ def test_a_peer_that_does_not_leave_is_killed(shoal: Shoal, script: Callable[[st
 
 
 def test_no_peer_outlives_a_killed_launcher(shoal: Shoal, script: Callable[[str], str]) -> None:
-    process = shoal("-n", "3", script(REFUSE_TO_LEAVE))
+    process = shoal("-n", "3", script(REFUSE_TO_LEAVE), program=EXECUTED)
     pidfds = [os.pidfd_open(pid) for pid in peer_pids(process, 3)]
     process.kill()
     wait_gone(pidfds)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import p2p
-from tests.live.launches import NOBODY, Shoal, outcome
+from tests.live.launches import NOBODY, Launch, Shoal, outcome
 
 pytestmark = pytest.mark.light
 
@@ -53,7 +53,7 @@ def rows(stderr: list[str]) -> list[str]:
     return [" ".join(line.split()) for line in stderr if re.match(r" \d", line)]
 
 
-def line_like(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+def line_like(process: Launch, pattern: str) -> re.Match[str]:
     """Block until a line of stderr matches."""
     assert process.stderr is not None
     for line in process.stderr:

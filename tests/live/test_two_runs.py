@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.launches import Shoal, outcome
+from tests.live.launches import Launch, Shoal, outcome
 
 pytestmark = pytest.mark.light
 
@@ -27,12 +27,12 @@ with p2p.join() as peer:
 """One line, and then on and on."""
 
 
-def first_line(process: subprocess.Popen[str]) -> str:
+def first_line(process: Launch) -> str:
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
 
-def told(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+def told(process: Launch, pattern: str) -> re.Match[str]:
     """Its next line on stderr that matches."""
     assert process.stderr is not None
     for line in process.stderr:

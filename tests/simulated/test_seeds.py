@@ -1,4 +1,4 @@
-"""Seventy runs of everything that goes wrong, and proof that it does go wrong."""
+"""Forty runs of everything that goes wrong, and proof that it does go wrong."""
 
 import os
 import subprocess
@@ -21,9 +21,9 @@ from .mutant import Mutant, without
 from .plan import FAULTS, FIRST_MIXED, PLOTS
 from .pool import pool
 
-NUM_SEEDS = 70
+NUM_SEEDS = 40
 
-MIXED = range(FIRST_MIXED, FIRST_MIXED + 40)
+MIXED = range(FIRST_MIXED, FIRST_MIXED + 20)
 """With several kinds of hardware."""
 
 FOUND = {
@@ -130,39 +130,38 @@ def test_what_should_happen_does() -> None:
         assert isinstance(found, Outcome)
         seen += found.seen
     least = {
-        "steps": 10000,
-        "views": 1200,
-        "ends": 600,
-        "restarts": 300,
-        "cuts": 400,
-        "data frames held": 300,
-        "data frames lost": 300,
-        "void reads": 35,
-        "states loaded": 700,
-        "steps applied": 1300,
-        "feeds dropped": 80,
-        "states declined": 7,
-        "commits at a barrier": 150,
-        "dropped and redone": 60,
-        "aborted": 25,
-        "interrupted": 25,
-        "given up": 30,
-        "withdrawn": 30,
-        "removed": 80,
-        "left": 50,
-        "paused": 200,
-        "strangers met": 15,
-        "clocks that went back": 5,
-        "decided by a quorum": 1000,
-        "decided by records": 30,
-        "pauses noticed": 100,
-        "wished: STALLED": 5,
-        "wished: ABORTED": 8,
-        "wished: WITHDRAWN": 20,
-        "outvoted by calls": 10,
-        "outvoted by parameters": 30,
-        "diverged": 1,
-        "slices": 2000,
+        "steps": 4000,
+        "views": 390,
+        "ends": 200,
+        "restarts": 90,
+        "cuts": 160,
+        "data frames held": 330,
+        "data frames lost": 130,
+        "void reads": 13,
+        "states loaded": 280,
+        "steps applied": 640,
+        "feeds dropped": 30,
+        "states declined": 6,
+        "commits at a barrier": 40,
+        "dropped and redone": 15,
+        "aborted": 110,
+        "interrupted": 90,
+        "given up": 15,
+        "withdrawn": 12,
+        "removed": 30,
+        "left": 30,
+        "paused": 80,
+        "strangers met": 20,
+        "clocks that went back": 4,
+        "decided by a quorum": 310,
+        "decided by records": 18,
+        "pauses noticed": 30,
+        "wished: STALLED": 1,
+        "wished: ABORTED": 1,
+        "wished: WITHDRAWN": 7,
+        "outvoted by calls": 5,
+        "outvoted by parameters": 9,
+        "slices": 1000,
     }
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
     assert [name for name in FAULTS if not seen[f"fault: {name}"]] == []
@@ -173,7 +172,7 @@ def test_what_should_happen_does() -> None:
         if not seen[f"wished: {kind.name}"]
     ] == []
     assert 0 < seen["state lost"] < len(outcomes()) / 2
-    assert seen["runs without a verdict"] < len(outcomes()) / 10
+    assert seen["runs without a verdict"] < len(outcomes()) / 8
 
 
 @pytest.mark.timeout(300)

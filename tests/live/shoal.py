@@ -1,0 +1,6 @@
+"""The program `shoal`, as a script that a fork server can run (bench/fork_server.py)."""
+
+from p2p.cli import main
+
+if __name__ == "__main__":
+    main()
