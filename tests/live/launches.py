@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TextIO
 
 from bench.zygote import Zygote
 from p2p.launch.launcher import NOBODY_JOINED
@@ -34,7 +33,7 @@ class ForkedLaunch:
             (stdin, write_end), (out_end, stdout), (err_end, stderr) = pipes
             for fd in (stdin, stdout, stderr):
                 stack.callback(os.close, fd)
-            self.stdin, self.stdout, self.stderr = open(write_end, "w"), open(out_end), open(err_end)
+            self.stdin, self.stdout, self.stderr = os.fdopen(write_end, "w"), os.fdopen(out_end), os.fdopen(err_end)
             self._child = zygote.start(SHOAL, arguments, environ, stdout, stderr, stdin=stdin, folder=folder)
         self.pid, self.send_signal, self.kill, self.poll = (
             self._child.pid,
@@ -51,19 +50,18 @@ class ForkedLaunch:
         """As `Popen.wait`, with a deadline in any case."""
         return self._child.wait(STAY_S if timeout is None else timeout)
 
-    def communicate(self) -> tuple[str, str]:
-        """What is left of stdout and stderr, once the process has ended and nobody else writes to them."""
+    def communicate(self, text: str | None = None) -> tuple[str, str]:
+        """Write `text`; what is left of stdout and stderr, once nobody writes to them any more."""
         if not self.stdin.closed:
+            self.stdin.write(text or "")
             self.stdin.close()
+        streams = self.stdout, self.stderr
         with ThreadPoolExecutor(2) as readers:
-            stdout, stderr = readers.map(lambda stream: "" if stream.closed else stream.read(), self._streams())
-        for stream in self._streams():
+            said = list(readers.map(lambda stream: "" if stream.closed else stream.read(), streams))
+        for stream in streams:
             stream.close()
         self.wait()
-        return stdout, stderr
-
-    def _streams(self) -> tuple[TextIO, TextIO]:
-        return self.stdout, self.stderr
+        return said[0], said[1]
 
 
 Launch = subprocess.Popen[str] | ForkedLaunch

@@ -4,7 +4,6 @@ import os
 import re
 import select
 import signal
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -4,7 +4,6 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
