@@ -174,6 +174,11 @@ class Loop:
         if self.inbox.failure is None:
             self._carrier.carry_out(self.open_step.void(step, reason))
 
+    @property
+    def is_asked_for_state(self) -> bool:
+        """Whether somebody waits for the state, as any thread may ask."""
+        return bool(self._donor.waiting)
+
     def state_complete(self, step: int, packer: Packer, view: View | None = None) -> None:
         """The state after `step`, committed in `view`, may be copied with `packer`, until the next commit."""
         self._donor.complete(step, packer, view)

@@ -107,9 +107,9 @@ class Membership:
         if self.unusable is not None:
             raise self.unusable
 
-    def post(self, command: Callable[[], None]) -> None:
-        """Have the loop run `command`, soon."""
-        self.loop.reactor.post(command)
+    def post(self, command: Callable[[], None], *, is_urgent: bool = True) -> None:
+        """As `Reactor.post`."""
+        self.loop.reactor.post(command, is_urgent=is_urgent)
 
     def _cannot_record(self, why: str) -> None:
         """The ledger says why there are no more receipts."""
@@ -310,7 +310,7 @@ class Membership:
                 self._replica.keep()
         if is_over and not self._is_given:
             self._is_given = True
-            self.post(self._completion())
+            self.post(self._completion(), is_urgent=self.loop.is_asked_for_state)  # who asks later wakes it
         if is_edge and self.keeper is not None:
             self.keeper.at_edge()
 

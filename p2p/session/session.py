@@ -132,12 +132,15 @@ class Session:
                 self.membership.post(partial(self.membership.loop.void, self.history.done + 1, self._skipped))
                 self._skipped = ""
 
-    def submit(self, operation: Operation) -> None:
-        """Add an operation to the step that is open; the loop's thread runs it."""
+    def submit(self, operation: Operation, *, is_urgent: bool = True) -> None:
+        """Add an operation to the step that is open; the loop's thread runs it.
+
+        Not `is_urgent`: more of the step follows, so it may wait for that.
+        """
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
             self._attempt.add(operation)
-            self.membership.post(self._submission(operation))
+            self.membership.post(self._submission(operation), is_urgent=is_urgent)
 
     def commit(self, state_digest: StateDigest | None = None) -> None:
         """Nothing more belongs to the open step: wait until all have finished it.

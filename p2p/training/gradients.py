@@ -200,8 +200,9 @@ class Gradients:
                 self._refuse(bucket)
             else:
                 bucket.take_back()
-                self._session.submit(bucket.operation)
                 self._num_submitted += 1
+                is_last = self._num_submitted == len(self._turns)  # the end of the step follows
+                self._session.submit(bucket.operation, is_urgent=not is_last)
 
     def submit_all(self) -> None:
         """The last pass is over: what no pass has reached adds nothing."""
@@ -234,7 +235,7 @@ class Gradients:
         self._session.withdraw()
         self._share.skip()
         self._session.open_step(BACKWARD)
-        self._session.submit(self._share.operation())
+        self._session.submit(self._share.operation(), is_urgent=False)
         self._num_submitted = 0
 
     # Out.

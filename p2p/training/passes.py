@@ -239,7 +239,7 @@ class Passes:
             counts = self._share.operation()
             self._session.open_step(BACKWARD)
             self.is_under_way = True
-            self._session.submit(counts)
+            self._session.submit(counts, is_urgent=False)
         else:
             self.is_under_way = True
             self._share.accumulate(is_joined=not self._under_no_sync)
@@ -269,7 +269,7 @@ class Passes:
         self._gradients.submit_all()
         for each in self._beside:  # the last of a step, on every peer
             for operation in each.operations(self._session.done + 1):
-                self._session.submit(operation)
+                self._session.submit(operation, is_urgent=False)
         try:
             self._session.commit(self._state_digest)
             self._hand_out()

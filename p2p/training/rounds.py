@@ -162,9 +162,9 @@ class Rounds:
         """Exchange what has changed since the round began, and wait until that is committed."""
         operations = [self._gather(*pair) for pair in enumerate(self._payloads())]
         self._session.open_step(EXCHANGE)
-        self._session.submit(self._share.operation())
+        self._session.submit(self._share.operation(), is_urgent=False)
         for operation in (*self._buffers.operations(self._session.done + 1), *operations):
-            self._session.submit(operation)
+            self._session.submit(operation, is_urgent=False)
         patience_s = PATIENCE * (self._session.loop.now() - self._began_s)
         if self._session.exchange(self._digest, patience_s):
             self._apply(operations)
