@@ -346,6 +346,8 @@ class StepMachine:
             if progress is None or not has_finished(progress, self.finish):
                 return []
             others[member] = progress
+        if not self.finish.is_far and all(progress.finish == self.finish for progress in others.values()):
+            return self._commit(self.finish)  # as what follows finds, in a tenth of the time
         if stay := who_stays(self.view, self.parting.founded_in, self._me, self.finish, others):
             return self._part(self.finish.step, stay)
         if reason := difference(self.view, self._me, self.finish, others, chain(self.digest, self.finish)):

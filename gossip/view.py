@@ -181,9 +181,13 @@ class View:
         """Numerics class of `member`; None where it has no seat."""
         return next((seat.numerics for seat in self.seats if seat.member == member), None)
 
+    @cached_property
+    def _since(self) -> dict[Member, int]:
+        return {seat.member: seat.since for seat in self.seats}
+
     def since(self, member: Member) -> int | None:
         """Number of the view that admitted `member`; None where it has no seat."""
-        return next((seat.since for seat in self.seats if seat.member == member), None)
+        return self._since.get(member)
 
 
 def feeder_of(observer: Member, view: View, numerics: bytes = NO_NUMERICS) -> Member:
