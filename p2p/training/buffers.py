@@ -119,9 +119,11 @@ class Buffers:
             if len(others):
                 one, other = (receipt.contributions[index].peer_id for index in (0, int(others[0])))
                 logger.warning(
-                    "buffer %s is not the same at peers %s and %s in step %d (digests %x and %x), so what is saved "
-                    "depends on who saves it: pass buffers='mean' or 'rank0' to p2p.DataParallel to make it one, or "
-                    "'local' if it may differ; this is said once",
+                    "buffer %s is not the same at peers %s and %s in step %d (digests %016x and %016x): it follows the "
+                    "samples, or the number of forward passes, of each peer alone, so replicas differ, and what is "
+                    "saved depends on who saves it; pass buffers='mean' or 'rank0' to p2p.DataParallel to make it one, "
+                    "or make it one after each update (`peer.all_reduce(model.largest, op='max')`) and pass "
+                    "'local', which also says that it may differ; this is said once",
                     *(name, one, other, receipt.step, rows[0, column], rows[others[0], column]),
                 )
                 self._has_warned = True
