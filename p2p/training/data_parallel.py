@@ -126,8 +126,8 @@ class DataParallel(torch.nn.Module):
                 over without them, which takes some milliseconds, and if nobody adds anything `grad` is None. `allow`:
                 they are averaged as they are. None: `raise`, or `allow` if there is a GradScaler in `extra`, which has
                 to see them.
-            buffers: what becomes of those other than running statistics. `check`: a sixteenth of them is compared in
-                each step, and the first that is not the same everywhere is named in the log. `mean`: they are averaged
+            buffers: what becomes of those other than running statistics. `check`: they are compared, all within 16
+                steps, and the first that is not the same everywhere is named in the log. `mean`: they are averaged
                 over the samples, as running statistics are (right for means, not for a largest value); whole numbers
                 stay. `rank0`: they become those of rank 0. `local`: nothing; the script may make them one.
             allow_local: `optimizer.step` may use gradients that came from no commit, which updates this replica alone.

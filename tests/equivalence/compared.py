@@ -10,7 +10,7 @@ from typing import Any
 from .registry import Case, Verdict
 
 Result = Mapping[str, Any]
-"""`rows` and `state`, or `error`, as peer.py prints it."""
+"""`rows` and `state`, or `error`; and `warnings` of the log, as peer.py prints it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,9 @@ def judge(case: Case, alone: Result, swarms: Sequence[Sequence[Result]], ddp: Se
     for results in swarms:
         worse, why, size = judge_swarm(case, alone, results, ddp if len(ddp) == len(results) else ())
         largest = max(largest, size)
-        order = [Verdict.EQUAL, Verdict.AS_DDP, Verdict.REFUSED, Verdict.WRONG]
+        if worse is Verdict.WRONG and (said := warning(case.warned, results)):
+            worse, why = Verdict.WARNED, said
+        order = [Verdict.EQUAL, Verdict.AS_DDP, Verdict.REFUSED, Verdict.WARNED, Verdict.WRONG]
         if order.index(worse) > order.index(verdict):
             verdict, text = worse, why
     return Outcome(verdict, text, largest, found, found_text)
@@ -79,6 +81,12 @@ def judge_swarm(
         not ddp or ("error" not in ddp[0] and trained(results[0], ddp[0]).size <= case.tolerance)
     )
     return Verdict.AS_DDP if as_ddp else Verdict.WRONG, str(difference), difference.size
+
+
+def warning(expected: str, results: Sequence[Result]) -> str:
+    """What the logs of all of them have said of it, as the first one has; nothing, if one has not."""
+    said = [[line for line in each.get("warnings", ()) if expected in line] for each in results]
+    return scrub(said[0][0]) if expected and all(said) and not any("error" in each for each in results) else ""
 
 
 def judge_ddp(case: Case, alone: Result, results: Sequence[Result]) -> tuple[str, str]:
@@ -157,5 +165,5 @@ def problems(case: Case, outcome: Outcome) -> Iterator[str]:
     if outcome.verdict is not case.expected:
         advice = "take the expectation out of its case" if outcome.verdict is Verdict.EQUAL else "or say so in its case"
         yield f"{case.name} is {outcome.verdict} ({found}) instead of {case.expected} ({case.text}): {advice}"
-    elif case.refused not in outcome.text:
-        yield f"{case.name} is refused with another text: {outcome.text!r} instead of {case.refused!r}"
+    elif (case.refused or case.warned) not in outcome.text:
+        yield f"{case.name} is {outcome.verdict} with another text: {outcome.text!r} instead of {case.text!r}"
