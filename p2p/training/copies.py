@@ -26,11 +26,16 @@ MOST_BETWEEN: Final = 4096
 
 
 class Copies:
-    """Of one model."""
+    """Of one model, or of several."""
 
     def __init__(self, module: nn.Module, parts: Mapping[str, Stateful]) -> None:
-        """`parts`: all that a joiner is given."""
-        self._module = module
+        """Of all of `module`, and of each model in it, if it is a dict of several.
+
+        Args:
+            module: the model.
+            parts: all that a joiner is given.
+        """
+        self._models = [module, *(module.values() if isinstance(module, nn.ModuleDict) else ())]
         self._parts = parts
         self._num_steps = 0
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -64,9 +69,10 @@ class Copies:
 
     def _found(self) -> Iterator[tuple[Any, list[Tensor]]]:
         """Objects that have a copy, each copy once, and the tensors of it."""
-        own = [*self._module.parameters()]
-        shapes = [each.shape for each in own], [each.shape for each in own if each.requires_grad]
-        taken = {each.data_ptr() for each in (*own, *_given(self._parts))} - {0}
+        every = [[*model.parameters()] for model in self._models]
+        every += [[each for each in own if each.requires_grad] for own in every]
+        shapes = [[each.shape for each in own] for own in every]
+        taken = {each.data_ptr() for each in (*every[0], *_given(self._parts))} - {0}
         for holder in _stateful():
             for tensors in _sets_of(holder):
                 places = {each.data_ptr() for each in tensors if each.device.type == "cpu"} - {0}

@@ -106,7 +106,7 @@ def judge_ddp(case: Case, alone: Result, results: Sequence[Result]) -> tuple[str
 
 def scrub(error: str) -> str:
     """The same from run to run: its first line, without digests and names of peers."""
-    return re.sub(r"\b[0-9a-f]{16,}\b", "...", error.partition("\n")[0])
+    return re.sub(r"(?<!\.)\b[0-9a-f]{16,}\b", "...", error.partition("\n")[0])
 
 
 def size_of(difference: Difference) -> float:
