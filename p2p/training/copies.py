@@ -22,7 +22,7 @@ from .replica_state import Stateful, raw_bytes
 logger = logging.getLogger("p2p")
 
 MOST_BETWEEN: Final = 4096
-"""Steps; looks are at steps 1, 2, 4, 8 and so on, since one goes through all objects of the process."""
+"""Steps; looks are at steps 1, 4, 16, 64 and so on, since one goes through all objects of the process."""
 
 
 class Copies:
@@ -48,7 +48,8 @@ class Copies:
     def hand_out(self, receipt: Receipt) -> None:
         """A step is committed: look, if it is time to."""
         self._num_steps += 1
-        is_due = self._num_steps & (self._num_steps - 1) == 0 or self._num_steps % MOST_BETWEEN == 0
+        is_power = self._num_steps & (self._num_steps - 1) == 0 and self._num_steps.bit_length() % 2
+        is_due = is_power or self._num_steps % MOST_BETWEEN == 0
         if self._has_warned or not is_due:
             return
         before, self._known = self._known, {}

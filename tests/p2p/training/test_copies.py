@@ -104,5 +104,5 @@ def test_looks_become_rare_and_do_not_end(caplog: pytest.LogCaptureFixture) -> N
         before = copies._known
         copies.hand_out(RECEIPT)
         looks += [step] if copies._known is not before else []
-    assert looks == [2**power for power in range(13)] + [2 * MOST_BETWEEN]
+    assert looks == [4**power for power in range(7)] + [2 * MOST_BETWEEN]
     assert named(copies, late, caplog, MOST_BETWEEN) == ["Sequential"]
