@@ -156,7 +156,10 @@ class Donor:
                 self._put(now, member, parcel)
             elif has_seat:
                 del self.waiting[member]
-                yield member, "it came between a backward pass and the next, where an operation waits for all members"
+                yield (
+                    member,
+                    "it came between two updates of a batch, or in an operation between a backward pass and the next",
+                )
 
     def _copy(self, step: int, record: StateRecord) -> Parcel:
         """The state, which nobody changes now; a copy that is still on its way to another peer serves, too."""

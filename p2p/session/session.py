@@ -128,6 +128,8 @@ class Session:
             self._attempt.begin(what)
             self.callers.open_step()
             self._note(Kind.BEGUN, self.history.done + 1)
+            if self.share.is_amid_batch:  # the state before this step is given to nobody, so nobody is to wait for it
+                self.show_state()
             if self._skipped:
                 self.membership.post(partial(self.membership.loop.void, self.history.done + 1, self._skipped))
                 self._skipped = ""

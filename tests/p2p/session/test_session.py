@@ -76,6 +76,20 @@ def test_who_was_removed_with_a_block_that_raised_has_nothing_to_give_up_when_it
         thread.join()
 
 
+@pytest.mark.parametrize("num_updates", [0, 1])
+def test_a_joiner_in_a_barrier_does_not_wait_for_a_state_between_two_updates_of_a_batch(
+    sessions: list[Session], num_updates: int
+) -> None:
+    """Nobody could begin with that; the members would wait as long as it does."""
+    one, is_posted = sessions[0], threading.Event()
+    one.share._num_updates = num_updates
+    one.open_step("a backward pass")
+    one.membership.post(is_posted.set)
+    assert is_posted.wait(20.0)
+    assert (one.loop._donor._withheld == one.done) == (num_updates > 0)
+    one.withdraw("the test is over")
+
+
 # A loop that failed.
 
 
