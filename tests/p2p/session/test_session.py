@@ -15,7 +15,7 @@ from gossip import effects as fx
 from p2p.config import PeerConfig
 from p2p.errors import ShoalError
 from p2p.net.parcels import PackedState, Replica
-from p2p.session.session import Session
+from p2p.session.session import FED_WITHIN_S, Session
 from p2p.step.notices import Notice
 from tests.p2p.step.group import all_reduce
 
@@ -86,7 +86,7 @@ def test_a_joiner_in_a_barrier_does_not_wait_for_a_state_between_two_updates_of_
     one.open_step("a backward pass")
     one.membership.post(is_posted.set)
     assert is_posted.wait(20.0)
-    assert (one.loop._donor._withheld == one.done) == (num_updates > 0)
+    assert (one.loop._donor._withheld == (one.done, FED_WITHIN_S)) == (num_updates > 0)
     one.withdraw("the test is over")
 
 
