@@ -92,7 +92,8 @@ class Donor:
         self._segment_bytes, self._most_fed_bytes = segment_bytes, most_fed_bytes
         self._packer: tuple[int, Packer] | None = None
         self._view: View | None = None
-        self._withheld: int | None = None
+        self._withheld: tuple[int, float] | None = None
+        self._waits_since: dict[Member, float] = {}
         self._given: dict[Member, int] = {}
         self._streams: dict[Member, _Stream] = {}
         self._num_streams = 0
@@ -101,7 +102,7 @@ class Donor:
 
     def install(self, view: View) -> None:
         """Another view: whoever still needs a state asks again."""
-        self.waiting, self._given = {}, {}
+        self.waiting, self._given, self._waits_since = {}, {}, {}
 
     def seated(self, view: View) -> None:
         """Every member of `view` has what it needs."""
@@ -117,9 +118,12 @@ class Donor:
         """The state after `step`, which was committed in `view`, is complete, and `packer` lends it."""
         self._packer, self._view = (step, packer), view
 
-    def withhold(self, step: int) -> None:
-        """The state after `step` may be incomplete, and stays so until another step is committed."""
-        self._withheld, self._packer = step, None
+    def withhold(self, step: int, patience_s: float = 0.0) -> None:
+        """The state after `step` may be incomplete, and stays so until another step is committed.
+
+        `patience_s`: who has asked for it, and has a seat, is left to wait for so long.
+        """
+        self._withheld, self._packer = (step, patience_s), None
 
     def ask(self, member: Member, step: int, *, has_seat: bool) -> None:
         """`member` needs the state after `step`, or, while it has no seat, after a later one.
@@ -138,7 +142,8 @@ class Donor:
             Whom it cannot be sent to, and why.
         """
         is_complete = self._packer is not None and self._packer[0] == done
-        if not is_complete and self._withheld != done:
+        withheld, patience_s = self._withheld or (None, 0.0)
+        if not is_complete and withheld != done:
             return
         for member, (step, has_seat) in list(self.waiting.items()):
             if step != done and (has_seat or step > done):
@@ -154,9 +159,12 @@ class Donor:
                 if (stream := self._streams.get(member)) is not None:
                     stream.overtake()
                 self._put(now, member, parcel)
-            elif has_seat:
+            elif has_seat and now - self._waits_since.setdefault(member, now) >= patience_s:
                 del self.waiting[member]
-                yield member, "it came between a backward pass and the next, where an operation waits for all members"
+                yield (
+                    member,
+                    "it came between two updates of a batch, or in an operation between a backward pass and the next",
+                )
 
     def _copy(self, step: int, record: StateRecord) -> Parcel:
         """The state, which nobody changes now; a copy that is still on its way to another peer serves, too."""

@@ -184,9 +184,12 @@ class Loop:
         self._donor.complete(step, packer, view)
         self._carrier.serve_state()
 
-    def state_withheld(self, step: int) -> None:
-        """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state."""
-        self._donor.withhold(step)
+    def state_withheld(self, step: int, patience_s: float = 0.0) -> None:
+        """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state.
+
+        `patience_s`: for so long one may, who may be given in another way what it lacks.
+        """
+        self._donor.withhold(step, patience_s)
         self._carrier.serve_state()
 
     def loaded(

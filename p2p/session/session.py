@@ -28,6 +28,9 @@ from .membership import Membership, StateDigest
 
 Awaited = TypeVar("Awaited", bound=Notice)
 
+FED_WITHIN_S = 1.0
+"""A joiner in a barrier that asks for a state between two updates of a batch for so long is not fed any more."""
+
 BACKWARD = "a backward pass has begun a step: call no other operation before it ends"
 """What is said to who calls an operation in a step that `DataParallel` has opened."""
 
@@ -128,6 +131,11 @@ class Session:
             self._attempt.begin(what)
             self.callers.open_step()
             self._note(Kind.BEGUN, self.history.done + 1)
+            if (
+                self.share.is_amid_batch
+            ):  # the state before this step is given to nobody: who lacks it was fed too little
+                withheld = partial(self.membership.loop.state_withheld, self.history.done, FED_WITHIN_S)
+                self.membership.post(withheld)
             if self._skipped:
                 self.membership.post(partial(self.membership.loop.void, self.history.done + 1, self._skipped))
                 self._skipped = ""

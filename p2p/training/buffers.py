@@ -15,6 +15,7 @@ from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .buckets import DTYPES, Bucket, make_bucket
+from .edge import LARGE_BYTES
 from .layouts import dense_strides, laid_out
 from .replica_state import raw_bytes
 from .statistics import RunningStatistics
@@ -24,7 +25,9 @@ logger = logging.getLogger("p2p")
 BufferMode = Literal["check", "mean", "rank0", "local"]
 
 NUM_TURNS: Final = 16
-"""In so many steps all buffers are compared."""
+"""In so many steps all buffers are compared,"""
+FEW: Final = 64
+"""unless there are no more, of which small ones (edge.py) are compared in each step."""
 
 
 class Buffers:
@@ -49,7 +52,7 @@ class Buffers:
             for names in by_type.values():
                 self._buckets.append((names, make_bucket(self._tensors(names), algorithm)))
         elif self._mode != "local":
-            length = math.ceil(len(self._named) / NUM_TURNS) if mode == "check" else len(self._bytes())
+            length = len([*self._turns()]) if mode == "check" else len(self._bytes())
             row = np.zeros(length, np.int64 if mode == "check" else np.uint8)
             self._gather = Operation(AllGather(label=f"buffers, {mode}"), row, row, row.shape, "one-shot")
         self._known = {name: self._tensor(name).clone() for names, _ in self._buckets for name in names}
@@ -79,14 +82,24 @@ class Buffers:
         if self._gather is not None:
             shown = self._gather.input
             if self._mode == "check":
-                digests = [xxhash.xxh3_64_intdigest(raw_bytes(self._tensor(name))) >> 1 for name in self._turns()]
-                shown[: len(digests)] = digests
+                shown[:] = [*map(self._digest, self._turns())]
             else:
                 shown[:] = np.frombuffer(self._bytes(), np.uint8)
             yield self._gather
 
-    def _turns(self) -> list[str]:
-        return list(self._named)[self._turn :: NUM_TURNS]
+    def _turns(self) -> Iterator[str]:
+        """For each place of a row the name of the one that is compared in this step, if one is."""
+        names = [*self._named]
+        if len(names) > FEW:
+            turn = names[self._turn :: NUM_TURNS]
+            yield from [*turn, *[""] * (math.ceil(len(names) / NUM_TURNS) - len(turn))]
+            return
+        for index, name in enumerate(names):
+            is_read = index % NUM_TURNS == self._turn or self._tensor(name).nbytes <= LARGE_BYTES
+            yield name if is_read else ""
+
+    def _digest(self, name: str) -> int:
+        return xxhash.xxh3_64_intdigest(raw_bytes(self._tensor(name))) >> 1 if name else 0
 
     def hand_out(self, receipt: Receipt) -> None:
         """A step is committed: the results are the replicas', where there is any."""
@@ -116,12 +129,14 @@ class Buffers:
             return
         for column, name in enumerate(self._turns()):
             (others,) = (rows[:, column] != rows[0, column]).nonzero()
-            if len(others):
+            if name and len(others):
                 one, other = (receipt.contributions[index].peer_id for index in (0, int(others[0])))
                 logger.warning(
-                    "buffer %s is not the same at peers %s and %s in step %d (digests %x and %x), so what is saved "
-                    "depends on who saves it: pass buffers='mean' or 'rank0' to p2p.DataParallel to make it one, or "
-                    "'local' if it may differ; this is said once",
+                    "buffer %s is not the same at peers %s and %s in step %d (digests %016x and %016x): it follows the "
+                    "samples, or the number of forward passes, of each peer alone, so replicas differ, and what is "
+                    "saved depends on who saves it; pass buffers='mean' or 'rank0' to p2p.DataParallel to make it one, "
+                    "or make it one after each update (`peer.all_reduce(model.largest, op='max')`) and pass "
+                    "'local', which also says that it may differ; this is said once",
                     *(name, one, other, receipt.step, rows[0, column], rows[others[0], column]),
                 )
                 self._has_warned = True

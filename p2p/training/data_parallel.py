@@ -32,6 +32,7 @@ from ..peer import Peer
 from .agreement import Agreement
 from .belonging import claim
 from .buffers import BufferMode, Buffers
+from .copies import Copies
 from .gradients import Given, Gradients, NonFinite, policy
 from .models import OneOfSeveral, gather, name_parts
 from .passes import Passes
@@ -113,7 +114,8 @@ class DataParallel(torch.nn.Module):
             optimizer: of these parameters; of several models one for each, by the same names, or one of several of
                 them, by another name.
             extra: what else a joiner must have, since it changes parameters: schedules, scalers, further optimizers,
-                averages; the same, in the same order, on every peer.
+                averages; the same, in the same order, on every peer. A copy of the model that is not among them,
+                and changes, is named in the log.
             bucket_bytes: gradients are summed in operations of about so many bytes, each of one type.
             algorithm: of `collectives.ALGORITHMS`; None: by size.
             state_digest: how much of the parameters every member shows per step to be the same: a sixteenth (`part`),
@@ -124,10 +126,10 @@ class DataParallel(torch.nn.Module):
                 over without them, which takes some milliseconds, and if nobody adds anything `grad` is None. `allow`:
                 they are averaged as they are. None: `raise`, or `allow` if there is a GradScaler in `extra`, which has
                 to see them.
-            buffers: what becomes of those other than running statistics. `check`: a sixteenth of them is compared in
-                each step, and the first that is not the same everywhere is named in the log. `mean`: they are averaged
-                over the samples, as running statistics are; whole numbers stay. `rank0`: they become those of rank 0.
-                `local`: nothing.
+            buffers: what becomes of those other than running statistics. `check`: they are compared, all within 16
+                steps, and the first that is not the same everywhere is named in the log. `mean`: they are averaged
+                over the samples, as running statistics are (right for means, not for a largest value); whole numbers
+                stay. `rank0`: they become those of rank 0. `local`: nothing; the script may make them one.
             allow_local: `optimizer.step` may use gradients that came from no commit, which updates this replica alone.
             checkpoint: where the state is written, and what a run that was stopped goes on from; the same everywhere.
 
@@ -168,7 +170,7 @@ class DataParallel(torch.nn.Module):
         self._passes = Passes(
             self._session,
             self._gradients,
-            lambda: (resync, Buffers(module, buffers, algorithm), Agreement(parts)),
+            lambda: (resync, Buffers(module, buffers, algorithm), Agreement(parts), Copies(module, parts)),
             updates,
             replica.digest,
             replica.edge,

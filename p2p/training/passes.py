@@ -12,6 +12,7 @@ from ..errors import OperationMismatch, ShoalError
 from ..session.session import BACKWARD, Session
 from .agreement import Agreement
 from .buffers import Buffers
+from .copies import Copies
 from .edge import Edge
 from .forwards import Forwards
 from .gradients import Gradients, add_to_grad
@@ -33,7 +34,7 @@ class Passes:
         self,
         session: Session,
         gradients: Gradients,
-        beside: Callable[[], Sequence[Resynchronisation | Buffers | Agreement]],
+        beside: Callable[[], Sequence[Resynchronisation | Buffers | Agreement | Copies]],
         updates: Callable[["Passes"], Updates],
         state_digest: Callable[[], bytes],
         edge: Edge,

@@ -10,7 +10,7 @@ from typing import Any
 from .registry import Case, Verdict
 
 Result = Mapping[str, Any]
-"""`rows` and `state`, or `error`, as peer.py prints it."""
+"""`rows` and `state`, or `error`; and `warnings` of the log, as peer.py prints it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,9 @@ def judge(case: Case, alone: Result, swarms: Sequence[Sequence[Result]], ddp: Se
     for results in swarms:
         worse, why, size = judge_swarm(case, alone, results, ddp if len(ddp) == len(results) else ())
         largest = max(largest, size)
-        order = [Verdict.EQUAL, Verdict.AS_DDP, Verdict.REFUSED, Verdict.WRONG]
+        if worse is Verdict.WRONG and (said := warning(case.warned, results)):
+            worse, why = Verdict.WARNED, said
+        order = [Verdict.EQUAL, Verdict.AS_DDP, Verdict.REFUSED, Verdict.WARNED, Verdict.WRONG]
         if order.index(worse) > order.index(verdict):
             verdict, text = worse, why
     return Outcome(verdict, text, largest, found, found_text)
@@ -81,6 +83,12 @@ def judge_swarm(
     return Verdict.AS_DDP if as_ddp else Verdict.WRONG, str(difference), difference.size
 
 
+def warning(expected: str, results: Sequence[Result]) -> str:
+    """What the logs of all of them have said of it, as the first one has; nothing, if one has not."""
+    said = [[line for line in each.get("warnings", ()) if expected in line] for each in results]
+    return scrub(said[0][0]) if expected and all(said) and not any("error" in each for each in results) else ""
+
+
 def judge_ddp(case: Case, alone: Result, results: Sequence[Result]) -> tuple[str, str]:
     """`equal`, `differs`, `diverges` (its replicas do), `fails`, or `-` where it has nothing of the kind; and why."""
     errors = [result["error"] for result in results if "error" in result]
@@ -98,7 +106,7 @@ def judge_ddp(case: Case, alone: Result, results: Sequence[Result]) -> tuple[str
 
 def scrub(error: str) -> str:
     """The same from run to run: its first line, without digests and names of peers."""
-    return re.sub(r"\b[0-9a-f]{16,}\b", "...", error.partition("\n")[0])
+    return re.sub(r"(?<!\.)\b[0-9a-f]{16,}\b", "...", error.partition("\n")[0])
 
 
 def size_of(difference: Difference) -> float:
@@ -157,5 +165,5 @@ def problems(case: Case, outcome: Outcome) -> Iterator[str]:
     if outcome.verdict is not case.expected:
         advice = "take the expectation out of its case" if outcome.verdict is Verdict.EQUAL else "or say so in its case"
         yield f"{case.name} is {outcome.verdict} ({found}) instead of {case.expected} ({case.text}): {advice}"
-    elif case.refused not in outcome.text:
-        yield f"{case.name} is refused with another text: {outcome.text!r} instead of {case.refused!r}"
+    elif (case.refused or case.warned) not in outcome.text:
+        yield f"{case.name} is {outcome.verdict} with another text: {outcome.text!r} instead of {case.text!r}"

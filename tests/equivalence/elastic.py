@@ -17,7 +17,7 @@ from p2p.data.ranges import each, union
 from p2p.step.receipts import Receipt
 from tests.live.swarm import Swarm
 
-from .compared import Result, compare, compare_losses, scrub, size_of
+from .compared import Result, compare, compare_losses, scrub, size_of, warning
 from .data import NUM_SAMPLES
 from .harness import Runner, start
 from .peer import DIES_IN, SIZE_AT_THE_END
@@ -32,7 +32,7 @@ class Replayed:
     """What came of it.
 
     Attributes:
-        verdict: EQUAL, REFUSED where the joiner alone is, or WRONG.
+        verdict: EQUAL, REFUSED where the joiner alone is, WARNED or WRONG.
         text: why it is not EQUAL.
         num_steps: that were committed.
         largest: difference between the peers and the replay.
@@ -68,17 +68,20 @@ def run_elastic(swarm: Swarm, folder: Path, case: Case) -> Replayed:
     weights = {step: receipt.weight for step, receipt in enumerate(receipts, start=1)}
     largest, problem = differences(results, replayed, weights, max(case.tolerance, TOLERANCE))
     problem = problem or uncounted(receipts, batches, size=len(results))
+    if problem and (said := warning(case.joiner_warned, results)):
+        return Replayed(Verdict.WARNED, said, len(receipts), largest)
     verdict = Verdict.WRONG if problem else Verdict.REFUSED if refusal else Verdict.EQUAL
     return Replayed(verdict, problem or scrub(refusal), len(receipts), largest)
 
 
 def elastic_problems(case: Case, found: Replayed) -> Iterator[str]:
     """Where a case is not what it is expected to be when peers come and go."""
-    expected = verdict(case.joiner_refused, "", case.joiner_wrong)
+    expected = verdict(case.joiner_refused, case.joiner_warned, "", case.joiner_wrong)
+    why = case.joiner_refused or case.joiner_warned
     text = found.text or f"{found.largest:.0e}"
-    if found.verdict is not expected or case.joiner_refused not in found.text:
+    if found.verdict is not expected or why not in found.text:
         yield f"{case.name} with a kill and a join is {found.verdict} ({text}) instead of {expected}" + (
-            f" ({case.joiner_refused or case.joiner_wrong})" if expected is not Verdict.EQUAL else ""
+            f" ({why or case.joiner_wrong})" if expected is not Verdict.EQUAL else ""
         )
 
 

@@ -21,6 +21,7 @@ which says what was found: {counts}. The scripts are in `tests/equivalence/famil
 | equal | replicas are equal bit by bit; their losses and state are those of one process, within the number beside it |
 | as DDP | not what one process with all samples computes, since a script sees its own part; but what DDP computes |
 | refused | a peer that does it raises an error with this text |
+| warned | not what one process computes, and the log of each peer says this |
 | **wrong** | known, and not right yet; a test fails when it is |
 
 The state is everything that the next step depends on: parameters, buffers, moments, schedules, scalers, frozen layers.
@@ -67,7 +68,7 @@ def row(case: Case, found: Found) -> str:
 
 def notes(case: Case, found: Found) -> Iterator[str]:
     outcome, replayed = found.outcome, found.replayed
-    if outcome.verdict is Verdict.REFUSED:
+    if outcome.verdict in (Verdict.REFUSED, Verdict.WARNED):
         yield cell(outcome.text)
     elif case.text:
         yield case.text
@@ -77,7 +78,7 @@ def notes(case: Case, found: Found) -> Iterator[str]:
         yield f"DDP: {cell(outcome.ddp_text) if outcome.ddp == 'fails' else outcome.ddp_text}"
     if replayed is not None:
         how = f"**{replayed.verdict}**" if replayed.verdict is Verdict.WRONG else str(replayed.verdict)
-        why = cell(replayed.text) if replayed.verdict is Verdict.REFUSED else case.joiner_wrong
+        why = cell(replayed.text) if replayed.verdict in (Verdict.REFUSED, Verdict.WARNED) else case.joiner_wrong
         yield f"coming and going: {how}" + (f", {replayed.largest:.0e}" if not why else f", {why}")
 
 

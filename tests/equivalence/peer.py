@@ -5,6 +5,7 @@ For each case it leaves JSON in FOLDER, the losses and the state at the end, or 
 """
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -104,6 +105,18 @@ class OfPeer(Run):
     def mean(self, value: Any) -> float:
         return float(self.peer.combine(float(value), samples=1)[0])
 
+    def make_largest(self, values: torch.Tensor) -> None:
+        self.peer.all_reduce(values, op="max")
+
+
+class Said(logging.Handler):
+    """What the log says meanwhile."""
+
+    lines: list[str]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
 
 def main() -> None:
     """Run the cases that are named, one after the other."""
@@ -111,9 +124,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     mode, rank, size, folder, *names = sys.argv[1:]
     cases = load()
+    logging.getLogger("p2p").addHandler(said := Said(logging.WARNING))
     for name in names:
         torch.manual_seed(1)
-        result = attempt(cases[name], mode, int(rank), int(size), Path(folder))
+        said.lines = []
+        result = attempt(cases[name], mode, int(rank), int(size), Path(folder)) | {"warnings": said.lines}
         (Path(folder) / f"{name}.{mode}{size}.{rank}.json").write_text(json.dumps(result))
         print("result", name, flush=True)
     if mode == "ddp":

@@ -39,18 +39,20 @@ class Verdict(StrEnum):
     EQUAL = "equal"
     AS_DDP = "as DDP"
     REFUSED = "refused"
+    WARNED = "warned"
     WRONG = "wrong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A script, and what is expected of it; at most one of `refused`, `as_ddp` and `wrong` is said.
+    """A script, and what is expected of it; at most one of `refused`, `warned`, `as_ddp` and `wrong` is said.
 
     Attributes:
         name: in words, with underscores.
         family: one of FAMILIES.
         script: runs in one process, as a peer, and under DDP.
         refused: the part of the error that says why.
+        warned: the part of what the log of each peer says of it. It trains on, and not as one process.
         as_ddp: how it differs from one process, as DDP does.
         wrong: how it is wrong today. It fails when it is right.
         rounding: what losses may differ by, and all that is in parameters, buffers, optimizers and `extra`; and why it
@@ -58,29 +60,32 @@ class Case:
         quick: `make test` runs it.
         elastic: `make equivalence` also kills one of its peers, lets one join, and replays the receipts.
         joiner_refused: as `refused`, of a peer that joins in the middle.
-        joiner_wrong: as `wrong`, where peers come and go.
+        joiner_warned: as `warned`, where peers come and go.
+        joiner_wrong: as `wrong`, likewise.
     """
 
     name: str
     family: str
     script: Script
     refused: str = ""
+    warned: str = ""
     as_ddp: str = ""
     wrong: str = ""
     rounding: tuple[float, str] = (ROUNDING, "")
     quick: bool = False
     elastic: bool = False
     joiner_refused: str = ""
+    joiner_warned: str = ""
     joiner_wrong: str = ""
 
     @property
     def expected(self) -> Verdict:
-        return verdict(self.refused, self.as_ddp, self.wrong)
+        return verdict(self.refused, self.warned, self.as_ddp, self.wrong)
 
     @property
     def text(self) -> str:
         """Why it is not equal."""
-        return self.refused or self.as_ddp or self.wrong
+        return self.refused or self.warned or self.as_ddp or self.wrong
 
     @property
     def tolerance(self) -> float:
@@ -91,8 +96,8 @@ class Case:
         return self.name.replace("_", " ")
 
 
-def verdict(refused: str, as_ddp: str, wrong: str) -> Verdict:
-    texts = {Verdict.REFUSED: refused, Verdict.AS_DDP: as_ddp, Verdict.WRONG: wrong}
+def verdict(refused: str, warned: str, as_ddp: str, wrong: str) -> Verdict:
+    texts = {Verdict.REFUSED: refused, Verdict.WARNED: warned, Verdict.AS_DDP: as_ddp, Verdict.WRONG: wrong}
     return next((verdict for verdict, text in texts.items() if text), Verdict.EQUAL)
 
 

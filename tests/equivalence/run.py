@@ -81,6 +81,9 @@ class Run:
         """Over all processes."""
         return float(value)
 
+    def make_largest(self, values: Tensor) -> None:
+        """The largest of all processes, in each of them."""
+
     def state(self) -> dict[str, Any]:
         """All that the next step would depend on, by name: lists of numbers, and plain values."""
         assert self._model is not None, "the script has wrapped no model"
@@ -245,3 +248,6 @@ class Ddp(Run):
         total = torch.tensor(float(value), dtype=torch.float64)
         torch.distributed.all_reduce(total)
         return float(total) / self.world_size
+
+    def make_largest(self, values: Tensor) -> None:
+        torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)

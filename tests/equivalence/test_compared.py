@@ -62,6 +62,21 @@ def test_an_expectation_is_strict() -> None:
     assert some.verdict is Verdict.REFUSED and some.text.endswith("(1 of 2 peers; the others go on)")
 
 
+def test_what_each_log_says_is_warned_of() -> None:
+    said, silent = (
+        {**result(mean=mean), "warnings": lines} for mean, lines in ((0.1, ["buffer 0 differs"]), (0.2, []))
+    )
+    warned = case(warned="buffer 0")
+    outcome = judge(warned, result(), [EQUAL, [said, {**said, **result(mean=0.2)}]], EQUAL)
+    assert (outcome.verdict, outcome.text) == (Verdict.WARNED, "buffer 0 differs") and not list(
+        problems(warned, outcome)
+    )
+    for peers in ([said, silent], [said, {**said, **ERROR}]):
+        assert judge(warned, result(), [peers], EQUAL).verdict is Verdict.WRONG
+    assert judge(case(), result(), [[said, said]], EQUAL).verdict is Verdict.WRONG, "of what nobody expects to read"
+    assert "instead of warned" in next(problems(warned, judge(warned, result(), [EQUAL], EQUAL)))
+
+
 def test_as_ddp_is_what_ddp_computes() -> None:
     local = [result(1.1, mean=0.2)] * 2
     assert judge(case(as_ddp="its part"), result(), [local], [result(1.1), result(1.1)]).verdict is Verdict.AS_DDP

@@ -30,6 +30,6 @@ def test_what_was_found_is_what_the_cases_expect() -> None:
 def test_every_case_has_a_family_and_one_expectation() -> None:
     assert {case.family for case in CASES.values()} == set(FAMILIES)
     for case in CASES.values():
-        assert sum(map(bool, (case.refused, case.as_ddp, case.wrong))) <= 1, case.name
-        assert sum(map(bool, (case.joiner_refused, case.joiner_wrong))) <= case.elastic, case.name
+        assert sum(map(bool, (case.refused, case.warned, case.as_ddp, case.wrong))) <= 1, case.name
+        assert sum(map(bool, (case.joiner_refused, case.joiner_warned, case.joiner_wrong))) <= case.elastic, case.name
         assert (case.tolerance > 2e-6) <= bool(case.rounding[1]), f"{case.name}: say why its rounding is larger"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import swa_utils
 
 import p2p
 from p2p import Peer
@@ -78,6 +79,43 @@ def train_codebook(peer: Peer, mode: str, num_samples: int = 1) -> tuple[Codeboo
 def buffers_that_differ_are_named_once(peer: Peer) -> None:
     _, (line,) = train_codebook(peer, "check")
     assert line.startswith("buffer ema is not the same at peers ") and "buffers='mean' or 'rank0'" in line, line
+
+
+class Shadow:
+    """An average of weights as scripts write it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.values = [parameter.detach().clone() for parameter in model.parameters()]
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        for value, parameter in zip(self.values, model.parameters(), strict=True):
+            value.lerp_(parameter, 0.1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": self.values}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values = state["values"]
+
+
+@case
+def a_copy_of_the_model_that_changes_and_is_not_in_extra_is_named_once(peer: Peer) -> None:
+    ways: list[tuple[bool, list[Any]]] = [(False, [swa_utils.AveragedModel]), (False, [Shadow])]
+    for turn, (is_given, kinds) in enumerate([*ways, (True, [swa_utils.AveragedModel, Shadow])]):
+        model, optimizer = linear()
+        averages = [kind(model) for kind in kinds]
+        frozen = copy.deepcopy(model)
+        with p2p.join(swarm=f"copies-{turn}") as another, Said() as lines:
+            parallel = wrap(another, model, optimizer, extra=averages if is_given else [])
+            for x in torch.randn(9, 6, 4):
+                optimizer.zero_grad()
+                (parallel(x) + frozen(x)).square().mean().backward()
+                optimizer.step()
+                for each in averages:
+                    each.update_parameters(model)
+        words = f"{kinds[0].__name__} has a copy of the model's parameters, which changes, and is not in extra="
+        assert [line[: len(words)] for line in lines] == ([] if is_given else [words]), lines
 
 
 @case

@@ -76,10 +76,7 @@ def ReduceLROnPlateau_on_the_mean_loss_of_all(run: Run) -> None:
             schedule.step(run.mean(loss.item()))
 
 
-@case(
-    wrong="the schedules have seen other losses, which the log says in the second step; when one of them changes the "
-    "lr, of two peers both raise ReplicasDiverged, of three the odd one goes"
-)
+@case(warned="ReduceLROnPlateau in extra= is not the same at peers")
 def ReduceLROnPlateau_on_the_loss_of_each(run: Run) -> None:
     model = mlp()
     optimizer = sgd(model)
@@ -188,7 +185,10 @@ def a_second_optimizer_that_is_not_in_extra(run: Run) -> None:
     fit(run, model, sgd(model[0]), after=lambda: (last.step(), last.zero_grad()))
 
 
-@case(elastic=True, joiner_wrong="it changes no parameter, so nothing compares it: the joiner has begun it anew")
+@case(
+    elastic=True,
+    joiner_warned="AveragedModel has a copy of the model's parameters, which changes, and is not in extra=",
+)
 def an_average_of_weights_that_is_not_in_extra(run: Run) -> None:
     model = mlp()
     average = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.99))

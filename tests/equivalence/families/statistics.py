@@ -144,10 +144,16 @@ class Codebook(nn.Module):
         return x + (self.codes[nearest] - x).detach()
 
 
-@case(wrong="W10: each replica's codebook follows its own part; the model that is saved depends on who saves it")
+@case(warned="buffer 1.codes is not the same at peers")
 def a_codebook_that_follows_the_samples(run: Run) -> None:
     model = mlp_with(Codebook())
     fit(run, model, sgd(model))
+
+
+@case(as_ddp="the codebook is rank 0's, which follows its part, as DDP's")
+def a_codebook_of_rank_0(run: Run) -> None:
+    model = mlp_with(Codebook())
+    fit(run, model, sgd(model), buffers="rank0")
 
 
 class Ranges(nn.Module):
@@ -164,10 +170,24 @@ class Ranges(nn.Module):
         return x
 
 
-@case(quick=True, wrong="W10: each replica has the range of its own part")
+@case(quick=True, warned="buffer 1.largest is not the same at peers")
 def a_range_that_is_observed(run: Run) -> None:
     model = mlp_with(Ranges())
     fit(run, model, sgd(model))
+
+
+@case(quick=True)
+def a_range_that_the_script_makes_one(run: Run) -> None:
+    model = mlp_with(ranges := Ranges())
+    optimizer = sgd(model)
+    parallel = run.wrap(model, optimizer, buffers="local")
+    for x, y in run.loader():
+        optimizer.zero_grad()
+        loss = functional.mse_loss(parallel(x), y)
+        loss.backward()
+        optimizer.step()
+        run.log(loss)
+        run.make_largest(ranges.largest)
 
 
 class Counted(nn.Module):

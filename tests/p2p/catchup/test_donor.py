@@ -205,6 +205,17 @@ def test_nobody_in_a_barrier_waits_for_a_state_that_may_stay_incomplete_and_an_o
     assert donor.give(4) == [(B, 4)]
 
 
+def test_who_asks_between_two_updates_of_a_batch_is_left_to_wait_for_what_is_fed_for_a_while() -> None:
+    donor = Giver()
+    donor.withhold(3, 1.0)
+    for now, num_refused in ((5.0, 0), (5.9, 0), (6.0, 1)):
+        donor.ask(A, 3, has_seat=True)
+        assert donor.give(3, now) == [] and len(donor.refused) == num_refused
+    donor.install(view_of(A))
+    donor.ask(A, 3, has_seat=True)
+    assert donor.give(3, 7.0) == [] and len(donor.refused) == 1, "in another view it begins to wait anew"
+
+
 # Steps.
 
 

@@ -15,7 +15,7 @@ from gossip import effects as fx
 from p2p.config import PeerConfig
 from p2p.errors import ShoalError
 from p2p.net.parcels import PackedState, Replica
-from p2p.session.session import Session
+from p2p.session.session import FED_WITHIN_S, Session
 from p2p.step.notices import Notice
 from tests.p2p.step.group import all_reduce
 
@@ -74,6 +74,20 @@ def test_who_was_removed_with_a_block_that_raised_has_nothing_to_give_up_when_it
     one.leave()
     for thread in threads:
         thread.join()
+
+
+@pytest.mark.parametrize("num_updates", [0, 1])
+def test_a_joiner_in_a_barrier_does_not_wait_for_a_state_between_two_updates_of_a_batch(
+    sessions: list[Session], num_updates: int
+) -> None:
+    """Nobody could begin with that; the members would wait as long as it does."""
+    one, is_posted = sessions[0], threading.Event()
+    one.share._num_updates = num_updates
+    one.open_step("a backward pass")
+    one.membership.post(is_posted.set)
+    assert is_posted.wait(20.0)
+    assert (one.loop._donor._withheld == (one.done, FED_WITHIN_S)) == (num_updates > 0)
+    one.withdraw("the test is over")
 
 
 # A loop that failed.

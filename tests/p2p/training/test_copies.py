@@ -1,0 +1,108 @@
+"""Which copies of a model are named: those that change, and that no joiner is given."""
+
+import copy
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import swa_utils
+
+from p2p.step.receipts import Receipt
+from p2p.training.copies import MOST_BETWEEN, Copies
+
+pytestmark = pytest.mark.light
+
+RECEIPT = Receipt(lineage="", view_number=1, step=1, contributions=(), algorithms=(), digest="", state_digest="")
+
+
+class Average:
+    """As libraries have it: a state, and its tensors in an attribute."""
+
+    def __init__(self, kept: Any) -> None:
+        self.kept = kept
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"number": 1}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def model_of(*sizes: int) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)))
+
+
+def clones(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: each.detach().clone() for name, each in model.named_parameters()}
+
+
+def tensors(holder: Any) -> list[torch.Tensor]:
+    if isinstance(holder, nn.Module):
+        return [*holder.parameters()]
+    return tensors(holder.kept) if isinstance(holder.kept, nn.Module) else [*dict(holder.kept).values()]
+
+
+def named(copies: Copies, holder: Any, caplog: pytest.LogCaptureFixture, num_steps: int = 9) -> list[str]:
+    caplog.set_level(logging.WARNING, logger="p2p")
+    for _ in range(num_steps):
+        assert list(copies.operations(1)) == []
+        copies.hand_out(RECEIPT)
+        with torch.no_grad():
+            tensors(holder)[0].data.add_(1)
+    return [record.getMessage().split(" has a copy")[0] for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (swa_utils.AveragedModel, "AveragedModel"),
+        (copy.deepcopy, "Sequential"),
+        (lambda model: Average(clones(model)), "Average"),
+        (lambda model: Average(copy.deepcopy(model)), "Sequential"),
+    ],
+)
+def test_a_copy_that_changes_is_named_once(
+    make: Callable[[nn.Module], Any], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = model_of(3, 5, 2)
+    holder = make(model)
+    assert named(Copies(model, {}), holder, caplog) == [name]
+
+
+def test_a_copy_of_one_of_several_models_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    models = nn.ModuleDict({"actor": model_of(3, 4, 2), "critic": model_of(3, 9, 1)})
+    target = copy.deepcopy(models["critic"])
+    assert named(Copies(models, {}), target, caplog) == ["Sequential"]
+
+
+def test_what_a_joiner_is_given_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    model = model_of(3, 6, 2)
+    averages: list[Any] = [swa_utils.AveragedModel(model), Average(clones(model)), Average(copy.deepcopy(model))]
+    copies = Copies(model, {str(number): each for number, each in enumerate(averages)})
+    assert [line for each in averages for line in named(copies, each, caplog)] == []
+
+
+def test_what_is_no_copy_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    model = model_of(3, 7, 2)
+    around = nn.ModuleDict({"the same parameters": model})
+    other, frozen = model_of(3, 7, 2, 2), copy.deepcopy(model)
+    copies = Copies(model, {})
+    for each in (model, around, other):
+        assert named(copies, each, caplog) == []
+    assert all(torch.isfinite(each).all() for each in frozen.parameters())
+
+
+def test_looks_become_rare_and_do_not_end(caplog: pytest.LogCaptureFixture) -> None:
+    model = model_of(3, 8, 2)
+    copies, late = Copies(model, {}), copy.deepcopy(model)
+    looks = []
+    for step in range(1, 2 * MOST_BETWEEN + 1):
+        before = copies._known
+        copies.hand_out(RECEIPT)
+        looks += [step] if copies._known is not before else []
+    assert looks == [4**power for power in range(7)] + [2 * MOST_BETWEEN]
+    assert named(copies, late, caplog, MOST_BETWEEN) == ["Sequential"]
