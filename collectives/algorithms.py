@@ -22,6 +22,7 @@ ALGORITHMS: Final[Mapping[str, Callable[[int, int], Schedule]]] = MappingProxyTy
 
 _ONE_SHOT_MAX_BYTES: Final = 256 * 1024
 _ONE_SHOT_MAX_FAN_IN_BYTES: Final = 4 * _ONE_SHOT_MAX_BYTES
+_RING_MIN_BYTES: Final = 8 << 20
 
 
 @lru_cache(maxsize=1024)
@@ -38,12 +39,14 @@ def all_reduce_schedule(algorithm: str, rank: int, world_size: int) -> Schedule:
     return ALGORITHMS[algorithm](rank, world_size)
 
 
-def choose_algorithm(size_bytes: int, world_size: int) -> str:
+def choose_algorithm(size_bytes: int, world_size: int, *, is_wan: bool = False) -> str:
     """The algorithm for a bucket of this size: a fixed rule, until measured links decide.
 
     One latency while that is what counts, two with the fewest bytes beyond. What all ranks together send to one
-    of them is bounded too, so the limit falls from 256 KiB as soon as there are more than 4. A function of nothing
-    else, so that all ranks choose alike.
+    of them is bounded too, so the limit falls from 256 KiB as soon as there are more than 4. Over slow links a ring is
+    quicker once its bytes take longer than its hops: no link is entered by more than one rank at a time. A function of
+    nothing else, so that all ranks choose alike.
     """
-    fits = size_bytes <= min(_ONE_SHOT_MAX_BYTES, _ONE_SHOT_MAX_FAN_IN_BYTES // world_size)
-    return "one-shot" if fits else "direct"
+    if size_bytes <= min(_ONE_SHOT_MAX_BYTES, _ONE_SHOT_MAX_FAN_IN_BYTES // world_size):
+        return "one-shot"
+    return "ring" if is_wan and size_bytes >= _RING_MIN_BYTES else "direct"

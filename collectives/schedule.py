@@ -19,7 +19,7 @@ A bucket is cut into chunks; a schedule lists one rank's transfers of chunks. Wh
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count
 
@@ -74,3 +74,16 @@ def wire_numbers(transfers: Sequence[Transfer]) -> list[int]:
     """The number of each transfer on the wire: SENDs to a peer are counted, and so is what comes from it."""
     counters: defaultdict[tuple[int, bool], count[int]] = defaultdict(count)
     return [next(counters[transfer.peer, transfer.kind is Kind.SEND]) for transfer in transfers]
+
+
+def only_chunks(schedule: Schedule, kept: Sequence[int]) -> Schedule:
+    """What is left of `schedule` where all chunks but those in `kept` are empty; these are counted anew."""
+    chunks = {chunk: number for number, chunk in enumerate(kept)}
+    indices = [index for index, each in enumerate(schedule.transfers) if each.chunk in chunks]
+    numbers = {index: number for number, index in enumerate(indices)}
+    transfers = []
+    for index in indices:
+        transfer = schedule.transfers[index]
+        after = tuple(numbers[earlier] for earlier in transfer.after if earlier in numbers)
+        transfers.append(replace(transfer, chunk=chunks[transfer.chunk], after=after))
+    return Schedule(tuple(schedule.chunks[chunk] for chunk in kept), tuple(transfers))

@@ -106,17 +106,25 @@ class Task:
         """What this rank sends, receives and reduces."""
         return self.operation.collective.schedule(self.operation.ran, self.rank, self.world_size)
 
-    def program(self, num_bytes: int) -> Program:
-        """What this rank does over shared memory with so many bytes of input."""
-        return self.operation.collective.program(self.operation.ran, self.rank, self.world_size, num_bytes)
+    def program(self, piece: slice) -> Program:
+        """What this rank does over shared memory with a piece of the input."""
+        collective = self.operation.collective
+        return collective.program(self.operation.ran, self.rank, self.world_size, self.input, piece)
 
 
 def task_of(
-    operation: Operation, fingerprint: bytes, rank: int, world_size: int, counts: Array | None, turn: int
+    operation: Operation,
+    fingerprint: bytes,
+    rank: int,
+    world_size: int,
+    counts: Array | None,
+    turn: int,
+    *,
+    is_wan: bool = False,
 ) -> Task:
     """`operation` in a view of `world_size` members; `counts`: of the samples of each, where it is weighted."""
     collective = operation.collective
-    operation.ran = collective.choose(operation.algorithm, operation.input.nbytes, world_size)
+    operation.ran = collective.choose(operation.algorithm, operation.input.nbytes, world_size, is_wan=is_wan)
     if collective.gathers:
         operation.result = np.empty(operation.input.size * world_size, operation.input.dtype)
     elif operation.is_uncommitted:

@@ -117,6 +117,14 @@ def test_small_buckets_go_in_one_shot(size_bytes: int, world_size: int, algorith
     assert choose_algorithm(size_bytes, world_size) == algorithm
 
 
+@pytest.mark.parametrize(
+    ("size_bytes", "algorithm"),
+    [(256 << 10, "one-shot"), (1 << 20, "direct"), ((8 << 20) - 1, "direct"), (8 << 20, "ring")],
+)
+def test_large_buckets_go_around_a_ring_where_links_are_slow(size_bytes: int, algorithm: str) -> None:
+    assert choose_algorithm(size_bytes, 4, is_wan=True) == algorithm
+
+
 @pytest.mark.parametrize("kind", [Kind.RECV, Kind.REDUCE])
 def test_only_a_send_can_be_told_to_wait(kind: Kind) -> None:
     with pytest.raises(ValueError, match="only a SEND waits"):

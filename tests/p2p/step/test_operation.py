@@ -42,6 +42,13 @@ def test_the_algorithm_is_the_one_that_was_asked_for_or_follows_from_size_and_me
     assert AllGather().choose(None, 8, 4) == AllGather().choose("ring", 8, 4) == "one-shot"
 
 
+def test_over_slow_links_a_large_sum_takes_the_ring_and_says_so() -> None:
+    for is_wan, algorithm in ((False, "direct"), (True, "ring")):
+        operation = all_reduce(np.zeros(1 << 20))
+        task_of(operation, bytes(16), 0, 2, None, 0, is_wan=is_wan)
+        assert operation.ran == algorithm
+
+
 def test_what_is_multiplied_before_is_only_added() -> None:
     assert AllReduce("max").reduction(3, None) == Reduction("max", 3)
     assert AllReduce("mean", is_weighted=True).reduction(3, None) == Reduction("mean", 3)
