@@ -5,15 +5,24 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
+from collectives.binary_tree import binary_tree_all_reduce
 from collectives.direct import direct_all_reduce
+from collectives.halving_doubling import halving_doubling_all_reduce
+from collectives.hierarchical import hierarchical_all_reduce
 from collectives.one_shot import one_shot_all_reduce
 from collectives.ring import ring_all_reduce
 from collectives.schedule import Schedule
 from collectives.tree import tree_all_reduce
 
+HIERARCHICAL: Final = "hierarchical"
+"""What it does depends on which ranks share a host."""
+
 ALGORITHMS: Final[Mapping[str, Callable[[int, int], Schedule]]] = MappingProxyType(
     {
+        "binary-tree": binary_tree_all_reduce,
         "direct": direct_all_reduce,
+        "halving-doubling": halving_doubling_all_reduce,
+        HIERARCHICAL: hierarchical_all_reduce,
         "one-shot": one_shot_all_reduce,
         "ring": ring_all_reduce,
         "tree": tree_all_reduce,
@@ -26,8 +35,8 @@ _RING_MIN_BYTES: Final = 8 << 20
 
 
 @lru_cache(maxsize=1024)
-def all_reduce_schedule(algorithm: str, rank: int, world_size: int) -> Schedule:
-    """What `rank` does; the same object each time.
+def all_reduce_schedule(algorithm: str, rank: int, world_size: int, hosts: tuple[int, ...] = ()) -> Schedule:
+    """What `rank` does; the same object each time. `hosts`: of each rank, where the algorithm asks for it.
 
     Raises:
         ValueError: the algorithm is unknown, or the rank is not in `range(world_size)`.
@@ -36,6 +45,8 @@ def all_reduce_schedule(algorithm: str, rank: int, world_size: int) -> Schedule:
         raise ValueError(f"unknown algorithm {algorithm!r}, choose from {', '.join(ALGORITHMS)}")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not in range({world_size})")
+    if algorithm == HIERARCHICAL:
+        return hierarchical_all_reduce(rank, world_size, hosts)
     return ALGORITHMS[algorithm](rank, world_size)
 
 

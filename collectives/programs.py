@@ -59,7 +59,14 @@ def all_gather_program(rank: int, world_size: int) -> Program:
 
 @lru_cache(maxsize=1024)
 def all_reduce_program(
-    algorithm: str, rank: int, world_size: int, length: int, itemsize: int, start: int = 0, stop: int | None = None
+    algorithm: str,
+    rank: int,
+    world_size: int,
+    length: int,
+    itemsize: int,
+    start: int = 0,
+    stop: int | None = None,
+    hosts: tuple[int, ...] = (),
 ) -> Program:
     """What `rank` does with the elements from `start` to `stop` of an array; the same object each time.
 
@@ -67,7 +74,7 @@ def all_reduce_program(
     `stop`: the chunks of a piece are what it has of those of the whole. Where every chunk is added up in rank order,
     it has chunks of its own.
 
-    The array has `length` elements of `itemsize` bytes.
+    The array has `length` elements of `itemsize` bytes; `hosts` as of `all_reduce_schedule`.
 
     Raises:
         ValueError: the algorithm is unknown, or the rank is not in `range(world_size)`.
@@ -77,22 +84,24 @@ def all_reduce_program(
         return one_shot_program(rank, world_size)
     if algorithm == "direct":
         return direct_program(rank, world_size, num_blocks_for((stop - start) * itemsize, world_size))
-    of_whole = all_reduce_schedule(algorithm, rank, world_size).chunks
+    of_whole = all_reduce_schedule(algorithm, rank, world_size, hosts).chunks
     if stop - start == length:
         num_blocks = num_blocks_for(length * itemsize, len(of_whole))
-        return _compile(algorithm, world_size, tuple(range(len(of_whole))), num_blocks)[rank]
+        return _compile(algorithm, world_size, hosts, tuple(range(len(of_whole))), num_blocks)[rank]
     bounds = split_by_weight(length, of_whole)
     weights = [max(0, min(stop, each.stop) - max(start, each.start)) for each in bounds]
     kept = tuple(chunk for chunk, weight in enumerate(weights) if weight) or (0,)
     num_blocks = num_blocks_for(max(weights) * itemsize * len(kept), len(kept))
-    program = _compile(algorithm, world_size, kept, num_blocks)[rank]
+    program = _compile(algorithm, world_size, hosts, kept, num_blocks)[rank]
     return replace(program, chunks=tuple(weights[chunk] or 1 for chunk in kept for _ in range(num_blocks)))
 
 
 @lru_cache(maxsize=256)
-def _compile(algorithm: str, world_size: int, kept: tuple[int, ...], num_blocks: int) -> tuple[Program, ...]:
+def _compile(
+    algorithm: str, world_size: int, hosts: tuple[int, ...], kept: tuple[int, ...], num_blocks: int
+) -> tuple[Program, ...]:
     """The programs of all ranks, if all chunks but those in `kept` are empty."""
-    schedules = [all_reduce_schedule(algorithm, rank, world_size) for rank in range(world_size)]
+    schedules = [all_reduce_schedule(algorithm, rank, world_size, hosts) for rank in range(world_size)]
     return compile_programs([only_chunks(each, kept) for each in schedules], num_blocks)
 
 

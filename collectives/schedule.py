@@ -60,6 +60,31 @@ class Schedule:
     transfers: tuple[Transfer, ...]
 
 
+class TransferList:
+    """Lists what one rank does. Each SEND waits for the last write into its chunk that is listed before it, if any."""
+
+    def __init__(self) -> None:
+        self._transfers: list[Transfer] = []
+        self._written: dict[int, tuple[int, ...]] = {}
+
+    def send(self, peer: int, chunk: int) -> None:
+        self._transfers.append(Transfer(Kind.SEND, peer, chunk, self._written.get(chunk, ())))
+
+    def recv(self, peer: int, chunk: int) -> None:
+        self._write(Kind.RECV, peer, chunk)
+
+    def reduce(self, peer: int, chunk: int) -> None:
+        self._write(Kind.REDUCE, peer, chunk)
+
+    def schedule(self, chunks: tuple[float, ...]) -> Schedule:
+        """All of it, with the weights of the chunks."""
+        return Schedule(chunks, tuple(self._transfers))
+
+    def _write(self, kind: Kind, peer: int, chunk: int) -> None:
+        self._written[chunk] = (len(self._transfers),)
+        self._transfers.append(Transfer(kind, peer, chunk))
+
+
 def even_chunks(num_chunks: int) -> tuple[float, ...]:
     """Weights of chunks of equal size."""
     return (1,) * num_chunks

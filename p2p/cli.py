@@ -273,7 +273,7 @@ def bench_all_reduce(
     algos: Annotated[
         str,
         typer.Option(
-            help="Of one-shot, direct, ring, tree and auto, with commas; "
+            help="Of one-shot, direct, ring, tree, binary-tree, halving-doubling, hierarchical and auto, with commas; "
             "@arena: in shared memory, @early: before the commit, @sockets: without shared memory, "
             "@tcp: as between hosts, @curve: the same with a key."
         ),

@@ -45,12 +45,14 @@ class AllReduce:
         """What becomes of the inputs. With a `weight` they are multiplied before, so they are only added."""
         return Reduction("sum" if weight is not None else self.op, world_size)
 
-    def schedule(self, algorithm: str, rank: int, world_size: int) -> Schedule:
-        return all_reduce_schedule(algorithm, rank, world_size)
+    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...]) -> Schedule:
+        """What `rank` sends, receives and reduces, where the ranks are on these hosts."""
+        return all_reduce_schedule(algorithm, rank, len(hosts), hosts)
 
-    def program(self, algorithm: str, rank: int, world_size: int, input: Array, piece: slice) -> Program:
+    def program(self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice) -> Program:
         """What `rank` does with a piece of its input over shared memory."""
-        return all_reduce_program(algorithm, rank, world_size, input.size, input.itemsize, piece.start, piece.stop)
+        length, itemsize, start, stop = input.size, input.itemsize, piece.start, piece.stop
+        return all_reduce_program(algorithm, rank, len(hosts), length, itemsize, start, stop, hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,11 @@ class AllGather:
     def reduction(self, world_size: int, weight: float | None) -> Reduction:
         return Reduction("sum", world_size)
 
-    def schedule(self, algorithm: str, rank: int, world_size: int) -> Schedule:
-        return one_shot_all_gather(rank, world_size)
+    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...]) -> Schedule:
+        return one_shot_all_gather(rank, len(hosts))
 
-    def program(self, algorithm: str, rank: int, world_size: int, input: Array, piece: slice) -> Program:
-        return all_gather_program(rank, world_size)
+    def program(self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice) -> Program:
+        return all_gather_program(rank, len(hosts))
 
 
 Collective = AllReduce | AllGather

@@ -82,6 +82,7 @@ class Task:
 
     Attributes:
         fingerprint: what all ranks must have in common; 16 bytes.
+        hosts: of all ranks, by number.
         weight: the input is multiplied by it first; 0 makes zeros of anything; None: it is added as it is.
         reduction: what becomes of the inputs.
         turn: of the chunks, in turns, the one that this rank digests as it holds it.
@@ -92,7 +93,7 @@ class Task:
     input: Array
     result: Array
     rank: int
-    world_size: int
+    hosts: tuple[int, ...]
     weight: float | None
     reduction: Reduction
     turn: int
@@ -104,26 +105,26 @@ class Task:
 
     def schedule(self) -> Schedule:
         """What this rank sends, receives and reduces."""
-        return self.operation.collective.schedule(self.operation.ran, self.rank, self.world_size)
+        return self.operation.collective.schedule(self.operation.ran, self.rank, self.hosts)
 
     def program(self, piece: slice) -> Program:
         """What this rank does over shared memory with a piece of the input."""
         collective = self.operation.collective
-        return collective.program(self.operation.ran, self.rank, self.world_size, self.input, piece)
+        return collective.program(self.operation.ran, self.rank, self.hosts, self.input, piece)
 
 
 def task_of(
     operation: Operation,
     fingerprint: bytes,
     rank: int,
-    world_size: int,
+    hosts: tuple[int, ...],
     counts: Array | None,
     turn: int,
     *,
     is_wan: bool = False,
 ) -> Task:
-    """`operation` in a view of `world_size` members; `counts`: of the samples of each, where it is weighted."""
-    collective = operation.collective
+    """`operation` in a view of members on `hosts`; `counts`: of the samples of each, where it is weighted."""
+    collective, world_size = operation.collective, len(hosts)
     operation.ran = collective.choose(operation.algorithm, operation.input.nbytes, world_size, is_wan=is_wan)
     if collective.gathers:
         operation.result = np.empty(operation.input.size * world_size, operation.input.dtype)
@@ -131,7 +132,7 @@ def task_of(
         operation.result = np.empty_like(operation.result)
     weight = _weight(operation, rank, counts) if collective.is_weighted else None
     reduction = collective.reduction(world_size, weight)
-    return Task(operation, fingerprint, operation.input, operation.result, rank, world_size, weight, reduction, turn)
+    return Task(operation, fingerprint, operation.input, operation.result, rank, hosts, weight, reduction, turn)
 
 
 def _weight(operation: Operation, rank: int, counts: Array | None) -> float | None:

@@ -36,6 +36,8 @@ class Run:
         self.counts: Array | None = None
         self.has_got_on = False
         self._rank, self._is_wan = rank, is_wan
+        names = [seat.contact.host for seat in view.seats]
+        self._hosts = tuple(map(names.index, names))
         self._num_offered = 0
 
     def next_step(self, num_operations: int) -> None:
@@ -51,9 +53,11 @@ class Run:
         operation = submission.operations[index]
         if operation.collective.is_weighted and self.counts is None:
             return False
-        size, fingerprint = len(self.view.members), submission.fingerprints[index]
+        fingerprint = submission.fingerprints[index]
         self.num_started += 1
-        task = task_of(operation, fingerprint, self._rank, size, self.counts, submission.step, is_wan=self._is_wan)
+        task = task_of(
+            operation, fingerprint, self._rank, self._hosts, self.counts, submission.step, is_wan=self._is_wan
+        )
         if operation.collective.is_of_one and self._rank != source_of(self.view):
             task.weight = 0.0
         if self.view.is_mixed:

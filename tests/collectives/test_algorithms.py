@@ -93,7 +93,10 @@ def test_a_schedule_is_built_once() -> None:
 
 
 def test_an_unknown_algorithm_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'butterfly', choose from direct, one-shot, ring, tree"):
+    with pytest.raises(
+        ValueError,
+        match="'butterfly', choose from binary-tree, direct, halving-doubling, hierarchical, one-shot, ring, tree",
+    ):
         all_reduce_schedule("butterfly", 0, 2)
 
 

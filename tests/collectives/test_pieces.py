@@ -39,7 +39,7 @@ def over_memory(algorithm: str, inputs: list[Array], op: str, cuts: list[int], s
     seed=st.integers(0, 2**32 - 1),
     data=st.data(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_pieces_segments_and_the_way_leave_the_same_bits(
     algorithm: str,
     world_size: int,

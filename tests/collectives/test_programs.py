@@ -36,7 +36,10 @@ def test_a_program_is_built_once(algorithm: str) -> None:
 
 
 def test_an_unknown_algorithm_has_no_program() -> None:
-    with pytest.raises(ValueError, match="'butterfly', choose from direct, one-shot, ring, tree"):
+    with pytest.raises(
+        ValueError,
+        match="'butterfly', choose from binary-tree, direct, halving-doubling, hierarchical, one-shot, ring, tree",
+    ):
         all_reduce_program("butterfly", 0, 2, 4096, 4)
 
 

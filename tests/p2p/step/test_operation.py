@@ -45,7 +45,7 @@ def test_the_algorithm_is_the_one_that_was_asked_for_or_follows_from_size_and_me
 def test_over_slow_links_a_large_sum_takes_the_ring_and_says_so() -> None:
     for is_wan, algorithm in ((False, "direct"), (True, "ring")):
         operation = all_reduce(np.zeros(1 << 20))
-        task_of(operation, bytes(16), 0, 2, None, 0, is_wan=is_wan)
+        task_of(operation, bytes(16), 0, (0, 0), None, 0, is_wan=is_wan)
         assert operation.ran == algorithm
 
 
@@ -82,11 +82,11 @@ def test_whatever_must_match_is_in_the_fingerprint() -> None:
 def test_a_result_that_others_may_have_in_use_is_written_anew_in_each_view_and_no_other() -> None:
     for operation in (gather(np.arange(3)), all_reduce(np.arange(3), early=True)):
         before = operation.result
-        task = task_of(operation, bytes(16), 0, 2, None, 0)
+        task = task_of(operation, bytes(16), 0, (0, 0), None, 0)
         assert task.result is operation.result is not before
     operation = all_reduce(np.arange(3))
     before = operation.result
-    assert task_of(operation, bytes(16), 0, 2, None, 0).result is before
+    assert task_of(operation, bytes(16), 0, (0, 0), None, 0).result is before
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -97,7 +97,7 @@ def test_an_input_is_multiplied_by_its_share_unless_all_have_the_same_and_are_ad
     algorithm: str, numbers: list[int], weight: float | None
 ) -> None:
     table = np.array([[-1, 1, number] for number in numbers], np.int64)
-    task = task_of(weighted(np.ones(4), algorithm), bytes(16), 0, len(numbers), table, 0)
+    task = task_of(weighted(np.ones(4), algorithm), bytes(16), 0, (0,) * len(numbers), table, 0)
     expected = numbers[0] / sum(numbers) if weight is None and algorithm not in ("one-shot", "direct") else weight
     assert task.weight == expected
     assert task.reduction.op == ("mean" if expected is None else "sum")
