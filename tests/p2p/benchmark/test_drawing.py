@@ -39,5 +39,5 @@ def test_what_cannot_be_drawn_is_refused(
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ring-2.svg").mkdir()
-    with pytest.raises(LaunchError, match="ring-2.svg cannot be written here: Is a directory"):
+    with pytest.raises(LaunchError, match=r"ring-2\.svg cannot be written here: Is a directory"):
         draw_all_reduce("ring", 2, 4096, "")
