@@ -14,20 +14,25 @@ from collectives.ring import ring_all_reduce
 from collectives.schedule import Schedule
 from collectives.tree import tree_all_reduce
 
+Build = Callable[[int, int], Schedule]
+"""From rank and world size."""
+
 HIERARCHICAL: Final = "hierarchical"
 """What it does depends on which ranks share a host."""
 
-ALGORITHMS: Final[Mapping[str, Callable[[int, int], Schedule]]] = MappingProxyType(
-    {
-        "binary-tree": binary_tree_all_reduce,
-        "direct": direct_all_reduce,
-        "halving-doubling": halving_doubling_all_reduce,
-        HIERARCHICAL: hierarchical_all_reduce,
-        "one-shot": one_shot_all_reduce,
-        "ring": ring_all_reduce,
-        "tree": tree_all_reduce,
-    }
-)
+_BUILDS: Final[dict[str, Build]] = {
+    "binary-tree": binary_tree_all_reduce,
+    "direct": direct_all_reduce,
+    "halving-doubling": halving_doubling_all_reduce,
+    HIERARCHICAL: hierarchical_all_reduce,
+    "one-shot": one_shot_all_reduce,
+    "ring": ring_all_reduce,
+    "tree": tree_all_reduce,
+}
+ALGORITHMS: Final[Mapping[str, Build]] = MappingProxyType(_BUILDS)
+"""Those that there are, and those that were registered (registration.py)."""
+
+_ADDED: Final[dict[str, tuple[str, Callable[[Build, int], None]]]] = {}
 
 _ONE_SHOT_MAX_BYTES: Final = 256 * 1024
 _ONE_SHOT_MAX_FAN_IN_BYTES: Final = 4 * _ONE_SHOT_MAX_BYTES
@@ -45,9 +50,26 @@ def all_reduce_schedule(algorithm: str, rank: int, world_size: int, hosts: tuple
         raise ValueError(f"unknown algorithm {algorithm!r}, choose from {', '.join(ALGORITHMS)}")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not in range({world_size})")
+    if algorithm in _ADDED:
+        _prove(algorithm, world_size)
     if algorithm == HIERARCHICAL:
         return hierarchical_all_reduce(rank, world_size, hosts)
     return ALGORITHMS[algorithm](rank, world_size)
+
+
+def add_algorithm(name: str, build: Build, digest: str, prove: Callable[[Build, int], None]) -> None:
+    """One more, with what names it among all, and what proves it for a number of ranks."""
+    _BUILDS[name], _ADDED[name] = build, (digest, prove)
+
+
+def distinct_name(algorithm: str) -> str:
+    """The name, with the digest of the schedules where they are not of this package."""
+    return f"{algorithm} {_ADDED[algorithm][0]}" if algorithm in _ADDED else algorithm
+
+
+@lru_cache(maxsize=1024)
+def _prove(algorithm: str, world_size: int) -> None:
+    _ADDED[algorithm][1](_BUILDS[algorithm], world_size)
 
 
 def choose_algorithm(size_bytes: int, world_size: int, *, is_wan: bool = False) -> str:

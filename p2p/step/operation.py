@@ -9,6 +9,7 @@ import numpy as np
 import xxhash
 
 from collectives import Array, Reduction, Schedule, type_name
+from collectives.algorithms import distinct_name
 from collectives.program import Program
 
 from .collective import Collective
@@ -73,7 +74,8 @@ def _describe(
     if collective.is_counts:
         return collective.name
     early = ", uncommitted" if is_uncommitted else ""
-    return f"{collective.name} of {type_name(dtype)} {list(shape)} by {algorithm or 'size'}{early}"
+    by = "size" if algorithm is None else distinct_name(algorithm)
+    return f"{collective.name} of {type_name(dtype)} {list(shape)} by {by}{early}"
 
 
 @dataclass(slots=True, eq=False)
