@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, all_reduce_schedule, split_by_weight
+from collectives import ALGORITHMS, Schedule, all_reduce_schedule, split_by_weight
 from collectives.elements import TYPES
 from collectives.program_verification import verify_programs
 from collectives.programs import all_reduce_program
@@ -16,14 +16,17 @@ from tests.collectives.inputs import Array, DType, all_reduce, ops_of, random_in
 from tests.collectives.memory import run_programs
 
 
-def over_memory(algorithm: str, inputs: list[Array], op: str, cuts: list[int], seed: int) -> bytes:
+def over_memory(
+    algorithm: str, inputs: list[Array], op: str, cuts: list[int], seed: int, hosts: tuple[int, ...] = ()
+) -> bytes:
     """The result, added up piece by piece."""
     length, itemsize, world_size = inputs[0].size, inputs[0].itemsize, len(inputs)
     bounds = [0, *sorted(cut % (length + 1) for cut in cuts), length]
     pieces = []
     for start, stop in pairwise(bounds):
         programs = [
-            all_reduce_program(algorithm, rank, world_size, length, itemsize, start, stop) for rank in range(world_size)
+            all_reduce_program(algorithm, rank, world_size, length, itemsize, start, stop, hosts)
+            for rank in range(world_size)
         ]
         pieces.append(run_programs(programs, [each[start:stop] for each in inputs], op, seed).tobytes())
     return b"".join(pieces)
@@ -54,6 +57,23 @@ def test_pieces_segments_and_the_way_leave_the_same_bits(
     inputs = random_inputs(seed, world_size, length, dtype)
     bits = {all_reduce(ALGORITHMS[algorithm], inputs, op, seed, each).tobytes() for each in segment_lengths}
     assert bits == {over_memory(algorithm, inputs, op, cuts, seed)}
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=8).map(tuple),
+    st.lists(st.integers(0, 1009), max_size=3),
+    st.integers(0, 2**32 - 1),
+)
+@settings(deadline=None, max_examples=25)
+def test_nor_does_it_matter_where_it_is_cut_for_ranks_that_share_hosts(
+    hosts: tuple[int, ...], cuts: list[int], seed: int
+) -> None:
+    def build(rank: int, world_size: int) -> Schedule:
+        return all_reduce_schedule("hierarchical", rank, world_size, hosts)
+
+    inputs = random_inputs(seed, len(hosts), 211, np.dtype(np.float32))
+    by_messages = all_reduce(build, inputs, "mean", seed).tobytes()
+    assert by_messages == over_memory("hierarchical", inputs, "mean", cuts, seed, hosts)
 
 
 @pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"one-shot", "direct"}))

@@ -1,13 +1,20 @@
 """Collectives as data, an operation in words and in one view, and what a script has submitted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from collectives import ALGORITHMS, BFLOAT16, Reduction
+from collectives import ALGORITHMS, BFLOAT16, Kind, Reduction
+from collectives.hierarchical import hierarchical_all_reduce
 from gossip.progress import NOT_CALLED
+from gossip.view import NOWHERE
 from p2p.step.collective import AllGather, AllReduce, Barrier, Collective
 from p2p.step.operation import Operation, task_of
+from p2p.step.run import Run
+from p2p.step.runner import MessageRunner
 from p2p.step.submission import Submission
+from tests.gossip.members import A, B, C, view_of
 from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, other_calls, weighted
 
 # Collectives.
@@ -47,6 +54,21 @@ def test_over_slow_links_a_large_sum_takes_the_ring_and_says_so() -> None:
         operation = all_reduce(np.zeros(1 << 20))
         task_of(operation, bytes(16), 0, (0, 0), None, 0, is_wan=is_wan)
         assert operation.ran == algorithm
+
+
+def test_what_ranks_of_one_host_do_among_themselves_follows_from_the_seats_of_the_view() -> None:
+    """Ranks 0 and 2 share a host."""
+    operation = all_reduce(np.zeros(8), "hierarchical")
+    view = view_of(2, A, B, C)
+    seats = [replace(seat, contact=replace(NOWHERE, host=host)) for seat, host in zip(view.seats, "xyx", strict=True)]
+    run = Run(MessageRunner(SEGMENT_BYTES), replace(view, seats=tuple(seats)), 0)
+    submission = Submission(0, 0)
+    submission.add(operation, SEGMENT_BYTES)
+    assert run.start(submission)
+    expected = hierarchical_all_reduce(0, 3, (0, 1, 0))
+    sent = [(each.peer, each.chunk) for each in expected.transfers if each.kind is Kind.SEND and not each.after]
+    assert [segment.peer for _, segment in run.runner.outgoing] == [peer for peer, _ in sent] != []
+    assert task_of(operation, bytes(16), 0, (0, 1, 0), None, 0).schedule().transfers == expected.transfers
 
 
 def test_what_is_multiplied_before_is_only_added() -> None:
