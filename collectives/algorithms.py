@@ -11,11 +11,8 @@ from collectives.halving_doubling import halving_doubling_all_reduce
 from collectives.hierarchical import hierarchical_all_reduce
 from collectives.one_shot import one_shot_all_reduce
 from collectives.ring import ring_all_reduce
-from collectives.schedule import Schedule
+from collectives.schedule import Build, Schedule
 from collectives.tree import tree_all_reduce
-
-Build = Callable[[int, int], Schedule]
-"""From rank and world size."""
 
 HIERARCHICAL: Final = "hierarchical"
 """What it does depends on which ranks share a host."""

@@ -12,8 +12,8 @@ from collectives.matching import MatchedSchedules, ScheduleError
 from collectives.one_shot import one_shot_all_gather
 from collectives.ring import ring_all_gather, ring_reduce_scatter
 from collectives.scatter import direct_all_to_all, direct_gather, direct_scatter
-from collectives.schedule import Schedule
-from collectives.verification import Build, Expressions, evaluate
+from collectives.schedule import Build
+from collectives.verification import Expressions, evaluate
 
 SUM: Final = -1
 """Of the inputs of all ranks."""
@@ -51,7 +51,7 @@ GOALS: Final[Mapping[str, Goal]] = MappingProxyType(
     }
 )
 
-COLLECTIVES: Final[Mapping[str, Mapping[str, Callable[[int, int], Schedule]]]] = MappingProxyType(
+COLLECTIVES: Final[Mapping[str, Mapping[str, Build]]] = MappingProxyType(
     {
         "all-reduce": ALGORITHMS,
         "reduce-scatter": {"direct": direct_reduce_scatter, "ring": ring_reduce_scatter},

@@ -1,12 +1,10 @@
 """What each algorithm costs at each size: played where ranks are few, by formulas where they are many."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 from collectives.formulas import FEW_RANKS, FORMULAS, summarize
 from collectives.pricing import Links, play_slices
-from collectives.schedule import Schedule
-
-Build = Callable[[int, int], Schedule]
+from collectives.schedule import Build
 
 
 def price_table(

@@ -8,7 +8,8 @@ from collectives.algorithms import ALGORITHMS, add_algorithm
 from collectives.matching import ScheduleError
 from collectives.message_run import compile_tables
 from collectives.programs import MOST_CHUNKS
-from collectives.verification import Build, verify
+from collectives.schedule import Build
+from collectives.verification import verify
 
 PROVEN: Final = range(1, 17)
 

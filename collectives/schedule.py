@@ -18,7 +18,7 @@ A bucket is cut into chunks; a schedule lists one rank's transfers of chunks. Wh
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count
@@ -58,6 +58,10 @@ class Schedule:
     """The weight of each chunk; `partition.split_by_weight` turns them into bounds."""
 
     transfers: tuple[Transfer, ...]
+
+
+Build = Callable[[int, int], Schedule]
+"""From rank and world size."""
 
 
 class TransferList:
