@@ -10,8 +10,9 @@ from collectives.message_run import MessageRun
 from collectives.one_shot import one_shot_all_gather, one_shot_all_reduce
 from collectives.partition import split_by_weight
 from collectives.reduction import OPS, Reduction, check_reduction
+from collectives.registration import register_algorithm
 from collectives.ring import ring_all_reduce
-from collectives.schedule import Kind, Schedule, Transfer, even_chunks
+from collectives.schedule import Kind, Schedule, Transfer, TransferList, even_chunks
 from collectives.tree import tree_all_reduce
 from collectives.verification import verify, verify_all_gather
 from collectives.widening import Reducer, reducer, scale
@@ -34,6 +35,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Transfer",
+    "TransferList",
     "all_reduce_schedule",
     "carried",
     "check_reduction",
@@ -45,6 +47,7 @@ __all__ = [
     "one_shot_all_gather",
     "one_shot_all_reduce",
     "reducer",
+    "register_algorithm",
     "ring_all_reduce",
     "scale",
     "split_by_weight",

@@ -5,28 +5,40 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
+from collectives.binary_tree import binary_tree_all_reduce
 from collectives.direct import direct_all_reduce
+from collectives.halving_doubling import halving_doubling_all_reduce
+from collectives.hierarchical import hierarchical_all_reduce
 from collectives.one_shot import one_shot_all_reduce
 from collectives.ring import ring_all_reduce
-from collectives.schedule import Schedule
+from collectives.schedule import Build, Schedule
 from collectives.tree import tree_all_reduce
 
-ALGORITHMS: Final[Mapping[str, Callable[[int, int], Schedule]]] = MappingProxyType(
-    {
-        "direct": direct_all_reduce,
-        "one-shot": one_shot_all_reduce,
-        "ring": ring_all_reduce,
-        "tree": tree_all_reduce,
-    }
-)
+HIERARCHICAL: Final = "hierarchical"
+"""What it does depends on which ranks share a host."""
+
+_BUILDS: Final[dict[str, Build]] = {
+    "binary-tree": binary_tree_all_reduce,
+    "direct": direct_all_reduce,
+    "halving-doubling": halving_doubling_all_reduce,
+    HIERARCHICAL: hierarchical_all_reduce,
+    "one-shot": one_shot_all_reduce,
+    "ring": ring_all_reduce,
+    "tree": tree_all_reduce,
+}
+ALGORITHMS: Final[Mapping[str, Build]] = MappingProxyType(_BUILDS)
+"""Those that there are, and those that were registered (registration.py)."""
+
+_ADDED: Final[dict[str, tuple[str, Callable[[Build, int], None]]]] = {}
 
 _ONE_SHOT_MAX_BYTES: Final = 256 * 1024
 _ONE_SHOT_MAX_FAN_IN_BYTES: Final = 4 * _ONE_SHOT_MAX_BYTES
+_RING_MIN_BYTES: Final = 8 << 20
 
 
 @lru_cache(maxsize=1024)
-def all_reduce_schedule(algorithm: str, rank: int, world_size: int) -> Schedule:
-    """What `rank` does; the same object each time.
+def all_reduce_schedule(algorithm: str, rank: int, world_size: int, hosts: tuple[int, ...] = ()) -> Schedule:
+    """What `rank` does; the same object each time. `hosts`: of each rank, where the algorithm asks for it.
 
     Raises:
         ValueError: the algorithm is unknown, or the rank is not in `range(world_size)`.
@@ -35,15 +47,36 @@ def all_reduce_schedule(algorithm: str, rank: int, world_size: int) -> Schedule:
         raise ValueError(f"unknown algorithm {algorithm!r}, choose from {', '.join(ALGORITHMS)}")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not in range({world_size})")
+    if algorithm in _ADDED:
+        _prove(algorithm, world_size)
+    if algorithm == HIERARCHICAL:
+        return hierarchical_all_reduce(rank, world_size, hosts)
     return ALGORITHMS[algorithm](rank, world_size)
 
 
-def choose_algorithm(size_bytes: int, world_size: int) -> str:
+def add_algorithm(name: str, build: Build, digest: str, prove: Callable[[Build, int], None]) -> None:
+    """One more, with what names it among all, and what proves it for a number of ranks."""
+    _BUILDS[name], _ADDED[name] = build, (digest, prove)
+
+
+def distinct_name(algorithm: str) -> str:
+    """The name, with the digest of the schedules where they are not of this package."""
+    return f"{algorithm} {_ADDED[algorithm][0]}" if algorithm in _ADDED else algorithm
+
+
+@lru_cache(maxsize=1024)
+def _prove(algorithm: str, world_size: int) -> None:
+    _ADDED[algorithm][1](_BUILDS[algorithm], world_size)
+
+
+def choose_algorithm(size_bytes: int, world_size: int, *, is_wan: bool = False) -> str:
     """The algorithm for a bucket of this size: a fixed rule, until measured links decide.
 
     One latency while that is what counts, two with the fewest bytes beyond. What all ranks together send to one
-    of them is bounded too, so the limit falls from 256 KiB as soon as there are more than 4. A function of nothing
-    else, so that all ranks choose alike.
+    of them is bounded too, so the limit falls from 256 KiB as soon as there are more than 4. Over slow links a ring is
+    quicker once its bytes take longer than its hops: no link is entered by more than one rank at a time. A function of
+    nothing else, so that all ranks choose alike.
     """
-    fits = size_bytes <= min(_ONE_SHOT_MAX_BYTES, _ONE_SHOT_MAX_FAN_IN_BYTES // world_size)
-    return "one-shot" if fits else "direct"
+    if size_bytes <= min(_ONE_SHOT_MAX_BYTES, _ONE_SHOT_MAX_FAN_IN_BYTES // world_size):
+        return "one-shot"
+    return "ring" if is_wan and size_bytes >= _RING_MIN_BYTES else "direct"

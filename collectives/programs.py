@@ -6,13 +6,15 @@ these names. They are written down because it takes the schedules of all ranks, 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 from collectives.algorithms import all_reduce_schedule
 from collectives.compilation import BLOCKS_BEHIND, compile_programs
+from collectives.partition import split_by_weight
 from collectives.program import Copy, Instruction, Program, Publish, Reduce, Wait, inputs_of
-from collectives.schedule import even_chunks, peers_after
+from collectives.schedule import even_chunks, only_chunks, peers_after
 
 BLOCK_BYTES: Final = 512 << 10
 """What is reduced at a time: the sum stays in a core's own cache until all inputs are in."""
@@ -56,24 +58,51 @@ def all_gather_program(rank: int, world_size: int) -> Program:
 
 
 @lru_cache(maxsize=1024)
-def all_reduce_program(algorithm: str, rank: int, world_size: int, size_bytes: int) -> Program:
-    """What `rank` does with a bucket of this size; the same object each time.
+def all_reduce_program(
+    algorithm: str,
+    rank: int,
+    world_size: int,
+    length: int,
+    itemsize: int,
+    start: int = 0,
+    stop: int | None = None,
+    hosts: tuple[int, ...] = (),
+) -> Program:
+    """What `rank` does with the elements from `start` to `stop` of an array; the same object each time.
+
+    Each element is added up in the order that it has in the whole array, so the bits do not depend on `start` and
+    `stop`: the chunks of a piece are what it has of those of the whole. Where every chunk is added up in rank order,
+    it has chunks of its own.
+
+    The array has `length` elements of `itemsize` bytes; `hosts` as of `all_reduce_schedule`.
 
     Raises:
         ValueError: the algorithm is unknown, or the rank is not in `range(world_size)`.
     """
+    stop = length if stop is None else stop
     if algorithm == "one-shot":
         return one_shot_program(rank, world_size)
     if algorithm == "direct":
-        return direct_program(rank, world_size, num_blocks_for(size_bytes, world_size))
-    num_chunks = len(all_reduce_schedule(algorithm, rank, world_size).chunks)
-    return _compile(algorithm, world_size, num_blocks_for(size_bytes, num_chunks))[rank]
+        return direct_program(rank, world_size, num_blocks_for((stop - start) * itemsize, world_size))
+    of_whole = all_reduce_schedule(algorithm, rank, world_size, hosts).chunks
+    if stop - start == length:
+        num_blocks = num_blocks_for(length * itemsize, len(of_whole))
+        return _compile(algorithm, world_size, hosts, tuple(range(len(of_whole))), num_blocks)[rank]
+    bounds = split_by_weight(length, of_whole)
+    weights = [max(0, min(stop, each.stop) - max(start, each.start)) for each in bounds]
+    kept = tuple(chunk for chunk, weight in enumerate(weights) if weight) or (0,)
+    num_blocks = num_blocks_for(max(weights) * itemsize * len(kept), len(kept))
+    program = _compile(algorithm, world_size, hosts, kept, num_blocks)[rank]
+    return replace(program, chunks=tuple(weights[chunk] or 1 for chunk in kept for _ in range(num_blocks)))
 
 
-@lru_cache(maxsize=32)
-def _compile(algorithm: str, world_size: int, num_blocks: int) -> tuple[Program, ...]:
-    schedules = [all_reduce_schedule(algorithm, rank, world_size) for rank in range(world_size)]
-    return compile_programs(schedules, num_blocks)
+@lru_cache(maxsize=256)
+def _compile(
+    algorithm: str, world_size: int, hosts: tuple[int, ...], kept: tuple[int, ...], num_blocks: int
+) -> tuple[Program, ...]:
+    """The programs of all ranks, if all chunks but those in `kept` are empty."""
+    schedules = [all_reduce_schedule(algorithm, rank, world_size, hosts) for rank in range(world_size)]
+    return compile_programs([only_chunks(each, kept) for each in schedules], num_blocks)
 
 
 def num_blocks_for(size_bytes: int, num_chunks: int) -> int:

@@ -1,6 +1,6 @@
-"""All-reduce around a ring (Patarasuk & Yuan, JPDC 69(2), 2009), pipelined by segments."""
+"""Around a ring (Patarasuk & Yuan, JPDC 69(2), 2009), pipelined by segments: all-reduce, and its two halves."""
 
-from collectives.schedule import Kind, Schedule, Transfer, even_chunks
+from collectives.schedule import Schedule, TransferList, even_chunks
 
 
 def ring_all_reduce(rank: int, world_size: int) -> Schedule:
@@ -10,12 +10,35 @@ def ring_all_reduce(rank: int, world_size: int) -> Schedule:
     of a chunk starts at the rank of the same number and rounds to the tensor's type at every hop; all ranks get the
     same bits.
     """
-    left, right = (rank - 1) % world_size, (rank + 1) % world_size
-    num_hops = 2 * (world_size - 1)
-    transfers: list[Transfer] = []
-    for hop in range(num_hops):
-        arrived = (len(transfers) - 1,) if hop else ()
-        transfers.append(Transfer(Kind.SEND, right, (rank - hop) % world_size, arrived))
-        kind = Kind.REDUCE if hop < num_hops // 2 else Kind.RECV
-        transfers.append(Transfer(kind, left, (rank - hop - 1) % world_size))
-    return Schedule(even_chunks(world_size), tuple(transfers))
+    transfers = TransferList()
+    _add_up(transfers, rank, world_size, first=rank)
+    _hand_out(transfers, rank, world_size, first=rank + 1)
+    return transfers.schedule(even_chunks(world_size))
+
+
+def ring_reduce_scatter(rank: int, world_size: int) -> Schedule:
+    """Rank r gets the sum of chunk r, and partial sums elsewhere: n-1 hops; each rank sends S(n-1)/n bytes."""
+    transfers = TransferList()
+    _add_up(transfers, rank, world_size, first=rank - 1)
+    return transfers.schedule(even_chunks(world_size))
+
+
+def ring_all_gather(rank: int, world_size: int) -> Schedule:
+    """Chunk r of the result is the input of rank r: n-1 hops; for inputs of S bytes each rank sends S(n-1)."""
+    transfers = TransferList()
+    _hand_out(transfers, rank, world_size, first=rank)
+    return transfers.schedule(even_chunks(world_size))
+
+
+def _add_up(transfers: TransferList, rank: int, world_size: int, first: int) -> None:
+    """Send chunk `first`, then what has arrived."""
+    for chunk in range(first, first - world_size + 1, -1):
+        transfers.send((rank + 1) % world_size, chunk % world_size)
+        transfers.reduce((rank - 1) % world_size, (chunk - 1) % world_size)
+
+
+def _hand_out(transfers: TransferList, rank: int, world_size: int, first: int) -> None:
+    """Likewise."""
+    for chunk in range(first, first - world_size + 1, -1):
+        transfers.send((rank + 1) % world_size, chunk % world_size)
+        transfers.recv((rank - 1) % world_size, (chunk - 1) % world_size)

@@ -18,8 +18,8 @@ A bucket is cut into chunks; a schedule lists one rank's transfers of chunks. Wh
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count
 
@@ -60,6 +60,35 @@ class Schedule:
     transfers: tuple[Transfer, ...]
 
 
+Build = Callable[[int, int], Schedule]
+"""From rank and world size."""
+
+
+class TransferList:
+    """Lists what one rank does. Each SEND waits for the last write into its chunk that is listed before it, if any."""
+
+    def __init__(self) -> None:
+        self._transfers: list[Transfer] = []
+        self._written: dict[int, tuple[int, ...]] = {}
+
+    def send(self, peer: int, chunk: int) -> None:
+        self._transfers.append(Transfer(Kind.SEND, peer, chunk, self._written.get(chunk, ())))
+
+    def recv(self, peer: int, chunk: int) -> None:
+        self._write(Kind.RECV, peer, chunk)
+
+    def reduce(self, peer: int, chunk: int) -> None:
+        self._write(Kind.REDUCE, peer, chunk)
+
+    def schedule(self, chunks: tuple[float, ...]) -> Schedule:
+        """All of it, with the weights of the chunks."""
+        return Schedule(chunks, tuple(self._transfers))
+
+    def _write(self, kind: Kind, peer: int, chunk: int) -> None:
+        self._written[chunk] = (len(self._transfers),)
+        self._transfers.append(Transfer(kind, peer, chunk))
+
+
 def even_chunks(num_chunks: int) -> tuple[float, ...]:
     """Weights of chunks of equal size."""
     return (1,) * num_chunks
@@ -74,3 +103,16 @@ def wire_numbers(transfers: Sequence[Transfer]) -> list[int]:
     """The number of each transfer on the wire: SENDs to a peer are counted, and so is what comes from it."""
     counters: defaultdict[tuple[int, bool], count[int]] = defaultdict(count)
     return [next(counters[transfer.peer, transfer.kind is Kind.SEND]) for transfer in transfers]
+
+
+def only_chunks(schedule: Schedule, kept: Sequence[int]) -> Schedule:
+    """What is left of `schedule` where all chunks but those in `kept` are empty; these are counted anew."""
+    chunks = {chunk: number for number, chunk in enumerate(kept)}
+    indices = [index for index, each in enumerate(schedule.transfers) if each.chunk in chunks]
+    numbers = {index: number for number, index in enumerate(indices)}
+    transfers = []
+    for index in indices:
+        transfer = schedule.transfers[index]
+        after = tuple(numbers[earlier] for earlier in transfer.after if earlier in numbers)
+        transfers.append(replace(transfer, chunk=chunks[transfer.chunk], after=after))
+    return Schedule(tuple(schedule.chunks[chunk] for chunk in kept), tuple(transfers))

@@ -16,10 +16,7 @@ last, by a REDUCE, completes it: a mean is divided there.
 from collections.abc import Callable, Mapping
 
 from collectives.matching import MatchedSchedules, Node, Place, ScheduleError
-from collectives.schedule import Kind, Schedule, even_chunks
-
-Build = Callable[[int, int], Schedule]
-"""From rank and world size."""
+from collectives.schedule import Build, Kind, even_chunks
 
 
 def verify(build: Build, world_size: int) -> None:

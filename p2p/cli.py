@@ -273,7 +273,7 @@ def bench_all_reduce(
     algos: Annotated[
         str,
         typer.Option(
-            help="Of one-shot, direct, ring, tree and auto, with commas; "
+            help="Of one-shot, direct, ring, tree, binary-tree, halving-doubling, hierarchical and auto, with commas; "
             "@arena: in shared memory, @early: before the commit, @sockets: without shared memory, "
             "@tcp: as between hosts, @curve: the same with a key."
         ),
@@ -285,10 +285,22 @@ def bench_all_reduce(
     iters: Annotated[int, typer.Option(help="Timed iterations per size.")] = 50,
     warmup: Annotated[int, typer.Option(help="Iterations before them.")] = 5,
     json: Annotated[Path | None, typer.Option(help="Also write the results here.", show_default=False)] = None,
+    draw: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ALGO",
+            help="Measure nothing: draw what ALGO does with -n peers and an array of -b bytes, as ALGO-N.svg.",
+            show_default=False,
+        ),
+    ] = None,
+    net: Annotated[str, typer.Option(help="The links of --draw, as of `shoal lab`.")] = "rate=200mbit,delay=20ms",
 ) -> None:
     """Sum arrays over all peers, verify every result, and say how long it took on the slowest."""
     from p2p import benchmark
 
+    if draw is not None:
+        print(benchmark.draw_all_reduce(draw, num_peers, benchmark.parse_size(first), net))
+        return
     plan = benchmark.Plan(
         num_peers=num_peers,
         algorithms=benchmark.split_names(algos),

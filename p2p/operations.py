@@ -102,15 +102,16 @@ class Operations:
         - If members come or go before that commit, or a `peer.step` block of one ends with an exception,
           `OperationInterrupted` is raised once on every peer, by its next call at the latest. None of these operations
           counts: call all of them again.
-        - Every 256 operations, or 64 MiB, are committed as they come, and so are `ring` and `tree` beyond 4 MiB, and
-          each operation of a peer that trains a model.
+        - Every 256 operations, or 64 MiB, are committed as they come, and so is each operation of a peer that trains a
+          model.
 
         Args:
             tensor: a CPU tensor or array of any strides; float64, 32, 16, bfloat16, int64, 32, 16, 8, uint8 or bool.
                 Written only after the step is committed.
             op: sum, mean, min or max, the same on every peer. A mean is over the members, of floating-point types.
-            algorithm: of `collectives.ALGORITHMS`, the same on every peer; None: `one-shot` up to 256 KiB (less with
-                more than 4 members), `direct` beyond.
+            algorithm: of `collectives.ALGORITHMS` (`collectives.register_algorithm` adds your own), the same on every
+                peer; None: `one-shot` up to 256 KiB (less with more than 4 members), `direct` beyond, `ring` from 8 MiB
+                on with `network="wan"`.
             out: takes the result instead, and `tensor` is not written. Contiguous, of the same shape and type, memory
                 of its own; undefined until this returns.
             async_op: return at once. All operations up to the first `wait`, of the peer or of a handle, are one step,

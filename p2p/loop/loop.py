@@ -24,6 +24,7 @@ from ..host.registry import Registry
 from ..memory.shared_runner import RunState
 from ..net.frames import ANSWER_CODEC, Delivery, Frames, Segment, StatusAnswer, StatusQuery, Taken
 from ..net.parcels import Packer, Replica
+from ..net.tcp import Network
 from ..net.transport import Polled
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
@@ -87,7 +88,8 @@ class Loop:
         self._neighbours = Neighbours(transport, registry)
         self.seeds = Seeds.of(config, self.resources, self._frames)
         self._seat = SeatRequest(registry, config, own.role, is_back=former is not None, not_before=self.now() + wait_s)
-        self.open_step = OpenStep(me.member, segment_bytes=config.segment_bytes)
+        is_wan = config.tcp is not None and config.tcp.network is Network.WAN
+        self.open_step = OpenStep(me.member, segment_bytes=config.segment_bytes, is_wan=is_wan)
         self._donor = Donor(self._frames.send_parcel, segment_bytes=config.segment_bytes)
         self._observer = Observer(self.core, self.open_step, self._frames.send_taken)
         self._carrier = Carrier(

@@ -54,7 +54,7 @@ class SharedRun:
 
     def __init__(
         self,
-        program_of: Callable[[int], Program],
+        program_of: Callable[[slice], Program],
         fingerprint: bytes,
         input: Array,
         result: Array,
@@ -66,7 +66,7 @@ class SharedRun:
         """Nothing is read or written before the first piece.
 
         Args:
-            program_of: a program of this rank for so many bytes.
+            program_of: the program of this rank for a piece of the input.
             fingerprint: as above.
             input: one-dimensional, contiguous; only read.
             result: likewise, memory of its own; for a gather `input` of each rank, one behind the other.
@@ -92,7 +92,7 @@ class SharedRun:
         """The next piece, of so many bytes of the input at most."""
         self._stop = min(self._start + num_bytes // self.input.itemsize, self.input.size)
         of_input = slice(self._start, self._stop)
-        program = self._program_of((self._stop - self._start) * self.input.itemsize)
+        program = self._program_of(of_input)
         if self._inputs is None:
             return Piece(program, of_input, self.result[of_input], None)
         places = tuple([slice(start + self._start, start + self._stop) for start in self._inputs])

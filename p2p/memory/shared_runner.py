@@ -45,7 +45,7 @@ class SharedTask(Protocol):
     input: Array
     result: Array
 
-    def program(self, num_bytes: int) -> Program: ...
+    def program(self, piece: slice, /) -> Program: ...
 
 
 class SharedRunner:

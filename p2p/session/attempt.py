@@ -7,8 +7,7 @@ loop then has the number of an older attempt, and is void.
 from typing import Final
 
 from ..errors import ShoalError
-from ..memory.shared_run import PIECES
-from ..step.operation import ROUND_ONCE, Operation
+from ..step.operation import Operation
 
 EARLY: Final = "results were handed out before their commit"
 """What is open is nobody's in particular: whatever is called next belongs to the same step."""
@@ -49,13 +48,8 @@ class Attempt:
         self._num_bytes += operation.input.nbytes
 
     def takes(self, operation: Operation) -> bool:
-        """Whether the result of one more operation may be handed out early: the same on every member.
-
-        Not if it could have other bits when it is done over: where each piece of a long array has an order of its own.
-        """
-        num_bytes = operation.input.nbytes
-        keeps_bits = operation.algorithm in (None, *ROUND_ONCE) or num_bytes <= PIECES.first_bytes
-        return keeps_bits and len(self.operations) < MOST_EARLY and self._num_bytes + num_bytes <= MOST_EARLY_BYTES
+        """Whether the result of one more operation may be handed out early: the same on every member."""
+        return len(self.operations) < MOST_EARLY and self._num_bytes + operation.input.nbytes <= MOST_EARLY_BYTES
 
     def end(self) -> list[Operation]:
         """Nothing more is submitted in this attempt. Returns what was."""

@@ -6,7 +6,7 @@ A new one is a new class here: the open step and its runners ask a collective, a
 from dataclasses import dataclass
 from typing import ClassVar
 
-from collectives import Reduction, Schedule, all_reduce_schedule, choose_algorithm, one_shot_all_gather
+from collectives import Array, Reduction, Schedule, all_reduce_schedule, choose_algorithm, one_shot_all_gather
 from collectives.program import Program
 from collectives.programs import all_gather_program, all_reduce_program
 
@@ -37,19 +37,22 @@ class AllReduce:
         """In the fingerprint."""
         return f"all_reduce{' weighted' if self.is_weighted else ''} {self.op}{self.label and f' ({self.label})'}"
 
-    def choose(self, algorithm: str | None, num_bytes: int, world_size: int) -> str:
+    def choose(self, algorithm: str | None, num_bytes: int, world_size: int, *, is_wan: bool = False) -> str:
         """The algorithm that is taken in a view of so many members, if `algorithm` was asked for."""
-        return algorithm or choose_algorithm(num_bytes, world_size)
+        return algorithm or choose_algorithm(num_bytes, world_size, is_wan=is_wan)
 
     def reduction(self, world_size: int, weight: float | None) -> Reduction:
         """What becomes of the inputs. With a `weight` they are multiplied before, so they are only added."""
         return Reduction("sum" if weight is not None else self.op, world_size)
 
-    def schedule(self, algorithm: str, rank: int, world_size: int) -> Schedule:
-        return all_reduce_schedule(algorithm, rank, world_size)
+    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...]) -> Schedule:
+        """What `rank` sends, receives and reduces, where the ranks are on these hosts."""
+        return all_reduce_schedule(algorithm, rank, len(hosts), hosts)
 
-    def program(self, algorithm: str, rank: int, world_size: int, num_bytes: int) -> Program:
-        return all_reduce_program(algorithm, rank, world_size, num_bytes)
+    def program(self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice) -> Program:
+        """What `rank` does with a piece of its input over shared memory."""
+        length, itemsize, start, stop = input.size, input.itemsize, piece.start, piece.stop
+        return all_reduce_program(algorithm, rank, len(hosts), length, itemsize, start, stop, hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +101,18 @@ class AllGather:
             return self.label or "all_gather"
         return f"a training step on {self.label}" if self.label else "a training step"
 
-    def choose(self, algorithm: str | None, num_bytes: int, world_size: int) -> str:
+    def choose(self, algorithm: str | None, num_bytes: int, world_size: int, *, is_wan: bool = False) -> str:
         """There is one way."""
         return "one-shot"
 
     def reduction(self, world_size: int, weight: float | None) -> Reduction:
         return Reduction("sum", world_size)
 
-    def schedule(self, algorithm: str, rank: int, world_size: int) -> Schedule:
-        return one_shot_all_gather(rank, world_size)
+    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...]) -> Schedule:
+        return one_shot_all_gather(rank, len(hosts))
 
-    def program(self, algorithm: str, rank: int, world_size: int, num_bytes: int) -> Program:
-        return all_gather_program(rank, world_size)
+    def program(self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice) -> Program:
+        return all_gather_program(rank, len(hosts))
 
 
 Collective = AllReduce | AllGather

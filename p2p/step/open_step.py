@@ -46,15 +46,15 @@ class OpenStep:
         num_refused: segments that came early, and fitted nothing when their turn came.
     """
 
-    def __init__(self, me: Member, *, segment_bytes: int) -> None:
-        """Nothing is open. A segment carries `segment_bytes` at most."""
+    def __init__(self, me: Member, *, segment_bytes: int, is_wan: bool = False) -> None:
+        """Nothing is open. A segment carries `segment_bytes` at most; `is_wan`: links are slow, for all alike."""
         self.stage = Stage.EMPTY
         self.done = NOTHING_DONE
         self.submission: Submission | None = None
         self.run: Run | None = None
         self.num_refused = 0
         self._me = me
-        self._segment_bytes = segment_bytes
+        self._segment_bytes, self._is_wan = segment_bytes, is_wan
         self._view: View | None = None
         self._is_barred = False
         self._has_ended = False
@@ -235,7 +235,7 @@ class OpenStep:
             return told
         if self.stage is Stage.FINISHED:
             self._move(Event.REDO)
-        self.run = Run(runner, view, view.members.index(self._me))
+        self.run = Run(runner, view, view.members.index(self._me), is_wan=self._is_wan)
         return [*told, *self._go_on()]
 
     def committed(self, finish: Finished, view: View) -> Commit:

@@ -9,6 +9,7 @@ import numpy as np
 import xxhash
 
 from collectives import Array, Reduction, Schedule, type_name
+from collectives.algorithms import distinct_name
 from collectives.program import Program
 
 from .collective import Collective
@@ -73,7 +74,8 @@ def _describe(
     if collective.is_counts:
         return collective.name
     early = ", uncommitted" if is_uncommitted else ""
-    return f"{collective.name} of {type_name(dtype)} {list(shape)} by {algorithm or 'size'}{early}"
+    by = "size" if algorithm is None else distinct_name(algorithm)
+    return f"{collective.name} of {type_name(dtype)} {list(shape)} by {by}{early}"
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +84,7 @@ class Task:
 
     Attributes:
         fingerprint: what all ranks must have in common; 16 bytes.
+        hosts: of all ranks, by number.
         weight: the input is multiplied by it first; 0 makes zeros of anything; None: it is added as it is.
         reduction: what becomes of the inputs.
         turn: of the chunks, in turns, the one that this rank digests as it holds it.
@@ -92,7 +95,7 @@ class Task:
     input: Array
     result: Array
     rank: int
-    world_size: int
+    hosts: tuple[int, ...]
     weight: float | None
     reduction: Reduction
     turn: int
@@ -104,26 +107,34 @@ class Task:
 
     def schedule(self) -> Schedule:
         """What this rank sends, receives and reduces."""
-        return self.operation.collective.schedule(self.operation.ran, self.rank, self.world_size)
+        return self.operation.collective.schedule(self.operation.ran, self.rank, self.hosts)
 
-    def program(self, num_bytes: int) -> Program:
-        """What this rank does over shared memory with so many bytes of input."""
-        return self.operation.collective.program(self.operation.ran, self.rank, self.world_size, num_bytes)
+    def program(self, piece: slice) -> Program:
+        """What this rank does over shared memory with a piece of the input."""
+        collective = self.operation.collective
+        return collective.program(self.operation.ran, self.rank, self.hosts, self.input, piece)
 
 
 def task_of(
-    operation: Operation, fingerprint: bytes, rank: int, world_size: int, counts: Array | None, turn: int
+    operation: Operation,
+    fingerprint: bytes,
+    rank: int,
+    hosts: tuple[int, ...],
+    counts: Array | None,
+    turn: int,
+    *,
+    is_wan: bool = False,
 ) -> Task:
-    """`operation` in a view of `world_size` members; `counts`: of the samples of each, where it is weighted."""
-    collective = operation.collective
-    operation.ran = collective.choose(operation.algorithm, operation.input.nbytes, world_size)
+    """`operation` in a view of members on `hosts`; `counts`: of the samples of each, where it is weighted."""
+    collective, world_size = operation.collective, len(hosts)
+    operation.ran = collective.choose(operation.algorithm, operation.input.nbytes, world_size, is_wan=is_wan)
     if collective.gathers:
         operation.result = np.empty(operation.input.size * world_size, operation.input.dtype)
     elif operation.is_uncommitted:
         operation.result = np.empty_like(operation.result)
     weight = _weight(operation, rank, counts) if collective.is_weighted else None
     reduction = collective.reduction(world_size, weight)
-    return Task(operation, fingerprint, operation.input, operation.result, rank, world_size, weight, reduction, turn)
+    return Task(operation, fingerprint, operation.input, operation.result, rank, hosts, weight, reduction, turn)
 
 
 def _weight(operation: Operation, rank: int, counts: Array | None) -> float | None:

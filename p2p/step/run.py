@@ -27,15 +27,17 @@ class Run:
         has_got_on: since somebody last asked.
     """
 
-    def __init__(self, runner: Runner, view: View, rank: int) -> None:
-        """This peer has `rank` in `view`."""
+    def __init__(self, runner: Runner, view: View, rank: int, *, is_wan: bool = False) -> None:
+        """This peer has `rank` in `view`, whose links are slow if `is_wan`."""
         self.runner = runner
         self.view = view
         self.first_sequence = 0
         self.num_started = self.num_complete = 0
         self.counts: Array | None = None
         self.has_got_on = False
-        self._rank = rank
+        self._rank, self._is_wan = rank, is_wan
+        names = [seat.contact.host for seat in view.seats]
+        self._hosts = tuple(map(names.index, names))
         self._num_offered = 0
 
     def next_step(self, num_operations: int) -> None:
@@ -51,9 +53,11 @@ class Run:
         operation = submission.operations[index]
         if operation.collective.is_weighted and self.counts is None:
             return False
-        size, fingerprint = len(self.view.members), submission.fingerprints[index]
+        fingerprint = submission.fingerprints[index]
         self.num_started += 1
-        task = task_of(operation, fingerprint, self._rank, size, self.counts, submission.step)
+        task = task_of(
+            operation, fingerprint, self._rank, self._hosts, self.counts, submission.step, is_wan=self._is_wan
+        )
         if operation.collective.is_of_one and self._rank != source_of(self.view):
             task.weight = 0.0
         if self.view.is_mixed:

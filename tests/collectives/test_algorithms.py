@@ -93,7 +93,10 @@ def test_a_schedule_is_built_once() -> None:
 
 
 def test_an_unknown_algorithm_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'butterfly', choose from direct, one-shot, ring, tree"):
+    with pytest.raises(
+        ValueError,
+        match="'butterfly', choose from binary-tree, direct, halving-doubling, hierarchical, one-shot, ring, tree",
+    ):
         all_reduce_schedule("butterfly", 0, 2)
 
 
@@ -115,6 +118,14 @@ def test_a_rank_outside_the_world_is_refused(rank: int) -> None:
 )
 def test_small_buckets_go_in_one_shot(size_bytes: int, world_size: int, algorithm: str) -> None:
     assert choose_algorithm(size_bytes, world_size) == algorithm
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "algorithm"),
+    [(256 << 10, "one-shot"), (1 << 20, "direct"), ((8 << 20) - 1, "direct"), (8 << 20, "ring")],
+)
+def test_large_buckets_go_around_a_ring_where_links_are_slow(size_bytes: int, algorithm: str) -> None:
+    assert choose_algorithm(size_bytes, 4, is_wan=True) == algorithm
 
 
 @pytest.mark.parametrize("kind", [Kind.RECV, Kind.REDUCE])

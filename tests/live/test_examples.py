@@ -47,7 +47,7 @@ def run(script: str, *arguments: str) -> str:
         finally:
             process.kill()
         assert process.returncode == 0, output
-        assert [path.name for path in Path(home).glob(f"{script}-*/*")] == ["lock"]
+        assert [path.name for path in Path(home).glob(f"{script.replace('_', '-')}-*/*")] == ["lock"]
     return output
 
 
@@ -70,6 +70,15 @@ def test_two_peers_train_on_a_dataset_with_workers_and_validate_and_what_was_sto
     assert output.count("epoch 1: step 10, loss ") == 1, output
     assert output.count("of 512, 2 peers") == 1, output
     assert "epoch 0" not in output
+
+
+@pytest.mark.timeout(100)
+def test_a_schedule_of_ones_own_is_proven_drawn_priced_and_measured(tmp_path: Path) -> None:
+    svg = tmp_path / "own.svg"
+    output = run("own_schedule", "--svg", str(svg))
+    assert output.count("recursive doubling: rank 0, transfer 3 (REDUCE chunk 0, peer 2): may overwrite") == 1, output
+    assert re.search(r"pairwise +137\.5 ms +\d+\.\d+ ms", output), output
+    assert svg.read_text().count("<title>") == 2 * 7
 
 
 def agreed(swarm: Swarm) -> list[Receipt]:

@@ -10,12 +10,14 @@ from p2p.host.registry import Registry
 from p2p.loop.loop import Loop
 from p2p.memory.shared_runner import RunState
 from p2p.net.parcels import PackedState, Replica
+from p2p.net.tcp import TcpOptions
 from p2p.step.notices import Admitted, Commit, Notice, StateOffer
 from p2p.step.operation import Operation
 
 STATE = b"of the parameters"[:16]
 NO_MODEL = Replica({}, lambda: PackedState(b"", []), lambda state: None, str)
 NO_RUN = Run(RunDescription(), {})
+NO_TCP = TcpOptions()
 MOST_TURNS = 20_000
 """More than anything here takes; a turn that has nothing to do waits for a millisecond."""
 
@@ -28,8 +30,8 @@ class Peer:
         attempt: of the script, at whichever step.
     """
 
-    def __init__(self, home: Path) -> None:
-        config = PeerConfig(swarm="pair", home=home, receipts=home, arena_bytes=32 << 20).for_loop()
+    def __init__(self, home: Path, tcp: TcpOptions = NO_TCP) -> None:
+        config = PeerConfig(swarm="pair", home=home, receipts=home, arena_bytes=32 << 20, tcp=tcp).for_loop()
         self.loop = Loop(Registry(home, "pair"), config)
         self.told: list[Notice] = []
         self.attempt = 0
@@ -105,9 +107,9 @@ class Peer:
         return noted
 
 
-def alone(home: Path) -> Peer:
+def alone(home: Path, tcp: TcpOptions = NO_TCP) -> Peer:
     """A swarm of one, after step 0."""
-    peer = Peer(home)
+    peer = Peer(home, tcp)
     peer.ask_for_seat(1)
     drive(peer)
     (commit,) = peer.commits()

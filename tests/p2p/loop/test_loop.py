@@ -14,6 +14,7 @@ from gossip.given_up import Cause, GivenUp
 from gossip.messages import AcceptorRecord, Ballot
 from gossip.progress import NOT_CALLED, Progress
 from p2p.errors import OperationInterrupted, OperationMismatch, ReplicasDiverged
+from p2p.net.tcp import TcpOptions
 from p2p.step import effects as sx
 from p2p.step.notices import Commit, Uncommitted, Withdrawn
 from p2p.step.operation import Operation
@@ -102,6 +103,19 @@ def test_each_step_is_noted_as_it_comes_about(lone: Peer) -> None:
     lone.submit(all_reduce(np.ones(3)))
     lone.close_step()
     assert lone.moments() == [("finished", 1), ("committed", 1)]
+
+
+@pytest.mark.parametrize(("network", "algorithm"), [("lan", "direct"), ("wan", "ring")])
+def test_where_links_are_slow_a_large_sum_goes_around_a_ring(home: Path, network: str, algorithm: str) -> None:
+    peer = alone(home, TcpOptions(bind="127.0.0.1:0", insecure=True, network=network))
+    try:
+        peer.submit(all_reduce(np.zeros(1 << 20)))
+        peer.close_step()
+        drive(peer)
+        (commit,) = peer.commits()
+        assert commit.receipt.algorithms == (algorithm,)
+    finally:
+        peer.loop.close()
 
 
 # Shared memory.

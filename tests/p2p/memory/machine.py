@@ -177,13 +177,14 @@ def carry_out(group: Sequence[SharedRunner], runs: Sequence[SharedRun], seed: in
     assert len({run.digest() for run in runs}) == 1
 
 
-def all_reduce_of(runner: SharedRunner, algorithm: str) -> Callable[[int], Program]:
+def all_reduce_of(runner: SharedRunner, algorithm: str, values: Array) -> Callable[[slice], Program]:
     """The programs of a rank for an algorithm."""
     rank, world_size = runner._in_view.rank, len(runner._exchange._boards)
-    return lambda num_bytes: all_reduce_program(algorithm, rank, world_size, num_bytes)
+    length, itemsize = values.size, values.itemsize
+    return lambda of: all_reduce_program(algorithm, rank, world_size, length, itemsize, of.start, of.stop)
 
 
-def gather_of(runner: SharedRunner) -> Callable[[int], Program]:
+def gather_of(runner: SharedRunner) -> Callable[[slice], Program]:
     """The program of a rank that gathers a piece of each."""
     program = all_gather_program(runner._in_view.rank, len(runner._exchange._boards))
     return lambda _: program

@@ -194,9 +194,9 @@ def add_up(peers: Peers, view: View) -> list[float]:
     results = [np.zeros(1000) for _ in group]
     runs = []
     for rank, sharing in enumerate(group):
-        program_of = all_reduce_of(sharing, "direct")
-        assert program_of is not None
-        runs.append(SharedRun(program_of, SAME, np.full(1000, rank + 1.0), results[rank], Reduction()))
+        values = np.full(1000, rank + 1.0)
+        program_of = all_reduce_of(sharing, "direct", values)
+        runs.append(SharedRun(program_of, SAME, values, results[rank], Reduction()))
         sharing.enqueue(runs[-1])
 
     def is_done(rank: int) -> bool:
@@ -240,9 +240,8 @@ def test_in_a_view_of_a_lower_number_what_stood_there_is_not_taken_for_published
         host_memory.runner(view_of(3, *peers.members), member)
         for member, host_memory in zip(peers.members, peers.all, strict=True)
     ]
-    program_of = all_reduce_of(sharings[0], "one-shot")
-    assert program_of is not None
     values = np.ones(4, np.float32)
+    program_of = all_reduce_of(sharings[0], "one-shot", values)
     run = SharedRun(program_of, SAME, values, np.empty_like(values), Reduction("sum", 2))
     sharings[0].enqueue(run)
     assert sharings[0].advance() is RunState.WAITING

@@ -1,7 +1,6 @@
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -25,7 +24,7 @@ from p2p.errors import RemoteProtocolError
 from p2p.memory.arena import Region
 from p2p.memory.board import DIGESTS_BYTES, Lent
 from p2p.memory.operands import Differs, Interrupted
-from p2p.memory.shared_run import PIECES, Pieces, SharedRun
+from p2p.memory.shared_run import PIECES, SharedRun
 from p2p.memory.shared_runner import RunState, SharedRunner
 from tests.collectives.delivery import deliver
 from tests.p2p.memory.machine import SAME, SMALL_PIECES, SPACE, Machine, all_reduce_of, carry_out, finish, gather_of
@@ -85,21 +84,6 @@ def by_messages(algorithm: str, values: Sequence[Array], op: str) -> bytes:
     return bits
 
 
-def by_messages_in_pieces(
-    algorithm: str,
-    values: Sequence[Array],
-    op: str,
-    *,
-    is_lent: bool = False,
-    pieces: Pieces = SMALL_PIECES,
-) -> bytes:
-    """Likewise, one piece after the other; after the first the rest in one go, if it is lent and has a lent result."""
-    length, size = pieces.first_bytes // values[0].itemsize, values[0].size
-    starts = [0, length] if is_lent and algorithm != "one-shot" else list(range(0, size, length))
-    parts = [[each[start:stop] for each in values] for start, stop in pairwise([*starts, size]) if start < stop]
-    return b"".join(by_messages(algorithm, part, op) for part in parts)
-
-
 def run_of(
     sharing: SharedRunner,
     algorithm: str,
@@ -114,7 +98,7 @@ def run_of(
 ) -> SharedRun:
     """Enqueue a sum."""
     run = SharedRun(
-        all_reduce_of(sharing, algorithm),
+        all_reduce_of(sharing, algorithm, values),
         fingerprint,
         values,
         result,
@@ -171,22 +155,20 @@ def test_every_type_and_reduction_has_the_bits_of_the_message_path(
 ) -> None:
     values = values_of(world_size, length, dtype, seed)
     results = reduce_all(machine, algorithm, values, op, is_lent=is_lent, seed=seed)
-    assert {each.tobytes() for each in results} == {by_messages_in_pieces(algorithm, values, op, is_lent=is_lent)}
+    assert {each.tobytes() for each in results} == {by_messages(algorithm, values, op)}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("is_lent", [False, True])
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), *(each for each in FLOATS if each.itemsize == 2)], ids=str)
-def test_what_is_longer_than_a_piece_is_cut_and_each_piece_has_the_bits_of_the_message_path(
+def test_what_is_longer_than_a_piece_is_cut_and_has_the_bits_of_the_message_path(
     machine: Machine, dtype: DType, is_lent: bool, algorithm: str
 ) -> None:
-    """Around a ring, and in trees, the order of additions depends on the place in the piece."""
+    """Around a ring, and in trees, the order of additions depends on the place in the whole array."""
     for num_bytes in (PIECE_BYTES, PIECE_BYTES + dtype.itemsize, 5 * PIECE_BYTES // 2):
         values = values_of(2, num_bytes // dtype.itemsize, dtype, num_bytes)
         results = reduce_all(machine, algorithm, values, "mean", is_lent=is_lent)
-        assert {each.tobytes() for each in results} == {
-            by_messages_in_pieces(algorithm, values, "mean", is_lent=is_lent)
-        }
+        assert {each.tobytes() for each in results} == {by_messages(algorithm, values, "mean")}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -196,9 +178,7 @@ def test_pieces_of_full_size_are_added_up_in_blocks_and_have_the_bits_of_the_mes
 ) -> None:
     values = values_of(2, (5 * PIECES.first_bytes // 2 - 64) // 4, np.dtype(np.float32))
     results = reduce_all(full_size, algorithm, values, "mean", is_lent=is_lent)
-    assert {each.tobytes() for each in results} == {
-        by_messages_in_pieces(algorithm, values, "mean", is_lent=is_lent, pieces=PIECES)
-    }
+    assert {each.tobytes() for each in results} == {by_messages(algorithm, values, "mean")}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -227,7 +207,7 @@ def test_where_all_lend_what_follows_the_first_piece_is_done_in_one_go(
     runs = [run_of(s, algorithm, i, r, world_size=3) for s, i, r in zip(group, inputs, results, strict=True)]
     carry_out(group, runs, seed=1)
     is_lent = len(lenders) == 3
-    assert {each.tobytes() for each in results} == {by_messages_in_pieces(algorithm, values, "sum", is_lent=is_lent)}
+    assert {each.tobytes() for each in results} == {by_messages(algorithm, values, "sum")}
     lent = [{arena.board.lent(0, turn).input_bytes for turn in (0, 1)} for arena in machine.host.arenas]
     assert lent == [{PIECE_BYTES, rest if is_lent else rest - PIECE_BYTES}] * 3
 
@@ -311,7 +291,7 @@ def test_operations_run_one_after_the_other_however_early_a_rank_is(
 
     finish(rng, *map(step_of, range(3)))
     for index, (algorithm, _, _) in enumerate(calls):
-        assert {each.tobytes() for each in results[index]} == {by_messages_in_pieces(algorithm, values[index], "sum")}
+        assert {each.tobytes() for each in results[index]} == {by_messages(algorithm, values[index], "sum")}
         assert len({run[index].digest() for run in runs}) == 1
     assert [sharing.advance() for sharing in group] == [RunState.IDLE] * 3
 
@@ -423,7 +403,7 @@ def test_a_rank_that_leaves_in_the_middle_leaves_no_wrong_result_and_the_next_vi
     inputs_slots, result_slot = machine.slots[2]  # its memory is its own again
     for slot in (inputs_slots.take(PIECE_BYTES), inputs_slots.take(PIECE_BYTES), result_slot):
         machine.host.arenas[2].array(slot, np.uint8).fill(255)
-    expected = by_messages_in_pieces(algorithm, values, "sum")
+    expected = by_messages(algorithm, values, "sum")
     for _ in range(30):
         rank = rng.randrange(2)
         try:
@@ -437,7 +417,7 @@ def test_a_rank_that_leaves_in_the_middle_leaves_no_wrong_result_and_the_next_vi
     group = machine.enter_view(1, 0)
     runs = [run_of(group[i], algorithm, inputs[peer], results[peer], world_size=2) for i, peer in enumerate((1, 0))]
     carry_out(group, runs, seed)
-    expected = by_messages_in_pieces(algorithm, [values[1], values[0]], "sum")
+    expected = by_messages(algorithm, [values[1], values[0]], "sum")
     assert {results[peer].tobytes() for peer in (0, 1)} == {expected}
 
 

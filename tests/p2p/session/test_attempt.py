@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from p2p.errors import ShoalError
-from p2p.memory.shared_run import PIECES
 from p2p.session.attempt import EARLY, MOST_EARLY, MOST_EARLY_BYTES, Attempt
 from tests.p2p.step.group import all_reduce
 
@@ -40,14 +39,3 @@ def test_a_step_holds_a_number_of_early_operations_and_bytes_of_them() -> None:
     attempt.add(all_reduce(np.ones(100)))
     rest = MOST_EARLY_BYTES - 800
     assert attempt.takes(all_reduce(np.ones(rest // 8))) and not attempt.takes(all_reduce(np.ones(rest // 8 + 1)))
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "is_taken"), [(None, True), ("one-shot", True), ("ring", False), ("tree", False)]
-)
-def test_what_may_have_other_bits_when_it_is_done_over_is_not_handed_out_early(
-    algorithm: str | None, is_taken: bool
-) -> None:
-    attempt = Attempt()
-    assert attempt.takes(all_reduce(np.ones(PIECES.first_bytes, np.uint8), algorithm))
-    assert attempt.takes(all_reduce(np.ones(PIECES.first_bytes + 1, np.uint8), algorithm)) is is_taken

@@ -1,13 +1,20 @@
 """Collectives as data, an operation in words and in one view, and what a script has submitted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from collectives import ALGORITHMS, BFLOAT16, Reduction
+from collectives import ALGORITHMS, BFLOAT16, Kind, Reduction
+from collectives.hierarchical import hierarchical_all_reduce
 from gossip.progress import NOT_CALLED
+from gossip.view import NOWHERE
 from p2p.step.collective import AllGather, AllReduce, Barrier, Collective
 from p2p.step.operation import Operation, task_of
+from p2p.step.run import Run
+from p2p.step.runner import MessageRunner
 from p2p.step.submission import Submission
+from tests.gossip.members import A, B, C, view_of
 from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, other_calls, weighted
 
 # Collectives.
@@ -40,6 +47,28 @@ def test_the_algorithm_is_the_one_that_was_asked_for_or_follows_from_size_and_me
     assert AllReduce().choose(None, 8, 4) in ALGORITHMS
     assert {AllReduce().choose(None, size, 4) for size in (8, 1 << 26)} != {AllReduce().choose(None, 8, 4)}
     assert AllGather().choose(None, 8, 4) == AllGather().choose("ring", 8, 4) == "one-shot"
+
+
+def test_over_slow_links_a_large_sum_takes_the_ring_and_says_so() -> None:
+    for is_wan, algorithm in ((False, "direct"), (True, "ring")):
+        operation = all_reduce(np.zeros(1 << 20))
+        task_of(operation, bytes(16), 0, (0, 0), None, 0, is_wan=is_wan)
+        assert operation.ran == algorithm
+
+
+def test_what_ranks_of_one_host_do_among_themselves_follows_from_the_seats_of_the_view() -> None:
+    """Ranks 0 and 2 share a host."""
+    operation = all_reduce(np.zeros(8), "hierarchical")
+    view = view_of(2, A, B, C)
+    seats = [replace(seat, contact=replace(NOWHERE, host=host)) for seat, host in zip(view.seats, "xyx", strict=True)]
+    run = Run(MessageRunner(SEGMENT_BYTES), replace(view, seats=tuple(seats)), 0)
+    submission = Submission(0, 0)
+    submission.add(operation, SEGMENT_BYTES)
+    assert run.start(submission)
+    expected = hierarchical_all_reduce(0, 3, (0, 1, 0))
+    sent = [(each.peer, each.chunk) for each in expected.transfers if each.kind is Kind.SEND and not each.after]
+    assert [segment.peer for _, segment in run.runner.outgoing] == [peer for peer, _ in sent] != []
+    assert task_of(operation, bytes(16), 0, (0, 1, 0), None, 0).schedule().transfers == expected.transfers
 
 
 def test_what_is_multiplied_before_is_only_added() -> None:
@@ -75,11 +104,11 @@ def test_whatever_must_match_is_in_the_fingerprint() -> None:
 def test_a_result_that_others_may_have_in_use_is_written_anew_in_each_view_and_no_other() -> None:
     for operation in (gather(np.arange(3)), all_reduce(np.arange(3), early=True)):
         before = operation.result
-        task = task_of(operation, bytes(16), 0, 2, None, 0)
+        task = task_of(operation, bytes(16), 0, (0, 0), None, 0)
         assert task.result is operation.result is not before
     operation = all_reduce(np.arange(3))
     before = operation.result
-    assert task_of(operation, bytes(16), 0, 2, None, 0).result is before
+    assert task_of(operation, bytes(16), 0, (0, 0), None, 0).result is before
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -90,7 +119,7 @@ def test_an_input_is_multiplied_by_its_share_unless_all_have_the_same_and_are_ad
     algorithm: str, numbers: list[int], weight: float | None
 ) -> None:
     table = np.array([[-1, 1, number] for number in numbers], np.int64)
-    task = task_of(weighted(np.ones(4), algorithm), bytes(16), 0, len(numbers), table, 0)
+    task = task_of(weighted(np.ones(4), algorithm), bytes(16), 0, (0,) * len(numbers), table, 0)
     expected = numbers[0] / sum(numbers) if weight is None and algorithm not in ("one-shot", "direct") else weight
     assert task.weight == expected
     assert task.reduction.op == ("mean" if expected is None else "sum")

@@ -299,7 +299,7 @@ def runs_of(values: Sequence[Array], algorithm: str) -> tuple[list[MessageRunner
     """Each rank has started one operation; what it sends is in `outgoing`."""
     operations, runners = [all_reduce(each, algorithm) for each in values], [MessageRunner(64) for _ in values]
     for rank, (runner, operation) in enumerate(zip(runners, operations, strict=True)):
-        runner.start(0, task_of(operation, bytes(16), rank, len(values), None, 0))
+        runner.start(0, task_of(operation, bytes(16), rank, (0,) * len(values), None, 0))
     return runners, operations
 
 
@@ -325,7 +325,7 @@ def test_a_chunk_is_digested_while_the_others_are_on_their_way() -> None:
 @pytest.mark.parametrize("operation", [all_reduce(np.zeros(3)), weighted(np.zeros(3), "ring")], ids=Operation.describe)
 def test_what_is_added_is_what_lies_ready_for_it(operation: Operation) -> None:
     """Which may be a copy of what the script has called it with."""
-    task = task_of(operation, bytes(16), 0, 1, np.array([[0, 5, 5]]), 0)
+    task = task_of(operation, bytes(16), 0, (0,), np.array([[0, 5, 5]]), 0)
     runner = MessageRunner(64)
     runner.start(0, replace(task, input=np.ones(3)))
     assert operation.result.tolist() == [1, 1, 1]
@@ -334,5 +334,5 @@ def test_what_is_added_is_what_lies_ready_for_it(operation: Operation) -> None:
 def test_the_next_step_begins_with_operation_0() -> None:
     (runner,), _ = runs_of(inputs_of(1, 20), "ring")
     runner.end_step()
-    runner.start(0, task_of(all_reduce(np.arange(3)), bytes(16), 0, 1, None, 0))
+    runner.start(0, task_of(all_reduce(np.arange(3)), bytes(16), 0, (0,), None, 0))
     assert runner.is_complete(0) and not runner.missing(0)

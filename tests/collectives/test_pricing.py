@@ -1,0 +1,236 @@
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectives import ALGORITHMS, Kind, Schedule, all_reduce_schedule
+from collectives.drawing import draw_play
+from collectives.formulas import FEW_RANKS, FORMULAS, summarize
+from collectives.goals import COLLECTIVES
+from collectives.price_table import price_table
+from collectives.pricing import SECOND_NS, SEGMENT_BYTES, Links, equal_links, play, play_slices, run_to_end
+from tests.collectives.chain import chain_all_reduce
+
+RATE, DELAY_NS, MESSAGE_NS = 25_000_000, 20_000_000, 100_000
+SIZES = [4096 * 4**power for power in range(8)]
+BUILDS = {**ALGORITHMS, "chain": chain_all_reduce}
+
+
+def schedules_of(name: str, world_size: int) -> list[Schedule]:
+    return [BUILDS[name](rank, world_size) for rank in range(world_size)]
+
+
+def cost(num_bytes: int) -> int:
+    """One message on a link of the usual rate."""
+    return MESSAGE_NS + num_bytes * SECOND_NS // RATE
+
+
+# What a play says, worked out by hand.
+
+
+def test_one_shot_is_a_delay_and_the_inputs_of_the_others_one_behind_the_other() -> None:
+    links = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
+    played = play(schedules_of("one-shot", 4), 4096, links)
+    assert played.done_ns == (DELAY_NS + 3 * cost(4096),) * 4
+    assert played.committed_ns == played.time_ns + MESSAGE_NS + DELAY_NS
+
+
+def test_a_ring_is_a_delay_and_a_chunk_for_each_hop() -> None:
+    played = play(schedules_of("ring", 5), 5000, equal_links(5, RATE, DELAY_NS, MESSAGE_NS))
+    assert played.time_ns == 8 * (DELAY_NS + cost(1000))
+    assert len(played.sent) == 5 * 8
+
+
+def test_a_long_chunk_goes_in_segments_of_which_the_first_is_passed_on_before_the_last_has_come() -> None:
+    """Along a chain of three ranks and back; the second passes each on twice, and is always busy."""
+    links, segments = equal_links(3, RATE, DELAY_NS, MESSAGE_NS), 10
+    played = play(schedules_of("chain", 3), segments * SEGMENT_BYTES, links)
+    assert played.time_ns == (DELAY_NS + cost(SEGMENT_BYTES)) + 2 * segments * cost(SEGMENT_BYTES) + DELAY_NS
+
+
+def test_of_a_chunk_that_is_longer_still_several_segments_are_played_as_one_and_each_has_its_cost() -> None:
+    links, size = equal_links(2, RATE, 0, MESSAGE_NS), 64 * SEGMENT_BYTES
+    played = play(schedules_of("one-shot", 2), size, links, most_messages=16)
+    assert len(played.sent) == 16
+    assert played.time_ns == 64 * cost(SEGMENT_BYTES)
+
+
+def test_who_has_a_slow_downlink_is_waited_for_and_who_sends_slowly_leaves_room_for_others() -> None:
+    row = (0, 0, 0)
+    slow_down = Links((RATE,) * 3, (RATE // 10, RATE, RATE), (row,) * 3, 0)
+    assert play(schedules_of("one-shot", 3), 25_000, slow_down).done_ns == (20_000_000, 2_000_000, 2_000_000)
+    slow_up = Links((RATE // 10, RATE, RATE), (RATE,) * 3, (row,) * 3, 0)
+    assert play(schedules_of("one-shot", 3), 25_000, slow_up).done_ns == (2_000_000, 10_000_000, 20_000_000)
+
+
+def test_what_comes_from_near_is_not_held_up_by_what_is_on_its_way_from_far() -> None:
+    delays = ((0, 50_000_000, 50_000_000), (1_000_000,) * 3, (1_000_000,) * 3)
+    links = Links((RATE,) * 3, (RATE,) * 3, delays, 0)
+    first = next(sent for sent in play(schedules_of("one-shot", 3), 25_000, links).sent if sent.peer == 1)
+    assert (first.source, first.arrived_ns) == (2, 1_000_000 + 2 * 1_000_000)
+
+
+def test_nothing_is_sent_of_an_empty_chunk_and_alone_nothing_takes_time() -> None:
+    links = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
+    assert len(play(schedules_of("ring", 4), 1, links).sent) == 6
+    assert play(schedules_of("direct", 4), 0, links).time_ns == 0
+    assert play(schedules_of("tree", 1), 1000, equal_links(1, RATE, DELAY_NS, MESSAGE_NS)).time_ns == 0
+
+
+# What holds of every play.
+
+
+@pytest.mark.parametrize("name", BUILDS)
+@given(world_size=st.integers(1, 9), num_bytes=st.integers(0, 40 << 20), data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_every_schedule_is_played_to_its_end_within_its_bounds(
+    name: str, world_size: int, num_bytes: int, data: st.DataObject
+) -> None:
+    rates = st.lists(st.integers(1_000_000, 10**9), min_size=world_size, max_size=world_size).map(tuple)
+    row = st.lists(st.integers(0, 10**8), min_size=world_size, max_size=world_size).map(tuple)
+    delays = tuple(data.draw(row) for _ in range(world_size))
+    links = Links(data.draw(rates), data.draw(rates), delays, data.draw(st.integers(0, 10**6)))
+    schedules = schedules_of(name, world_size)
+    played = play(schedules, num_bytes, links)
+    sent_bytes = [sum(each.num_bytes for each in played.sent if each.source == rank) for rank in range(world_size)]
+    for rank, schedule in enumerate(schedules):
+        share = sum(schedule.chunks[each.chunk] for each in schedule.transfers if each.kind is Kind.SEND)
+        expected = num_bytes * share / sum(schedule.chunks)
+        rounding = sum(each.source == rank for each in played.sent) + len(schedule.transfers)
+        assert abs(sent_bytes[rank] - expected) <= rounding
+        assert played.time_ns >= sent_bytes[rank] * SECOND_NS // links.up[rank]
+    for sent in played.sent:
+        delay = links.delay_ns[sent.source][sent.peer]
+        assert sent.start_ns <= sent.left_ns and sent.reached_ns == sent.start_ns + delay
+        assert sent.arrived_ns >= sent.left_ns + delay
+    assert played.time_ns >= max((sent.arrived_ns for sent in played.sent), default=0)
+    assert played == play(schedules, num_bytes, links)
+
+
+@pytest.mark.parametrize("collective", sorted(set(COLLECTIVES) - {"all-reduce"}))
+def test_the_other_collectives_are_played_as_they_are(collective: str) -> None:
+    links = equal_links(5, RATE, DELAY_NS, MESSAGE_NS)
+    for build in COLLECTIVES[collective].values():
+        assert play([build(rank, 5) for rank in range(5)], 5000, links).time_ns >= DELAY_NS
+
+
+def test_faster_links_are_never_slower_for_one_message_after_the_other() -> None:
+    times = [play(schedules_of("ring", 4), 1 << 20, equal_links(4, rate, 0, 0)).time_ns for rate in (10**6, 10**7)]
+    assert times[0] == pytest.approx(10 * times[1], rel=1e-3)
+
+
+def test_ring_and_tree_cross_where_bytes_outweigh_hops() -> None:
+    """Four hosts of 200 Mbit/s and 20 ms: seen at 643 KiB in the network lab (95 %: 610 to 842)."""
+    links = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
+
+    def ring_wins(size: int) -> bool:
+        ring, tree = (play(schedules_of(name, 4), size, links).time_ns for name in ("ring", "tree"))
+        return ring < tree
+
+    assert not ring_wins(512 << 10) and ring_wins(1 << 20)
+
+
+# Formulas, and tables.
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("link", [(25_000_000, 20_000_000), (10**9, 100_000), (1_250_000, 50_000_000)])
+def test_a_formula_is_near_the_play(name: str, link: tuple[int, int]) -> None:
+    for world_size in (FEW_RANKS, 12, 16, 23):
+        links = equal_links(world_size, *link, MESSAGE_NS)
+        summary = run_to_end(summarize(links))
+        for size in SIZES[::2]:
+            played = play(schedules_of(name, world_size), size, links, most_messages=4000).time_ns
+            assert 0.8 < FORMULAS[name](size, summary) / played < 1.31, (world_size, size)
+
+
+@pytest.mark.parametrize("name", ["one-shot", "direct", "ring"])
+def test_where_delays_differ_the_formula_takes_those_of_its_ways(name: str) -> None:
+    n = 12
+    delays = tuple(tuple(10_000_000 + 1_000_000 * abs(a - b) for b in range(n)) for a in range(n))
+    links = Links((RATE,) * n, (RATE,) * n, delays, MESSAGE_NS)
+    summary = run_to_end(summarize(links))
+    for size in SIZES[::3]:
+        assert 0.8 < FORMULAS[name](size, summary) / play(schedules_of(name, n), size, links).time_ns < 1.31
+
+
+def test_a_table_has_every_algorithm_at_every_size_and_plays_what_has_no_formula() -> None:
+    links = equal_links(FEW_RANKS, RATE, DELAY_NS, MESSAGE_NS)
+    builds = {"ring": ALGORITHMS["ring"], "mine": chain_all_reduce}
+    table = run_to_end(price_table(builds, SIZES[:2], links))
+    assert set(table) == {(name, size) for name in builds for size in SIZES[:2]}
+    assert table["mine", SIZES[0]] == play(schedules_of("chain", FEW_RANKS), SIZES[0], links).time_ns
+    assert table["ring", SIZES[0]] == FORMULAS["ring"](SIZES[0], run_to_end(summarize(links)))
+
+
+def test_where_ranks_are_few_the_table_is_played() -> None:
+    links = equal_links(FEW_RANKS - 1, RATE, DELAY_NS, MESSAGE_NS)
+    table = run_to_end(price_table(ALGORITHMS, [1 << 20], links))
+    for name in ALGORITHMS:
+        assert table[name, 1 << 20] == play(schedules_of(name, FEW_RANKS - 1), 1 << 20, links).time_ns
+
+
+def test_a_table_is_made_in_many_slices_of_few_messages() -> None:
+    """What a slice costs is a measurement: `python -m bench.prices`."""
+    links = equal_links(8, RATE, DELAY_NS, MESSAGE_NS)
+    num_slices = sum(1 for _ in price_table(ALGORITHMS, SIZES, links))
+    num_messages = sum(len(play(schedules_of(name, 8), size, links).sent) for name in ALGORITHMS for size in SIZES)
+    assert num_slices > num_messages / 20
+    assert sum(1 for _ in price_table({"ring": ALGORITHMS["ring"]}, SIZES, equal_links(500, RATE, 0, 0))) > 60
+
+
+def test_a_thousand_ranks_cost_no_play() -> None:
+    links = equal_links(1000, RATE, DELAY_NS, MESSAGE_NS)
+    builds = {name: _never_called for name in FORMULAS}
+    assert len(run_to_end(price_table(builds, SIZES, links))) == len(FORMULAS) * len(SIZES)
+
+
+def _never_called(rank: int, world_size: int) -> Schedule:
+    raise AssertionError("a schedule of a thousand ranks was built")
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: Links((1,), (1, 1), ((0,),), 0), "sizes"),
+        (lambda: Links((1,), (0,), ((0,),), 0), "at least 1 byte per second"),
+        (lambda: Links((1,), (1,), ((-1,),), 0), "at least 0"),
+        (lambda: Links((), (), (), 0), "sizes"),
+        (lambda: play(schedules_of("ring", 3), 8, equal_links(2, 1, 0, 0)), "3 schedules .* of 2 ranks"),
+    ],
+)
+def test_links_that_cannot_be_are_refused(make: Callable[[], object], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        make()
+
+
+# Pictures.
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_picture_has_a_lane_for_each_rank_and_two_bars_for_each_message(name: str) -> None:
+    played = play(schedules_of(name, 8), 1 << 20, equal_links(8, RATE, DELAY_NS, MESSAGE_NS))
+    root = ElementTree.fromstring(draw_play(played, f"{name} & <others>"))
+    space = "{http://www.w3.org/2000/svg}"
+    texts = [each.text for each in root.iter(f"{space}text")]
+    assert texts[0] == f"{name} & <others>" and [f"rank {rank}" for rank in range(8)] == [
+        text for text in texts if text and text.startswith("rank")
+    ]
+    messages = root.findall(f"{space}g")
+    assert len(messages) == len(played.sent)
+    for message, sent in zip(messages, played.sent, strict=True):
+        up, down = message.findall(f"{space}rect")
+        assert float(up.attrib["x"]) < float(down.attrib["x"]) < 1000
+        assert int(down.attrib["y"]) - int(up.attrib["y"]) == 44 * (sent.peer - sent.source) + 14
+
+
+def test_nothing_that_happens_is_a_picture_too() -> None:
+    alone = play([all_reduce_schedule("ring", 0, 1)], 8, equal_links(1, 1, 0, 0))
+    assert ElementTree.fromstring(draw_play(alone, "alone")).tag.endswith("svg")
+
+
+def test_a_play_can_be_left_between_two_messages() -> None:
+    slices = play_slices(schedules_of("ring", 8), 1 << 20, equal_links(8, RATE, DELAY_NS, MESSAGE_NS))
+    assert sum(1 for _ in slices) >= 8 * 14 // 20

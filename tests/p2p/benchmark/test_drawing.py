@@ -1,0 +1,43 @@
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from p2p.benchmark.drawing import NO_LIMIT_BIT_PER_S, draw_all_reduce, links_of
+from p2p.errors import LabError, LaunchError
+
+
+def test_links_are_those_that_a_lab_would_have() -> None:
+    links = links_of("rate=200mbit,down=80mbit,delay=20ms,loss=1%", 3)
+    assert (links.up, links.down, links.delay_ns[1]) == ((25_000_000,) * 3, (10_000_000,) * 3, (20_000_000,) * 3)
+    assert links_of("", 1).up == (NO_LIMIT_BIT_PER_S // 8,)
+
+
+def test_a_drawing_lies_in_this_folder_and_says_what_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = draw_all_reduce("one-shot", 8, 4096, "rate=200mbit,delay=20ms")
+    assert said == "one-shot, 8 peers, 4K, rate=200mbit,delay=20ms: 21.85 ms by the model; drawn in one-shot-8.svg"
+    assert ElementTree.parse(tmp_path / "one-shot-8.svg").getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "num_peers", "net", "error", "said"),
+    [
+        ("butterfly", 8, "", LaunchError, "--draw names one of binary-tree, .*, got 'butterfly'"),
+        ("ring", 65, "", LaunchError, "must be 1 to 64, got 65"),
+        ("ring", 8, "rate=200mbits", LabError, "did you mean 200mbit"),
+        ("ring", 8, "delay=1ms,jitter=2ms", LabError, "jitter=2ms is above delay=1ms"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(
+    algorithm: str, num_peers: int, net: str, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        draw_all_reduce(algorithm, num_peers, 4096, net)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ring-2.svg").mkdir()
+    with pytest.raises(LaunchError, match=r"ring-2\.svg cannot be written here: Is a directory"):
+        draw_all_reduce("ring", 2, 4096, "")
