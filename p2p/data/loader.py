@@ -17,6 +17,7 @@ from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, Slice
 from .share import Share
+from .timed import TimedSampler
 
 logger = logging.getLogger("p2p")
 
@@ -79,6 +80,7 @@ class Loader:
         *,
         max_local_batch: int | None,
         inner_steps: int | None = None,
+        round_s: float | None = None,
         on_poison: str,
         options: dict[str, Any],
         **settings: Any,
@@ -96,15 +98,16 @@ class Loader:
                 raise ValueError(f"{name} must be at least 1, is {settings[name]}")
         if max_local_batch is not None and max_local_batch < 1:
             raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
-        if inner_steps is not None:
-            check_rounds(inner_steps, script.share, max_local_batch, drop_last=settings["drop_last"])
+        check_rounds(inner_steps, round_s, script.share, max_local_batch, drop_last=settings["drop_last"])
         self.dataset = dataset
         self._batch_size, self._inner_steps = settings["global_batch"], inner_steps
         words = ", ".join(f"{name}={value}" for name, value in settings.items())
         if inner_steps is not None:
             settings["global_batch"] *= inner_steps
             words += f", inner_steps={inner_steps}"
-        self._sampler = Sampler(check(dataset), **settings)
+        if round_s is not None:
+            words += f", round_s={round_s:g}"
+        self._sampler = (Sampler if round_s is None else TimedSampler)(check(dataset), **settings)
         if self._sampler.drop_last and self._sampler.num_samples < self._sampler.global_batch:
             raise ValueError(
                 f"an epoch has {self._sampler.num_samples} samples and no whole batch of "
@@ -114,6 +117,7 @@ class Loader:
         self._script, self._share = script, script.share
         self._what = f"{self._sampler.num_samples} samples ({describe(dataset)})"
         self._track = self._share.make(self._sampler, f"{self._what}, {words}", is_cut=max_local_batch is not None)
+        self._track.round_s = round_s
         self._max_local_batch = max_local_batch
         self._prefetch = Prefetch(dataset, options)
         self._on_poison = on_poison
@@ -123,7 +127,10 @@ class Loader:
         self._has_advised = self._has_said_left = False
 
     def __len__(self) -> int:
-        """Steps of an epoch in which nobody dies: of `optimizer`, where a step of the swarm is a round of several."""
+        """Steps of an epoch in which nobody dies: of `optimizer`, where a step of the swarm is a round of several.
+
+        Where rounds end by time: of a peer that is as fast as the mean of all.
+        """
         if self._inner_steps is not None:
             rounds, rest = divmod(self._sampler.num_samples, self._sampler.global_batch)
             return rounds * self._inner_steps + (self._cutter.num_inner_steps(rest) if rest else 0)
@@ -152,7 +159,7 @@ class Loader:
         while (epoch := self.epoch) < self._sampler.epochs:
             before = self._track.state
             yield epoch
-            self._end_round()
+            self._share.end_round()
             if self._track.state == before:
                 self._track.state = self._sampler.skip_to(before, epoch + 1)
             elif self.epoch == epoch:
@@ -160,7 +167,7 @@ class Loader:
 
     def end_epoch(self) -> None:
         """Leave out what is left of the epoch that was iterated last: on every peer, after the same step."""
-        self._end_round()
+        self._share.end_round()
         self._follow()
         self._track.state = self._sampler.skip_to(self._track.state, self._entered + 1)
 
@@ -177,9 +184,13 @@ class Loader:
         """
         self._turn = turn = object()
         share, track = self._share, self._track
-        if share.in_rounds and self._inner_steps is None:
-            raise ValueError("this model is trained in rounds: say how many batches one has, `inner_steps=`")
+        if share.rounds is not None and self._inner_steps is None and track.round_s is None:
+            raise ValueError(
+                "this model is trained in rounds: say how many batches one has, `inner_steps=`, or how many seconds it "
+                "lasts, `round_s=`"
+            )
         self._script.enter()
+        share.end_round()
         done = self._script.begin()
         self._advise()
         self._entered, self._num_loads = self.epoch, share.num_loads
@@ -197,15 +208,11 @@ class Loader:
                 share.hand_out(track, part)
                 self._tell_of_failed()
                 yield from self._micro_batches(plan, part)
+                share.end_round()
             self._prefetch.close()
         finally:
             if self._turn is turn:  # and nobody has begun anew
                 share.take_back(track)
-
-    def _end_round(self) -> None:
-        """A loop was left, maybe in the middle of a round: what was handed out of that counts."""
-        if self._share.is_round_left:
-            self._script.begin()
 
     def _follow(self) -> None:
         """After a member's state was loaded, the loop is in its epoch, and ends where those of the members end."""
@@ -234,7 +241,8 @@ class Loader:
         """
         self._script.enter()
         share, peer_id = self._share, self._script.peer_id
-        self._end_round()
+        if share.is_round_left:
+            share.end_round()
         if share.is_amid_round:
             raise ShoalError(
                 "evaluate was called in the middle of a round, where each peer has parameters of its own: call it "
@@ -269,9 +277,9 @@ class Loader:
                 batch, is_last = self._substitute(plan, part, indices, error), True
             share.begin_micro_batch(len(indices) / total, is_last=is_last, num_samples=len(indices))
             yield batch
-            if is_last:
+            if is_last or (share.rounds is not None and (self._track.is_spent or share.rounds.is_time_over())):
                 return
-            if not (share.is_used or share.is_void or share.in_rounds):
+            if not (share.is_used or share.is_void or share.rounds is not None):
                 raise ShoalError("a micro-batch had no backward pass: call backward once per batch")
 
     # Samples that cannot be loaded.

@@ -14,6 +14,7 @@ from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
 from .ranges import union
+from .round_end import RoundEnd
 from .sampler import Order, Plan, Sampler, Slice
 from .track import Track, Tracks, unpack_track
 
@@ -48,7 +49,8 @@ class Share:
         is_used: the current micro-batch had a backward pass.
         num_loads: how often a member's state took the place of all this.
         num_trained: committed steps that were training.
-        in_rounds: a step is a round of local steps, and of a slice counts what was handed out before its end.
+        num_samples: committed, of all members.
+        rounds: where a step is a round of local steps: of a slice counts what was handed out before its end.
         is_amid_round: the parameters are this peer's alone.
         num_unused: forward passes of the last one that had no backward pass, on samples of the script's own.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
@@ -59,8 +61,9 @@ class Share:
         self.fraction = self.keep = 1.0
         self.is_last = True
         self.is_void = self.is_used = self.only_looks_on = False
-        self.in_rounds = self.is_amid_round = False
-        self.num_loads = self.num_trained = self.num_unused = 0
+        self.rounds: RoundEnd | None = None
+        self.is_amid_round = False
+        self.num_loads = self.num_trained = self.num_samples = self.num_unused = 0
         self._tracks = Tracks()
         self._current: Track | None = None
         self._slice: Slice | None = None
@@ -121,12 +124,22 @@ class Share:
     @property
     def is_round_open(self) -> bool:
         """A batch of a loader was handed out in this round, which is on no receipt."""
-        return self.in_rounds and self._current is not None and not self._current.is_spent
+        return self.rounds is not None and self._current is not None and not self._current.is_spent
 
     @property
     def is_round_left(self) -> bool:
         """The loop over batches was left since."""
         return self.is_round_open and self._current is not None and self._current.is_left
+
+    @property
+    def round_s(self) -> float | None:
+        """After so long a round of the current batch's loader ends."""
+        return None if self._current is None else self._current.round_s
+
+    def end_round(self) -> None:
+        """The script goes on behind the last batch of a round, which may not have ended in an update."""
+        if self.rounds is not None:
+            self.rounds.end_if_open()
 
     @property
     def is_amid_batch(self) -> bool:
@@ -155,7 +168,7 @@ class Share:
         if self._slice is None:
             return NO_SAMPLES
         part = self._slice
-        if self.in_rounds:
+        if self.rounds is not None:
             part = part._replace(number=min(part.number, self._num_given))
         samples = (UNKNOWN_SAMPLE, 0) if self._num_updates else part
         if self._is_skipped or not part.number:
@@ -248,7 +261,7 @@ class Share:
         self.is_void = self._is_skipped = False
         if self._current is not None:
             self._current.is_spent = True
-            self._num_updates += not self.in_rounds
+            self._num_updates += self.rounds is None
             self._forget()
 
     def give_up_round(self) -> None:
@@ -263,6 +276,7 @@ class Share:
 
     def count(self, receipt: Receipt) -> Receipt:
         """A step is committed. Returns its receipt, on which samples have positions in the stream of their loader."""
+        self.num_samples += receipt.num_samples
         track = self._current
         plan = None if track is None else self.plan(track)
         self.contributors = tuple(map(PEER_ID, receipt.contributions))
@@ -277,6 +291,8 @@ class Share:
             failures += [(position, each.peer_id) for position, _ in failed]
         counted = union(part for each in contributions for part in each.samples)
         assert track.sampler is not None
+        used = {each.peer_id: each.num_samples for each in receipt.contributions}
+        track.state = track.sampler.grant(track.state, plan, used, self.contributors)
         track.state = track.sampler.fold(track.state, counted, failures, self.contributors)
         return replace(receipt, contributions=tuple(contributions), loader=self._tracks.number(track))
 
@@ -284,7 +300,7 @@ class Share:
 
     def pack(self) -> list[Any]:
         """Plain values."""
-        return [list(self.contributors), self.num_trained, self.num_unused, self._tracks.pack()]
+        return [list(self.contributors), self.num_trained, self.num_samples, self.num_unused, self._tracks.pack()]
 
     def load(self, packed: Any) -> None:
         """Take over what `pack` made.
@@ -294,10 +310,10 @@ class Share:
             RemoteProtocolError: it is not of that form.
         """
         try:
-            contributors, num_trained, num_unused, rows = packed
+            contributors, *numbers, rows = packed
             states = [unpack_track(row) for row in rows]
             self.contributors = tuple(map(str, contributors))
-            self.num_trained, self.num_unused = int(num_trained), int(num_unused)
+            self.num_trained, self.num_samples, self.num_unused = map(int, numbers)
         except (TypeError, ValueError) as error:
             raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
         self._tracks.load(states, is_resumed=self._is_resuming)
@@ -306,13 +322,12 @@ class Share:
 
     def state_dict(self) -> dict[str, Any]:
         """How far the run is, whoever takes part in it."""
-        _, num_trained, _, rows = self.pack()
-        return {"done": num_trained, "loaders": rows}
+        return {"done": self.num_trained, "samples": self.num_samples, "loaders": self._tracks.pack()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` made. Raises as `load`."""
         with self.resuming():
-            self.load([[], state.get("done", 0), 0, state.get("loaders", [])])
+            self.load([[], state.get("done", 0), state.get("samples", 0), 0, state.get("loaders", [])])
 
     @contextmanager
     def resuming(self) -> Iterator[None]:

@@ -25,6 +25,7 @@ class Track:
         is_left: the script asks for no more batches of it.
         is_cut: its batches may be handed out in parts.
         is_resumed: `description` is that of a checkpoint, and the script may have other settings.
+        round_s: its rounds end by time.
     """
 
     description: str
@@ -35,6 +36,7 @@ class Track:
     is_spent: bool = True
     is_left: bool = False
     is_resumed: bool = False
+    round_s: float | None = None
 
 
 def pack_track(track: Track) -> list[Any]:
@@ -48,9 +50,10 @@ def unpack_track(row: Any) -> tuple[str, SamplerState]:
     Raises:
         TypeError, ValueError: it is not of that form.
     """
-    description, position, returned, num_steps, failed, aside = row
+    description, position, returned, num_steps, failed, aside, grants = row
     failures = tuple((int(place), tuple(map(str, who))) for place, who in failed)
-    state = SamplerState(int(position), union(returned), int(num_steps), failures, tuple(map(int, aside)))
+    given = tuple((str(name), int(number)) for name, number in grants)
+    state = SamplerState(int(position), union(returned), int(num_steps), failures, tuple(map(int, aside)), given)
     return str(description), state
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from ..checkpoint import Checkpoint, Keeper
+from ..data.cutter import check_length
 from ..peer import Peer
 from .belonging import check_optimizers, claim
 from .buffers import Buffers
@@ -39,7 +40,8 @@ class DiLoCo(torch.nn.Module):
 
     A round ends in the `optimizer.step` on its last batch, which waits until the exchange is committed; where the
     script left that step out (an infinite loss, `continue`, `break`), when it asks for its next batch. Of a slice of
-    which a peer has been given only a part, that part counts.
+    which a peer has been given only a part, that part counts. With `round_s=` in place of `inner_steps=` it ends when
+    its time is over, so each peer makes as many steps as it can, and nobody waits for a slow one.
 
     Each peer's delta, the anchor less its parameters, is averaged, weighted by its samples, and taken off the anchor as
     an outer optimizer does that, SGD with Nesterov's momentum. Then the parameters are the anchor. What the inner
@@ -72,6 +74,7 @@ class DiLoCo(torch.nn.Module):
         *,
         codec: str = "int4",
         inner_steps: int | None = None,
+        round_s: float | None = None,
         outer_lr: float = 0.7,
         momentum: float = 0.5,
         decay: float = 1.0,
@@ -90,6 +93,8 @@ class DiLoCo(torch.nn.Module):
             codec: of `collectives.CODECS`: `float32`, `int4` (8 times fewer bytes), `sign` (30), `sparse16` (63),
                 `sparse64` (241). What the last three leave out is kept, and added to what is sent next.
             inner_steps: of a round, in a script with a loader of its own; with `peer.loader` it is an argument of that.
+            round_s: instead of `inner_steps`: a round ends at the first step that is later than so many seconds after
+                the last commit of this peer.
             outer_lr: of the mean of the deltas, so many times is taken off the anchor.
             momentum: of the outer optimizer. Plain averaging is `outer_lr=1, momentum=0`.
             decay: what is left of a residual in the next round.
@@ -114,8 +119,7 @@ class DiLoCo(torch.nn.Module):
         session = self._session = peer._session
         session.callers.check_process("p2p.DiLoCo")
         config = OuterConfig(codec=codec, outer_lr=outer_lr, momentum=momentum, decay=decay)
-        if inner_steps is not None and inner_steps < 1:
-            raise ValueError(f"inner_steps must be at least 1, is {inner_steps}")
+        check_length(inner_steps, round_s)
         if state_digest not in ("part", "all"):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
         if buffers not in ("mean", "local"):
@@ -129,6 +133,8 @@ class DiLoCo(torch.nn.Module):
         strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
         if inner_steps is not None:
             strategy += f", {inner_steps} steps each"
+        if round_s is not None:
+            strategy += f", {round_s:g} s each"
         replica = RoundReplica(module, self._outer, parts, keeper, session, strategy)
         offered = replica.offered()
         self._rounds = Rounds(
@@ -138,6 +144,7 @@ class DiLoCo(torch.nn.Module):
             parts,
             replica.freeze,
             inner_steps=inner_steps,
+            round_s=round_s,
             nonfinite=nonfinite_policy(nonfinite),
             is_digested_whole=state_digest == "all",
         )

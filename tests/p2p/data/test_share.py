@@ -297,4 +297,4 @@ def test_a_checkpoint_of_other_samples_or_another_order_is_refused_with_both(is_
 def test_done_alone_can_be_set() -> None:
     share = Share()
     share.load_state_dict({"done": 5000})
-    assert share.state_dict() == {"done": 5000, "loaders": []}
+    assert share.state_dict() == {"done": 5000, "samples": 0, "loaders": []}
