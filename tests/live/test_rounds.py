@@ -14,6 +14,7 @@ import torch
 from p2p.data.cutter import Cutter
 from p2p.data.ranges import union
 from p2p.data.sampler import Order, Sampler, SamplerState, fold
+from p2p.data.timed import TimedSampler
 from p2p.step.receipts import Receipt, read_receipts
 from p2p.training.outer import Outer, OuterConfig
 from tests.live.rounds_script import (
@@ -24,6 +25,7 @@ from tests.live.rounds_script import (
     digest,
     make_dataset,
     make_training,
+    set_rate,
     train,
 )
 from tests.live.swarm import Process, Swarm, name
@@ -47,12 +49,15 @@ def one_thread() -> Iterator[None]:
 class Replay:
     """One process that does what all members of a run have done, round by round."""
 
-    def __init__(self, codec: str, epochs: int) -> None:
+    def __init__(self, codec: str, epochs: int, *, is_timed: bool) -> None:
         self._config = OuterConfig(codec=codec)
         self._workers: dict[str, tuple[Training, Outer]] = {}
-        self._first = self._worker(make_training())
+        self._is_timed, self._num_samples = is_timed, 0
+        self._first = self._worker(make_training(is_timed=is_timed))
         self._sampler = Sampler(NUM_SAMPLES, BATCH * INNER_STEPS, epochs=epochs)
-        self._cutter = Cutter(self._sampler, Order(self._sampler), None, INNER_STEPS)
+        if is_timed:
+            self._sampler = TimedSampler(NUM_SAMPLES, BATCH, epochs=epochs)
+        self._cutter = Cutter(self._sampler, Order(self._sampler), None, None if is_timed else INNER_STEPS)
         self._state = SamplerState()
         self.members: tuple[str, ...] = ()
         self._data = make_dataset()
@@ -62,7 +67,7 @@ class Replay:
 
     def _newcomer(self) -> tuple[Training, Outer]:
         """With the anchor and the schedule that all have; without moments and residual."""
-        training, outer = self._worker(make_training())
+        training, outer = self._worker(make_training(is_timed=self._is_timed))
         training.schedule.load_state_dict(self._first[0].schedule.state_dict())
         training.optimizer.param_groups[0]["lr"] = self._first[0].optimizer.param_groups[0]["lr"]
         outer.load_state_dict(copy.deepcopy(self._first[1].state_dict()))
@@ -78,9 +83,16 @@ class Replay:
         rows: dict[str, list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
         for each in counted:
             training, outer = self._workers.setdefault(each.peer_id, self._newcomer())
-            assert each.samples == plan.positions(plan.slices[each.peer_id])
+            part, num_used = plan.slices[each.peer_id], 0
+            assert each.num_samples <= part.number if self._is_timed else each.num_samples == part.number
+            assert each.samples == plan.positions(part._replace(number=each.num_samples))
             for indices in self._cutter.cut(plan, each.peer_id):
-                train(training, *self._data[indices])
+                if num_used < each.num_samples:
+                    if self._is_timed:
+                        set_rate(training, self._num_samples)
+                    train(training, *self._data[indices])
+                    num_used += len(indices)
+            assert num_used == each.num_samples
             rows[each.peer_id] = outer.payloads()
         self._workers = {who: self._workers[who] for who in ranks if who in self._workers}
         idle = [self._first, *(worker for who, worker in self._workers.items() if who not in rows)]
@@ -96,14 +108,17 @@ class Replay:
         self._first[1].apply(gathered, weights, None)
         for who, (_, outer) in self._workers.items():
             outer.apply(gathered, weights, ranks.index(who))
+        used = {each.peer_id: each.num_samples for each in counted}
+        self._state = self._sampler.grant(self._state, plan, used, ranks)
         self._state = fold(self._state, union(part for each in counted for part in each.samples))
+        self._num_samples += sum(used.values())
         self.members = tuple(ranks)
         return digest(self._first[1].anchor)
 
 
-def replay(receipts: list[Receipt], codec: str, epochs: int) -> list[str]:
+def replay(receipts: list[Receipt], codec: str, epochs: int, *, is_timed: bool = False) -> list[str]:
     """The anchor's digest after each round of these receipts."""
-    run = Replay(codec, epochs)
+    run = Replay(codec, epochs, is_timed=is_timed)
     run.members = tuple(each.peer_id for each in receipts[0].contributions)
     with one_thread():
         return [run.round(receipt) for receipt in receipts[1:]]
@@ -128,9 +143,11 @@ def check_receipts(swarm: Swarm, peers: list[Process], epochs: int) -> list[Rece
     return receipts
 
 
-def check_anchors(peers: list[Process], receipts: list[Receipt], codec: str, epochs: int) -> None:
+def check_anchors(
+    peers: list[Process], receipts: list[Receipt], codec: str, epochs: int, *, is_timed: bool = False
+) -> None:
     """Each peer has printed, after each round, the anchor that one process ends it with."""
-    expected = replay(receipts, codec, epochs)
+    expected = replay(receipts, codec, epochs, is_timed=is_timed)
     for peer in peers:
         said = {int(step): anchor for word, step, anchor, *_ in map(str.split, rounds_of(peer))}
         assert said and said == {step: expected[step - 1] for step in said}, peer.report()
@@ -164,6 +181,23 @@ def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_s
     assert [peer.end() for peer in alive] == [0, 0, 0], "\n".join(peer.report() for peer in alive)
     receipts = check_receipts(swarm, [*peers, joiner], EPOCHS)
     check_anchors([*peers, joiner], receipts, "sparse16", EPOCHS)
+
+
+def test_rounds_by_time_count_each_sample_once_and_a_replay_has_the_same_anchors(swarm: Swarm) -> None:
+    words = "sign", "30", "round_s=0.06"
+    peers = [swarm.start(SCRIPT, *words, *slow, min_peers=3) for slow in ((), ("slow=0.01",), ("slow=0.05",))]
+    for peer in peers:
+        peer.expect_line(r"round \d+ \w+ 3", after=peer.expect_line(r"round \d+ \w+ 3"))
+    peers[1].kill()  # somewhere in a round
+    peers[0].expect_line(r"round \d+ \w+ 2")
+    joiner = swarm.start(SCRIPT, *words)
+    joiner.expect_line(r"round \d+ \w+ 3", after=joiner.expect_line(r"round \d+ \w+ 3"))
+    alive = [peers[0], peers[2], joiner]
+    for peer in alive:
+        peer.tell("quick")
+    assert [peer.end() for peer in alive] == [0, 0, 0], "\n".join(peer.report() for peer in alive)
+    receipts = check_receipts(swarm, [*peers, joiner], 30)
+    check_anchors([*peers, joiner], receipts, "sign", 30, is_timed=True)
 
 
 @pytest.mark.parametrize("codec", ["float32", "int4", "sign", "sparse64"])
@@ -211,6 +245,7 @@ def test_a_round_that_is_not_finite_adds_nothing_if_that_is_wished(swarm: Swarm)
         (("int4",), ("sign",), ("deltas of rounds, int4", "deltas of rounds, sign")),
         (("int4", "outer_lr=1"), ("int4",), ("outer_lr 1", "outer_lr 0.7")),
         (("int4", "inner_steps=4"), ("int4",), ("inner_steps=4", "inner_steps=5")),
+        (("int4", "round_s=0.1"), ("int4", "round_s=0.2"), ("round_s=0.1", "round_s=0.2")),
     ],
 )
 def test_who_exchanges_in_another_way_is_told_both(
@@ -355,7 +390,15 @@ with p2p.join() as peer:
         ("", "dict(codec='int5')", "dict()", "codec must be one of float32, int4, sign, sparse16, sparse64, is 'int5'"),
         ("", "dict(inner_steps=0)", "dict()", "inner_steps must be at least 1, is 0"),
         ("", "dict()", "dict(inner_steps=0)", "inner_steps must be at least 1, is 0"),
-        ("", "dict()", "dict()", "this model is trained in rounds: say how many batches one has, `inner_steps=`"),
+        ("", "dict()", "dict()", "this model is trained in rounds: say how many batches one has, `inner_steps=`, or"),
+        (
+            "",
+            "dict()",
+            "dict(inner_steps=3, round_s=2)",
+            "inner_steps is 3 and round_s is 2: a round ends after so many",
+        ),
+        ("", "dict(inner_steps=3, round_s=2.5)", "dict()", "inner_steps is 3 and round_s is 2.5: a round ends after"),
+        ("", "dict()", "dict(round_s=0)", "round_s must be above 0 and finite, is 0"),
         ("", "dict(nonfinite='allow')", "dict()", "nonfinite must be raise or skip, is 'allow'"),
         ("parallel", "dict()", "dict()", "inner_steps is for a model that is trained in rounds: wrap it in p2p.DiLoCo"),
         ("evaluate", "dict()", "dict(inner_steps=4)", "evaluate was called in the middle of a round"),
