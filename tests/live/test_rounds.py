@@ -321,6 +321,42 @@ def test_ordinary_scripts_leave_loops_and_batches_validate_and_go_on_from_checkp
     assert accuracies[-1] > 0.8
 
 
+LEFT_OUT = """
+import sys
+import torch
+import p2p
+
+torch.set_num_threads(1)
+data = torch.utils.data.TensorDataset(torch.randn(64, 4))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    wrapped = p2p.DiLoCo(peer, model, optimizer)
+    length = dict(inner_steps=4) if sys.argv[1] == "steps" else dict(round_s=60)
+    loader = peer.loader(data, global_batch=8, epochs=2, **length)
+    for epoch in loader.epochs():
+        places = []
+        for place, (x,) in enumerate(loader):
+            places.append(place)
+            if place % 4 == 3:
+                continue  # the last batch of a round, and of the epoch
+            optimizer.zero_grad()
+            wrapped(x).mean().backward()
+            optimizer.step()
+        print("epoch", epoch, len(places), peer.done, peer.samples)
+"""
+
+
+@pytest.mark.parametrize(("length", "num_rounds"), [("steps", 2), ("time", 1)])
+def test_an_epoch_ends_where_the_update_on_its_last_batch_is_left_out(
+    swarm: Swarm, length: str, num_rounds: int
+) -> None:
+    peer = swarm.start(LEFT_OUT, length)
+    assert peer.end() == 0, peer.report()
+    assert peer.stdout[1:] == [f"epoch {each} 8 {(each + 1) * num_rounds} {64 * (each + 1)}" for each in (0, 1)]
+
+
 OWN_LOADER = """
 import torch
 import p2p
