@@ -107,6 +107,7 @@ class Loader:
             words += f", inner_steps={inner_steps}"
         if round_s is not None:
             words += f", round_s={round_s:g}"
+        dense = Sampler(check(dataset), **settings | {"global_batch": self._batch_size})
         self._sampler = (Sampler if round_s is None else TimedSampler)(check(dataset), **settings)
         if self._sampler.drop_last and self._sampler.num_samples < self._sampler.global_batch:
             raise ValueError(
@@ -117,7 +118,8 @@ class Loader:
         self._script, self._share = script, script.share
         self._what = f"{self._sampler.num_samples} samples ({describe(dataset)})"
         self._track = self._share.make(self._sampler, f"{self._what}, {words}", is_cut=max_local_batch is not None)
-        self._track.round_s = round_s
+        self._track.round_s, self._track.dense = round_s, dense
+        self._dense_cutter = Cutter(dense, self._cutter.order, max_local_batch)
         self._max_local_batch = max_local_batch
         self._prefetch = Prefetch(dataset, options)
         self._on_poison = on_poison
@@ -266,8 +268,9 @@ class Loader:
 
     def _micro_batches(self, plan: Plan, part: Slice | None) -> Iterator[Any]:
         share, peer_id = self._share, self._script.peer_id
-        parts = self._cutter.cut(plan, peer_id if part else "")
-        ahead = self._cutter.ahead(self._track.state, share.contributors, peer_id)
+        cutter = self._dense_cutter if share.is_dense else self._cutter
+        parts = cutter.cut(plan, peer_id if part else "")
+        ahead = cutter.ahead(self._track.state, share.contributors, peer_id)
         total = sum(map(len, parts))
         for number, indices in enumerate(parts, start=1):
             is_last = number == len(parts)
@@ -277,9 +280,11 @@ class Loader:
                 batch, is_last = self._substitute(plan, part, indices, error), True
             share.begin_micro_batch(len(indices) / total, is_last=is_last, num_samples=len(indices))
             yield batch
-            if is_last or (share.rounds is not None and (self._track.is_spent or share.rounds.is_time_over())):
+            if is_last or (
+                share.rounds is not None and share.in_rounds and (self._track.is_spent or share.rounds.is_time_over())
+            ):
                 return
-            if not (share.is_used or share.is_void or share.rounds is not None):
+            if not (share.is_used or share.is_void or share.in_rounds):
                 raise ShoalError("a micro-batch had no backward pass: call backward once per batch")
 
     # Samples that cannot be loaded.

@@ -13,6 +13,7 @@ from ..errors import RemoteProtocolError, ShoalError
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
+from .own_data import UNUSED
 from .ranges import union
 from .round_end import RoundEnd
 from .sampler import Order, Plan, Sampler, Slice
@@ -21,12 +22,6 @@ from .track import Track, Tracks, unpack_track
 CUT: Final = (
     "this batch is counted already, and was given in parts (max_local_batch), so it has one update: accumulate with "
     "`no_sync` instead of max_local_batch where each batch has several"
-)
-
-
-UNUSED: Final = (
-    "samples of its own, behind one in which {0} forward pass{1} in training had no backward pass (leave a batch out "
-    "with `model.skip_step()`, not `continue`; what is not to be trained on belongs under torch.no_grad())"
 )
 
 PEER_ID: Final = attrgetter("peer_id")
@@ -53,6 +48,7 @@ class Share:
         rounds: where a step is a round of local steps: of a slice counts what was handed out before its end.
         is_amid_round: the parameters are this peer's alone.
         num_unused: forward passes of the last one that had no backward pass, on samples of the script's own.
+        dense_steps: where `rounds` is there: so many steps of training come before them, of one batch each.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
     """
 
@@ -63,6 +59,7 @@ class Share:
         self.is_void = self.is_used = self.only_looks_on = False
         self.rounds: RoundEnd | None = None
         self.is_amid_round = False
+        self.dense_steps = 0
         self.num_loads = self.num_trained = self.num_samples = self.num_unused = 0
         self._tracks = Tracks()
         self._current: Track | None = None
@@ -91,7 +88,8 @@ class Share:
         """The next step's, if it is one of this loader."""
         assert track.sampler is not None
         track.state = track.sampler.settle(track.state)
-        return track.sampler.plan(track.state, self.contributors)
+        sampler = track.dense if self.is_dense and track.dense is not None else track.sampler
+        return sampler.plan(track.state, self.contributors)
 
     def hand_out(self, track: Track, part: Slice | None) -> None:
         """The script is given a batch of this loader, which adds `part` to the open step."""
@@ -122,9 +120,19 @@ class Share:
         return self._current is not None
 
     @property
+    def is_dense(self) -> bool:
+        """The open step averages gradients, as `DataParallel` does, before rounds begin: a function of its number."""
+        return self.num_trained < self.dense_steps
+
+    @property
+    def in_rounds(self) -> bool:
+        """The open step is a round."""
+        return self.rounds is not None and not self.is_dense
+
+    @property
     def is_round_open(self) -> bool:
         """A batch of a loader was handed out in this round, which is on no receipt."""
-        return self.rounds is not None and self._current is not None and not self._current.is_spent
+        return self.in_rounds and self._current is not None and not self._current.is_spent
 
     @property
     def is_round_left(self) -> bool:
@@ -168,7 +176,7 @@ class Share:
         if self._slice is None:
             return NO_SAMPLES
         part = self._slice
-        if self.rounds is not None:
+        if self.in_rounds:
             part = part._replace(number=min(part.number, self._num_given))
         samples = (UNKNOWN_SAMPLE, 0) if self._num_updates else part
         if self._is_skipped or not part.number:
@@ -261,11 +269,11 @@ class Share:
         self.is_void = self._is_skipped = False
         if self._current is not None:
             self._current.is_spent = True
-            self._num_updates += self.rounds is None
+            self._num_updates += self.rounds is None or self.is_dense
             self._forget()
 
-    def give_up_round(self) -> None:
-        """What this peer has added to a round counts for nothing, since a member's state is about to be loaded."""
+    def give_up_step(self) -> None:
+        """What this peer has added to a step counts for nothing, since a member's state is about to be loaded."""
         self._accumulated = 0
         self.is_void = self._is_skipped = False
         if self._current is not None:
@@ -292,7 +300,8 @@ class Share:
         counted = union(part for each in contributions for part in each.samples)
         assert track.sampler is not None
         used = {each.peer_id: each.num_samples for each in receipt.contributions}
-        track.state = track.sampler.grant(track.state, plan, used, self.contributors)
+        if not self.is_dense:
+            track.state = track.sampler.grant(track.state, plan, used, self.contributors)
         track.state = track.sampler.fold(track.state, counted, failures, self.contributors)
         return replace(receipt, contributions=tuple(contributions), loader=self._tracks.number(track))
 

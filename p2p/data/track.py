@@ -26,6 +26,7 @@ class Track:
         is_cut: its batches may be handed out in parts.
         is_resumed: `description` is that of a checkpoint, and the script may have other settings.
         round_s: its rounds end by time.
+        dense: plans the steps before rounds begin.
     """
 
     description: str
@@ -37,6 +38,7 @@ class Track:
     is_left: bool = False
     is_resumed: bool = False
     round_s: float | None = None
+    dense: Sampler | None = None
 
 
 def pack_track(track: Track) -> list[Any]:

@@ -18,6 +18,8 @@ from ..data.cutter import check_length
 from ..peer import Peer
 from .belonging import check_optimizers, claim
 from .buffers import Buffers
+from .dense import DensePhase
+from .gradients import policy
 from .models import name_parts
 from .outer import Outer, OuterConfig
 from .rates import unwrapped
@@ -75,6 +77,7 @@ class DiLoCo(torch.nn.Module):
         codec: str = "int4",
         inner_steps: int | None = None,
         round_s: float | None = None,
+        dense_steps: int = 0,
         outer_lr: float = 0.7,
         momentum: float = 0.5,
         decay: float = 1.0,
@@ -95,6 +98,8 @@ class DiLoCo(torch.nn.Module):
             inner_steps: of a round, in a script with a loader of its own; with `peer.loader` it is an argument of that.
             round_s: instead of `inner_steps`: a round ends at the first step that is later than so many seconds after
                 the last commit of this peer.
+            dense_steps: so many steps come before rounds, in which gradients are averaged in the backward pass, as
+                `DataParallel` does it; they take a global batch of `peer.loader` each.
             outer_lr: of the mean of the deltas, so many times is taken off the anchor.
             momentum: of the outer optimizer. Plain averaging is `outer_lr=1, momentum=0`.
             decay: what is left of a residual in the next round.
@@ -120,6 +125,8 @@ class DiLoCo(torch.nn.Module):
         session.callers.check_process("p2p.DiLoCo")
         config = OuterConfig(codec=codec, outer_lr=outer_lr, momentum=momentum, decay=decay)
         check_length(inner_steps, round_s)
+        if dense_steps < 0:
+            raise ValueError(f"dense_steps must be at least 0, is {dense_steps}")
         if state_digest not in ("part", "all"):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
         if buffers not in ("mean", "local"):
@@ -129,18 +136,33 @@ class DiLoCo(torch.nn.Module):
         check_optimizers(module, parts)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         self._outer = Outer(trained, config)
-        keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._rounds.is_amid)
+        keeper = None if checkpoint is None else Keeper(checkpoint, peer, self._may_be_kept)
         strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
         if inner_steps is not None:
             strategy += f", {inner_steps} steps each"
         if round_s is not None:
             strategy += f", {round_s:g} s each"
-        replica = RoundReplica(module, self._outer, parts, keeper, session, strategy)
+        if dense_steps:
+            strategy += f", after {dense_steps} dense steps"
+        averaged = Buffers(module, buffers, None)
+        session.share.dense_steps = dense_steps
+        self._dense: DensePhase | None = None
+        if dense_steps:
+            self._dense = DensePhase(
+                session,
+                module,
+                parts,
+                averaged,
+                lambda: self._rounds.take_anchor(),
+                nonfinite=policy(nonfinite, extra),
+                is_digested_whole=state_digest == "all",
+            )
+        replica = RoundReplica(module, self._outer, parts, keeper, session, strategy, self._dense)
         offered = replica.offered()
         self._rounds = Rounds(
             session,
             self._outer,
-            Buffers(module, buffers, None),
+            averaged,
             parts,
             replica.freeze,
             inner_steps=inner_steps,
@@ -153,8 +175,11 @@ class DiLoCo(torch.nn.Module):
             (session.take_seat if keeper is None else keeper.take_seat)(offered)
         except BaseException:
             self._rounds.end_use()
+            if self._dense is not None:
+                self._dense.end()
             raise
-        self._outer.restore()  # all begin with the anchor
+        if not session.share.is_dense:
+            self._outer.restore()  # all begin with the anchor
         num_bytes = sum(self._outer.codec.num_bytes(cut.stop - cut.start) for cut in self._outer.cuts)
         logger.info(
             "an exchange is %d bytes of %s from each peer; with n members each sends it to n - 1 and keeps n of them "
@@ -164,7 +189,11 @@ class DiLoCo(torch.nn.Module):
 
     @property
     def has_committed(self) -> bool:
-        return self._rounds.has_committed
+        return self._rounds.has_committed if self._dense is None else self._dense.passes.has_committed
+
+    def _may_be_kept(self) -> bool:
+        is_due = self._dense is not None and self._dense.passes.updates.is_due
+        return not (is_due or self._rounds.is_amid)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass.
@@ -178,6 +207,12 @@ class DiLoCo(torch.nn.Module):
         """
         if torch.is_grad_enabled():
             self._rounds.begin()
+        if self._session.share.is_dense and self._dense is not None:
+            output = self._dense.passes.forward("", self.module, *args, **kwargs)
+            return output
+        if self._dense is not None and torch.is_grad_enabled():
+            self._dense.end()
+            self._dense = None
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
@@ -200,6 +235,9 @@ class DiLoCo(torch.nn.Module):
         Yields:
             Nothing.
         """
+        if self._session.share.is_dense:
+            yield
+            return
         share, kept = self._session.share, self._outer.copy_parameters()
         was_amid, share.is_amid_round = share.is_amid_round, False
         self._outer.restore()

@@ -80,6 +80,7 @@ class Rounds:
         self._rates = Rates(parts)
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
         self._hooks.append(optimizers[0].register_step_post_hook(self._after))
+        self._update_is_due = False
         self._share.rounds = self
         session.round_edge = self.begin
         session.history.end_listeners.append(self._drop_rest)
@@ -123,6 +124,9 @@ class Rounds:
             return
         if self._session.load_offer():
             self._frozen_after = -2
+        self._update_is_due = False
+        if self._share.is_dense:
+            return  # its passes say when the state is complete
         if self._frozen_after != self._session.done:
             self._freeze()
             self._frozen_after = self._session.done
@@ -137,7 +141,14 @@ class Rounds:
         if self._share.is_round_open:
             self.end()
 
+    def take_anchor(self) -> None:
+        """The last dense step is committed, and the update with its gradients comes, which is no inner step."""
+        self._outer.take()
+        self._update_is_due = True
+
     def _before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if self._share.is_dense or self._update_is_due:
+            return
         self.begin()
         if self._length_s is None:
             self._rates.look(optimizer)
@@ -145,6 +156,8 @@ class Rounds:
             self._rates.look_in_round(optimizer)
 
     def _after(self, *_: object) -> None:
+        if self._share.is_dense or self._update_is_due:
+            return
         self.has_committed = False
         self.num_inner_steps += 1
         self._share.is_amid_round = True
@@ -192,7 +205,7 @@ class Rounds:
             self._apply(operations)
             self.has_committed = True
         else:
-            self._share.give_up_round()
+            self._share.give_up_step()
             self._forget_moments()
         self.num_inner_steps, self._share.is_amid_round = 0, False
         self._began_s = self._session.loop.now()

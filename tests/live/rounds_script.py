@@ -81,7 +81,8 @@ def main() -> None:
 
     `wait`: until another word comes; `quick`: wait for none any more. Keys: `spoils=1`, and `nan=N`: in step N of this
     peer the loss is NaN; `cpu=default`: another instruction set than the others'; `round_s=T`: rounds end by time;
-    `slow=S`: each step of this peer takes so many seconds more; others are arguments of `p2p.DiLoCo`.
+    `slow=S`: each step of this peer takes so many seconds more; `dense=N`: so many dense steps, each of which is
+    printed, too, and with `parallel` for a codec all are, of `DataParallel`; others are arguments of `p2p.DiLoCo`.
     """
     given = dict(word.split("=") for word in sys.argv[3:])
     if "cpu" in given:
@@ -90,23 +91,24 @@ def main() -> None:
     timed: dict[str, Any] = {"round_s": float(given["round_s"])} if "round_s" in given else {}
     training = make_training(is_timed=bool(timed))
     word, num_steps = "quick" if "quick" in given else "", 0
-    numbers = {name: float(given[name]) for name in ("outer_lr", "momentum", "decay") if name in given}
+    numbers: dict[str, Any] = {name: float(given[name]) for name in ("outer_lr", "momentum", "decay") if name in given}
     with p2p.join() as peer:
         print("here", peer.peer_id)
         training.optimizer.register_step_post_hook(lambda *_: print("exchanges", peer.done + 1, flush=True))
-        model = p2p.DiLoCo(
-            peer,
-            training.model,
-            training.optimizer,
-            codec=sys.argv[1],
-            extra=[] if timed else [training.schedule],
-            state_digest="all",
-            nonfinite="skip" if "nan" in given else None,
-            **numbers,  # type: ignore[arg-type]
-        )
+        options: dict[str, Any] = {"extra": [] if timed else [training.schedule], "state_digest": "all", **numbers}
+        options |= {"nonfinite": "skip"} if "nan" in given else {}
+        model: p2p.DiLoCo | p2p.DataParallel
+        if sys.argv[1] == "parallel":
+            model = p2p.DataParallel(peer, training.model, training.optimizer, **options)
+        else:
+            options |= {"codec": sys.argv[1], "dense_steps": int(given.get("dense", 0))}
+            model = p2p.DiLoCo(peer, training.model, training.optimizer, **options)
         if "spoils" in given:
+            assert isinstance(model, p2p.DiLoCo)
             spoil(model, peer)
-        length = timed or {"inner_steps": int(given.get("inner_steps", INNER_STEPS))}
+        length = (
+            {} if sys.argv[1] == "parallel" else timed or {"inner_steps": int(given.get("inner_steps", INNER_STEPS))}
+        )
         loader = peer.loader(make_dataset(), global_batch=BATCH, epochs=int(sys.argv[2]), **length)
         for _ in loader.epochs():
             for inputs, targets in loader:
@@ -117,7 +119,8 @@ def main() -> None:
                 train(training, inputs * float("nan" if num_steps == int(given.get("nan", 0)) else 1), targets, model)
                 if model.has_committed:
                     flat = torch.cat([each.detach().flatten() for each in training.model.parameters()])
-                    print("round", peer.done, digest(flat.numpy()), peer.world_size)
+                    is_dense = sys.argv[1] == "parallel" or peer.done <= int(given.get("dense", 0))
+                    print("dense" if is_dense else "round", peer.done, digest(flat.numpy()), peer.world_size)
                 if word != "quick":
                     word = told() or word
                 if word == "wait":
