@@ -89,10 +89,10 @@ def main() -> int:
             alone, beside = (run(zygote, kind, length, options, is_slow=is_slow) for is_slow in (False, True))
             found += [alone, beside]
             is_right = all(each["each_sample_once"] and each["are_equal"] for each in (alone, beside))
+            slow, rates = beside["slow_steps_per_s"], (alone["steps_per_s"], beside["steps_per_s"])
             print(
-                f"{kind:11} {alone['steps_per_s']:5.1f} inner steps/s; beside a slow one "
-                f"({beside['slow_steps_per_s']:.1f}) {beside['steps_per_s']:5.1f}: {beside['steps_per_s'] / alone['steps_per_s']:.2f}; "
-                f"{'each sample once, parameters equal' if is_right else 'WRONG'}",
+                f"{kind:11} {rates[0]:5.1f} inner steps/s; beside a slow one ({slow:.1f}) {rates[1]:5.1f}: "
+                f"{rates[1] / rates[0]:.2f}; {'each sample once, parameters equal' if is_right else 'WRONG'}",
                 flush=True,
             )
     if options.json is not None:

@@ -49,7 +49,7 @@ def one_thread() -> Iterator[None]:
 class Replay:
     """One process that does what all members of a run have done, round by round."""
 
-    def __init__(self, codec: str, epochs: int, *, is_timed: bool) -> None:
+    def __init__(self, codec: str, epochs: int, *, is_timed: bool, dense_steps: int) -> None:
         self._config = OuterConfig(codec=codec)
         self._workers: dict[str, tuple[Training, Outer]] = {}
         self._is_timed, self._num_samples = is_timed, 0
@@ -58,9 +58,12 @@ class Replay:
         if is_timed:
             self._sampler = TimedSampler(NUM_SAMPLES, BATCH, epochs=epochs)
         self._cutter = Cutter(self._sampler, Order(self._sampler), None, None if is_timed else INNER_STEPS)
+        self._dense_steps = dense_steps
+        self._dense = Sampler(NUM_SAMPLES, BATCH, epochs=epochs)
         self._state = SamplerState()
         self.members: tuple[str, ...] = ()
         self._data = make_dataset()
+        self._dense_cutter = Cutter(self._dense, self._cutter.order, None)
 
     def _worker(self, training: Training) -> tuple[Training, Outer]:
         return training, Outer(dict(training.model.named_parameters()), self._config)
@@ -73,9 +76,43 @@ class Replay:
         outer.load_state_dict(copy.deepcopy(self._first[1].state_dict()))
         return training, outer
 
-    def round(self, receipt: Receipt) -> str:
-        """Train as this receipt says; the anchor's digest."""
+    def step(self, receipt: Receipt) -> str:
+        """Train as this receipt says; the digest of what all have in common then."""
         self._state = self._sampler.settle(self._state)
+        found = self._average(receipt) if receipt.step <= self._dense_steps else self._round(receipt)
+        counted = [part for each in receipt.contributions for part in each.samples]
+        self._state = fold(self._state, union(counted))
+        self._num_samples += receipt.num_samples
+        self.members = tuple(each.peer_id for each in receipt.contributions)
+        return found
+
+    def _average(self, receipt: Receipt) -> str:
+        """A dense step of one member, or of two with as many samples each: their mean is rounded once, however made."""
+        plan, (training, outer) = self._dense.plan(self._state, self.members), self._first
+        gradients = []
+        for each in receipt.contributions:
+            if each.num_samples:
+                assert each.samples == plan.positions(plan.slices[each.peer_id])
+                ((inputs, targets),) = [self._data[part] for part in self._dense_cutter.cut(plan, each.peer_id)]
+                training.optimizer.zero_grad()
+                (training.model(inputs) - targets).pow(2).mean().backward()
+                gradients.append([one.grad.clone() for one in training.model.parameters() if one.grad is not None])
+        assert len({each.num_samples for each in receipt.contributions if each.num_samples}) == 1 >= len(gradients) - 1
+        for parameter, *parts in zip(training.model.parameters(), *gradients, strict=True):
+            parameter.grad = torch.stack(parts).sum(0) / len(parts)
+        if receipt.step == self._dense_steps:
+            outer.take()
+        training.optimizer.step()
+        training.schedule.step()
+        if receipt.step == self._dense_steps:
+            for each in receipt.contributions:
+                self._workers[each.peer_id] = self._newcomer()
+                self._workers[each.peer_id][0].model.load_state_dict(training.model.state_dict())
+                state = copy.deepcopy(training.optimizer.state_dict())
+                self._workers[each.peer_id][0].optimizer.load_state_dict(state)
+        return digest(torch.cat([each.detach().flatten() for each in training.model.parameters()]).numpy())
+
+    def _round(self, receipt: Receipt) -> str:
         plan = self._sampler.plan(self._state, self.members)
         counted = [each for each in receipt.contributions if each.num_samples]
         ranks = [each.peer_id for each in receipt.contributions]
@@ -110,18 +147,17 @@ class Replay:
             outer.apply(gathered, weights, ranks.index(who))
         used = {each.peer_id: each.num_samples for each in counted}
         self._state = self._sampler.grant(self._state, plan, used, ranks)
-        self._state = fold(self._state, union(part for each in counted for part in each.samples))
-        self._num_samples += sum(used.values())
-        self.members = tuple(ranks)
         return digest(self._first[1].anchor)
 
 
-def replay(receipts: list[Receipt], codec: str, epochs: int, *, is_timed: bool = False) -> list[str]:
-    """The anchor's digest after each round of these receipts."""
-    run = Replay(codec, epochs, is_timed=is_timed)
+def replay(
+    receipts: list[Receipt], codec: str, epochs: int, *, is_timed: bool = False, dense_steps: int = 0
+) -> list[str]:
+    """The anchor's digest after each round of these receipts; that of the parameters after a dense step."""
+    run = Replay(codec, epochs, is_timed=is_timed, dense_steps=dense_steps)
     run.members = tuple(each.peer_id for each in receipts[0].contributions)
     with one_thread():
-        return [run.round(receipt) for receipt in receipts[1:]]
+        return [run.step(receipt) for receipt in receipts[1:]]
 
 
 def check_receipts(swarm: Swarm, peers: list[Process], epochs: int) -> list[Receipt]:
@@ -144,17 +180,23 @@ def check_receipts(swarm: Swarm, peers: list[Process], epochs: int) -> list[Rece
 
 
 def check_anchors(
-    peers: list[Process], receipts: list[Receipt], codec: str, epochs: int, *, is_timed: bool = False
+    peers: list[Process],
+    receipts: list[Receipt],
+    codec: str,
+    epochs: int,
+    *,
+    is_timed: bool = False,
+    dense_steps: int = 0,
 ) -> None:
     """Each peer has printed, after each round, the anchor that one process ends it with."""
-    expected = replay(receipts, codec, epochs, is_timed=is_timed)
+    expected = replay(receipts, codec, epochs, is_timed=is_timed, dense_steps=dense_steps)
     for peer in peers:
         said = {int(step): anchor for word, step, anchor, *_ in map(str.split, rounds_of(peer))}
         assert said and said == {step: expected[step - 1] for step in said}, peer.report()
 
 
 def rounds_of(peer: Process) -> list[str]:
-    return [line for line in peer.stdout if line.startswith("round ")]
+    return [line for line in peer.stdout if line.startswith(("round ", "dense "))]
 
 
 def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_same_anchors(swarm: Swarm) -> None:
@@ -198,6 +240,39 @@ def test_rounds_by_time_count_each_sample_once_and_a_replay_has_the_same_anchors
     assert [peer.end() for peer in alive] == [0, 0, 0], "\n".join(peer.report() for peer in alive)
     receipts = check_receipts(swarm, [*peers, joiner], 30)
     check_anchors([*peers, joiner], receipts, "sign", 30, is_timed=True)
+
+
+def test_dense_steps_are_those_of_data_parallel_bit_for_bit(swarm: Swarm) -> None:
+    said = []
+    for words in (("int4", "2", "quick=1", "dense=15"), ("parallel", "1", "quick=1")):
+        peers = [swarm.start(SCRIPT, *words, min_peers=3) for _ in range(3)]
+        assert [peer.end() for peer in peers] == [0, 0, 0], peers[0].report()
+        assert rounds_of(peers[0]) == rounds_of(peers[1]) == rounds_of(peers[2])
+        said.append([line for line in rounds_of(peers[0]) if line.startswith("dense")])
+    assert len(said[0]) == 15 and said[0] == said[1][:15]
+
+
+def test_peers_die_and_join_before_and_after_the_dense_steps_are_over_and_a_replay_has_the_same_bits(
+    swarm: Swarm,
+) -> None:
+    words = "sign", "40", "dense=160"
+    peers = [swarm.start(SCRIPT, *words, min_peers=2) for _ in range(2)]
+    peers[0].expect("dense 10 ")
+    peers[1].kill()
+    peers[0].expect_line(r"dense \d+ \w+ 1")
+    peers.append(swarm.start(SCRIPT, *words))
+    peers[2].expect_line(r"dense \d+ \w+ 2")
+    for peer in (peers[0], peers[2]):
+        peer.expect_line(r"round \d+ \w+ 2")
+    peers[0].kill()
+    peers[2].expect_line(r"round \d+ \w+ 1")
+    peers.append(swarm.start(SCRIPT, *words))
+    peers[3].expect_line(r"round \d+ \w+ 2")
+    for peer in peers[2:]:
+        peer.tell("quick")
+    assert [peer.end() for peer in peers[2:]] == [0, 0], "\n".join(peer.report() for peer in peers)
+    receipts = check_receipts(swarm, peers, 40)
+    check_anchors(peers, receipts, "sign", 40, dense_steps=160)
 
 
 @pytest.mark.parametrize("codec", ["float32", "int4", "sign", "sparse64"])
