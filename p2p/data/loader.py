@@ -11,7 +11,7 @@ from collectives import Array
 
 from ..errors import ShoalError
 from .cutter import Cutter, check_rounds
-from .description import check, describe
+from .description import check, check_settings, describe
 from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
@@ -89,15 +89,7 @@ class Loader:
         for name, why in OURS.items():
             if name in options:
                 raise TypeError(f"{name} is not for a loader of a swarm: {why}")
-        if on_poison not in ("skip", "raise"):
-            raise ValueError(f"on_poison must be skip or raise, is {on_poison!r}")
-        if settings["max_attempts"] < 0:
-            raise ValueError(f"max_attempts must be at least 0, is {settings['max_attempts']}")
-        for name in ("global_batch", "epochs"):
-            if settings[name] < 1:
-                raise ValueError(f"{name} must be at least 1, is {settings[name]}")
-        if max_local_batch is not None and max_local_batch < 1:
-            raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
+        check_settings(settings, max_local_batch, on_poison)
         check_rounds(inner_steps, round_s, script.share, max_local_batch, drop_last=settings["drop_last"])
         self.dataset = dataset
         self._batch_size, self._inner_steps = settings["global_batch"], inner_steps

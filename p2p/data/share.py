@@ -17,12 +17,7 @@ from .own_data import UNUSED
 from .ranges import union
 from .round_end import RoundEnd
 from .sampler import Order, Plan, Sampler, Slice
-from .track import Track, Tracks, unpack_track
-
-CUT: Final = (
-    "this batch is counted already, and was given in parts (max_local_batch), so it has one update: accumulate with "
-    "`no_sync` instead of max_local_batch where each batch has several"
-)
+from .track import CUT, Track, Tracks, unpack_track
 
 PEER_ID: Final = attrgetter("peer_id")
 

@@ -11,6 +11,11 @@ from .sampler import Sampler, SamplerState
 MAY_CHANGE: Final = ("global_batch=", "epochs=", "drop_last=", "max_attempts=")
 """What of a loader may be another when a run goes on from a checkpoint: a position in its samples means the same."""
 
+CUT: Final = (
+    "this batch is counted already, and was given in parts (max_local_batch), so it has one update: accumulate with "
+    "`no_sync` instead of max_local_batch where each batch has several"
+)
+
 
 @dataclass(slots=True, eq=False)
 class Track:

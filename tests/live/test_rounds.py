@@ -284,7 +284,12 @@ def test_every_codec_trains_as_a_replay_does(swarm: Swarm, codec: str) -> None:
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="it has no other instruction set")
 def test_processors_that_round_otherwise_have_the_same_anchors(swarm: Swarm) -> None:
-    peers = [swarm.start(SCRIPT, "float32", "6", "quick=1", *cpu, min_peers=2) for cpu in ((), ("cpu=default",))]
+    others = ((), ("cpu=default",))
+    peers = [swarm.start(SCRIPT, "float32", "2", "quick=1", "dense=8", *cpu, min_peers=2) for cpu in others]
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    dense, rounds = zip(*((rounds_of(peer)[:8], rounds_of(peer)[8:]) for peer in peers), strict=True)
+    assert dense[0] != dense[1] and rounds[0] == rounds[1] and len(rounds[0]) == 7
+    peers = [swarm.start(SCRIPT, "float32", "6", "quick=1", *cpu, min_peers=2) for cpu in others]
     assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
     assert rounds_of(peers[0]) == rounds_of(peers[1]) and len(rounds_of(peers[0])) == 24
     expected = replay(check_receipts(swarm, peers, 6), "float32", 6)  # as if both were like this machine
@@ -320,6 +325,7 @@ def test_a_round_that_is_not_finite_adds_nothing_if_that_is_wished(swarm: Swarm)
         (("int4",), ("sign",), ("deltas of rounds, int4", "deltas of rounds, sign")),
         (("int4", "outer_lr=1"), ("int4",), ("outer_lr 1", "outer_lr 0.7")),
         (("int4", "inner_steps=4"), ("int4",), ("inner_steps=4", "inner_steps=5")),
+        (("int4", "dense=2"), ("int4", "dense=3"), ("after 2 dense steps", "after 3 dense steps")),
         (("int4", "round_s=0.1"), ("int4", "round_s=0.2"), ("round_s=0.1", "round_s=0.2")),
     ],
 )
@@ -509,6 +515,7 @@ with p2p.join() as peer:
             "inner_steps is 3 and round_s is 2: a round ends after so many",
         ),
         ("", "dict(inner_steps=3, round_s=2.5)", "dict()", "inner_steps is 3 and round_s is 2.5: a round ends after"),
+        ("", "dict(dense_steps=-1)", "dict()", "dense_steps must be at least 0, is -1"),
         ("", "dict()", "dict(round_s=0)", "round_s must be above 0 and finite, is 0"),
         ("", "dict(nonfinite='allow')", "dict()", "nonfinite must be raise or skip, is 'allow'"),
         ("parallel", "dict()", "dict()", "inner_steps is for a model that is trained in rounds: wrap it in p2p.DiLoCo"),
