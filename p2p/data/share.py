@@ -42,6 +42,7 @@ class Share:
         num_samples: committed, of all members.
         rounds: where a step is a round of local steps: of a slice counts what was handed out before its end.
         is_amid_round: the parameters are this peer's alone.
+        is_resuming: what is loaded now is of a checkpoint, and not of a member.
         num_unused: forward passes of the last one that had no backward pass, on samples of the script's own.
         dense_steps: where `rounds` is there: so many steps of training come before them, of one batch each.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
@@ -51,7 +52,7 @@ class Share:
         self.contributors: tuple[str, ...] = ()
         self.fraction = self.keep = 1.0
         self.is_last = True
-        self.is_void = self.is_used = self.only_looks_on = False
+        self.is_void = self.is_used = self.only_looks_on = self.is_resuming = False
         self.rounds: RoundEnd | None = None
         self.is_amid_round = False
         self.dense_steps = 0
@@ -61,7 +62,7 @@ class Share:
         self._slice: Slice | None = None
         self._number = 1
         self._accumulated = self._joined = self._num_updates = self._num_given = 0
-        self._is_weighed = self._is_skipped = self._is_resuming = False
+        self._is_weighed = self._is_skipped = False
 
     # Loaders.
 
@@ -320,7 +321,7 @@ class Share:
             self.num_trained, self.num_samples, self.num_unused = map(int, numbers)
         except (TypeError, ValueError) as error:
             raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
-        self._tracks.load(states, is_resumed=self._is_resuming)
+        self._tracks.load(states, is_resumed=self.is_resuming)
         self.num_loads += 1
         self._num_updates = 0
 
@@ -335,12 +336,12 @@ class Share:
 
     @contextmanager
     def resuming(self) -> Iterator[None]:
-        """What is loaded in this block is of a checkpoint, not of a member."""
-        self._is_resuming = True
+        """What is loaded in this block is of a checkpoint."""
+        self.is_resuming = True
         try:
             yield
         finally:
-            self._is_resuming = False
+            self.is_resuming = False
 
 
 def count_samples(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operation:

@@ -143,6 +143,12 @@ class RoundReplica:
             self._dense.loaded()
         else:
             self._take_anchor()
+            if self._session.share.is_resuming and self._outer.residual is not None:
+                logger.warning(
+                    "a checkpoint has no residuals, which are each peer's own: what %s has left out of the last rounds "
+                    "is lost, and the run goes on without",
+                    self._outer.config.codec,
+                )
         if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
         self.freeze()

@@ -18,6 +18,7 @@ from ..errors import NonFiniteGradient, ShoalError
 from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
+from ..step.receipts import Moment
 from .buffers import Buffers
 from .outer import Outer
 from .rates import Rates
@@ -99,6 +100,8 @@ class Rounds:
 
     def _drop_rest(self) -> None:
         """This peer has left: what it has not exchanged is nobody's, and must not be saved as what all have."""
+        if ratio := self._outer.residual_ratio():
+            self._session.history.write(Moment(self._session.loop.now(), "residual_lost", f"{ratio:.3g}"))
         if self.is_amid:
             logger.warning(
                 "this peer has left %d inner steps after the last round: they were not exchanged, and the parameters "

@@ -15,7 +15,7 @@ from p2p.data.cutter import Cutter
 from p2p.data.ranges import union
 from p2p.data.sampler import Order, Sampler, SamplerState, fold
 from p2p.data.timed import TimedSampler
-from p2p.step.receipts import Receipt, read_receipts
+from p2p.step.receipts import Receipt, read_moments, read_receipts
 from p2p.training.outer import Outer, OuterConfig
 from tests.live.rounds_script import (
     BATCH,
@@ -280,6 +280,10 @@ def test_every_codec_trains_as_a_replay_does(swarm: Swarm, codec: str) -> None:
     peers = [swarm.start(SCRIPT, codec, "3", "quick=1", min_peers=2) for _ in range(2)]
     assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
     check_anchors(peers, check_receipts(swarm, peers, 3), codec, 3)
+    for peer in peers:
+        moments = read_moments(swarm.receipts / f"{name(peer)}.timings.jsonl")
+        lost = [float(each.detail) for each in moments if each.event == "residual_lost"]
+        assert len(lost) == (codec in ("sign", "sparse64")) and all(0 < each < 100 for each in lost)
 
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="it has no other instruction set")
@@ -393,6 +397,8 @@ def test_ordinary_scripts_leave_loops_and_batches_validate_and_go_on_from_checkp
         assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
         said = [[line for line in peer.stdout if line.startswith("accuracy")] for peer in peers]
         assert said[0] == said[1]
+        warned = [line for peer in peers for line in peer.stderr if "a checkpoint has no residuals" in line]
+        assert len(warned) == (0 if epochs == 3 else 2)
         accuracies += [float(line.split()[2]) for line in said[0]]
         receipts = [read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl") for peer in peers]
         assert receipts[0] == receipts[1]
