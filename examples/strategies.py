@@ -73,7 +73,7 @@ def show(found: dict[str, list[Point]], path: Path) -> None:
     print(f"{'':16}{'MB sent':>10}{'seconds':>10}{'loss':>10}")
     for name, points in found.items():
         sent, elapsed_s, loss = points[-1]
-        print(f"{name:16}{sent:10.1f}{elapsed_s:10.1f}{loss:10.3f}", flush=True)
+        print(f"{name:16}{sent:10.2f}{elapsed_s:10.1f}{loss:10.3f}", flush=True)
     with suppress(ImportError):
         from matplotlib.figure import Figure
 

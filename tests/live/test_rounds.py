@@ -275,6 +275,23 @@ def test_peers_die_and_join_before_and_after_the_dense_steps_are_over_and_a_repl
     check_anchors(peers, receipts, "sign", 40, dense_steps=160)
 
 
+def test_who_is_stopped_in_a_dense_step_and_comes_back_when_they_are_over_has_what_all_have(swarm: Swarm) -> None:
+    words = "sign", "24", "dense=60"
+    peers = [swarm.start(SCRIPT, *words, min_peers=3) for _ in range(3)]
+    peers[2].expect("dense 10 ")
+    peers[2].send_signal(signal.SIGSTOP)
+    two = peers[0].expect_line(r"round \d+ \w+ 2")
+    peers[2].send_signal(signal.SIGCONT)
+    peers[0].expect_line(r"round \d+ \w+ 3", after=two)
+    for peer in peers:
+        peer.tell("quick")
+    assert [peer.end() for peer in peers] == [0, 0, 0], "\n".join(peer.report() for peer in peers)
+    check_receipts(swarm, peers, 24)
+    said = [dict(line.split()[1:3] for line in rounds_of(peer)) for peer in peers]
+    assert said[0] == said[1] and len(said[2]) < len(said[0])
+    assert said[2].items() <= said[0].items()
+
+
 @pytest.mark.parametrize("codec", ["float32", "int4", "sign", "sparse64"])
 def test_every_codec_trains_as_a_replay_does(swarm: Swarm, codec: str) -> None:
     peers = [swarm.start(SCRIPT, codec, "3", "quick=1", min_peers=2) for _ in range(2)]
