@@ -56,7 +56,7 @@ class DiLoCo(torch.nn.Module):
     exchange is under way 4 bytes per parameter and a payload of each member.
 
     Raises:
-        From `optimizer.step`, or from the loop over batches:
+        From `optimizer.step`, or from the loop over batches; in dense steps from `loss.backward()`:
 
         NonFiniteGradient: a parameter has become NaN or infinity on this peer. Nothing of the round was sent, and the
             parameters are as it began.
