@@ -100,6 +100,14 @@ class Peer(Operations):
         return -1 if history.done < 0 else self._session.share.num_trained
 
     @property
+    def samples(self) -> int:
+        """How many samples are committed, of all members: what schedules follow where rounds end by time.
+
+        It changes with `done`, goes on in a run from a checkpoint, and is the same on every peer.
+        """
+        return self._session.share.num_samples
+
+    @property
     def last_step(self) -> int:
         """The number of the last committed step, of training or of an operation, as on its receipt; -1: none."""
         return self._session.done
@@ -192,6 +200,7 @@ class Peer(Operations):
         shuffle: bool = True,
         max_local_batch: int | None = None,
         inner_steps: int | None = None,
+        round_s: float | None = None,
         drop_last: bool = False,
         max_attempts: int = 2,
         on_poison: Literal["skip", "raise"] = "skip",
@@ -227,6 +236,9 @@ class Peer(Operations):
                 the step, as if the part had been one batch. See `DataParallel.has_committed`.
             inner_steps: with `p2p.DiLoCo`: a round has so many batches, and is what is planned, committed and counted
                 as one step. Fewer at the end of an epoch.
+            round_s: instead of that: a round ends at a peer's first update, or request for a batch, later than so many
+                seconds after its last commit, or with what it was given: about a quarter more than it has used in the
+                round before. Then nobody waits for a slow peer. `global_batch` is that of one step of all.
             drop_last: leave out what does not fill a global batch at the end of an epoch.
             max_attempts: a sample that cannot be loaded by so many peers, or by all that there are, is set aside. Who
                 cannot load one says which and why, and adds nothing to the step; its samples are handed to others. 0:
@@ -256,6 +268,7 @@ class Peer(Operations):
             dataset,
             max_local_batch=max_local_batch,
             inner_steps=inner_steps,
+            round_s=round_s,
             on_poison=on_poison,
             options=options,
             **settings,
@@ -268,7 +281,7 @@ class Peer(Operations):
         needed.
 
         Returns:
-            A new dict: `done`, the steps of training; `loaders`, what of each loader's samples is used up.
+            A new dict: `done`, the steps of training; `samples`, of them; `loaders`, what of each one's is used up.
         """
         return self._session.share.state_dict()
 

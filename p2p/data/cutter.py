@@ -1,5 +1,6 @@
 """What of a global batch a peer is given, one part after the other."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,6 +9,7 @@ from .prefetch import Indices
 from .ranges import count
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, Slice, fold
 from .share import Share
+from .timed import TimedSampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +40,14 @@ class Cutter:
             indices *= MIN_LOCAL_BATCH
         num_parts = self._num_parts(len(indices), plan)
         if peer_id not in plan.slices:
-            return [indices] * (num_parts if self.inner_steps else 1)
+            return [indices] * (num_parts if self.inner_steps else 1)  # by time: one, which is over before the others'
         bounds = [len(indices) * i // num_parts for i in range(num_parts + 1)]
         return [indices[start:stop] for start, stop in pairwise(bounds)]
 
     def _num_parts(self, size: int, plan: Plan) -> int:
+        if isinstance(self.sampler, TimedSampler):
+            inner = self.sampler.inner_batch(len(plan.slices))
+            return max(1, min(-(-size // inner), size // MIN_LOCAL_BATCH))
         if self.inner_steps is None:
             return -(-size // (self.max_local_batch or size))
         if not plan.slices:
@@ -56,7 +61,12 @@ class Cutter:
         return min(self.inner_steps, -(-size * self.inner_steps // self.sampler.global_batch))
 
     def ahead(self, state: SamplerState, members: Sequence[str], peer_id: str) -> Iterator[Indices]:
-        """What the peer is given after the step that comes after `state`, if all of that one counts, and so on."""
+        """What the peer is given after the step that comes after `state`, if all of that one counts, and so on.
+
+        What is used of a round that ends by time is known when it has ended.
+        """
+        if isinstance(self.sampler, TimedSampler):
+            return
         plan = self.sampler.plan(state, members)
         while plan.batch:
             state = self.sampler.settle(fold(state, plan.batch))
@@ -65,14 +75,31 @@ class Cutter:
                 yield from self.cut(plan, peer_id)
 
 
-def check_rounds(inner_steps: int, share: Share, max_local_batch: int | None, *, drop_last: bool) -> None:
-    """Raise ValueError unless a loader of these arguments can hand out rounds."""
-    if inner_steps < 1:
-        raise ValueError(f"inner_steps must be at least 1, is {inner_steps}")
-    if not share.in_rounds:
-        raise ValueError("inner_steps is for a model that is trained in rounds: wrap it in p2p.DiLoCo first")
+def check_rounds(
+    inner_steps: int | None, round_s: float | None, share: Share, max_local_batch: int | None, *, drop_last: bool
+) -> None:
+    """Raise ValueError unless a loader of these arguments fits how its model is trained."""
+    check_length(inner_steps, round_s)
+    if inner_steps is None and round_s is None:
+        return
+    name = "round_s" if inner_steps is None else "inner_steps"
+    if share.rounds is None:
+        raise ValueError(f"{name} is for a model that is trained in rounds: wrap it in p2p.DiLoCo first")
     if max_local_batch is not None or drop_last:
         raise ValueError(
             "max_local_batch and drop_last are not for rounds: add up gradients in the script, and note that "
             "the last round of an epoch has fewer inner steps"
         )
+
+
+def check_length(inner_steps: int | None, round_s: float | None) -> None:
+    """Raise ValueError unless a round ends after so many inner steps, after so long, or is said to end elsewhere."""
+    if inner_steps is not None and round_s is not None:
+        raise ValueError(
+            f"inner_steps is {inner_steps} and round_s is {round_s:g}: a round ends after so many steps or after so "
+            "many seconds, so pass one of them"
+        )
+    if inner_steps is not None and inner_steps < 1:
+        raise ValueError(f"inner_steps must be at least 1, is {inner_steps}")
+    if round_s is not None and not 0 < round_s < math.inf:
+        raise ValueError(f"round_s must be above 0 and finite, is {round_s}")

@@ -1,5 +1,6 @@
 """A dataset in words that are the same on every peer which has the same one."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -40,6 +41,19 @@ def check(dataset: Any) -> int:
     if not len(dataset):
         raise ValueError(f"{name} has no samples")
     return len(dataset)
+
+
+def check_settings(settings: Mapping[str, Any], max_local_batch: int | None, on_poison: str) -> None:
+    """Raise ValueError if a number of a loader is out of its range; `settings`: of its sampler."""
+    if on_poison not in ("skip", "raise"):
+        raise ValueError(f"on_poison must be skip or raise, is {on_poison!r}")
+    if settings["max_attempts"] < 0:
+        raise ValueError(f"max_attempts must be at least 0, is {settings['max_attempts']}")
+    for name in ("global_batch", "epochs"):
+        if settings[name] < 1:
+            raise ValueError(f"{name} must be at least 1, is {settings[name]}")
+    if max_local_batch is not None and max_local_batch < 1:
+        raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
 
 
 def describe(dataset: Any) -> str:

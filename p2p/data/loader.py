@@ -11,12 +11,13 @@ from collectives import Array
 
 from ..errors import ShoalError
 from .cutter import Cutter, check_rounds
-from .description import check, describe
+from .description import check, check_settings, describe
 from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, Slice
 from .share import Share
+from .timed import TimedSampler
 
 logger = logging.getLogger("p2p")
 
@@ -79,6 +80,7 @@ class Loader:
         *,
         max_local_batch: int | None,
         inner_steps: int | None = None,
+        round_s: float | None = None,
         on_poison: str,
         options: dict[str, Any],
         **settings: Any,
@@ -87,24 +89,18 @@ class Loader:
         for name, why in OURS.items():
             if name in options:
                 raise TypeError(f"{name} is not for a loader of a swarm: {why}")
-        if on_poison not in ("skip", "raise"):
-            raise ValueError(f"on_poison must be skip or raise, is {on_poison!r}")
-        if settings["max_attempts"] < 0:
-            raise ValueError(f"max_attempts must be at least 0, is {settings['max_attempts']}")
-        for name in ("global_batch", "epochs"):
-            if settings[name] < 1:
-                raise ValueError(f"{name} must be at least 1, is {settings[name]}")
-        if max_local_batch is not None and max_local_batch < 1:
-            raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
-        if inner_steps is not None:
-            check_rounds(inner_steps, script.share, max_local_batch, drop_last=settings["drop_last"])
+        check_settings(settings, max_local_batch, on_poison)
+        check_rounds(inner_steps, round_s, script.share, max_local_batch, drop_last=settings["drop_last"])
         self.dataset = dataset
         self._batch_size, self._inner_steps = settings["global_batch"], inner_steps
         words = ", ".join(f"{name}={value}" for name, value in settings.items())
         if inner_steps is not None:
             settings["global_batch"] *= inner_steps
             words += f", inner_steps={inner_steps}"
-        self._sampler = Sampler(check(dataset), **settings)
+        if round_s is not None:
+            words += f", round_s={round_s:g}"
+        dense = Sampler(check(dataset), **settings | {"global_batch": self._batch_size})
+        self._sampler = (Sampler if round_s is None else TimedSampler)(check(dataset), **settings)
         if self._sampler.drop_last and self._sampler.num_samples < self._sampler.global_batch:
             raise ValueError(
                 f"an epoch has {self._sampler.num_samples} samples and no whole batch of "
@@ -114,6 +110,8 @@ class Loader:
         self._script, self._share = script, script.share
         self._what = f"{self._sampler.num_samples} samples ({describe(dataset)})"
         self._track = self._share.make(self._sampler, f"{self._what}, {words}", is_cut=max_local_batch is not None)
+        self._track.round_s, self._track.dense = round_s, dense
+        self._dense_cutter = Cutter(dense, self._cutter.order, max_local_batch)
         self._max_local_batch = max_local_batch
         self._prefetch = Prefetch(dataset, options)
         self._on_poison = on_poison
@@ -123,7 +121,10 @@ class Loader:
         self._has_advised = self._has_said_left = False
 
     def __len__(self) -> int:
-        """Steps of an epoch in which nobody dies: of `optimizer`, where a step of the swarm is a round of several."""
+        """Steps of an epoch in which nobody dies: of `optimizer`, where a step of the swarm is a round of several.
+
+        Where rounds end by time: of a peer that is as fast as the mean of all.
+        """
         if self._inner_steps is not None:
             rounds, rest = divmod(self._sampler.num_samples, self._sampler.global_batch)
             return rounds * self._inner_steps + (self._cutter.num_inner_steps(rest) if rest else 0)
@@ -152,7 +153,7 @@ class Loader:
         while (epoch := self.epoch) < self._sampler.epochs:
             before = self._track.state
             yield epoch
-            self._end_round()
+            self._share.end_round()
             if self._track.state == before:
                 self._track.state = self._sampler.skip_to(before, epoch + 1)
             elif self.epoch == epoch:
@@ -160,7 +161,7 @@ class Loader:
 
     def end_epoch(self) -> None:
         """Leave out what is left of the epoch that was iterated last: on every peer, after the same step."""
-        self._end_round()
+        self._share.end_round()
         self._follow()
         self._track.state = self._sampler.skip_to(self._track.state, self._entered + 1)
 
@@ -177,9 +178,13 @@ class Loader:
         """
         self._turn = turn = object()
         share, track = self._share, self._track
-        if share.in_rounds and self._inner_steps is None:
-            raise ValueError("this model is trained in rounds: say how many batches one has, `inner_steps=`")
+        if share.rounds is not None and self._inner_steps is None and track.round_s is None:
+            raise ValueError(
+                "this model is trained in rounds: say how many batches one has, `inner_steps=`, or how many seconds it "
+                "lasts, `round_s=`"
+            )
         self._script.enter()
+        share.end_round()
         done = self._script.begin()
         self._advise()
         self._entered, self._num_loads = self.epoch, share.num_loads
@@ -197,15 +202,11 @@ class Loader:
                 share.hand_out(track, part)
                 self._tell_of_failed()
                 yield from self._micro_batches(plan, part)
+                share.end_round()
             self._prefetch.close()
         finally:
             if self._turn is turn:  # and nobody has begun anew
                 share.take_back(track)
-
-    def _end_round(self) -> None:
-        """A loop was left, maybe in the middle of a round: what was handed out of that counts."""
-        if self._share.is_round_left:
-            self._script.begin()
 
     def _follow(self) -> None:
         """After a member's state was loaded, the loop is in its epoch, and ends where those of the members end."""
@@ -234,7 +235,8 @@ class Loader:
         """
         self._script.enter()
         share, peer_id = self._share, self._script.peer_id
-        self._end_round()
+        if share.is_round_left:
+            share.end_round()
         if share.is_amid_round:
             raise ShoalError(
                 "evaluate was called in the middle of a round, where each peer has parameters of its own: call it "
@@ -258,8 +260,9 @@ class Loader:
 
     def _micro_batches(self, plan: Plan, part: Slice | None) -> Iterator[Any]:
         share, peer_id = self._share, self._script.peer_id
-        parts = self._cutter.cut(plan, peer_id if part else "")
-        ahead = self._cutter.ahead(self._track.state, share.contributors, peer_id)
+        cutter = self._dense_cutter if share.is_dense else self._cutter
+        parts = cutter.cut(plan, peer_id if part else "")
+        ahead = cutter.ahead(self._track.state, share.contributors, peer_id)
         total = sum(map(len, parts))
         for number, indices in enumerate(parts, start=1):
             is_last = number == len(parts)
@@ -269,7 +272,9 @@ class Loader:
                 batch, is_last = self._substitute(plan, part, indices, error), True
             share.begin_micro_batch(len(indices) / total, is_last=is_last, num_samples=len(indices))
             yield batch
-            if is_last:
+            if is_last or (
+                share.rounds is not None and share.in_rounds and (self._track.is_spent or share.rounds.is_time_over())
+            ):
                 return
             if not (share.is_used or share.is_void or share.in_rounds):
                 raise ShoalError("a micro-batch had no backward pass: call backward once per batch")

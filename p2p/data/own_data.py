@@ -12,6 +12,12 @@ WITHOUT: Final = "this script reads its data without peer.loader"
 INSTEAD: Final = "take peer.loader, which hands out each sample once, whoever comes and goes"
 
 
+UNUSED: Final = (
+    "samples of its own, behind one in which {0} forward pass{1} in training had no backward pass (leave a batch out "
+    "with `model.skip_step()`, not `continue`; what is not to be trained on belongs under torch.no_grad())"
+)
+
+
 class OwnData:
     """Of one peer."""
 

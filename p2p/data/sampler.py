@@ -6,7 +6,7 @@ on no receipt is planned again, first of all. So each position is counted exactl
 `global_batch`, but the last of an epoch by less than `MIN_LOCAL_BATCH`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ class SamplerState:
         num_steps: that have counted samples, or would have.
         failed: positions that could not be loaded, with the peer_ids of who has tried, once for each attempt.
         aside: positions that nobody tries again, and that were not counted.
+        grants: where rounds end by time, how many samples a member may be given in the next one, by peer_id.
     """
 
     position: int = 0
@@ -36,6 +37,7 @@ class SamplerState:
     num_steps: int = 0
     failed: tuple[tuple[int, tuple[str, ...]], ...] = ()
     aside: tuple[int, ...] = ()
+    grants: tuple[tuple[str, int], ...] = ()
 
 
 class Slice(NamedTuple):
@@ -100,18 +102,19 @@ class Sampler:
 
         It has samples of one epoch; is empty when all epochs are over.
         """
-        epoch = self.epoch(state)
-        left = self._left(state, epoch) if epoch < self.epochs else ()
+        left = self.left(state)
         size = min(self.global_batch, count(left))
         if count(left) - size < min(MIN_LOCAL_BATCH, self.global_batch):
             size = count(left)  # the rest would be a batch too small for anybody
         batch = cut(left, 0, size)
-        num_slices = min(len(members), max(size // MIN_LOCAL_BATCH, 1)) if size else 0
-        first = state.num_steps * num_slices % max(len(members), 1) if num_slices < len(members) else 0
-        chosen = [members[(first + i) % len(members)] for i in range(num_slices)]
-        bounds = [size * i // num_slices for i in range(num_slices + 1)] if num_slices else []
+        chosen = choose(members, size, state.num_steps)
+        bounds = [size * i // len(chosen) for i in range(len(chosen) + 1)] if chosen else []
         slices = {name: Slice(bounds[i], bounds[i + 1] - bounds[i]) for i, name in enumerate(chosen)}
-        return _avoid_failing_again(Plan(batch, slices), state)
+        return avoid_failing_again(Plan(batch, slices), state)
+
+    def grant(self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]) -> SamplerState:
+        """`state`, after a step that was planned so: how much each has used of that changes nothing here."""
+        return state
 
     def fold(
         self, state: SamplerState, counted: Ranges, failures: Sequence[tuple[int, str]], members: Sequence[str]
@@ -136,6 +139,11 @@ class Sampler:
     def _is_hopeless(self, who: Sequence[str], members: Sequence[str]) -> bool:
         return len(who) >= self.max_attempts and (len({*who}) >= self.max_attempts or {*members} <= {*who})
 
+    def left(self, state: SamplerState) -> Ranges:
+        """What is not counted of the epoch that is under way; nothing, if all are over."""
+        epoch = self.epoch(state)
+        return self._left(state, epoch) if epoch < self.epochs else ()
+
     def _left(self, state: SamplerState, epoch: int) -> Ranges:
         """What is not counted of `epoch`, which is the one under way: what came back, then fresh samples."""
         end = (epoch + 1) * self.num_samples - (self.num_samples % self.global_batch if self.drop_last else 0)
@@ -150,7 +158,14 @@ def fold(state: SamplerState, counted: Ranges) -> SamplerState:
     return replace(state, position=position, returned=difference(pool, counted), num_steps=state.num_steps + 1)
 
 
-def _avoid_failing_again(plan: Plan, state: SamplerState) -> Plan:
+def choose(members: Sequence[str], size: int, turn: int) -> list[str]:
+    """Who is given a part of `size` samples: all, or, where these are too few, some by turns."""
+    number = min(len(members), max(size // MIN_LOCAL_BATCH, 1)) if size else 0
+    first = turn * number % len(members) if number < len(members) else 0
+    return [members[(first + i) % len(members)] for i in range(number)]
+
+
+def avoid_failing_again(plan: Plan, state: SamplerState) -> Plan:
     """Who could not load a sample is given the slice of somebody who has not tried yet, and the other way round."""
     slices = dict(plan.slices)
     for position, who in state.failed:

@@ -13,20 +13,11 @@ from ..errors import RemoteProtocolError, ShoalError
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
+from .own_data import UNUSED
 from .ranges import union
+from .round_end import RoundEnd
 from .sampler import Order, Plan, Sampler, Slice
-from .track import Track, Tracks, unpack_track
-
-CUT: Final = (
-    "this batch is counted already, and was given in parts (max_local_batch), so it has one update: accumulate with "
-    "`no_sync` instead of max_local_batch where each batch has several"
-)
-
-
-UNUSED: Final = (
-    "samples of its own, behind one in which {0} forward pass{1} in training had no backward pass (leave a batch out "
-    "with `model.skip_step()`, not `continue`; what is not to be trained on belongs under torch.no_grad())"
-)
+from .track import CUT, Track, Tracks, unpack_track
 
 PEER_ID: Final = attrgetter("peer_id")
 
@@ -48,9 +39,12 @@ class Share:
         is_used: the current micro-batch had a backward pass.
         num_loads: how often a member's state took the place of all this.
         num_trained: committed steps that were training.
-        in_rounds: a step is a round of local steps, and of a slice counts what was handed out before its end.
+        num_samples: committed, of all members.
+        rounds: where a step is a round of local steps: of a slice counts what was handed out before its end.
         is_amid_round: the parameters are this peer's alone.
+        is_resuming: what is loaded now is of a checkpoint, and not of a member.
         num_unused: forward passes of the last one that had no backward pass, on samples of the script's own.
+        dense_steps: where `rounds` is there: so many steps of training come before them, of one batch each.
         only_looks_on: what this peer has evaluated last, others have, too: it had no seat when the dataset was split.
     """
 
@@ -58,15 +52,17 @@ class Share:
         self.contributors: tuple[str, ...] = ()
         self.fraction = self.keep = 1.0
         self.is_last = True
-        self.is_void = self.is_used = self.only_looks_on = False
-        self.in_rounds = self.is_amid_round = False
-        self.num_loads = self.num_trained = self.num_unused = 0
+        self.is_void = self.is_used = self.only_looks_on = self.is_resuming = False
+        self.rounds: RoundEnd | None = None
+        self.is_amid_round = False
+        self.dense_steps = 0
+        self.num_loads = self.num_trained = self.num_samples = self.num_unused = 0
         self._tracks = Tracks()
         self._current: Track | None = None
         self._slice: Slice | None = None
         self._number = 1
         self._accumulated = self._joined = self._num_updates = self._num_given = 0
-        self._is_weighed = self._is_skipped = self._is_resuming = False
+        self._is_weighed = self._is_skipped = False
 
     # Loaders.
 
@@ -88,7 +84,8 @@ class Share:
         """The next step's, if it is one of this loader."""
         assert track.sampler is not None
         track.state = track.sampler.settle(track.state)
-        return track.sampler.plan(track.state, self.contributors)
+        sampler = track.dense if self.is_dense and track.dense is not None else track.sampler
+        return sampler.plan(track.state, self.contributors)
 
     def hand_out(self, track: Track, part: Slice | None) -> None:
         """The script is given a batch of this loader, which adds `part` to the open step."""
@@ -119,6 +116,16 @@ class Share:
         return self._current is not None
 
     @property
+    def is_dense(self) -> bool:
+        """The open step averages gradients, as `DataParallel` does, before rounds begin: a function of its number."""
+        return self.num_trained < self.dense_steps
+
+    @property
+    def in_rounds(self) -> bool:
+        """The open step is a round."""
+        return self.rounds is not None and not self.is_dense
+
+    @property
     def is_round_open(self) -> bool:
         """A batch of a loader was handed out in this round, which is on no receipt."""
         return self.in_rounds and self._current is not None and not self._current.is_spent
@@ -127,6 +134,16 @@ class Share:
     def is_round_left(self) -> bool:
         """The loop over batches was left since."""
         return self.is_round_open and self._current is not None and self._current.is_left
+
+    @property
+    def round_s(self) -> float | None:
+        """After so long a round of the current batch's loader ends."""
+        return None if self._current is None else self._current.round_s
+
+    def end_round(self) -> None:
+        """The script goes on behind the last batch of a round, which may not have ended in an update."""
+        if self.rounds is not None:
+            self.rounds.end_if_open()
 
     @property
     def is_amid_batch(self) -> bool:
@@ -248,11 +265,11 @@ class Share:
         self.is_void = self._is_skipped = False
         if self._current is not None:
             self._current.is_spent = True
-            self._num_updates += not self.in_rounds
+            self._num_updates += self.rounds is None or self.is_dense
             self._forget()
 
-    def give_up_round(self) -> None:
-        """What this peer has added to a round counts for nothing, since a member's state is about to be loaded."""
+    def give_up_step(self) -> None:
+        """What this peer has added to a step counts for nothing, since a member's state is about to be loaded."""
         self._accumulated = 0
         self.is_void = self._is_skipped = False
         if self._current is not None:
@@ -263,6 +280,7 @@ class Share:
 
     def count(self, receipt: Receipt) -> Receipt:
         """A step is committed. Returns its receipt, on which samples have positions in the stream of their loader."""
+        self.num_samples += receipt.num_samples
         track = self._current
         plan = None if track is None else self.plan(track)
         self.contributors = tuple(map(PEER_ID, receipt.contributions))
@@ -277,6 +295,9 @@ class Share:
             failures += [(position, each.peer_id) for position, _ in failed]
         counted = union(part for each in contributions for part in each.samples)
         assert track.sampler is not None
+        used = {each.peer_id: each.num_samples for each in receipt.contributions}
+        if not self.is_dense:
+            track.state = track.sampler.grant(track.state, plan, used, self.contributors)
         track.state = track.sampler.fold(track.state, counted, failures, self.contributors)
         return replace(receipt, contributions=tuple(contributions), loader=self._tracks.number(track))
 
@@ -284,7 +305,7 @@ class Share:
 
     def pack(self) -> list[Any]:
         """Plain values."""
-        return [list(self.contributors), self.num_trained, self.num_unused, self._tracks.pack()]
+        return [list(self.contributors), self.num_trained, self.num_samples, self.num_unused, self._tracks.pack()]
 
     def load(self, packed: Any) -> None:
         """Take over what `pack` made.
@@ -294,34 +315,33 @@ class Share:
             RemoteProtocolError: it is not of that form.
         """
         try:
-            contributors, num_trained, num_unused, rows = packed
+            contributors, *numbers, rows = packed
             states = [unpack_track(row) for row in rows]
             self.contributors = tuple(map(str, contributors))
-            self.num_trained, self.num_unused = int(num_trained), int(num_unused)
+            self.num_trained, self.num_samples, self.num_unused = map(int, numbers)
         except (TypeError, ValueError) as error:
             raise RemoteProtocolError(f"a state that says wrongly which samples are used up: {error!r}") from None
-        self._tracks.load(states, is_resumed=self._is_resuming)
+        self._tracks.load(states, is_resumed=self.is_resuming)
         self.num_loads += 1
         self._num_updates = 0
 
     def state_dict(self) -> dict[str, Any]:
         """How far the run is, whoever takes part in it."""
-        _, num_trained, _, rows = self.pack()
-        return {"done": num_trained, "loaders": rows}
+        return {"done": self.num_trained, "samples": self.num_samples, "loaders": self._tracks.pack()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` made. Raises as `load`."""
         with self.resuming():
-            self.load([[], state.get("done", 0), 0, state.get("loaders", [])])
+            self.load([[], state.get("done", 0), state.get("samples", 0), 0, state.get("loaders", [])])
 
     @contextmanager
     def resuming(self) -> Iterator[None]:
-        """What is loaded in this block is of a checkpoint, not of a member."""
-        self._is_resuming = True
+        """What is loaded in this block is of a checkpoint."""
+        self.is_resuming = True
         try:
             yield
         finally:
-            self._is_resuming = False
+            self.is_resuming = False
 
 
 def count_samples(counts: Counts, collective: AllGather = ONLY_COUNTS) -> Operation:

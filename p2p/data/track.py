@@ -11,6 +11,11 @@ from .sampler import Sampler, SamplerState
 MAY_CHANGE: Final = ("global_batch=", "epochs=", "drop_last=", "max_attempts=")
 """What of a loader may be another when a run goes on from a checkpoint: a position in its samples means the same."""
 
+CUT: Final = (
+    "this batch is counted already, and was given in parts (max_local_batch), so it has one update: accumulate with "
+    "`no_sync` instead of max_local_batch where each batch has several"
+)
+
 
 @dataclass(slots=True, eq=False)
 class Track:
@@ -25,6 +30,8 @@ class Track:
         is_left: the script asks for no more batches of it.
         is_cut: its batches may be handed out in parts.
         is_resumed: `description` is that of a checkpoint, and the script may have other settings.
+        round_s: its rounds end by time.
+        dense: plans the steps before rounds begin.
     """
 
     description: str
@@ -35,6 +42,8 @@ class Track:
     is_spent: bool = True
     is_left: bool = False
     is_resumed: bool = False
+    round_s: float | None = None
+    dense: Sampler | None = None
 
 
 def pack_track(track: Track) -> list[Any]:
@@ -48,9 +57,10 @@ def unpack_track(row: Any) -> tuple[str, SamplerState]:
     Raises:
         TypeError, ValueError: it is not of that form.
     """
-    description, position, returned, num_steps, failed, aside = row
+    description, position, returned, num_steps, failed, aside, grants = row
     failures = tuple((int(place), tuple(map(str, who))) for place, who in failed)
-    state = SamplerState(int(position), union(returned), int(num_steps), failures, tuple(map(int, aside)))
+    given = tuple((str(name), int(number)) for name, number in grants)
+    state = SamplerState(int(position), union(returned), int(num_steps), failures, tuple(map(int, aside)), given)
     return str(description), state
 
 

@@ -89,6 +89,11 @@ class History:
             if self._ledger is not None:
                 self._ledger.note(moment)
 
+    def write(self, moment: Moment) -> None:
+        """Note what has happened at this peer."""
+        if self._ledger is not None:
+            self._ledger.note(moment)
+
     def close(self) -> None:
         """Nothing more is written, or committed."""
         for listener in self.end_listeners:

@@ -14,9 +14,12 @@ from typing import Any, Literal
 import torch
 
 from ..checkpoint import Checkpoint, Keeper
+from ..data.cutter import check_length
 from ..peer import Peer
 from .belonging import check_optimizers, claim
 from .buffers import Buffers
+from .dense import DensePhase
+from .gradients import policy
 from .models import name_parts
 from .outer import Outer, OuterConfig
 from .rates import unwrapped
@@ -39,7 +42,8 @@ class DiLoCo(torch.nn.Module):
 
     A round ends in the `optimizer.step` on its last batch, which waits until the exchange is committed; where the
     script left that step out (an infinite loss, `continue`, `break`), when it asks for its next batch. Of a slice of
-    which a peer has been given only a part, that part counts.
+    which a peer has been given only a part, that part counts. With `round_s=` in place of `inner_steps=` it ends when
+    its time is over, so each peer makes as many steps as it can, and nobody waits for a slow one.
 
     Each peer's delta, the anchor less its parameters, is averaged, weighted by its samples, and taken off the anchor as
     an outer optimizer does that, SGD with Nesterov's momentum. Then the parameters are the anchor. What the inner
@@ -52,7 +56,7 @@ class DiLoCo(torch.nn.Module):
     exchange is under way 4 bytes per parameter and a payload of each member.
 
     Raises:
-        From `optimizer.step`, or from the loop over batches:
+        From `optimizer.step`, or from the loop over batches; in dense steps from `loss.backward()`:
 
         NonFiniteGradient: a parameter has become NaN or infinity on this peer. Nothing of the round was sent, and the
             parameters are as it began.
@@ -72,6 +76,8 @@ class DiLoCo(torch.nn.Module):
         *,
         codec: str = "int4",
         inner_steps: int | None = None,
+        round_s: float | None = None,
+        dense_steps: int = 0,
         outer_lr: float = 0.7,
         momentum: float = 0.5,
         decay: float = 1.0,
@@ -90,6 +96,10 @@ class DiLoCo(torch.nn.Module):
             codec: of `collectives.CODECS`: `float32`, `int4` (8 times fewer bytes), `sign` (30), `sparse16` (63),
                 `sparse64` (241). What the last three leave out is kept, and added to what is sent next.
             inner_steps: of a round, in a script with a loader of its own; with `peer.loader` it is an argument of that.
+            round_s: instead of `inner_steps`: a round ends at the first step that is later than so many seconds after
+                the last commit of this peer.
+            dense_steps: so many steps come before rounds, in which gradients are averaged in the backward pass, as
+                `DataParallel` does it; they take a global batch of `peer.loader` each.
             outer_lr: of the mean of the deltas, so many times is taken off the anchor.
             momentum: of the outer optimizer. Plain averaging is `outer_lr=1, momentum=0`.
             decay: what is left of a residual in the next round.
@@ -114,8 +124,9 @@ class DiLoCo(torch.nn.Module):
         session = self._session = peer._session
         session.callers.check_process("p2p.DiLoCo")
         config = OuterConfig(codec=codec, outer_lr=outer_lr, momentum=momentum, decay=decay)
-        if inner_steps is not None and inner_steps < 1:
-            raise ValueError(f"inner_steps must be at least 1, is {inner_steps}")
+        check_length(inner_steps, round_s)
+        if dense_steps < 0:
+            raise ValueError(f"dense_steps must be at least 0, is {dense_steps}")
         if state_digest not in ("part", "all"):
             raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
         if buffers not in ("mean", "local"):
@@ -125,19 +136,37 @@ class DiLoCo(torch.nn.Module):
         check_optimizers(module, parts)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         self._outer = Outer(trained, config)
-        keeper = None if checkpoint is None else Keeper(checkpoint, peer, lambda: not self._rounds.is_amid)
+        keeper = None if checkpoint is None else Keeper(checkpoint, peer, self._may_be_kept)
         strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
         if inner_steps is not None:
             strategy += f", {inner_steps} steps each"
-        replica = RoundReplica(module, self._outer, parts, keeper, session, strategy)
+        if round_s is not None:
+            strategy += f", {round_s:g} s each"
+        if dense_steps:
+            strategy += f", after {dense_steps} dense steps"
+        averaged = Buffers(module, buffers, None)
+        session.share.dense_steps = dense_steps
+        self._dense: DensePhase | None = None
+        if dense_steps:
+            self._dense = DensePhase(
+                session,
+                module,
+                parts,
+                averaged,
+                lambda: self._rounds.take_anchor(),
+                nonfinite=policy(nonfinite, extra),
+                is_digested_whole=state_digest == "all",
+            )
+        replica = RoundReplica(module, self._outer, parts, keeper, session, strategy, self._dense)
         offered = replica.offered()
         self._rounds = Rounds(
             session,
             self._outer,
-            Buffers(module, buffers, None),
+            averaged,
             parts,
             replica.freeze,
             inner_steps=inner_steps,
+            round_s=round_s,
             nonfinite=nonfinite_policy(nonfinite),
             is_digested_whole=state_digest == "all",
         )
@@ -146,8 +175,11 @@ class DiLoCo(torch.nn.Module):
             (session.take_seat if keeper is None else keeper.take_seat)(offered)
         except BaseException:
             self._rounds.end_use()
+            if self._dense is not None:
+                self._dense.end()
             raise
-        self._outer.restore()  # all begin with the anchor
+        if not session.share.is_dense:
+            self._outer.restore()  # all begin with the anchor
         num_bytes = sum(self._outer.codec.num_bytes(cut.stop - cut.start) for cut in self._outer.cuts)
         logger.info(
             "an exchange is %d bytes of %s from each peer; with n members each sends it to n - 1 and keeps n of them "
@@ -157,7 +189,11 @@ class DiLoCo(torch.nn.Module):
 
     @property
     def has_committed(self) -> bool:
-        return self._rounds.has_committed
+        return self._rounds.has_committed if self._dense is None else self._dense.passes.has_committed
+
+    def _may_be_kept(self) -> bool:
+        is_due = self._dense is not None and self._dense.passes.updates.is_due
+        return not (is_due or self._rounds.is_amid)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass.
@@ -171,6 +207,12 @@ class DiLoCo(torch.nn.Module):
         """
         if torch.is_grad_enabled():
             self._rounds.begin()
+        if self._session.share.is_dense and self._dense is not None:
+            output = self._dense.passes.forward("", self.module, *args, **kwargs)
+            return output
+        if self._dense is not None and torch.is_grad_enabled():
+            self._dense.end()
+            self._dense = None
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
@@ -193,6 +235,9 @@ class DiLoCo(torch.nn.Module):
         Yields:
             Nothing.
         """
+        if self._session.share.is_dense:
+            yield
+            return
         share, kept = self._session.share, self._outer.copy_parameters()
         was_amid, share.is_amid_round = share.is_amid_round, False
         self._outer.restore()

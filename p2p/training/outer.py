@@ -99,11 +99,10 @@ class Outer:
         self._parameters = dict(parameters)
         count = sum(each.numel() for each in parameters.values())
         self.anchor: Array = np.empty(count, np.float32)
-        for _, parameter, piece in self._pieces():
-            self.anchor[piece] = _flat(parameter)
         self.momentum = np.zeros(count, np.float32) if config.momentum else None
         self.residual = np.zeros(count, np.float32) if self.codec.keeps_residual else None
         self._pending: Array | None = None
+        self.take()
         self._delta_norm = 0.0
         step = max(max_bytes // self.codec.block_bytes, 1) * self.codec.block_length
         self.cuts = [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
@@ -186,6 +185,15 @@ class Outer:
         self.residual = self._pending
 
     # Between rounds.
+
+    def take(self) -> None:
+        """The parameters as they are now become the anchor; nothing is left of rounds before."""
+        for _, parameter, piece in self._pieces():
+            self.anchor[piece] = _flat(parameter)
+        for vector in (self.momentum, self.residual):
+            if vector is not None:
+                vector[:] = 0
+        self._pending = None
 
     def restore(self) -> None:
         """Set the parameters to the anchor, rounded to their types."""

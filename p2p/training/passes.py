@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import xxhash
@@ -10,14 +10,22 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import OperationMismatch, ShoalError
 from ..session.session import BACKWARD, Session
-from .agreement import Agreement
-from .buffers import Buffers
-from .copies import Copies
+from ..step.operation import Operation
+from ..step.receipts import Receipt
 from .edge import Edge
 from .forwards import Forwards
 from .gradients import Gradients, add_to_grad
-from .resync import Resynchronisation
 from .updates import Updates
+
+
+class Beside(Protocol):
+    """What each step sends beside its gradients."""
+
+    def operations(self, step: int) -> Iterator[Operation]:
+        """What to submit in `step`."""
+
+    def hand_out(self, receipt: Receipt) -> None:
+        """A step is committed."""
 
 
 class Passes:
@@ -34,10 +42,12 @@ class Passes:
         self,
         session: Session,
         gradients: Gradients,
-        beside: Callable[[], Sequence[Resynchronisation | Buffers | Agreement | Copies]],
+        beside: Callable[[], Sequence[Beside]],
         updates: Callable[["Passes"], Updates],
         state_digest: Callable[[], bytes],
         edge: Edge,
+        *,
+        commit: Callable[[Callable[[], bytes]], bool] | None = None,
     ) -> None:
         """Follow each backward pass from now on.
 
@@ -48,7 +58,10 @@ class Passes:
             updates: makes what watches the optimizers.
             state_digest: of the parameters that a step was computed with.
             edge: of the model.
+            commit: commits the open step, and returns whether it is; else a member's state has come, which is loaded
+                before the next one. None: it is loaded within the step.
         """
+        self._commit = commit
         self.has_committed = self.is_under_way = self.has_summed = False
         self._session = session
         self._share = session.share
@@ -272,8 +285,14 @@ class Passes:
             for operation in each.operations(self._session.done + 1):
                 self._session.submit(operation, is_urgent=False)
         try:
-            self._session.commit(self._state_digest)
-            self._hand_out()
+            if self._commit is None:
+                self._session.commit(self._state_digest)
+                self._hand_out()
+            elif self._commit(self._state_digest):
+                self._hand_out()
+            else:
+                self._gradients.drop()
+                self._share.give_up_step()
         except BaseException as error:
             if isinstance(error, OperationMismatch) and (models := " and ".join(self._gradients.reached)):
                 error.args = (f"the backward pass of this peer has reached {models}: {error}",)

@@ -20,17 +20,33 @@ class Rates:
             for name, each in parts.items()
             if isinstance(each, torch.optim.Optimizer) and not any(_may_schedule(part, each) for part in parts.values())
         }
+        self._names = {each: name for name, each in parts.items() if isinstance(each, torch.optim.Optimizer)}
         self._known: dict[torch.optim.Optimizer, list[float]] = {}
 
     def forget(self) -> None:
-        """A state was loaded, with the rates of the members."""
+        """A state was loaded, with the rates of the members, or a round begins."""
         self._known.clear()
+
+    def look_in_round(self, optimizer: torch.optim.Optimizer) -> None:
+        """It is about to make an update in a round that ends by time, with the rates that the round began with."""
+        rates = _rates(optimizer)
+        before = self._known.setdefault(optimizer, rates)
+        if before != rates and optimizer in self._names:
+            number, (old, new) = next(
+                pair for pair in enumerate(zip(before, rates, strict=True)) if len({*pair[1]}) > 1
+            )
+            logger.warning(
+                "lr of group %d of %s has become %g in the middle of a round, it was %g: with round_s= peers make "
+                "unlike numbers of steps, so each would have rates of its own; compute them from peer.samples, "
+                "which all have in common",
+                *(number, self._names.pop(optimizer), new, old),
+            )
 
     def look(self, optimizer: torch.optim.Optimizer) -> None:
         """It is about to make an update."""
         if optimizer not in self._watched:
             return
-        rates = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+        rates = _rates(optimizer)
         before = self._known.setdefault(optimizer, rates)
         for number, (old, new) in enumerate(zip(before, rates, strict=False)):
             if old != new:
@@ -41,6 +57,10 @@ class Rates:
                     *(number, self._watched.pop(optimizer), new, old),
                 )
                 return
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
 
 
 def _may_schedule(part: object, optimizer: torch.optim.Optimizer) -> bool:

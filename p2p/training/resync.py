@@ -5,7 +5,7 @@ taken, the view says in which the operation runs (`gossip.numerics.source_of`), 
 member writes them over its own before the update. With one class nothing is sent (R21 of PROTOCOL.md).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,8 +47,19 @@ class _Part:
 class Resynchronisation:
     """Of one model: what each step sends beside its gradients, where there are several classes."""
 
-    def __init__(self, session: Session, gradients: Gradients, parts: Sequence[object]) -> None:
-        """Of the parameters of `gradients`, and the moments of the optimizers among `parts`."""
+    def __init__(
+        self,
+        session: Session,
+        gradients: Gradients,
+        parts: Sequence[object],
+        *,
+        is_whole: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Of the parameters of `gradients`, and the moments of the optimizers among `parts`.
+
+        `is_whole`: whether the open step has all parameters, and no moments, in place of a slice.
+        """
+        self._is_whole = is_whole
         self._session = session
         self._gradients = gradients
         self._optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
@@ -88,7 +99,7 @@ class Resynchronisation:
             return None
         tensors = [tensor for tensor in self._replicated() if tensor.numel()]
         starts = np.cumsum([0, *(-(-tensor.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES for tensor in tensors)]).tolist()
-        length = max(-(-starts[-1] // NUM_SLICES), min(LEAST_BYTES, starts[-1]))
+        length = max(-(-starts[-1] // (1 if self._is_whole() else NUM_SLICES)), min(LEAST_BYTES, starts[-1]))
         length = -(-length // _ALIGNED_BYTES) * _ALIGNED_BYTES
         first = step % -(-starts[-1] // length) * length
         if not self._memory or self._memory[0].nbytes != length:
@@ -107,7 +118,7 @@ class Resynchronisation:
     def _replicated(self) -> Iterator[Tensor]:
         """In an order that is the same on all peers."""
         yield from self._gradients.parameters
-        for optimizer in self._optimizers:
+        for optimizer in () if self._is_whole() else self._optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     state = optimizer.state.get(parameter, {})

@@ -8,6 +8,7 @@ a checkpoint: they are worth nothing that can be measured (README, limits).
 import copy
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 from ..net.parcels import MODEL, PackedState, Replica
 from ..session.session import Session
 from .comparison import first_change, settings_of
+from .dense import DensePhase
 from .edge import Edge
 from .module_state import ModuleState, tensors_of
 from .outer import Outer
@@ -65,6 +67,7 @@ class RoundReplica:
         keeper: Stateful | None,
         session: Session,
         strategy: str,
+        dense: DensePhase | None,
     ) -> None:
         """Of `module`.
 
@@ -75,10 +78,13 @@ class RoundReplica:
             keeper: of checkpoints.
             session: of the peer.
             strategy: how it is trained, in words: equal on all peers.
+            dense: what comes before rounds.
         """
         self._module, self._outer, self._session = module, outer, session
         self._parts = parts
-        self._state = ModuleState(module, Edge(module, lambda: session.done))
+        self._dense = dense
+        self._edge = Edge(module, lambda: session.done) if dense is None else dense.edge
+        self._state = ModuleState(module, self._edge)
         self._trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         is_exact = all(each.dtype == torch.float32 for each in self._trained.values())
         self._outer_state = _OuterState(outer, has_anchor=not is_exact)
@@ -102,7 +108,11 @@ class RoundReplica:
             ) from None
         codec = f"deltas of rounds, {self._outer.config}"
         traits = {MODEL: layout, "codec": codec.encode(), "strategy": self._strategy.encode()}
-        return Replica(traits, self._pack, self._load, partial(compare, layout))
+        replica = Replica(traits, self._pack, self._load, partial(compare, layout))
+        if self._dense is None:
+            return replica
+        traits |= self._dense.traits
+        return replace(replica, traits=traits, keep=self._edge.keep, numerics=self._dense.numerics)
 
     def freeze(self) -> None:
         """Keep all but the anchor as it is: a round begins."""
@@ -115,20 +125,40 @@ class RoundReplica:
         }
 
     def _pack(self) -> PackedState:
+        if self._session.share.is_dense:
+            tensors = tensors_of(self._module)
+            buffers, _ = self._edge.kept()
+            tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
+            none = _Frozen({"anchor": None, "momentum": None})
+            live = [*self._parts.values(), self._state, none, *self._keeper]
+            return pack(tensors, live, self._session.share.pack())
         return pack(self._tensors, [*self._frozen, self._outer_state, *self._keeper], self._session.share.pack())
 
     def _load(self, state: PackedState) -> None:
         before = settings_of(self._parts)
         taken = [*self._parts.values(), self._state, self._outer_state, *self._keeper]
         self._session.share.load(unpack_into(state, tensors_of(self._module), taken))
+        if self._session.share.is_dense:
+            assert self._dense is not None
+            self._dense.loaded()
+        else:
+            self._take_anchor()
+            if self._session.share.is_resuming and self._outer.residual is not None:
+                logger.warning(
+                    "a checkpoint has no residuals, which are each peer's own: what %s has left out of the last rounds "
+                    "is lost, and the run goes on without",
+                    self._outer.config.codec,
+                )
+        if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
+            logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
+        self.freeze()
+
+    def _take_anchor(self) -> None:
         vectors = self._outer_state.taken
         if vectors["anchor"] is None:
             flat = [each.detach().reshape(-1) for each in self._trained.values()]
             vectors = {**vectors, "anchor": torch.cat(flat)}
         self._outer.load_state_dict(vectors)
-        if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
-            logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
-        self.freeze()
 
 
 def _without_moments(part: Stateful) -> dict[str, Any]:

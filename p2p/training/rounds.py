@@ -18,6 +18,7 @@ from ..errors import NonFiniteGradient, ShoalError
 from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
+from ..step.receipts import Moment
 from .buffers import Buffers
 from .outer import Outer
 from .rates import Rates
@@ -49,6 +50,7 @@ class Rounds:
         freeze: Callable[[], None],
         *,
         inner_steps: int | None,
+        round_s: float | None,
         nonfinite: Literal["raise", "skip"],
         is_digested_whole: bool,
     ) -> None:
@@ -61,6 +63,7 @@ class Rounds:
             parts: the optimizer whose steps are counted, and what else a joiner must have, by their names.
             freeze: keeps what a joiner is given of them as it is now.
             inner_steps: of a round without `peer.loader`.
+            round_s: after which one without `peer.loader` ends.
             nonfinite: as of `DiLoCo`.
             is_digested_whole: all of the anchor is compared in each round, not a sixteenth.
         """
@@ -69,17 +72,18 @@ class Rounds:
         self._session, self._share = session, session.share
         self._outer, self._buffers = outer, buffers
         self._freeze = freeze
-        self._inner_steps = inner_steps
+        self._inner_steps, self._round_s = inner_steps, round_s
         self._nonfinite = nonfinite
         self._num_turns = 1 if is_digested_whole else NUM_TURNS
         self._frozen_after = -2
-        self._began_s = session.loop.now()
+        self._began_s: float | None = None
         self._optimizers = optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
         self._rates = Rates(parts)
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
         self._hooks.append(optimizers[0].register_step_post_hook(self._after))
-        self._share.in_rounds = True
-        session.round_edge = self.ask_for_batch
+        self._update_is_due = False
+        self._share.rounds = self
+        session.round_edge = self.begin
         session.history.end_listeners.append(self._drop_rest)
 
     def is_in_use(self) -> bool:
@@ -96,6 +100,8 @@ class Rounds:
 
     def _drop_rest(self) -> None:
         """This peer has left: what it has not exchanged is nobody's, and must not be saved as what all have."""
+        if ratio := self._outer.residual_ratio():
+            self._session.history.write(Moment(self._session.loop.now(), "residual_lost", f"{ratio:.3g}"))
         if self.is_amid:
             logger.warning(
                 "this peer has left %d inner steps after the last round: they were not exchanged, and the parameters "
@@ -121,24 +127,40 @@ class Rounds:
             return
         if self._session.load_offer():
             self._frozen_after = -2
+        self._update_is_due = False
+        if self._share.is_dense:
+            return  # its passes say when the state is complete
         if self._frozen_after != self._session.done:
             self._freeze()
             self._frozen_after = self._session.done
             self._rates.forget()
+        if self._began_s is None:
+            self._began_s = self._session.loop.now()
         self._session.state_is_complete()
 
-    def ask_for_batch(self) -> None:
-        """The script asks for its next batch, and may not have called `optimizer.step` after the last one."""
+    def end_if_open(self) -> None:
+        """The script asks for more than the batches of a round, and may have left out the update on the last one."""
         self.has_committed = False
         if self._share.is_round_open:
             self.end()
-        self.begin()
+
+    def take_anchor(self) -> None:
+        """The last dense step is committed, and the update with its gradients comes, which is no inner step."""
+        self._outer.take()
+        self._update_is_due = True
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if self._share.is_dense or self._update_is_due:
+            return
         self.begin()
-        self._rates.look(optimizer)
+        if self._length_s is None:
+            self._rates.look(optimizer)
+        else:
+            self._rates.look_in_round(optimizer)
 
     def _after(self, *_: object) -> None:
+        if self._share.is_dense or self._update_is_due:
+            return
         self.has_committed = False
         self.num_inner_steps += 1
         self._share.is_amid_round = True
@@ -149,12 +171,28 @@ class Rounds:
 
     def _is_over(self) -> bool:
         if self._share.is_of_loader:
-            return self._share.is_round_open and self._share.is_last
-        if self._inner_steps is None:
+            return self._share.is_round_open and (self._share.is_last or self.is_time_over())
+        if self._inner_steps is None and self._round_s is None:
             raise ShoalError(
-                "a round has no end: pass inner_steps= to `peer.loader`, or, with a loader of your own, to p2p.DiLoCo"
+                "a round has no end: pass inner_steps= or round_s= to `peer.loader`, or, with a loader of your own, to "
+                "p2p.DiLoCo"
             )
-        return self.num_inner_steps >= self._inner_steps
+        return self.is_time_over() if self._inner_steps is None else self.num_inner_steps >= self._inner_steps
+
+    def is_time_over(self) -> bool:
+        """Whether a round that ends by time does: after one inner step at least, so long after this peer's last commit.
+
+        So what a script does between two rounds, evaluations for one, holds nobody up.
+        """
+        length_s = self._length_s
+        return length_s is not None and self.is_amid and self._lasted_s() > length_s
+
+    @property
+    def _length_s(self) -> float | None:
+        return self._share.round_s if self._share.is_of_loader else self._round_s
+
+    def _lasted_s(self) -> float:
+        return 0.0 if self._began_s is None else self._session.loop.now() - self._began_s
 
     # An exchange.
 
@@ -165,12 +203,12 @@ class Rounds:
         self._session.submit(self._share.operation(), is_urgent=False)
         for operation in (*self._buffers.operations(self._session.done + 1), *operations):
             self._session.submit(operation, is_urgent=False)
-        patience_s = PATIENCE * (self._session.loop.now() - self._began_s)
+        patience_s = PATIENCE * max(self._lasted_s(), self._length_s or 0.0)  # an observer's round is short
         if self._session.exchange(self._digest, patience_s):
             self._apply(operations)
             self.has_committed = True
         else:
-            self._share.give_up_round()
+            self._share.give_up_step()
             self._forget_moments()
         self.num_inner_steps, self._share.is_amid_round = 0, False
         self._began_s = self._session.loop.now()

@@ -5,6 +5,8 @@ import os
 import select
 import sys
 from dataclasses import dataclass
+from threading import Event
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,12 +29,18 @@ def make_dataset() -> torch.utils.data.TensorDataset:
     return torch.utils.data.TensorDataset(inputs, torch.sin(inputs[:, :2] * 2))
 
 
-def make_training() -> Training:
+def make_training(*, is_timed: bool = False) -> Training:
+    """`is_timed`: the rate is a function of the samples committed, and the schedule leaves it as it is."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 100))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 if is_timed else 1 / (1 + step / 100))
     return Training(model, optimizer, schedule)
+
+
+def set_rate(training: Training, num_samples: int) -> None:
+    """After so many samples of all."""
+    training.optimizer.param_groups[0]["lr"] = 0.01 / (1 + num_samples / 2400)
 
 
 def train(training: Training, inputs: Tensor, targets: Tensor, model: torch.nn.Module | None = None) -> float:
@@ -72,40 +80,47 @@ def main() -> None:
     """`CODEC EPOCHS [KEY=VALUE ...]`. Prints each anchor; words come by stdin.
 
     `wait`: until another word comes; `quick`: wait for none any more. Keys: `spoils=1`, and `nan=N`: in step N of this
-    peer the loss is NaN; `cpu=default`: another instruction set than the others'; others are arguments of `p2p.DiLoCo`.
+    peer the loss is NaN; `cpu=default`: another instruction set than the others'; `round_s=T`: rounds end by time;
+    `slow=S`: each step of this peer takes so many seconds more; `dense=N`: so many dense steps, each of which is
+    printed, too, and with `parallel` for a codec all are, of `DataParallel`; others are arguments of `p2p.DiLoCo`.
     """
     given = dict(word.split("=") for word in sys.argv[3:])
     if "cpu" in given:
         os.environ["ATEN_CPU_CAPABILITY"] = given["cpu"]  # torch looks at it once, at its first operation
     torch.set_num_threads(1)
-    training = make_training()
+    timed: dict[str, Any] = {"round_s": float(given["round_s"])} if "round_s" in given else {}
+    training = make_training(is_timed=bool(timed))
     word, num_steps = "quick" if "quick" in given else "", 0
-    numbers = {name: float(given[name]) for name in ("outer_lr", "momentum", "decay") if name in given}
+    numbers: dict[str, Any] = {name: float(given[name]) for name in ("outer_lr", "momentum", "decay") if name in given}
     with p2p.join() as peer:
         print("here", peer.peer_id)
         training.optimizer.register_step_post_hook(lambda *_: print("exchanges", peer.done + 1, flush=True))
-        model = p2p.DiLoCo(
-            peer,
-            training.model,
-            training.optimizer,
-            codec=sys.argv[1],
-            extra=[training.schedule],
-            state_digest="all",
-            nonfinite="skip" if "nan" in given else None,
-            **numbers,  # type: ignore[arg-type]
-        )
+        options: dict[str, Any] = {"extra": [] if timed else [training.schedule], "state_digest": "all", **numbers}
+        options |= {"nonfinite": "skip"} if "nan" in given else {}
+        model: p2p.DiLoCo | p2p.DataParallel
+        if sys.argv[1] == "parallel":
+            model = p2p.DataParallel(peer, training.model, training.optimizer, **options)
+        else:
+            options |= {"codec": sys.argv[1], "dense_steps": int(given.get("dense", 0))}
+            model = p2p.DiLoCo(peer, training.model, training.optimizer, **options)
         if "spoils" in given:
+            assert isinstance(model, p2p.DiLoCo)
             spoil(model, peer)
-        inner_steps = int(given.get("inner_steps", INNER_STEPS))
-        epochs = int(sys.argv[2])
-        loader = peer.loader(make_dataset(), global_batch=BATCH, epochs=epochs, inner_steps=inner_steps)
+        length = (
+            {} if sys.argv[1] == "parallel" else timed or {"inner_steps": int(given.get("inner_steps", INNER_STEPS))}
+        )
+        loader = peer.loader(make_dataset(), global_batch=BATCH, epochs=int(sys.argv[2]), **length)
         for _ in loader.epochs():
             for inputs, targets in loader:
                 num_steps += 1
+                if timed:
+                    set_rate(training, peer.samples)
+                    Event().wait(float(given.get("slow", 0)))
                 train(training, inputs * float("nan" if num_steps == int(given.get("nan", 0)) else 1), targets, model)
                 if model.has_committed:
                     flat = torch.cat([each.detach().flatten() for each in training.model.parameters()])
-                    print("round", peer.done, digest(flat.numpy()), peer.world_size)
+                    is_dense = sys.argv[1] == "parallel" or peer.done <= int(given.get("dense", 0))
+                    print("dense" if is_dense else "round", peer.done, digest(flat.numpy()), peer.world_size)
                 if word != "quick":
                     word = told() or word
                 if word == "wait":

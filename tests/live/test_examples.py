@@ -47,8 +47,18 @@ def run(script: str, *arguments: str) -> str:
         finally:
             process.kill()
         assert process.returncode == 0, output
-        assert [path.name for path in Path(home).glob(f"{script.replace('_', '-')}-*/*")] == ["lock"]
+        names = {path.name for path in Path(home).glob(f"{script.replace('_', '-')}-*/*")}
+        assert names == {"lock"}
     return output
+
+
+@pytest.mark.timeout(100)
+def test_four_strategies_train_on_the_same_text(tmp_path: Path) -> None:
+    output = run("strategies", "--steps", "10", "--global-batch", "4", "--picture", str(tmp_path / "picture.png"))
+    for name in ("synchronous", "local steps", "sparse deltas", "rounds by time"):
+        assert len(re.findall(rf"{name}: \d+ commits of 40 samples", output)) == 2, output
+        (row,) = re.findall(rf"^\S* *{name} +([\d.]+) +[\d.]+ +([\d.]+)$", output, re.MULTILINE)
+        assert float(row[0]) > 0 and float(row[1]) < 5.5, output
 
 
 @pytest.mark.timeout(100)

@@ -14,7 +14,8 @@ import torch
 from p2p.data.cutter import Cutter
 from p2p.data.ranges import union
 from p2p.data.sampler import Order, Sampler, SamplerState, fold
-from p2p.step.receipts import Receipt, read_receipts
+from p2p.data.timed import TimedSampler
+from p2p.step.receipts import Receipt, read_moments, read_receipts
 from p2p.training.outer import Outer, OuterConfig
 from tests.live.rounds_script import (
     BATCH,
@@ -24,6 +25,7 @@ from tests.live.rounds_script import (
     digest,
     make_dataset,
     make_training,
+    set_rate,
     train,
 )
 from tests.live.swarm import Process, Swarm, name
@@ -47,30 +49,70 @@ def one_thread() -> Iterator[None]:
 class Replay:
     """One process that does what all members of a run have done, round by round."""
 
-    def __init__(self, codec: str, epochs: int) -> None:
+    def __init__(self, codec: str, epochs: int, *, is_timed: bool, dense_steps: int) -> None:
         self._config = OuterConfig(codec=codec)
         self._workers: dict[str, tuple[Training, Outer]] = {}
-        self._first = self._worker(make_training())
+        self._is_timed, self._num_samples = is_timed, 0
+        self._first = self._worker(make_training(is_timed=is_timed))
         self._sampler = Sampler(NUM_SAMPLES, BATCH * INNER_STEPS, epochs=epochs)
-        self._cutter = Cutter(self._sampler, Order(self._sampler), None, INNER_STEPS)
+        if is_timed:
+            self._sampler = TimedSampler(NUM_SAMPLES, BATCH, epochs=epochs)
+        self._cutter = Cutter(self._sampler, Order(self._sampler), None, None if is_timed else INNER_STEPS)
+        self._dense_steps = dense_steps
+        self._dense = Sampler(NUM_SAMPLES, BATCH, epochs=epochs)
         self._state = SamplerState()
         self.members: tuple[str, ...] = ()
         self._data = make_dataset()
+        self._dense_cutter = Cutter(self._dense, self._cutter.order, None)
 
     def _worker(self, training: Training) -> tuple[Training, Outer]:
         return training, Outer(dict(training.model.named_parameters()), self._config)
 
     def _newcomer(self) -> tuple[Training, Outer]:
         """With the anchor and the schedule that all have; without moments and residual."""
-        training, outer = self._worker(make_training())
+        training, outer = self._worker(make_training(is_timed=self._is_timed))
         training.schedule.load_state_dict(self._first[0].schedule.state_dict())
         training.optimizer.param_groups[0]["lr"] = self._first[0].optimizer.param_groups[0]["lr"]
         outer.load_state_dict(copy.deepcopy(self._first[1].state_dict()))
         return training, outer
 
-    def round(self, receipt: Receipt) -> str:
-        """Train as this receipt says; the anchor's digest."""
+    def step(self, receipt: Receipt) -> str:
+        """Train as this receipt says; the digest of what all have in common then."""
         self._state = self._sampler.settle(self._state)
+        found = self._average(receipt) if receipt.step <= self._dense_steps else self._round(receipt)
+        counted = [part for each in receipt.contributions for part in each.samples]
+        self._state = fold(self._state, union(counted))
+        self._num_samples += receipt.num_samples
+        self.members = tuple(each.peer_id for each in receipt.contributions)
+        return found
+
+    def _average(self, receipt: Receipt) -> str:
+        """A dense step of one member, or of two with as many samples each: their mean is rounded once, however made."""
+        plan, (training, outer) = self._dense.plan(self._state, self.members), self._first
+        gradients = []
+        for each in receipt.contributions:
+            if each.num_samples:
+                assert each.samples == plan.positions(plan.slices[each.peer_id])
+                ((inputs, targets),) = [self._data[part] for part in self._dense_cutter.cut(plan, each.peer_id)]
+                training.optimizer.zero_grad()
+                (training.model(inputs) - targets).pow(2).mean().backward()
+                gradients.append([one.grad.clone() for one in training.model.parameters() if one.grad is not None])
+        assert len({each.num_samples for each in receipt.contributions if each.num_samples}) == 1 >= len(gradients) - 1
+        for parameter, *parts in zip(training.model.parameters(), *gradients, strict=True):
+            parameter.grad = torch.stack(parts).sum(0) / len(parts)
+        if receipt.step == self._dense_steps:
+            outer.take()
+        training.optimizer.step()
+        training.schedule.step()
+        if receipt.step == self._dense_steps:
+            for each in receipt.contributions:
+                self._workers[each.peer_id] = self._newcomer()
+                self._workers[each.peer_id][0].model.load_state_dict(training.model.state_dict())
+                state = copy.deepcopy(training.optimizer.state_dict())
+                self._workers[each.peer_id][0].optimizer.load_state_dict(state)
+        return digest(torch.cat([each.detach().flatten() for each in training.model.parameters()]).numpy())
+
+    def _round(self, receipt: Receipt) -> str:
         plan = self._sampler.plan(self._state, self.members)
         counted = [each for each in receipt.contributions if each.num_samples]
         ranks = [each.peer_id for each in receipt.contributions]
@@ -78,9 +120,16 @@ class Replay:
         rows: dict[str, list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
         for each in counted:
             training, outer = self._workers.setdefault(each.peer_id, self._newcomer())
-            assert each.samples == plan.positions(plan.slices[each.peer_id])
+            part, num_used = plan.slices[each.peer_id], 0
+            assert each.num_samples <= part.number if self._is_timed else each.num_samples == part.number
+            assert each.samples == plan.positions(part._replace(number=each.num_samples))
             for indices in self._cutter.cut(plan, each.peer_id):
-                train(training, *self._data[indices])
+                if num_used < each.num_samples:
+                    if self._is_timed:
+                        set_rate(training, self._num_samples)
+                    train(training, *self._data[indices])
+                    num_used += len(indices)
+            assert num_used == each.num_samples
             rows[each.peer_id] = outer.payloads()
         self._workers = {who: self._workers[who] for who in ranks if who in self._workers}
         idle = [self._first, *(worker for who, worker in self._workers.items() if who not in rows)]
@@ -96,17 +145,19 @@ class Replay:
         self._first[1].apply(gathered, weights, None)
         for who, (_, outer) in self._workers.items():
             outer.apply(gathered, weights, ranks.index(who))
-        self._state = fold(self._state, union(part for each in counted for part in each.samples))
-        self.members = tuple(ranks)
+        used = {each.peer_id: each.num_samples for each in counted}
+        self._state = self._sampler.grant(self._state, plan, used, ranks)
         return digest(self._first[1].anchor)
 
 
-def replay(receipts: list[Receipt], codec: str, epochs: int) -> list[str]:
-    """The anchor's digest after each round of these receipts."""
-    run = Replay(codec, epochs)
+def replay(
+    receipts: list[Receipt], codec: str, epochs: int, *, is_timed: bool = False, dense_steps: int = 0
+) -> list[str]:
+    """The anchor's digest after each round of these receipts; that of the parameters after a dense step."""
+    run = Replay(codec, epochs, is_timed=is_timed, dense_steps=dense_steps)
     run.members = tuple(each.peer_id for each in receipts[0].contributions)
     with one_thread():
-        return [run.round(receipt) for receipt in receipts[1:]]
+        return [run.step(receipt) for receipt in receipts[1:]]
 
 
 def check_receipts(swarm: Swarm, peers: list[Process], epochs: int) -> list[Receipt]:
@@ -128,16 +179,24 @@ def check_receipts(swarm: Swarm, peers: list[Process], epochs: int) -> list[Rece
     return receipts
 
 
-def check_anchors(peers: list[Process], receipts: list[Receipt], codec: str, epochs: int) -> None:
+def check_anchors(
+    peers: list[Process],
+    receipts: list[Receipt],
+    codec: str,
+    epochs: int,
+    *,
+    is_timed: bool = False,
+    dense_steps: int = 0,
+) -> None:
     """Each peer has printed, after each round, the anchor that one process ends it with."""
-    expected = replay(receipts, codec, epochs)
+    expected = replay(receipts, codec, epochs, is_timed=is_timed, dense_steps=dense_steps)
     for peer in peers:
         said = {int(step): anchor for word, step, anchor, *_ in map(str.split, rounds_of(peer))}
         assert said and said == {step: expected[step - 1] for step in said}, peer.report()
 
 
 def rounds_of(peer: Process) -> list[str]:
-    return [line for line in peer.stdout if line.startswith("round ")]
+    return [line for line in peer.stdout if line.startswith(("round ", "dense "))]
 
 
 def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_same_anchors(swarm: Swarm) -> None:
@@ -166,16 +225,92 @@ def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_s
     check_anchors([*peers, joiner], receipts, "sparse16", EPOCHS)
 
 
+def test_rounds_by_time_count_each_sample_once_and_a_replay_has_the_same_anchors(swarm: Swarm) -> None:
+    words = "sign", "30", "round_s=0.06"
+    peers = [swarm.start(SCRIPT, *words, *slow, min_peers=3) for slow in ((), ("slow=0.01",), ("slow=0.05",))]
+    for peer in peers:
+        peer.expect_line(r"round \d+ \w+ 3", after=peer.expect_line(r"round \d+ \w+ 3"))
+    peers[1].kill()  # somewhere in a round
+    peers[0].expect_line(r"round \d+ \w+ 2")
+    joiner = swarm.start(SCRIPT, *words)
+    joiner.expect_line(r"round \d+ \w+ 3", after=joiner.expect_line(r"round \d+ \w+ 3"))
+    alive = [peers[0], peers[2], joiner]
+    for peer in alive:
+        peer.tell("quick")
+    assert [peer.end() for peer in alive] == [0, 0, 0], "\n".join(peer.report() for peer in alive)
+    receipts = check_receipts(swarm, [*peers, joiner], 30)
+    check_anchors([*peers, joiner], receipts, "sign", 30, is_timed=True)
+
+
+def test_dense_steps_are_those_of_data_parallel_bit_for_bit(swarm: Swarm) -> None:
+    said = []
+    for words in (("int4", "2", "quick=1", "dense=15"), ("parallel", "1", "quick=1")):
+        peers = [swarm.start(SCRIPT, *words, min_peers=3) for _ in range(3)]
+        assert [peer.end() for peer in peers] == [0, 0, 0], peers[0].report()
+        assert rounds_of(peers[0]) == rounds_of(peers[1]) == rounds_of(peers[2])
+        said.append([line for line in rounds_of(peers[0]) if line.startswith("dense")])
+    assert len(said[0]) == 15 and said[0] == said[1][:15]
+
+
+def test_peers_die_and_join_before_and_after_the_dense_steps_are_over_and_a_replay_has_the_same_bits(
+    swarm: Swarm,
+) -> None:
+    words = "sign", "40", "dense=160"
+    peers = [swarm.start(SCRIPT, *words, min_peers=2) for _ in range(2)]
+    peers[0].expect("dense 10 ")
+    peers[1].kill()
+    peers[0].expect_line(r"dense \d+ \w+ 1")
+    peers.append(swarm.start(SCRIPT, *words))
+    peers[2].expect_line(r"dense \d+ \w+ 2")
+    for peer in (peers[0], peers[2]):
+        peer.expect_line(r"round \d+ \w+ 2")
+    peers[0].kill()
+    peers[2].expect_line(r"round \d+ \w+ 1")
+    peers.append(swarm.start(SCRIPT, *words))
+    peers[3].expect_line(r"round \d+ \w+ 2")
+    for peer in peers[2:]:
+        peer.tell("quick")
+    assert [peer.end() for peer in peers[2:]] == [0, 0], "\n".join(peer.report() for peer in peers)
+    receipts = check_receipts(swarm, peers, 40)
+    check_anchors(peers, receipts, "sign", 40, dense_steps=160)
+
+
+def test_who_is_stopped_in_a_dense_step_and_comes_back_when_they_are_over_has_what_all_have(swarm: Swarm) -> None:
+    words = "sign", "24", "dense=60"
+    peers = [swarm.start(SCRIPT, *words, min_peers=3) for _ in range(3)]
+    peers[2].expect("dense 10 ")
+    peers[2].send_signal(signal.SIGSTOP)
+    two = peers[0].expect_line(r"round \d+ \w+ 2")
+    peers[2].send_signal(signal.SIGCONT)
+    peers[0].expect_line(r"round \d+ \w+ 3", after=two)
+    for peer in peers:
+        peer.tell("quick")
+    assert [peer.end() for peer in peers] == [0, 0, 0], "\n".join(peer.report() for peer in peers)
+    check_receipts(swarm, peers, 24)
+    said = [dict(line.split()[1:3] for line in rounds_of(peer)) for peer in peers]
+    assert said[0] == said[1] and len(said[2]) < len(said[0])
+    assert said[2].items() <= said[0].items()
+
+
 @pytest.mark.parametrize("codec", ["float32", "int4", "sign", "sparse64"])
 def test_every_codec_trains_as_a_replay_does(swarm: Swarm, codec: str) -> None:
     peers = [swarm.start(SCRIPT, codec, "3", "quick=1", min_peers=2) for _ in range(2)]
     assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
     check_anchors(peers, check_receipts(swarm, peers, 3), codec, 3)
+    for peer in peers:
+        moments = read_moments(swarm.receipts / f"{name(peer)}.timings.jsonl")
+        lost = [float(each.detail) for each in moments if each.event == "residual_lost"]
+        assert len(lost) == (codec in ("sign", "sparse64")) and all(0 < each < 100 for each in lost)
 
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="it has no other instruction set")
 def test_processors_that_round_otherwise_have_the_same_anchors(swarm: Swarm) -> None:
-    peers = [swarm.start(SCRIPT, "float32", "6", "quick=1", *cpu, min_peers=2) for cpu in ((), ("cpu=default",))]
+    others = ((), ("cpu=default",))
+    peers = [swarm.start(SCRIPT, "float32", "2", "quick=1", "dense=8", *cpu, min_peers=2) for cpu in others]
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    dense, rounds = zip(*((rounds_of(peer)[:8], rounds_of(peer)[8:]) for peer in peers), strict=True)
+    assert dense[0] != dense[1] and rounds[0] == rounds[1] and len(rounds[0]) == 7
+    peers = [swarm.start(SCRIPT, "float32", "6", "quick=1", *cpu, min_peers=2) for cpu in others]
     assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
     assert rounds_of(peers[0]) == rounds_of(peers[1]) and len(rounds_of(peers[0])) == 24
     expected = replay(check_receipts(swarm, peers, 6), "float32", 6)  # as if both were like this machine
@@ -211,13 +346,15 @@ def test_a_round_that_is_not_finite_adds_nothing_if_that_is_wished(swarm: Swarm)
         (("int4",), ("sign",), ("deltas of rounds, int4", "deltas of rounds, sign")),
         (("int4", "outer_lr=1"), ("int4",), ("outer_lr 1", "outer_lr 0.7")),
         (("int4", "inner_steps=4"), ("int4",), ("inner_steps=4", "inner_steps=5")),
+        (("int4", "dense=2"), ("int4", "dense=3"), ("after 2 dense steps", "after 3 dense steps")),
+        (("int4", "round_s=0.1"), ("int4", "round_s=0.2"), ("round_s=0.1", "round_s=0.2")),
     ],
 )
 def test_who_exchanges_in_another_way_is_told_both(
     swarm: Swarm, one: tuple[str, ...], other: tuple[str, ...], said: tuple[str, ...]
 ) -> None:
     member = swarm.start(SCRIPT, one[0], "600", *one[1:])
-    member.expect("round 3 ")
+    member.expect_line(r"round \d+ \w+ 1")
     joiner = swarm.start(SCRIPT, other[0], "600", *other[1:])
     assert joiner.end() == 1, joiner.report()
     assert all(word in "\n".join(joiner.stderr) for word in said), joiner.report()
@@ -277,6 +414,8 @@ def test_ordinary_scripts_leave_loops_and_batches_validate_and_go_on_from_checkp
         assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
         said = [[line for line in peer.stdout if line.startswith("accuracy")] for peer in peers]
         assert said[0] == said[1]
+        warned = [line for peer in peers for line in peer.stderr if "a checkpoint has no residuals" in line]
+        assert len(warned) == (0 if epochs == 3 else 2)
         accuracies += [float(line.split()[2]) for line in said[0]]
         receipts = [read_receipts(swarm.receipts / f"{name(peer)}.receipts.jsonl") for peer in peers]
         assert receipts[0] == receipts[1]
@@ -284,6 +423,42 @@ def test_ordinary_scripts_leave_loops_and_batches_validate_and_go_on_from_checkp
         assert union(counted) == (((0, 3 * 448),) if epochs == 3 else ((3 * 448, 448),))
         assert sum(number for _, number in counted) == (3 * 448 if epochs == 3 else 448)
     assert accuracies[-1] > 0.8
+
+
+LEFT_OUT = """
+import sys
+import torch
+import p2p
+
+torch.set_num_threads(1)
+data = torch.utils.data.TensorDataset(torch.randn(64, 4))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    wrapped = p2p.DiLoCo(peer, model, optimizer)
+    length = dict(inner_steps=4) if sys.argv[1] == "steps" else dict(round_s=60)
+    loader = peer.loader(data, global_batch=8, epochs=2, **length)
+    for epoch in loader.epochs():
+        places = []
+        for place, (x,) in enumerate(loader):
+            places.append(place)
+            if place % 4 == 3:
+                continue  # the last batch of a round, and of the epoch
+            optimizer.zero_grad()
+            wrapped(x).mean().backward()
+            optimizer.step()
+        print("epoch", epoch, len(places), peer.done, peer.samples)
+"""
+
+
+@pytest.mark.parametrize(("length", "num_rounds"), [("steps", 2), ("time", 1)])
+def test_an_epoch_ends_where_the_update_on_its_last_batch_is_left_out(
+    swarm: Swarm, length: str, num_rounds: int
+) -> None:
+    peer = swarm.start(LEFT_OUT, length)
+    assert peer.end() == 0, peer.report()
+    assert peer.stdout[1:] == [f"epoch {each} 8 {(each + 1) * num_rounds} {64 * (each + 1)}" for each in (0, 1)]
 
 
 OWN_LOADER = """
@@ -355,7 +530,16 @@ with p2p.join() as peer:
         ("", "dict(codec='int5')", "dict()", "codec must be one of float32, int4, sign, sparse16, sparse64, is 'int5'"),
         ("", "dict(inner_steps=0)", "dict()", "inner_steps must be at least 1, is 0"),
         ("", "dict()", "dict(inner_steps=0)", "inner_steps must be at least 1, is 0"),
-        ("", "dict()", "dict()", "this model is trained in rounds: say how many batches one has, `inner_steps=`"),
+        ("", "dict()", "dict()", "this model is trained in rounds: say how many batches one has, `inner_steps=`, or"),
+        (
+            "",
+            "dict()",
+            "dict(inner_steps=3, round_s=2)",
+            "inner_steps is 3 and round_s is 2: a round ends after so many",
+        ),
+        ("", "dict(inner_steps=3, round_s=2.5)", "dict()", "inner_steps is 3 and round_s is 2.5: a round ends after"),
+        ("", "dict(dense_steps=-1)", "dict()", "dense_steps must be at least 0, is -1"),
+        ("", "dict()", "dict(round_s=0)", "round_s must be above 0 and finite, is 0"),
         ("", "dict(nonfinite='allow')", "dict()", "nonfinite must be raise or skip, is 'allow'"),
         ("parallel", "dict()", "dict()", "inner_steps is for a model that is trained in rounds: wrap it in p2p.DiLoCo"),
         ("evaluate", "dict()", "dict(inner_steps=4)", "evaluate was called in the middle of a round"),

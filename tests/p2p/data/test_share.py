@@ -297,4 +297,41 @@ def test_a_checkpoint_of_other_samples_or_another_order_is_refused_with_both(is_
 def test_done_alone_can_be_set() -> None:
     share = Share()
     share.load_state_dict({"done": 5000})
-    assert share.state_dict() == {"done": 5000, "loaders": []}
+    assert share.state_dict() == {"done": 5000, "samples": 0, "loaders": []}
+
+
+def test_a_step_before_rounds_takes_a_batch_of_its_own_and_what_comes_then_is_a_round() -> None:
+    class Ends:
+        def is_time_over(self) -> bool:
+            return False
+
+        def end_if_open(self) -> None:
+            raise AssertionError("nothing is open")
+
+    share = founded("a")
+    share.rounds, share.dense_steps = Ends(), 2
+    track = share.make(Sampler(48, 12), "forty-eight")
+    track.dense = Sampler(48, 4)
+    numbers, kinds = [], []
+    for step in range(1, 6):
+        plan = share.plan(track)
+        share.hand_out(track, plan.slices["a"])
+        share.begin_micro_batch(1.0, is_last=True, num_samples=plan.slices["a"].number)
+        kinds.append((share.is_dense, share.in_rounds, share.is_round_open))
+        told = share.count(receipt(step, [("a", share.counts)]))
+        share.num_trained += 1
+        share.spend()
+        numbers.append(told.num_samples)
+    assert numbers == [4, 4, 12, 12, 12] and share.num_samples == 44
+    assert kinds == [(True, False, False)] * 2 + [(False, True, True)] * 3
+
+
+def test_a_second_update_of_a_batch_before_rounds_counts_its_samples_once() -> None:
+    share = founded("a")
+    share.rounds, share.dense_steps = object(), 3  # type: ignore[assignment]
+    track = share.make(SAMPLER, "twelve")
+    share.hand_out(track, Slice(0, 6))
+    assert share.counts == (0, 6, 6)
+    share.num_trained += 1
+    share.spend()
+    assert share.counts == (UNKNOWN_SAMPLE, 0, 6)

@@ -292,3 +292,20 @@ def test_a_processor_with_fewer_instructions_leaves_the_same_bits() -> None:
     capabilities, digests = zip(*(each.communicate()[0].split() for each in running), strict=True)
     assert digests[0] == digests[1]
     assert capabilities[1] == "DEFAULT"
+
+
+@pytest.mark.parametrize("codec", ["float32", "sign"])
+def test_parameters_that_are_taken_are_the_anchor_and_nothing_is_left_of_rounds_before(codec: str) -> None:
+    models, outers = replicas(2, OuterConfig(codec=codec))
+    for index, each in enumerate(models):
+        train(each, index, 0.1)
+    exchange(outers, [1, 2])
+    for each in models:
+        train(each, 7, 0.1)
+    for outer, each in zip(outers, models, strict=True):
+        outer.payloads()
+        outer.take()
+        assert outer.anchor.tobytes() == flat(each).tobytes()
+        assert outer.momentum is not None and not outer.momentum.any()
+        assert outer.residual is None or not outer.residual.any()
+        assert all(not payload.any() for payload in outer.payloads()) or codec == "sign"

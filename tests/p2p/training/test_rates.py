@@ -59,3 +59,19 @@ def test_the_optimizer_that_makes_the_updates_is_found_behind_others() -> None:
     optimizer, other = make(), Unknown()
     assert unwrapped(Around(Around(optimizer))) is optimizer
     assert unwrapped(optimizer) is optimizer and unwrapped(other) is other
+
+
+def test_a_rate_that_changes_in_a_round_by_time_is_named_once_and_one_between_rounds_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    optimizer = make()
+    rates = Rates({"SGD": optimizer, "StepLR (extra[0])": StepLR(optimizer, 1)})
+    with caplog.at_level(logging.WARNING, "p2p"):
+        for turn in range(6):
+            optimizer.param_groups[0]["lr"] = 0.1 / (1 + turn)
+            if turn < 3:
+                rates.forget()
+            rates.look_in_round(optimizer)
+            assert len(caplog.records) == (turn >= 3)
+    assert "lr of group 0 of SGD has become 0.025 in the middle of a round, it was 0.0333333" in caplog.text
+    assert "peer.samples" in caplog.text

@@ -1,0 +1,74 @@
+"""Rounds that end by time: how many samples each member is given for one, from what receipts say of those before.
+
+Nobody asks anybody how fast it is. A member is given some more than it has used in its last counted round; what it
+leaves goes back to the stream, so too much costs nothing, and too little an idle member.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Final
+
+from .ranges import count, cut
+from .sampler import MIN_LOCAL_BATCH, Plan, Sampler, SamplerState, Slice, avoid_failing_again, choose
+
+MARGIN: Final = 5, 4
+"""A member that has left some of its range is given so many times what it has used, as a fraction."""
+GROWTH: Final = 2
+"""One that has used it up: what it can do is not known, only that it is no less."""
+FIRST: Final = 1024
+"""Inner batches that each member is given at most, where no receipt says anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSampler(Sampler):
+    """Plans rounds of which each member uses as much as it can in its time. `global_batch` is that of an inner step."""
+
+    def inner_batch(self, num_members: int) -> int:
+        """Of one member: samples in one inner step."""
+        return max(MIN_LOCAL_BATCH, self.global_batch // max(num_members, 1))
+
+    def plan(self, state: SamplerState, members: Sequence[str]) -> Plan:
+        """What each of `members` may use in the next round, in their order; where not enough is left, shares of that.
+
+        It has samples of one epoch; is empty when all epochs are over.
+        """
+        left = self.left(state)
+        total = count(left)
+        if not (total and members):
+            return Plan((), {})
+        wishes = self._wishes(state, members, total)
+        if total - sum(wishes.values()) < MIN_LOCAL_BATCH:  # the rest would be a batch too small for anybody
+            chosen = choose(members, total, state.num_steps)
+            parts = _share_out(total, [wishes[name] for name in chosen])
+            wishes = dict(zip(chosen, parts, strict=True))
+        bounds = pairwise(accumulate(wishes.values(), initial=0))
+        slices = {name: Slice(first, end - first) for name, (first, end) in zip(wishes, bounds, strict=True)}
+        return avoid_failing_again(Plan(cut(left, 0, sum(wishes.values())), slices), state)
+
+    def _wishes(self, state: SamplerState, members: Sequence[str], total: int) -> dict[str, int]:
+        """Whole inner batches for each; a newcomer is given the mean of the others."""
+        inner = self.inner_batch(len(members))
+        known = dict(state.grants)
+        others = [known[name] for name in members if name in known] or [*known.values()]
+        mean = sum(others) // len(others) if others else min(total // len(members), FIRST * inner)
+        return {name: max(1, -(-known.get(name, mean) // inner)) * inner for name in members}
+
+    def grant(self, state: SamplerState, plan: Plan, used: Mapping[str, int], members: Sequence[str]) -> SamplerState:
+        """`state` with what each of `members` may be given in further rounds; `used` of `plan`: as the receipt says."""
+        known = dict(state.grants)
+        for name, number in used.items():
+            if number:
+                is_all = number == plan.slices[name].number
+                above = max(known.get(name, 0), GROWTH * number)
+                known[name] = above if is_all else -(-MARGIN[0] * number // MARGIN[1])
+        return replace(state, grants=tuple((name, known[name]) for name in members if name in known))
+
+
+def _share_out(total: int, wishes: Sequence[int]) -> list[int]:
+    """Parts of `total` as `wishes` are to each other, none below `MIN_LOCAL_BATCH` but of a total that is."""
+    spare = total - MIN_LOCAL_BATCH * len(wishes)
+    if spare < 0:
+        return [total]
+    ends = [spare * end // sum(wishes) for end in accumulate(wishes, initial=0)]
+    return [MIN_LOCAL_BATCH + end - first for first, end in pairwise(ends)]

@@ -1,0 +1,119 @@
+"""The dense phase of training in rounds: gradients averaged in each step, as `DataParallel` does, until step N.
+
+The step that ends it carries the anchor: the parameters that it was computed with, which all members have in common;
+where they are of several numerics classes, each writes those of one of them over its own. The update that comes then is
+of the round that follows.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from torch import nn
+
+from ..session.session import Session
+from ..step.operation import Operation
+from ..step.receipts import Receipt
+from .agreement import Agreement
+from .buffers import Buffers
+from .edge import Edge
+from .gradients import Gradients, NonFinite
+from .models import gather
+from .numerics import class_of, describe_numerics
+from .passes import Passes
+from .replica_state import Stateful
+from .resync import Resynchronisation
+from .updates import Updates
+
+BUCKET_BYTES: Final = 12 << 20
+"""An operation costs up to a millisecond beside the sum; the last one, which overlaps with nothing, the time of it."""
+
+
+class _Anchor:
+    """Takes the parameters for the anchor when the last dense step is committed, and nothing is sent for it."""
+
+    def __init__(self, session: Session, take: Callable[[], None]) -> None:
+        self._share, self._take = session.share, take
+
+    def operations(self, step: int) -> Iterator[Operation]:
+        return iter(())
+
+    def hand_out(self, receipt: Receipt) -> None:
+        if self._share.num_trained == self._share.dense_steps:
+            self._take()
+
+
+class DensePhase:
+    """Of one model.
+
+    Attributes:
+        passes: backward passes, and the steps that they make.
+        edge: what forward passes change of the model.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        module: nn.Module,
+        parts: Mapping[str, Stateful],
+        buffers: Buffers,
+        take_anchor: Callable[[], None],
+        *,
+        nonfinite: NonFinite,
+        is_digested_whole: bool,
+    ) -> None:
+        """Follow each backward pass from now on.
+
+        Args:
+            session: of the peer.
+            module: the model.
+            parts: its optimizer first, and what else a joiner must have, by name.
+            buffers: of the model.
+            take_anchor: is called at the commit that ends the phase, before the update.
+            nonfinite: what becomes of gradients that are not finite, as of `DataParallel`.
+            is_digested_whole: all parameters are compared in each step, not a sixteenth.
+        """
+        self._session = session
+        self._num_turns = 1 if is_digested_whole else 16
+        models = gather(module, next(iter(parts.values())))
+        self._gradients = Gradients(models, session, nonfinite, BUCKET_BYTES, None)
+        self.edge = Edge(module, lambda: session.done)
+        resync = Resynchronisation(session, self._gradients, [*parts.values()], is_whole=self._is_last)
+        beside = resync, _Anchor(session, take_anchor), buffers, Agreement(parts)
+        self.passes = Passes(
+            session,
+            self._gradients,
+            lambda: beside,
+            partial(Updates, parts, self._gradients, num_models=1, allow_local=False),
+            self._digest,
+            self.edge,
+            commit=partial(session.exchange, patience_s=0.0),
+        )
+        self._numerics = describe_numerics(self._gradients.parameters, [*parts.values()])
+
+    def _is_last(self) -> bool:
+        """Whether the open step ends the phase."""
+        return self._session.share.num_trained + 1 == self._session.share.dense_steps
+
+    def _digest(self) -> bytes:
+        return self._gradients.digest((self._session.done + 1) % self._num_turns, self._num_turns)
+
+    @property
+    def traits(self) -> dict[str, bytes]:
+        """How the steps are made, for people, by name. Equal on all peers."""
+        is_one = self._session.mixed == "refuse"
+        mixed = f"one numerics class, {self._numerics}" if is_one else "numerics classes that are synchronised again"
+        return {"buckets": self._gradients.traits("")["buckets"], "numerics": mixed.encode()}
+
+    @property
+    def numerics(self) -> bytes:
+        """The numerics class of this peer."""
+        return class_of(self._numerics)
+
+    def loaded(self) -> None:
+        """A member's state took the place of this one."""
+        self.passes.updates.loaded()
+
+    def end(self) -> None:
+        """Rounds begin."""
+        self.passes.end()
