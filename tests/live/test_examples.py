@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.zygote import Zygote
 from examples.custom_loop import GLOBAL_BATCH, make_dataset, make_training, train_alone
 from p2p.data.sampler import Order, Sampler
 from p2p.step.receipts import Receipt, parse_receipt
@@ -23,37 +24,45 @@ from tests.live.swarm import Swarm
 ROOT = Path(__file__).parents[2]
 NUM_SAMPLES, FOREVER = 1000, 1_000_000
 POLL_S = 0.005
+STAY_S = 90.0
 
 never = threading.Event()
 
 
-def run(script: str, *arguments: str) -> str:
-    """What two peers print that run an example to its end, and leave nothing behind."""
-    command = [sys.executable, "-m", "p2p.cli", "run", "-n", "2", f"examples/{script}.py", *arguments]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
-    with (
-        tempfile.TemporaryDirectory(prefix="shoal-") as home,  # tmp_path can be too long for a socket
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**environ, "SHOAL_HOME": home},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process,
-    ):
-        try:
-            output, _ = process.communicate()
-        finally:
-            process.kill()
-        assert process.returncode == 0, output
-        names = {path.name for path in Path(home).glob(f"{script.replace('_', '-')}-*/*")}
-        assert names == {"lock"}
-    return output
+class Run:
+    """Two peers, forks, that run an example to its end, and leave nothing behind."""
+
+    def __init__(self, zygote: Zygote, folder: Path) -> None:
+        self._zygote = zygote
+        self._folder = folder
+
+    def __call__(self, script: str, *arguments: str) -> str:
+        """What they print."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+        path = ROOT / "examples" / f"{script}.py"
+        with (
+            tempfile.TemporaryDirectory(prefix="shoal-") as home,  # tmp_path can be too long for a socket
+            (self._folder / "output").open("w+") as output,
+        ):
+            environ = {**clean, "SHOAL_HOME": home, "SHOAL_MIN_PEERS": "2", "PYTHONUNBUFFERED": "1"}
+            fds = output.fileno(), output.fileno()
+            peers = [self._zygote.start(path, arguments, environ, *fds, folder=ROOT) for _ in range(2)]
+            codes = [peer.wait(STAY_S) for peer in peers]
+            output.seek(0)
+            said = output.read()
+            assert codes == [0, 0], said
+            names = {path.name for path in Path(home).glob(f"{script.replace('_', '-')}-*/*")}
+            assert names == {"lock"}
+        return said
+
+
+@pytest.fixture
+def run(torch_zygote: Zygote, tmp_path: Path) -> Run:
+    return Run(torch_zygote, tmp_path)
 
 
 @pytest.mark.timeout(100)
-def test_four_strategies_train_on_the_same_text(tmp_path: Path) -> None:
+def test_four_strategies_train_on_the_same_text(run: Run, tmp_path: Path) -> None:
     output = run("strategies", "--steps", "10", "--global-batch", "4", "--picture", str(tmp_path / "picture.png"))
     for name in ("synchronous", "local steps", "sparse deltas", "rounds by time"):
         assert len(re.findall(rf"{name}: \d+ commits of 40 samples", output)) == 2, output
@@ -62,14 +71,14 @@ def test_four_strategies_train_on_the_same_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(100)
-def test_two_peers_train_a_gpt() -> None:
+def test_two_peers_train_a_gpt(run: Run) -> None:
     output = run("gpt", "--steps", "10", "--global-batch", "4")
     assert output.count("step 10: loss") == 2, output
 
 
 @pytest.mark.timeout(100)
 def test_two_peers_train_on_a_dataset_with_workers_and_validate_and_what_was_stopped_is_trained_further(
-    tmp_path: Path,
+    run: Run, tmp_path: Path
 ) -> None:
     words = "--images", "300", "--checkpoints", str(tmp_path / "images")
     output = run("images", "--epochs", "1", *words)
@@ -83,7 +92,7 @@ def test_two_peers_train_on_a_dataset_with_workers_and_validate_and_what_was_sto
 
 
 @pytest.mark.timeout(100)
-def test_a_schedule_of_ones_own_is_proven_drawn_priced_and_measured(tmp_path: Path) -> None:
+def test_a_schedule_of_ones_own_is_proven_drawn_priced_and_measured(run: Run, tmp_path: Path) -> None:
     svg = tmp_path / "own.svg"
     output = run("own_schedule", "--svg", str(svg))
     assert output.count("recursive doubling: rank 0, transfer 3 (REDUCE chunk 0, peer 2): may overwrite") == 1, output
