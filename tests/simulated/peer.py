@@ -248,7 +248,7 @@ class Peer:
             raise Violation("never", f"step {step} diverges at {self.member}")
         checks.seen["diverged"] += 1
         checks.who_stays(checks.who_goes.diverged(self.member, view, step))
-        checks.raised(self.member, view, step, view.number, self._world.clock.now)
+        checks.raised(self.member, view, step, view.number, self._world.clock.now, is_alone=self.active)
         checks.told(self.member, step)
         self.training.open_step.stop()
         self.training.num_told += 1
