@@ -21,19 +21,24 @@ from .errors import ShoalError
 
 
 class CudaMark:
-    """An event."""
+    """An event, and what is in use until it is over."""
 
-    def __init__(self, stream: torch.cuda.Stream) -> None:
+    def __init__(self, stream: torch.cuda.Stream, *in_use: torch.Tensor) -> None:
         """All that `stream` was given so far."""
+        self._in_use = in_use
         event: Any = torch.cuda.Event
         self.event = event(blocking=True)
         self.event.record(stream)
 
     def is_over(self) -> bool:
-        return bool(self.event.query())
+        is_over = bool(self.event.query())
+        if is_over:
+            self._in_use = ()
+        return is_over
 
     def wait(self) -> None:
         self.event.synchronize()
+        self._in_use = ()
 
 
 class CudaDevice:
@@ -45,7 +50,7 @@ class CudaDevice:
         self.numerics = describe(index)
         stream: Any = torch.cuda.Stream
         self._fetching, self._storing = (stream(index, priority=-1) for _ in range(2))
-        self._open: deque[tuple[CudaMark, torch.Tensor, torch.Tensor]] = deque()
+        self._open: deque[CudaMark] = deque()
 
     def mark(self) -> Mark:
         """As `Device.mark`.
@@ -70,15 +75,15 @@ class CudaDevice:
 
     def _copy(self, stream: torch.cuda.Stream, source: torch.Tensor, into: torch.Tensor, after: Sequence[Mark]) -> Mark:
         self._current()
-        while self._open and self._open[0][0].is_over():
+        while self._open and self._open[0].is_over():
             self._open.popleft()
         for each in after:
             if isinstance(each, CudaMark):
                 stream.wait_event(each.event)
         with torch.cuda.stream(stream):
             into.copy_(source, non_blocking=True)
-        mark = CudaMark(stream)
-        self._open.append((mark, source, into))
+        mark = CudaMark(stream, source, into)
+        self._open.append(mark)
         return mark
 
     def _current(self) -> torch.cuda.Stream:

@@ -28,7 +28,7 @@ class Mark(Protocol):
 class Device(Protocol):
     """Called by the training thread. Tensors and arrays of a copy are contiguous, and have equally many bytes.
 
-    A copy keeps the memory of both until its mark is over, and until then nobody writes them, or reads `into`.
+    A copy keeps the memory of both until its mark was seen to be over. Until then nobody writes them, or reads `into`.
 
     Attributes:
         numerics: what decides which bits it computes, for people; empty: those of this host's processor.

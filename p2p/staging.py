@@ -54,8 +54,14 @@ class Staged:
         self._device.hold(self._stored)
 
 
+def flat_of(tensor: Any) -> Any:
+    """A contiguous tensor in one dimension, to be seen as bytes: of one element the stride may be any."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
 def num_users(tensor: Any) -> int:
-    """How many tensors there are that share its memory."""
+    """More than before if somebody else has come to share its memory, by tensors or as a storage; for comparison."""
     torch = sys.modules["torch"]
-    count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
-    return count
+    storage = tensor.untyped_storage()  # one object for all who ask
+    count: int = torch._C._storage_Use_Count(storage._cdata)
+    return count + sys.getrefcount(storage)

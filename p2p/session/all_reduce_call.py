@@ -8,7 +8,7 @@ import numpy as np
 
 from collectives import ALGORITHMS, Array, carried, check_reduction
 
-from ..staging import Staged
+from ..staging import Staged, flat_of
 from ..step.collective import AllReduce
 from ..step.operation import Operation
 from .tensors import as_array, as_result, result_of, type_of
@@ -70,7 +70,7 @@ class StagedAllReduceCall(AllReduceCall):
         dtype = type_of(tensor)
         check_call(op, algorithm, dtype)
         self._target = tensor.detach() if out is None else result_of(out, tensor)
-        source = tensor.detach().contiguous().reshape(-1)
+        source = flat_of(tensor.detach().contiguous())
         shape = tuple(tensor.shape)
         input, result = (make(math.prod(shape), dtype) for make in empty)
         self.operation = Operation(AllReduce(op), input, result, shape, algorithm)
@@ -93,7 +93,7 @@ class StagedAllReduceCall(AllReduceCall):
         """As `AllReduceCall`: what the current stream is given from now on sees the result."""
         result = self.operation.result if result is None else result
         target = self._target
-        flat = target.view(-1) if target.is_contiguous() else target.new_empty(target.numel())
+        flat = flat_of(target) if target.is_contiguous() else target.new_empty(target.numel())
         self._staged.store(result, flat)
         self._staged.hold()
         if not target.is_contiguous():

@@ -69,9 +69,17 @@ def result_of(tensor: Any, input: Any) -> Any:
             f"out must be contiguous, {input.dtype} {list(input.shape)}, "
             f"is {tensor.dtype} {list(tensor.shape)}, strides {tensor.stride()}"
         )
-    if tensor.untyped_storage().data_ptr() == input.untyped_storage().data_ptr() and input.numel():
+    starts, ends = zip(*map(_extent, (tensor, input)), strict=True)
+    if max(starts) < min(ends):
         raise ValueError(SHARED)
     return tensor.detach()
+
+
+def _extent(tensor: Any) -> tuple[int, int]:
+    """Addresses between which the elements lie."""
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.data_ptr()
+    return start, start + (reach + 1) * tensor.itemsize if tensor.numel() else start
 
 
 def empty_tensor(shape: tuple[int, ...], dtype: Any, empty: Callable[[int, np.dtype[Any]], Array]) -> Any:

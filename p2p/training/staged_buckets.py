@@ -81,10 +81,10 @@ class StagedBucket(Bucket):
         if not self._is_open:
             self._is_open = True
             self._handed_out, self._result = (), None
+            self._staged.wait()  # a step that came to nothing may have left copies, which share the memory, too
             if num_users(self.flat) > self._num_own_users:
                 self.flat = torch.empty_like(self.flat)
                 self.inputs = views(self.flat, self.parameters)
-            self._staged.hold()  # of a step that came to nothing
         if self._pending:
             torch._foreach_copy_([self.inputs[index] for index in self._pending], [*self._pending.values()])
             self._pending.clear()

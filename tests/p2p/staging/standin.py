@@ -80,7 +80,8 @@ class Copy:
     def finish(self) -> None:
         if self.source.tobytes() != self.taken:
             raise Unordered(f"the source of a copy of {self.source.nbytes} bytes ({self.stream}) changed under it")
-        self.is_done = True
+        self.is_done, self.kept = True, None
+        self.source = self.into = np.empty(0, np.uint8)
 
 
 class StandIn:
@@ -89,17 +90,21 @@ class StandIn:
     numerics = ""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.haste = self.random.choice([0.0, 0.3, 1.0])
+        self.begin(seed)
         self.num_copies = 0
         self._clock = count()
         self._queues: dict[str, deque[Copy]] = {"fetch": deque(), "store": deque()}
         self._seen: dict[int, int] = {}
         self._thread = threading.get_ident()
 
+    def begin(self, seed: int) -> None:
+        """Draw by `seed` from now on."""
+        self.random = random.Random(seed)
+        self.haste = self.random.choice([0.0, 0.3, 1.0])
+
     def device_of(self, tensor: Any) -> Device:
-        """For `LoopConfig`: all tensors live here."""
-        return self if isinstance(tensor, torch.Tensor) else HOST
+        """For `LoopConfig`: tensors with elements live here."""
+        return self if isinstance(tensor, torch.Tensor) and not tensor.is_meta else HOST
 
     def mark(self) -> Mark:
         return Written(self._tick(), dict(self._seen))
