@@ -1,4 +1,4 @@
-"""Two peers of this process, each with a device of its own, and a script in a thread."""
+"""Peers of this process, mostly two, each with a device of its own, and a script in a thread."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -15,27 +15,27 @@ Script = Callable[[Peer, StandIn], None]
 
 
 def play(script: Script, seeds: Sequence[int] = (0, 1)) -> None:
-    """Run `script` in both, with devices of these seeds; raise the first error of either."""
+    """Run `script` in each, with devices of these seeds; raise the first error."""
     errors: list[BaseException] = []
-    both_are_done = threading.Barrier(len(seeds))
+    all_are_done = threading.Barrier(len(seeds))
     with TemporaryDirectory(prefix="shoal") as folder:
 
         def run(seed: int) -> None:
             device = StandIn(seed)
             loop = LoopConfig(device_of=device.device_of)
             config = PeerConfig(
-                swarm="pond", home=Path(folder) / "home", min_peers=2, step_timeout_s=TIMEOUT_S, loop=loop
+                swarm="pond", home=Path(folder) / "home", min_peers=len(seeds), step_timeout_s=TIMEOUT_S, loop=loop
             )
             try:
                 with Peer(config) as peer:
                     script(peer, device)
                     device.drain()
-                    both_are_done.wait(TIMEOUT_S)
+                    all_are_done.wait(TIMEOUT_S)
             except threading.BrokenBarrierError:
-                pass  # the other one says why
+                pass  # another one says why
             except BaseException as error:
                 errors.append(error)
-                both_are_done.abort()
+                all_are_done.abort()
 
         threads = [threading.Thread(target=run, args=(seed,)) for seed in seeds]
         for thread in threads:
