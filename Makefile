@@ -20,7 +20,7 @@ NUM_SEEDS ?= 1
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test thorough check simulate churn storms resumes coverage equivalence figures fuzz mutants api \
+.PHONY: install demo test thorough check simulate churn storms resumes coverage equivalence figures fuzz mutants staging api \
   rounds rounds-quick clean
 
 install: $(STAMP)
@@ -84,9 +84,15 @@ figures: $(STAMP)
 fuzz: $(STAMP)
 	SHOAL_EXAMPLES=$(or $(EXAMPLES),10000) $(BIN)/python -m pytest --timeout 0 tests/gossip/test_fuzz.py
 
-# Each rule of the protocol removed in turn: does the simulation notice? MUTANTS=--from-zero tries every seed.
+# Each rule of the protocol, and each wait for a device, removed in turn: is it noticed? MUTANTS=--from-zero tries every
+# seed of the protocol.
 mutants: $(STAMP)
 	$(BIN)/python -m tests.simulated.mutants $(MUTANTS)
+	$(BIN)/python -m tests.p2p.staging.mutants
+
+# Tensors of a stand-in for a device, whose copies are late and in any order: is every element right?
+staging: $(STAMP)
+	$(BIN)/python -m tests.p2p.staging.campaign --seeds $(SEEDS) --first $(FIRST)
 
 # docs/api.md, from signatures and docstrings.
 api: $(STAMP)

@@ -1,17 +1,19 @@
 """Settings of one peer: what they mean, and what they may be."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 from gossip import WAN, CoreConfig, Policy
 
+from .device import Device
 from .host.arguments import NAME_MAX
 from .host.folders import default_home
 from .host.naming import NO_NAME
 from .net.tcp import Network, TcpConfig, TcpOptions, share_cores
+from .staging import device_of
 
 RECEIPTS_FULL: Final = ("warn", "stop")
 """What a peer may do that cannot write its receipts any more."""
@@ -43,6 +45,8 @@ class LoopConfig:
     """How to reach other hosts; None: not at all."""
     may_found: bool = True
     """As in `PeerConfig`."""
+    device_of: Callable[[Any], Device] = device_of
+    """Where a tensor lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +81,8 @@ class PeerConfig:
             if it trains a model, otherwise when its script calls `wait_view` again.
         tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way: `network="wan"` replaces
             the timers of `loop.core`.
-        loop: timers and sizes, for tests and experiments: `core`, `segment_bytes`, `link_check_s` and `look_s` of a
-            `p2p.config.LoopConfig`. Its other fields follow from those above.
+        loop: timers and sizes, for tests and experiments: `core`, `segment_bytes`, `link_check_s`, `look_s` and
+            `device_of` of a `p2p.config.LoopConfig`. Its other fields follow from those above.
 
     Raises:
         ValueError: a number or the policy is out of range.

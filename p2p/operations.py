@@ -106,14 +106,15 @@ class Operations:
           model.
 
         Args:
-            tensor: a CPU tensor or array of any strides; float64, 32, 16, bfloat16, int64, 32, 16, 8, uint8 or bool.
-                Written only after the step is committed.
+            tensor: a tensor or array of any strides; float64, 32, 16, bfloat16, int64, 32, 16, 8, uint8 or bool. On the
+                CPU, or on a CUDA device (never run on one); then the current stream sees the result. Written only
+                after the step is committed.
             op: sum, mean, min or max, the same on every peer. A mean is over the members, of floating-point types.
             algorithm: of `collectives.ALGORITHMS` (`collectives.register_algorithm` adds your own), the same on every
                 peer; None: `one-shot` up to 256 KiB (less with more than 4 members), `direct` beyond, `ring` from 8 MiB
                 on with `network="wan"`.
-            out: takes the result instead, and `tensor` is not written. Contiguous, of the same shape and type, memory
-                of its own; undefined until this returns.
+            out: takes the result instead, and `tensor` is not written. Contiguous, of the same shape, type and device,
+                memory of its own; undefined until this returns.
             async_op: return at once. All operations up to the first `wait`, of the peer or of a handle, are one step,
                 in the order of the calls, the same on every peer; nothing else can be called before that, and the
                 tensors must not be written. Each holds its input, and memory for its result, until then.

@@ -5,22 +5,26 @@ results are written into the tensors when the step commits.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from collectives import ALGORITHMS, Array, carried, check_reduction
+from collectives import Array
 
 from ..data.share import count_samples
+from ..device import HOST, Device
 from ..errors import ShoalError
-from ..step.collective import AllGather, AllReduce, Barrier
+from ..staging import Staged
+from ..step.collective import AllGather, Barrier
 from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
+from .all_reduce_call import AllReduceCall, StagedAllReduceCall
 from .session import Session
-from .tensors import Buffers, as_array, as_result
+from .tensors import Buffers
 
 ASYNCHRONOUS = "asynchronous operations are open: call `peer.wait()`, or `wait` of one of their handles, first"
 BY_HAND = "a `with peer.step()` block is open: its operations are committed at its end, so call this after it"
@@ -28,34 +32,6 @@ IN_BLOCK = (
     "operations in a `with peer.step()` block are asynchronous, and committed at its end: "
     "leave `async_op` and `commit` out"
 )
-
-
-class AllReduceCall:
-    """An all_reduce of a script's tensor."""
-
-    def __init__(self, tensor: Any, op: str, algorithm: str | None, out: Any, like: Callable[[Array], Array]) -> None:
-        """See `Peer.all_reduce`. `like` makes memory for the result."""
-        self._array = as_array(tensor)
-        check_reduction(op, self._array.dtype)
-        if algorithm is not None and algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
-        flat = np.ascontiguousarray(self._array).reshape(-1)  # a copy, where the strides ask for one
-        self._into = self._array if out is None else None
-        result = like(flat) if out is None else as_result(out, self._array)
-        self.operation = Operation(AllReduce(op), flat, result, self._array.shape, algorithm)
-
-    def keep_apart(self) -> None:
-        """Let the script have its tensors back before the commit: until then others may read what they held."""
-        operation = self.operation
-        if self._into is None:
-            self._into = operation.result.reshape(self._array.shape)
-        operation.input, operation.is_uncommitted = operation.input.copy(), True
-
-    def hand_out(self, result: Array | None = None) -> None:
-        """The result is there for the script, that of the operation or an early one: write it into the tensor."""
-        if self._into is not None:
-            result = self.operation.result if result is None else result
-            carried(self._into)[...] = carried(result).reshape(self._array.shape)
 
 
 class ScriptStep:
@@ -75,17 +51,23 @@ class ScriptStep:
         self.is_open = True
         self.session = session
         self._calls: list[AllReduceCall] = []
+        self._waiting: deque[AllReduceCall] = deque()
         self._is_committed = False
 
     def add(self, call: AllReduceCall) -> None:
-        """Submit one more operation."""
+        """Submit one more operation, as soon as it is ready, and those before it are."""
         self._calls.append(call)
-        self.session.submit(call.operation)
+        self._waiting.append(call)
+        while self._waiting and self._waiting[0].is_ready():
+            self.session.submit(self._waiting.popleft().operation)
 
     def commit(self) -> None:
         """Wait until all members have finished the step, and write its results. The first time; then there they are."""
         if self.is_open:
             self.is_open = False
+            while self._waiting:
+                self._waiting[0].wait()
+                self.session.submit(self._waiting.popleft().operation)
             self.session.commit()
             self._is_committed = True
             for call in self._calls:
@@ -141,7 +123,8 @@ class Calls:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._buffers = Buffers(session.empty)
+        self._buffers, self._inputs = Buffers(session.empty), Buffers(session.empty)
+        self._staged: dict[Device, Staged] = {}
         self._block: ScriptStep | None = None
         self._asynchronous: ScriptStep | None = None
 
@@ -160,15 +143,16 @@ class Calls:
         if self._block is not None:
             if async_op or not commit:
                 raise ShoalError(IN_BLOCK)
-            self._block.add(AllReduceCall(tensor, op, algorithm, out, self._new))
+            self._block.add(self._make(tensor, op, algorithm, out, is_alone=False))
             return None
         if async_op:
-            call = AllReduceCall(tensor, op, algorithm, out, self._new)
+            call = self._make(tensor, op, algorithm, out, is_alone=False)
             if self._asynchronous is None or not self._asynchronous.is_open:
                 self._asynchronous = ScriptStep(self._session, ASYNCHRONOUS)
             self._asynchronous.add(call)
             return Handle(self._asynchronous)
-        call = AllReduceCall(tensor, op, algorithm, out, self._buffers.like)
+        call = self._make(tensor, op, algorithm, out, is_alone=True)
+        call.wait()
         if not commit and self._session.may_run_early(call.operation):
             call.keep_apart()
             call.hand_out(self._session.run_early(call.operation))
@@ -184,6 +168,20 @@ class Calls:
             self._session.membership.check_usable()
             if self._asynchronous is not None and self._asynchronous.is_open:
                 self._asynchronous.commit()
+
+    def _make(self, tensor: Any, op: str, algorithm: str | None, out: Any, *, is_alone: bool) -> AllReduceCall:
+        """`is_alone`: no other operation of the same size is open, so that memory for its result can be kept."""
+        device = self._session.device_of(tensor)
+        if device is HOST:
+            if self._session.device_of(out) is not HOST:
+                raise ValueError(f"out is on {out.device}, and what is reduced on the CPU: pass both on one device")
+            return AllReduceCall(tensor, op, algorithm, out, self._buffers.like if is_alone else self._new)
+        if out is not None and self._session.device_of(out) is not device:
+            where = getattr(out, "device", "the CPU")
+            raise ValueError(f"out is on {where}, and the tensor on {tensor.device}: pass both on one device")
+        staged = self._staged.setdefault(device, Staged(device)) if is_alone else Staged(device)
+        empty = (self._inputs.of, self._buffers.of) if is_alone else (self._session.empty, self._session.empty)
+        return StagedAllReduceCall(tensor, op, algorithm, out, staged, empty)
 
     def _new(self, array: Array) -> Array:
         """Memory for a result, while others of the same size are open."""

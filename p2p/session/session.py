@@ -17,7 +17,7 @@ from ..config import PeerConfig
 from ..errors import RemovedFromView, ShoalError, StepTimeout
 from ..loop.loop import Loop
 from ..net.parcels import Replica
-from ..step.notices import Commit, Notice, StateOffer, Uncommitted, Withdrawn
+from ..step.notices import Commit, Complete, Notice, StateOffer, Uncommitted, Withdrawn
 from ..step.operation import Operation
 from ..step.receipts import Receipt
 from ..telemetry.logged import Logged
@@ -44,6 +44,7 @@ class Session:
         share: of the samples.
         callers: which thread may call what now.
         logged: what the script says of itself.
+        device_of: where a tensor lives.
         mixed: what becomes of peers of several numerics classes, as in `PeerConfig`.
         round_edge: called when the script asks for a batch, where steps are rounds.
     """
@@ -59,6 +60,7 @@ class Session:
         self.callers = Callers(self._attempt)
         self.logged = Logged()
         self.mixed = config.mixed
+        self.device_of = config.loop.device_of
         self._skipped = ""
         self.round_edge: Callable[[], None] | None = None
         self._offer: StateOffer | None = None
@@ -312,6 +314,8 @@ class Session:
                     self._submit_again(submitted, state_digest)
                     continue
                 self.membership.take_in(arrival)
+                if isinstance(arrival, Complete) and Commit in awaited and arrival.attempt == self._attempt.number - 1:
+                    self._tell_complete(arrival.operation, arrival.view)
                 if isinstance(arrival, StateOffer) and state_digest is not None and StateOffer not in awaited:
                     self.membership.load(arrival, state_digest, submitted)
                     step = self.history.done + 1
@@ -327,9 +331,15 @@ class Session:
         if isinstance(arrival, Commit):
             history = self.history
             self._note(Kind.RECEIVED, history.done, size=history.num_steps, value=history.num_samples)
+            for operation in arrival.operations:
+                self._tell_complete(operation, arrival.view)
         if offer is not None:
             self.membership.loop.inbox.notices.put(offer)  # for the commit that comes next
         return arrival
+
+    def _tell_complete(self, operation: Operation, view: View) -> None:
+        if operation.completed is not None:
+            operation.completed(view.hash)
 
     def _submit_again(self, operations: list[Operation], state_digest: StateDigest) -> None:
         """To the loop of this incarnation, which knows of no step."""

@@ -14,6 +14,9 @@ from collectives import BFLOAT16, Array, is_half, type_name
 NUM_BUFFERS: Final = 8
 """Results of so many sizes are kept for the next operation of the same size."""
 
+SHARED: Final = "out shares memory with the tensor: leave it away to have the tensor itself replaced"
+NEGATED: Final = "the tensor is a negated view, whose memory holds other values: pass tensor.resolve_neg()"
+
 
 def as_array(tensor: Any) -> Array:
     """A tensor as an array that shares its memory; bfloat16 as `collectives.BFLOAT16`.
@@ -51,8 +54,32 @@ def as_result(tensor: Any, input: Array) -> Array:
             f"is {type_name(array.dtype)} {list(array.shape)}, strides {array.strides}"
         )
     if np.may_share_memory(array, input):
-        raise ValueError("out shares memory with the tensor: leave it away to have the tensor itself replaced")
+        raise ValueError(SHARED)
     return array.reshape(-1)
+
+
+def result_of(tensor: Any, input: Any) -> Any:
+    """`tensor` as what takes the result of an operation on `input`, on the same device.
+
+    Raises:
+        ValueError: of another shape or type, not contiguous, or in the same memory.
+    """
+    if (tensor.shape, tensor.dtype) != (input.shape, input.dtype) or not tensor.is_contiguous():
+        raise ValueError(
+            f"out must be contiguous, {input.dtype} {list(input.shape)}, "
+            f"is {tensor.dtype} {list(tensor.shape)}, strides {tensor.stride()}"
+        )
+    starts, ends = zip(*map(_extent, (tensor, input)), strict=True)
+    if max(starts) < min(ends):
+        raise ValueError(SHARED)
+    return tensor.detach()
+
+
+def _extent(tensor: Any) -> tuple[int, int]:
+    """Addresses between which the elements lie."""
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.data_ptr()
+    return start, start + (reach + 1) * tensor.itemsize if tensor.numel() else start
 
 
 def empty_tensor(shape: tuple[int, ...], dtype: Any, empty: Callable[[int, np.dtype[Any]], Array]) -> Any:
@@ -75,11 +102,25 @@ def empty_tensor(shape: tuple[int, ...], dtype: Any, empty: Callable[[int, np.dt
     return torch.from_numpy(array.view(f"i{wanted.itemsize}")).view(wanted.dtype).view(shape)
 
 
+def type_of(tensor: Any) -> np.dtype[Any]:
+    """The type that `as_array` gives to the elements of a tensor, wherever it lives.
+
+    Raises:
+        TypeError: they cannot be reduced, or the tensor is not dense, or a negated view.
+    """
+    torch = importlib.import_module("torch")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"need a dense tensor, got {tensor.layout} on {tensor.device}")
+    if tensor.is_neg():
+        raise TypeError(NEGATED)
+    return as_array(torch.empty(0, dtype=tensor.dtype)).dtype
+
+
 def _of_tensor(torch: Any, tensor: Any) -> Array:
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        raise TypeError(f"need a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
+        raise TypeError(f"need a dense tensor on the CPU or a CUDA device, got {tensor.layout} on {tensor.device}")
     if tensor.is_neg():
-        raise TypeError("the tensor is a negated view, whose memory holds other values: pass tensor.resolve_neg()")
+        raise TypeError(NEGATED)
     detached = tensor.detach()
     if tensor.dtype == torch.bfloat16:
         array: Array = detached.view(torch.int16).numpy().view(BFLOAT16)
@@ -101,7 +142,11 @@ class Buffers:
 
     def like(self, array: Array) -> Array:
         """An array of the same size and type, which was handed out before if there was one."""
-        key = array.size, array.dtype
+        return self.of(array.size, array.dtype)
+
+    def of(self, size: int, dtype: np.dtype[Any]) -> Array:
+        """As `like`."""
+        key = size, dtype
         if key not in self._arrays:
             if len(self._arrays) == NUM_BUFFERS:
                 del self._arrays[next(iter(self._arrays))]

@@ -30,6 +30,15 @@ class Uncommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Complete:
+    """The result of `operation`, submitted in this attempt, is complete in `view`, which may still be redone."""
+
+    operation: Operation
+    attempt: int
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
 class Withdrawn:
     """What was submitted for `step` is taken back: submit it anew."""
 
@@ -54,4 +63,4 @@ class Admitted:
     done: int
 
 
-Notice = Commit | Uncommitted | Withdrawn | StateOffer | Admitted | ShoalError
+Notice = Commit | Complete | Uncommitted | Withdrawn | StateOffer | Admitted | ShoalError

@@ -188,6 +188,7 @@ class OpenStep:
             if run.runner.outgoing:
                 effects += run.take_outgoing(submission)
             if run.num_complete < run.num_started and run.complete(submission):
+                effects += run.tell_complete(submission)
                 continue
             index = run.num_started
             if index == len(submission.operations) or not run.start(submission):

@@ -32,6 +32,8 @@ class Operation:
         algorithm: of `collectives.ALGORITHMS`; None: by size, and by the number of members of each view.
         is_uncommitted: its result is wanted as soon as it is complete here, before its step is committed.
         ran: the algorithm that was taken in the last view.
+        completed: called by the training thread, before the commit, where the result is complete in a view, of which it
+            gets the hash; and at the commit, with that of the view in which it was finished.
         is_far: whether the result is further from the input than what other hardware rounds otherwise; of a `Resync`.
     """
 
@@ -42,6 +44,7 @@ class Operation:
     algorithm: str | None = None
     is_uncommitted: bool = False
     ran: str = ""
+    completed: Callable[[bytes], None] | None = None
     is_far: Callable[[], bool] | None = None
 
     def describe(self) -> str:

@@ -10,7 +10,8 @@ from collectives import Array, Awaited
 from gossip import View
 from gossip.numerics import marked, source_of
 
-from .effects import Finish, HandOut, SendSegment
+from .effects import Finish, HandOut, SendSegment, Tell
+from .notices import Complete
 from .operation import task_of
 from .payloads import accept
 from .runner import Runner
@@ -74,6 +75,11 @@ class Run:
             self.counts = operation.result.reshape(len(self.view.members), -1)
         self.num_complete += 1
         return True
+
+    def tell_complete(self, submission: Submission) -> list[Tell]:
+        """The operation that was completed last, to who wants to hear of it before the commit."""
+        operation = submission.operations[self.num_complete - 1]
+        return [Tell(Complete(operation, submission.attempt, self.view))] if operation.completed else []
 
     def take_outgoing(self, submission: Submission) -> list[SendSegment]:
         """What is to be sent now."""

@@ -124,6 +124,16 @@ class Bucket:
             self.marks[list(self.empty)] = 0
             self._unmarked = set(self.empty)
 
+    def fetch(self) -> None:
+        """It is full, and the operation's input where the operation needs it."""
+
+    def is_ready(self) -> bool:
+        """Whether the operation can be submitted."""
+        return True
+
+    def wait(self) -> None:
+        """Return when it is ready."""
+
     def hand_out(self) -> Sequence[Tensor | None]:
         """For the script: parts of the result, in the order of `parameters`; None where nobody who counts had any.
 
@@ -192,6 +202,7 @@ def make_buckets(
     algorithm: str | None,
     empty: Empty = np.empty,
     make: Callable[[Sequence[Tensor]], Bucket | None] = lambda parameters: None,
+    make_other: Callable[..., Bucket] = make_bucket,
 ) -> list[Bucket]:
     """Buckets of `bucket_bytes`, more only where one parameter is larger; their marks are not counted.
 
@@ -201,6 +212,7 @@ def make_buckets(
         algorithm: of every operation.
         empty: makes memory for inputs and results.
         make: a bucket for one parameter, if that has to have its own.
+        make_other: each other bucket, as `make_bucket` does.
 
     Returns:
         In the order in which they should be full, which is the same on every peer.
@@ -221,7 +233,7 @@ def make_buckets(
         group.append((place, parameter))
         num_bytes[parameter.dtype] += parameter.nbytes
     for group in groups:
-        found.append((group[-1][0], make_bucket([parameter for _, parameter in group], algorithm, empty)))
+        found.append((group[-1][0], make_other([parameter for _, parameter in group], algorithm, empty)))
     return [bucket for _, bucket in sorted(found, key=lambda pair: pair[0])]
 
 

@@ -149,6 +149,6 @@ def _others(module: nn.Module, *, is_whole: bool) -> Iterator[tuple[str, tuple[n
         statistics = ("running_mean", "running_var", "num_batches_tracked") if isinstance(owner, _NormBase) else ()
         left_out = () if is_whole else owner._non_persistent_buffers_set
         for key, buffer in owner.named_buffers(recurse=False):
-            is_plain = buffer.layout is torch.strided and buffer.device.type == "cpu"
+            is_plain = buffer.layout is torch.strided and not buffer.is_meta
             if key not in statistics and key not in left_out and is_plain:
                 yield f"{path}.{key}" if path else key, (owner, key)

@@ -76,7 +76,7 @@ class Copies:
         taken = {each.data_ptr() for each in (*every[0], *_given(self._parts))} - {0}
         for holder in _stateful():
             for tensors in _sets_of(holder):
-                places = {each.data_ptr() for each in tensors if each.device.type == "cpu"} - {0}
+                places = {each.data_ptr() for each in tensors if not each.is_meta} - {0}
                 if [each.shape for each in tensors] in shapes and places and not places & taken:
                     taken |= places
                     yield holder, tensors

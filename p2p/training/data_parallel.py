@@ -15,7 +15,9 @@ several backward passes, of which the last ends it:
 middle of a run, used by nobody in this step. (Also after `zero_grad(set_to_none=False)`, where one process has zeros.)
 After a commit it lies in the arena, which other peers of the host can read and forked children cannot.
 
-Leaves out: devices other than the CPU; optimizers that call backward several times in a step (LBFGS).
+Parameters may live on a CUDA device, where backward runs in the calling thread. That was never tried on a GPU.
+
+Leaves out: optimizers that call backward several times in a step (LBFGS).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +30,7 @@ import torch
 from collectives import ALGORITHMS
 
 from ..checkpoint import Checkpoint, Keeper
+from ..device import HOST
 from ..peer import Peer
 from .agreement import Agreement
 from .belonging import claim
@@ -108,7 +111,7 @@ class DataParallel(torch.nn.Module):
 
         Args:
             peer: as `p2p.join` made it; nothing has been called on it that needs a seat.
-            module: its parameters that need a gradient are float32, float64, float16 or bfloat16 and on the CPU. Names,
+            module: its parameters that need a gradient are float32, float64, float16 or bfloat16, on one device. Names,
                 shapes, strides and types in `module.state_dict()`, and their order, are the same on every peer.
                 Gradients have the strides of their parameters. Several models by name have no parameter in common.
             optimizer: of these parameters; of several models one for each, by the same names, or one of several of
@@ -154,6 +157,8 @@ class DataParallel(torch.nn.Module):
         self.register_load_state_dict_pre_hook(_take_names_of_module)  # type: ignore[no-untyped-call]
         self._session = peer._session
         self._gradients = Gradients(models, self._session, policy(nonfinite, extra), bucket_bytes, algorithm)
+        if self._gradients.device is not HOST:
+            torch.autograd.set_multithreading_enabled(False)  # the commit is waited for by who has called backward
         self._parts = parts = name_parts(models.optimizers, extra)
         self._models = models
         self._allow_local = allow_local

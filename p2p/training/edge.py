@@ -93,7 +93,7 @@ class Edge:
     def _live(self) -> Iterator[tuple[str, Tensor]]:
         for prefix, owner in self._owners:
             for key, buffer in owner._buffers.items():
-                if buffer is not None and buffer.layout is torch.strided and buffer.device.type == "cpu":
+                if buffer is not None and buffer.layout is torch.strided and not buffer.is_meta:
                     yield prefix + key, buffer
 
 

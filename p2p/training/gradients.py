@@ -2,19 +2,23 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Literal, get_args
 
 import torch
 import xxhash
 
+from ..device import HOST
 from ..errors import NonFiniteGradient, ShoalError
 from ..session.session import BACKWARD, Session
 from ..step.collective import AllReduce
-from .buckets import DTYPES, Bucket, layout_of, make_bucket, make_buckets
+from .buckets import Bucket, layout_of, make_bucket, make_buckets
 from .changes import Watch
 from .models import Models
 from .replica_state import raw_bytes
 from .rows import RowBucket, tables_of
+from .staged_buckets import make_staged_bucket
+from .summable import check_one_device, summable_of
 
 logger = logging.getLogger("p2p")
 
@@ -27,6 +31,7 @@ class Gradients:
     """Sums gradients in buckets, submits these in one order on every peer, and hands the means out.
 
     Attributes:
+        device: of all parameters.
         parameters: whose gradients are averaged, in about the order in which backward reaches them.
         watch: of the model, that these are all.
         reached: the models that belong to the open step, so far.
@@ -54,8 +59,10 @@ class Gradients:
         Raises:
             ValueError: a gradient of it cannot be averaged; nothing has changed.
         """
-        summable = {name: _summable(name, model) for name, model in reversed([*self._models.items()])}
+        summable = {name: summable_of(name, model) for name, model in reversed([*self._models.items()])}
         self.parameters = [parameter for each in summable.values() for parameter in each]
+        check_one_device(dict(self._module.named_parameters()))
+        self.device = self._session.device_of(self.parameters[0])
         self.watch = Watch(self._module, self.parameters)
         self._of_models = {name: self._make(name, each) for name, each in summable.items()}
         self._buckets = [bucket for each in self._of_models.values() for bucket in each]
@@ -71,7 +78,8 @@ class Gradients:
                 return None
             return make_bucket(parameters, algorithm, empty, RowBucket, len(parameters[0]))
 
-        buckets = make_buckets(parameters, self._bucket_bytes, algorithm, empty, make)
+        make_other = make_bucket if self.device is HOST else partial(make_staged_bucket, device=self.device)
+        buckets = make_buckets(parameters, self._bucket_bytes, algorithm, empty, make, make_other)
         for bucket in buckets:
             bucket.model = name
             bucket.operation.collective = AllReduce("mean", is_weighted=True, label=name and f"gradients of {name}")
@@ -102,7 +110,7 @@ class Gradients:
 
     def _begin_reaching(self) -> None:
         """Of several models, those that a pass reaches belong to the step; one alone always does."""
-        self._num_submitted = 0
+        self._num_fetched = self._num_submitted = 0
         self.reached: list[str] = []
         self._turns: list[Bucket] = []
         if len(self._of_models) == 1:
@@ -191,18 +199,25 @@ class Gradients:
         if bucket is not None and index not in bucket.missing:
             parameter.grad = None
 
-    def submit_full(self) -> None:
-        """Submit the buckets whose turn has come."""
-        while self._num_submitted < len(self._turns) and not self._turns[self._num_submitted].missing:
+    def submit_full(self, *, is_last: bool = False) -> None:
+        """Fetch what is full, and submit what was fetched, in turn; `is_last`: nothing more comes, so wait for it."""
+        while self._num_fetched < len(self._turns) and not self._turns[self._num_fetched].missing:
+            self._turns[self._num_fetched].mark()
+            self._turns[self._num_fetched].fetch()
+            self._num_fetched += 1
+        while self._num_submitted < self._num_fetched:
             bucket = self._turns[self._num_submitted]
-            bucket.mark()
+            if is_last:
+                bucket.wait()
+            elif not bucket.is_ready():
+                break
             if self._share.weight and self._nonfinite != "allow" and not bucket.is_finite():
                 self._refuse(bucket)
             else:
                 bucket.take_back()
                 self._num_submitted += 1
-                is_last = self._num_submitted == len(self._turns)  # the end of the step follows
-                self._session.submit(bucket.operation, is_urgent=not is_last)
+                is_end = self._num_submitted == len(self._turns)  # that of the step follows
+                self._session.submit(bucket.operation, is_urgent=not is_end)
 
     def submit_all(self) -> None:
         """The last pass is over: what no pass has reached adds nothing."""
@@ -218,7 +233,7 @@ class Gradients:
                         "be averaged, so it would be lost: add such hooks before the first forward pass, or change "
                         "`grad` after `loss.backward()`"
                     )
-        self.submit_full()
+        self.submit_full(is_last=True)
 
     def _refuse(self, bucket: Bucket) -> None:
         """This peer's gradients are not finite: raise, or add nothing to the step, which starts over."""
@@ -331,16 +346,3 @@ def policy(nonfinite: NonFinite | None, extra: Iterable[object]) -> NonFinite:
     if scales and chosen != "allow":
         raise ValueError(f"a GradScaler has to see what is not finite: leave nonfinite={chosen!r} out")
     return chosen
-
-
-def _summable(model: str, module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The parameters whose gradients are averaged, in about the order in which backward reaches them."""
-    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-    if not named:
-        what = f"model {model}" if model else type(module).__name__
-        raise ValueError(f"{what} has no parameter that needs a gradient")
-    for name, parameter in named:
-        if parameter.dtype not in DTYPES or parameter.device.type != "cpu":
-            needed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise ValueError(f"parameter {name} is {parameter.dtype} on {parameter.device}; need {needed} on the CPU")
-    return [parameter for _, parameter in reversed(named)]

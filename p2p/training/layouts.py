@@ -5,8 +5,12 @@ transposed weights).
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
+
+DEVICES: Final = ("cpu", "cuda")
+"""Where a model may be; as a whole, on one of them."""
 
 
 def dense_strides(tensor: torch.Tensor) -> list[int] | None:

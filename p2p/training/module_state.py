@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .edge import EXTRA_STATE, Edge
-from .layouts import is_overlapping
+from .layouts import DEVICES, is_overlapping
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -15,7 +15,7 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
     Raises:
         TypeError: something else is among them, that `set_extra_state` would not take.
-        ValueError: one is not on the CPU.
+        ValueError: one is on another device, or not dense.
     """
     found = {}
     for name, value in module.state_dict().items():
@@ -24,9 +24,10 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
         if not isinstance(value, Tensor):
             kind = type(value).__name__
             raise TypeError(f"{name} in the module's state_dict is no tensor but {kind}: return it in get_extra_state")
-        if value.device.type != "cpu" or value.layout is not torch.strided:
+        if value.device.type not in DEVICES or value.layout is not torch.strided:
             raise ValueError(
-                f"{name} is {value.dtype} on {value.device}, {value.layout}: it has to be dense, on the CPU"
+                f"{name} is {value.dtype} on {value.device}, {value.layout}: it has to be dense, on the CPU or a CUDA "
+                "device"
             )
         found[name] = value
     return found
@@ -84,7 +85,7 @@ def _not_persistent(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     for path, owner in module.named_modules():
         for key in sorted(owner._non_persistent_buffers_set):
             buffer = owner._buffers.get(key)
-            if buffer is not None and buffer.layout is torch.strided and buffer.device.type == "cpu":
+            if buffer is not None and buffer.layout is torch.strided and not buffer.is_meta:
                 yield f"{path}.{key}" if path else key, owner, key
 
 

@@ -13,15 +13,16 @@ import torch
 
 from gossip.view import HARDWARE_BYTES, NO_NUMERICS
 
+from ..device import Device
+
 FLAGS: Final = ("fused", "foreach", "capturable", "differentiable")
 """Of a group of an optimizer: by which code it makes its updates, not which. Each peer keeps its own."""
 
 
-def describe_numerics(parameters: Iterable[torch.Tensor], optimizers: Iterable[object]) -> str:
-    """For people, and the same text for peers that compute the same bits."""
-    devices = sorted({_device(parameter.device) for parameter in parameters})
+def describe_numerics(device: Device, optimizers: Iterable[object]) -> str:
+    """For people, and the same text for peers that compute the same bits, with parameters on `device`."""
     made_by = [_optimizer(each) for each in optimizers if isinstance(each, torch.optim.Optimizer)]
-    return f"{' and '.join(devices)}, torch {torch.__version__}, {' and '.join(made_by)}"
+    return f"{device.numerics or _of_host()}, torch {torch.__version__}, {' and '.join(made_by)}"
 
 
 def class_of(text: str) -> bytes:
@@ -29,9 +30,9 @@ def class_of(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=HARDWARE_BYTES).digest() + NO_NUMERICS[HARDWARE_BYTES:]
 
 
-def _device(device: torch.device) -> str:
+def _of_host() -> str:
     name, instructions = _processor(), torch.backends.cpu.get_cpu_capability()
-    return f"{device.type} {name} ({platform.machine()}, {instructions})"
+    return f"cpu {name} ({platform.machine()}, {instructions})"
 
 
 def _processor() -> str:

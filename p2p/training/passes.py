@@ -8,6 +8,7 @@ import torch
 import xxhash
 from torch.utils.hooks import RemovableHandle
 
+from ..device import HOST
 from ..errors import OperationMismatch, ShoalError
 from ..session.session import BACKWARD, Session
 from ..step.operation import Operation
@@ -158,6 +159,7 @@ class Passes:
         self._edge.is_over = is_over
         if not self.updates.is_due:  # an evaluation may come before it, or a schedule
             is_over |= not self._edge.changes
+            self._gradients.device.mark().wait()  # the loop's thread may copy the state at any time from now on
             self._session.state_is_complete(is_over=is_over and self._may_be_given)
 
     @property
@@ -225,11 +227,21 @@ class Passes:
         if self.is_under_way and callers.is_pass_over:
             self.go_on()
         if not self.is_under_way:
+            self._check_thread()
             self.updates.check_is_wanted(parameter)
             self._begin_pass()
             end = callers.follow_pass(self._end_pass, torch._C._current_graph_task_id)
             torch.autograd.Variable._execution_engine.queue_callback(end)
         self._put(parameter)
+
+    def _check_thread(self) -> None:
+        if self._gradients.device is not HOST and torch._C._is_multithreading_enabled():
+            self._gradients.drop()
+            raise ShoalError(
+                "backward runs in threads of autograd, where an error would end the process and no signal is heard: "
+                "call `torch.autograd.set_multithreading_enabled(False)` in the thread that calls backward; "
+                "p2p.DataParallel does so where it is constructed, so leave it as it is"
+            )
 
     # A pass.
 

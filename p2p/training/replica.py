@@ -47,7 +47,7 @@ class ModelReplica:
         """Of `module`, which is changed by `parts`.
 
         Args:
-            module: on the CPU.
+            module: on one device.
             parts: the optimizer, and what else a joiner must have, by name.
             keeper: of checkpoints. A joiner is given its state, and not compared by it: who writes knows more.
             session: of the peer.
@@ -64,7 +64,7 @@ class ModelReplica:
         self._gradients = gradients
         self._resync = resync
         self._is_digested_whole = is_digested_whole
-        self._numerics = describe_numerics(gradients.parameters, [*parts.values()])
+        self._numerics = describe_numerics(gradients.device, [*parts.values()])
         self.updates: Updates | None = None
 
     def offered(self) -> Replica:

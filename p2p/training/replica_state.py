@@ -161,8 +161,8 @@ def _raise_slots(node: Any, slots: Sequence[torch.Tensor]) -> Any:
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """The elements as they lie in memory; the tensor's own memory, where it has no gaps."""
-    flat = in_memory_order(tensor)
+    """The elements as they lie in memory; the tensor's own memory, where it has no gaps, and is on the host."""
+    flat = in_memory_order(tensor).cpu()
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 

@@ -152,13 +152,13 @@ def are_far(ours: Tensor, theirs: Tensor) -> bool:
 
 
 def _flat(tensor: Tensor) -> Array:
-    """The bytes as they lie in memory; of the tensor itself, where they have no gaps."""
-    return in_memory_order(tensor.detach()).view(torch.uint8).numpy()
+    """The bytes as they lie in memory; of the tensor itself, where they have no gaps, and are on the host."""
+    return in_memory_order(tensor.detach()).view(torch.uint8).cpu().numpy()
 
 
 def _write(part: _Part, raw: Array) -> None:
     """Put `raw` in its place, unseen by autograd, which may still hold what a forward pass has saved."""
     flat, tensor = _flat(part.tensor), part.tensor.detach()
     flat[part.start : part.start + raw.size] = raw
-    if flat.ctypes.data != tensor.data_ptr():  # a copy, of a tensor with gaps
+    if flat.ctypes.data != tensor.data_ptr():  # a copy, of a tensor with gaps, or of a device
         tensor.copy_(laid_out(torch.from_numpy(flat).view(tensor.dtype), tensor.shape, dense_strides(tensor)))

@@ -11,7 +11,7 @@ from .buckets import Bucket, views
 
 @dataclass(slots=True, eq=False)
 class RowBucket(Bucket):
-    """Of one table. It travels whole, since nobody knows the rows of the others, with a mark for each row.
+    """Of one table. It travels whole, since nobody knows the rows of the others, with a mark for each row. On the host.
 
     What is handed out has the rows that somebody who counts has used, in memory of its own.
     """
@@ -29,11 +29,11 @@ class RowBucket(Bucket):
             values.mul_(keep)
         if gradient.is_sparse:
             gradient = gradient.coalesce()
-            (rows,) = gradient.indices()
-            values.index_add_(0, rows, gradient.values(), alpha=fraction)
+            (rows,) = gradient.indices().cpu()
+            values.index_add_(0, rows, gradient.values().cpu(), alpha=fraction)
             self.marks[rows] = 1
         else:
-            values.add_(gradient, alpha=fraction)
+            values.add_(gradient.cpu(), alpha=fraction)
             self.marks.fill_(1)
         self.empty.discard(index)
         self.missing.discard(index)
@@ -54,7 +54,7 @@ class RowBucket(Bucket):
         if len(rows):
             found = torch.sparse_coo_tensor(
                 rows[None], values[rows], values.shape, is_coalesced=True, check_invariants=False
-            )
+            ).to(self.parameters[0].device)
         self._handed_out = [found]
         return self._handed_out
 

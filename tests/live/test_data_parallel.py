@@ -8,9 +8,10 @@ from tests.live.swarm import Swarm
 pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 
-def test_what_scripts_do_trains_as_in_one_process(swarm: Swarm) -> None:
-    source = "from tests.live.habit_cases import main\nmain()\n"
-    peers = [swarm.start(source, min_peers=2) for _ in range(2)]
+@pytest.mark.parametrize("on_stand_in", [(False, False), (True, False)], ids=["host", "stand-in and host"])
+def test_what_scripts_do_trains_as_in_one_process(swarm: Swarm, on_stand_in: tuple[bool, bool]) -> None:
+    source = "from tests.live.habit_cases import main\nmain(on_stand_in={})\n"
+    peers = [swarm.start(source.format(each), min_peers=2) for each in on_stand_in]
     for line in ("here", *(f"passed {name}" for name in CASES)):
         peers[0].expect(line)
     assert [peer.end() for peer in peers] == [0, 0], "\n".join(peer.report() for peer in peers)

@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 import p2p
 from p2p import DataParallel, Peer
+from tests.p2p.staging.standin import StandIn
 
 Case = Callable[[Peer], None]
 CASES: dict[str, Case] = {}
@@ -520,16 +521,21 @@ def a_block_is_a_step_with_samples(peer: Peer) -> None:
     assert counted == 190
 
 
-def main() -> None:
-    """Run all cases, each in a swarm of its own, or those that are named."""
+def main(*, on_stand_in: bool = False) -> None:
+    """Run all cases, each in a swarm of its own, or those that are named; tensors may live on a device."""
     torch.set_num_threads(1)
+    device = StandIn(0)
     print("here")
     for name, function in CASES.items():
         if name in sys.argv[1:] or len(sys.argv) == 1:
             torch.manual_seed(1)
             with p2p.join(swarm=name[:20]) as peer:
+                if on_stand_in:
+                    peer._session.device_of = device.device_of
                 function(peer)
+                device.drain()
             print("passed", name)
+    assert (device.num_copies > len(CASES)) == on_stand_in
 
 
 if __name__ == "__main__":

@@ -6,23 +6,28 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+import torch
 
 from p2p import Peer, PeerConfig, ShoalError
+from p2p.config import LoopConfig
+from p2p.device import HOST
+from tests.p2p.staging.standin import StandIn
 
 
-@pytest.fixture
-def peer() -> Iterator[Peer]:
-    """Has a seat."""
+@pytest.fixture(params=["host", "stand-in"])
+def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
+    """Has a seat. Tensors live in memory of the host, or on a device."""
+    loop = LoopConfig() if request.param == "host" else LoopConfig(device_of=StandIn(0).device_of)
     with (
         TemporaryDirectory(prefix="shoal") as folder,  # tmp_path can be too long for a socket
-        Peer(PeerConfig(swarm="pond", home=Path(folder) / "home", step_timeout_s=20.0)) as peer,
+        Peer(PeerConfig(swarm="pond", home=Path(folder) / "home", step_timeout_s=20.0, loop=loop)) as peer,
     ):
         peer.wait_view()
         yield peer
 
 
 def test_operations_whose_handles_were_dropped_can_be_waited_for(peer: Peer) -> None:
-    tensors = [np.arange(5.0), np.arange(7)]
+    tensors = [torch.arange(5.0), torch.arange(7)]
     for tensor in tensors:
         peer.all_reduce(tensor, async_op=True)
     with pytest.raises(ShoalError, match=r"asynchronous operations are open: call `peer\.wait\(\)`"):
@@ -37,14 +42,54 @@ def test_operations_whose_handles_were_dropped_can_be_waited_for(peer: Peer) -> 
 
 def test_a_wait_for_nothing_returns_at_once_and_one_after_a_handles_own_is_one(peer: Peer) -> None:
     peer.wait()
-    peer.all_reduce(np.ones(3), async_op=True).wait()
+    peer.all_reduce(torch.ones(3), async_op=True).wait()
     peer.wait()
     assert peer.last_step == 1
 
 
 def test_a_wait_in_a_block_leaves_its_operations_to_its_end(peer: Peer) -> None:
     with peer.step(samples=1):
-        peer.all_reduce(np.ones(3))
+        peer.all_reduce(torch.ones(3))
         peer.wait()
         assert peer.last_step == 0
     assert peer.last_step == 1
+
+
+def test_arrays_of_the_host_are_none_of_the_device_and_out_is_where_the_tensor_is(peer: Peer) -> None:
+    array, out = np.arange(4.0), np.zeros(4)
+    peer.all_reduce(array, out=out)
+    assert out.tolist() == [0, 1, 2, 3] and peer.last_step == 1
+    if peer._session.device_of(torch.ones(1)) is not HOST:
+        for tensor, other in ((torch.ones(4), out), (array, torch.ones(4))):
+            with pytest.raises(ValueError, match=r"out is on .*cpu.*pass both on one device|out is on the CPU"):
+                peer.all_reduce(tensor, out=other)
+    assert peer.last_step == 1
+
+
+@pytest.mark.parametrize(
+    ("tensor", "out", "error"),
+    [
+        (torch.ones(4), torch.ones(3), "out must be contiguous, .*4.*is .*3"),
+        (torch.ones(4), torch.ones(8)[::2], "out must be contiguous"),
+        (torch.ones(4), torch.ones(4, dtype=torch.int32), "out must be contiguous, .*float32.*is .*int32"),
+        (torch.ones(4, dtype=torch.complex64), None, "complex64"),
+        (torch.ones(4).to_sparse(), None, "need a dense tensor"),
+        (torch.ones(4, device="meta"), None, "meta"),
+        (torch.ones(4), "none", "algorithm must be one of"),
+    ],
+)
+def test_what_cannot_be_reduced_is_refused_and_nothing_is_sent(
+    peer: Peer, tensor: torch.Tensor, out: object, error: str
+) -> None:
+    given = {"algorithm": out} if isinstance(out, str) else {"out": out}
+    with pytest.raises((TypeError, ValueError), match=error):
+        peer.all_reduce(tensor, **given)
+    peer.barrier()
+    assert peer.last_step == 1
+
+
+def test_out_that_shares_memory_with_the_tensor_is_refused(peer: Peer) -> None:
+    tensor = torch.ones(8)
+    with pytest.raises(ValueError, match="out shares memory"):
+        peer.all_reduce(tensor[:6:2], out=tensor[4:7])
+    peer.all_reduce(tensor[:6:2], out=tensor[5:])

@@ -10,12 +10,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from collectives import BFLOAT16
+from collectives import BFLOAT16, carried
 from p2p.training.buckets import DTYPES, Bucket, make_buckets
+from p2p.training.staged_buckets import make_staged_bucket
+from tests.p2p.staging.standin import StandIn
 
-COUNT = count(1)
+COUNT, VIEW = count(1), count(1)
+
+Make = Callable[[list[nn.Parameter]], Bucket]
 
 shapes = st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(0, 40)), min_size=1, max_size=12)
+
+
+@pytest.fixture(params=["host", "stand-in"])
+def make(request: pytest.FixtureRequest) -> Make:
+    """One bucket, of memory of the host or of a device."""
+    if request.param == "host":
+        return lambda parameters: make_buckets(parameters, 1000, None)[0]
+    return lambda parameters: make_staged_bucket(parameters, None, device=StandIn(0))
+
+
+def run_alone(bucket: Bucket) -> None:
+    """As one peer alone does it, from a full bucket to its result."""
+    bucket.mark()
+    bucket.fetch()
+    bucket.wait()
+    bucket.operation.result[...] = bucket.operation.input
+    if bucket.operation.completed is not None:
+        bucket.operation.completed(next(VIEW).to_bytes(8))
+
+
+def sent(bucket: Bucket) -> list[float]:
+    """Of a full bucket: what others get, without marks."""
+    bucket.fetch()
+    bucket.wait()
+    found: list[float] = carried(bucket.operation.input).tolist()
+    return found[: -len(bucket.marks)]
+
+
+def is_found_finite(bucket: Bucket) -> bool:
+    bucket.fetch()
+    bucket.wait()
+    return bucket.is_finite()
 
 
 def parameters_of(*shapes: tuple[torch.dtype, int]) -> list[nn.Parameter]:
@@ -54,22 +90,22 @@ def test_the_size_of_each_parameter_is_asked_for_twice_however_many_there_are() 
     assert len(asked) <= 2 * len(parameters)
 
 
-def test_gradients_of_several_passes_are_added_by_their_fraction() -> None:
-    (bucket,) = make_buckets(parameters_of((torch.float32, 2), (torch.float32, 1)), 100, None)
+def test_gradients_of_several_passes_are_added_by_their_fraction(make: Make) -> None:
+    bucket = make(parameters_of((torch.float32, 2), (torch.float32, 1)))
     bucket.add(0, torch.tensor([1.0, 2.0]), 0.75)
     assert (bucket.missing, bucket.empty) == ({1}, {1})
     bucket.begin_pass()
     bucket.add(0, torch.tensor([4.0, 8.0]), 0.25)
     bucket.zero_empty()
-    assert bucket.flat.tolist()[:3] == [1.75, 3.5, 0.0] and not bucket.missing
+    assert sent(bucket) == [1.75, 3.5, 0.0] and not bucket.missing
     bucket.begin_step()
     bucket.add(0, torch.tensor([5.0, 6.0]), 1.0)
     bucket.add(1, torch.tensor([7.0]), 1.0)
-    assert bucket.flat.tolist()[:3] == [5.0, 6.0, 7.0]
+    assert sent(bucket) == [5.0, 6.0, 7.0]
 
 
-def test_what_there_is_may_be_kept_in_part() -> None:
-    (bucket,) = make_buckets(parameters_of((torch.float32, 1), (torch.float32, 1), (torch.float32, 1)), 100, None)
+def test_what_there_is_may_be_kept_in_part(make: Make) -> None:
+    bucket = make(parameters_of((torch.float32, 1), (torch.float32, 1), (torch.float32, 1)))
     bucket.add(0, torch.tensor([8.0]), 1.0, 0.0)
     bucket.add(1, torch.tensor([4.0]), 1.0, 0.0)
     bucket.end_pass(0.0)
@@ -77,46 +113,44 @@ def test_what_there_is_may_be_kept_in_part() -> None:
     bucket.add(0, torch.tensor([2.0]), 0.75, 0.25)
     bucket.end_pass(0.25)
     bucket.zero_empty()
-    assert bucket.flat.tolist()[:3] == [3.5, 1.0, 0.0]
+    assert sent(bucket) == [3.5, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_parameter_that_nobody_has_reached_has_no_gradient(dtype: torch.dtype) -> None:
-    (bucket,) = make_buckets(parameters_of((dtype, 2), (dtype, 3), (dtype, 1)), 100, None)
+def test_a_parameter_that_nobody_has_reached_has_no_gradient(dtype: torch.dtype, make: Make) -> None:
+    bucket = make(parameters_of((dtype, 2), (dtype, 3), (dtype, 1)))
     for reached in ({0}, {0, 1, 2}, {0, 1, 2}, {1}, set(), {0, 2}):
         bucket.begin_step()
         for index in reached:
             bucket.add(index, torch.ones_like(bucket.inputs[index]), 1.0)
         bucket.zero_empty()
-        bucket.mark()
+        run_alone(bucket)
         assert bucket.marks.tolist() == [index in reached for index in range(3)]
-        bucket.operation.result[...] = bucket.operation.input  # as one peer alone does it
         gradients = bucket.hand_out()
         assert {index for index in range(3) if gradients[index] is not None} == reached
         assert all(each is None or (each == 1).all() for each in gradients)
 
 
-def test_gradients_lie_in_memory_as_their_parameters_do() -> None:
+def test_gradients_lie_in_memory_as_their_parameters_do(make: Make) -> None:
     parameters = [
         nn.Parameter(torch.zeros(4, 3, 2, 2).to(memory_format=torch.channels_last)),
         nn.Parameter(torch.zeros(3, 5).t()),
         nn.Parameter(torch.zeros(4, 6)[:, ::2]),
     ]
-    (bucket,) = make_buckets(parameters, 1000, None)
+    bucket = make(parameters)
     for index, parameter in enumerate(parameters):
         bucket.add(index, torch.full_like(parameter, index + 1.0), 1.0)
-    bucket.mark()
-    bucket.operation.result[...] = bucket.operation.input
+    run_alone(bucket)
     for parameter, values, gradient in zip(parameters, bucket.inputs, bucket.hand_out(), strict=True):
         assert gradient is not None and torch.equal(gradient, values)
         for each in (values, gradient):
             assert each.stride() == parameter.stride() if parameter.shape[1] != 3 else True
-    assert bucket.flat.tolist()[:75] == [1.0] * 48 + [2.0] * 15 + [3.0] * 12
+    assert sent(bucket) == [1.0] * 48 + [2.0] * 15 + [3.0] * 12
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_not_finite_is_found_and_large_numbers_are_not(dtype: torch.dtype) -> None:
-    (bucket,) = make_buckets(parameters_of((dtype, 3), (dtype, 3)), 100, None)
+def test_what_is_not_finite_is_found_and_large_numbers_are_not(dtype: torch.dtype, make: Make) -> None:
+    bucket = make(parameters_of((dtype, 3), (dtype, 3)))
 
     def fill(*gradients: list[float], fraction: float = 1.0) -> None:
         for index, gradient in enumerate(gradients):
@@ -125,19 +159,19 @@ def test_what_is_not_finite_is_found_and_large_numbers_are_not(dtype: torch.dtyp
 
     largest = torch.finfo(dtype).max
     fill([largest] * 3, [0.0] * 3)  # whose sum is not finite
-    assert bucket.is_finite()
+    assert is_found_finite(bucket)
     for value in (math.nan, math.inf, -math.inf):
         bucket.begin_step()
         fill([0.0] * 3, [-value, value, 0.0])
-        assert not bucket.is_finite()
+        assert not is_found_finite(bucket)
         assert bucket.first_not_finite() is bucket.parameters[1]
     bucket.begin_step()
     fill([0.0] * 3, [0.0] * 3)
-    assert bucket.is_finite()
+    assert is_found_finite(bucket)
 
 
-def test_what_one_of_several_passes_adds_is_found_if_it_is_not_finite() -> None:
-    (bucket,) = make_buckets(parameters_of((torch.float16, 1), (torch.float16, 1)), 100, None)
+def test_what_one_of_several_passes_adds_is_found_if_it_is_not_finite(make: Make) -> None:
+    bucket = make(parameters_of((torch.float16, 1), (torch.float16, 1)))
     for gradients in ((60000.0, math.nan), (60000.0, 0.0)):
         bucket.begin_step()
         for index, gradient in enumerate(gradients):
@@ -147,7 +181,7 @@ def test_what_one_of_several_passes_adds_is_found_if_it_is_not_finite() -> None:
         bucket.add(0, torch.tensor([50000.0]), 1.0)
         bucket.check(0)
         bucket.zero_empty()
-        assert not bucket.is_finite()  # by the pass before, or since the sum is more than float16 holds
+        assert not is_found_finite(bucket)  # by the pass before, or since the sum is more than float16 holds
         assert bucket.first_not_finite() is bucket.parameters[0]
 
 
@@ -157,8 +191,7 @@ def committed(bucket: Bucket) -> list[Tensor]:
     bucket.begin_step()
     for index, values in enumerate(bucket.inputs):
         bucket.add(index, torch.full_like(values, next(COUNT)), 1.0)
-    bucket.mark()
-    bucket.operation.result[...] = bucket.operation.input
+    run_alone(bucket)
     for parameter, gradient in zip(bucket.parameters, bucket.hand_out(), strict=True):
         parameter.grad = gradient
     return [parameter.grad for parameter in bucket.parameters if parameter.grad is not None]
@@ -169,8 +202,8 @@ def drop(bucket: Bucket) -> None:
         parameter.grad = None
 
 
-def test_what_autograd_adds_is_told_from_what_the_script_writes() -> None:
-    (bucket,) = make_buckets(parameters_of((torch.bfloat16, 2), (torch.bfloat16, 1)), 100, None)
+def test_what_autograd_adds_is_told_from_what_the_script_writes(make: Make) -> None:
+    bucket = make(parameters_of((torch.bfloat16, 2), (torch.bfloat16, 1)))
     assert bucket.operation.input.dtype == BFLOAT16
     assert not bucket.was_added_to(0)
     gradients = committed(bucket)
@@ -196,8 +229,8 @@ KEEP: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("keep", KEEP.values(), ids=list(KEEP))
-def test_a_gradient_that_the_script_has_kept_stays_what_it_was(keep: Callable[[Tensor], Any]) -> None:
-    (bucket,) = make_buckets(parameters_of((torch.float32, 3), (torch.float32, 2)), 100, None)
+def test_a_gradient_that_the_script_has_kept_stays_what_it_was(keep: Callable[[Tensor], Any], make: Make) -> None:
+    bucket = make(parameters_of((torch.float32, 3), (torch.float32, 2)))
     for _ in range(3):
         gradient = committed(bucket)[0]
         place, value, kept = gradient.data_ptr(), gradient[0].item(), keep(gradient)
@@ -211,8 +244,8 @@ def test_a_gradient_that_the_script_has_kept_stays_what_it_was(keep: Callable[[T
         drop(bucket)
 
 
-def test_memory_is_taken_once_where_nothing_is_kept() -> None:
-    (bucket,) = make_buckets(parameters_of((torch.float32, 3), (torch.float32, 2)), 100, None)
+def test_memory_is_taken_once_where_nothing_is_kept(make: Make) -> None:
+    bucket = make(parameters_of((torch.float32, 3), (torch.float32, 2)))
     places = set()
     for turn in range(4):
         gradients = committed(bucket)

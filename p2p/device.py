@@ -1,0 +1,87 @@
+"""Where tensors live, and points in the work of such a place. Knows neither torch nor a kind of device.
+
+A device works later than it is told to, and copies on streams of its own, so whoever copies says what the copy comes
+after, and whoever reads what was copied waits for its mark. Memory of this host is a device, too: `HOST`, where
+everything is over at once, and nothing is copied, since an operation reads and writes the tensors themselves.
+
+Left out: memory that is registered with a device; adding up on a device.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from collectives import Array
+
+
+class Mark(Protocol):
+    """A point in the work of a device."""
+
+    def is_over(self) -> bool:
+        """Whether all before it is done. Never waits."""
+        ...
+
+    def wait(self) -> None:
+        """Return when all before it is done; other threads go on meanwhile."""
+        ...
+
+
+class Device(Protocol):
+    """Called by the training thread. Tensors and arrays of a copy are contiguous, and have equally many bytes.
+
+    A copy keeps the memory of both until its mark was seen to be over. Until then nobody writes them, or reads `into`.
+
+    Attributes:
+        numerics: what decides which bits it computes, for people; empty: those of this host's processor.
+    """
+
+    @property
+    def numerics(self) -> str: ...
+
+    def mark(self) -> Mark:
+        """All that the current stream was given so far."""
+        ...
+
+    def fetch(self, source: Any, into: Array, after: Sequence[Mark]) -> Mark:
+        """Copy a tensor of the device into memory of the host, once the marks of `after` are over."""
+        ...
+
+    def store(self, source: Array, into: Any, after: Sequence[Mark]) -> Mark:
+        """Copy memory of the host into a tensor of the device, once the marks of `after` are over."""
+        ...
+
+    def hold(self, mark: Mark) -> None:
+        """What the current stream is given from now on comes after `mark`. The host goes on."""
+        ...
+
+
+class _Over:
+    def is_over(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+OVER: Final[Mark] = _Over()
+"""Before everything."""
+
+
+class _Host:
+    """Memory of this host: source and target of a copy would be the same."""
+
+    numerics = ""
+
+    def mark(self) -> Mark:
+        return OVER
+
+    def fetch(self, source: Any, into: Array, after: Sequence[Mark]) -> Mark:
+        return OVER
+
+    def store(self, source: Array, into: Any, after: Sequence[Mark]) -> Mark:
+        return OVER
+
+    def hold(self, mark: Mark) -> None:
+        pass
+
+
+HOST: Final[Device] = _Host()

@@ -1,0 +1,67 @@
+"""How tensors of a device take part in an operation: fetched into memory of the host, and their results stored back."""
+
+import sys
+from typing import Any
+
+from collectives import Array
+
+from .device import HOST, OVER, Device, Mark
+
+
+def device_of(tensor: Any) -> Device:
+    """Where a tensor lives; `HOST` for everything else, which has to be refused elsewhere if it cannot be used."""
+    torch = sys.modules.get("torch")  # who has a tensor has imported it
+    if torch is None or not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
+        return HOST
+    from .cuda import cuda_device  # the driver is asked for nothing before that
+
+    return cuda_device(tensor.device.index)
+
+
+class Staged:
+    """The way of one operation at a time: fetched, submitted, stored, held, in this order.
+
+    The input of the operation may be read, and its result written, by others than the device, where `is_ready`.
+    """
+
+    def __init__(self, device: Device) -> None:
+        """Nothing is under way."""
+        self._device = device
+        self._fetched: list[Mark] = []
+        self._stored: Mark = OVER
+
+    def fetch(self, *pairs: tuple[Any, Array]) -> None:
+        """Begin to copy tensors, as the current stream leaves them, into the input and beside it."""
+        device = self._device
+        self._fetched = [device.fetch(source, into, after=[device.mark()]) for source, into in pairs]
+
+    def is_ready(self) -> bool:
+        """Whether no copy is under way, neither of what was fetched nor of the result of the operation before."""
+        return self._stored.is_over() and all(mark.is_over() for mark in self._fetched)
+
+    def wait(self) -> None:
+        """Return when it is ready."""
+        self._stored.wait()
+        for mark in self._fetched:
+            mark.wait()
+
+    def store(self, source: Array, into: Any) -> None:
+        """Begin to copy the result; what was fetched is not needed any more."""
+        self._stored = self._device.store(source, into, after=[self._device.mark()])
+
+    def hold(self) -> None:
+        """What the current stream is given from now on sees what was stored."""
+        self._device.hold(self._stored)
+
+
+def flat_of(tensor: Any) -> Any:
+    """A contiguous tensor in one dimension, to be seen as bytes: of one element the stride may be any."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def num_users(tensor: Any) -> int:
+    """More than before if somebody else has come to share its memory, by tensors or as a storage; for comparison."""
+    torch = sys.modules["torch"]
+    storage = tensor.untyped_storage()  # one object for all who ask
+    count: int = torch._C._storage_Use_Count(storage._cdata)
+    return count + sys.getrefcount(storage)

@@ -1,0 +1,147 @@
+"""Buckets of gradients that live on a device: one buffer there for each, which is fetched and stored as a whole.
+
+Marks of parameters stay on the host, where they are needed. What is handed out are parts of the buffer, so that no
+memory of the device is needed beside it, unless the script keeps some of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from collectives import Array
+
+from ..device import HOST, Device
+from ..session.tensors import as_array, empty_tensor
+from ..staging import Staged, num_users
+from ..step.collective import AllReduce
+from ..step.operation import Operation
+from .buckets import Bucket, Empty, layout_of, views
+
+FINITE = 1
+
+
+@dataclass(slots=True, eq=False)
+class StagedBucket(Bucket):
+    """A bucket of a device. `flat` has the values alone; the operation has copies of them, and the marks, on the host.
+
+    Gradients are kept as they come, and written into `flat` in one go when the last has come.
+    """
+
+    _staged: Staged = field(default_factory=lambda: Staged(HOST))
+    _verdict: Array = field(default_factory=lambda: np.zeros(1, np.uint8))
+    _pending: dict[int, Tensor] = field(default_factory=dict)
+    _num_own_users: int = 0
+    _is_open: bool = False
+    _stored_in: bytes = b""
+
+    def place_on(self, device: Device) -> None:
+        """Before its first use: copies are those of `device`."""
+        self._staged = Staged(device)
+        self._num_own_users = num_users(self.flat)
+        self.operation.completed = self._store
+
+    def begin_step(self) -> None:
+        """As of others. What was handed out stays until something is added."""
+        Bucket.begin_step(self)
+        self._pending.clear()
+        self._is_open = False
+
+    def add(self, index: int, gradient: Tensor, fraction: float, keep: float = 1.0) -> None:
+        """As of others; the gradient may be read later."""
+        if index in self.empty and fraction == 1.0:
+            self._pending[index] = gradient
+            self.empty.discard(index)
+            self.missing.discard(index)
+        else:
+            self._write()
+            Bucket.add(self, index, gradient, fraction, keep)
+        if not self.missing:
+            self._write()
+
+    def end_pass(self, keep: float) -> None:
+        """As of others."""
+        if self._pending or (keep != 1.0 and self.missing - self.empty):
+            self._write()
+        Bucket.end_pass(self, keep)
+
+    def check(self, index: int) -> None:
+        """The device looks, at all of it, before it is fetched."""
+
+    def zero_empty(self) -> None:
+        """As of others."""
+        if self._pending or self.empty:
+            self._write()
+        Bucket.zero_empty(self)
+
+    def _write(self) -> None:
+        """Write what has come into the buffer, which from the first time in a step on is no longer the script's."""
+        if not self._is_open:
+            self._is_open = True
+            self._handed_out, self._result = (), None
+            self._staged.wait()  # a step that came to nothing may have left copies, which share the memory, too
+            if num_users(self.flat) > self._num_own_users:
+                self.flat = torch.empty_like(self.flat)
+                self.inputs = views(self.flat, self.parameters)
+        if self._pending:
+            torch._foreach_copy_([self.inputs[index] for index in self._pending], [*self._pending.values()])
+            self._pending.clear()
+
+    def fetch(self) -> None:
+        """It is full: begin to copy it, and whether it is finite, to the host."""
+        self._stored_in = b""
+        is_finite = self.flat.isfinite().all().view(torch.uint8).view(1)
+        self._staged.fetch((self.flat, self._values(self.operation.input)), (is_finite, self._verdict))
+
+    def is_ready(self) -> bool:
+        """Whether it has been fetched, and the result of the step before stored."""
+        return self._staged.is_ready()
+
+    def wait(self) -> None:
+        """Return when it is ready."""
+        self._staged.wait()
+
+    def is_finite(self) -> bool:
+        """Whether all that was fetched is."""
+        return bool(self._verdict[0] == FINITE)
+
+    def take_back(self) -> None:
+        """It was, before the buffer was written."""
+
+    def _store(self, view: bytes) -> None:
+        """The result is complete in a view: begin to copy it to the device, if that has not been done."""
+        if self._stored_in != view:
+            self._stored_in = view
+            self._staged.store(self._values(self.operation.result), self.flat)
+
+    def _values(self, array: Array) -> Array:
+        return array[: len(self.flat)]
+
+    def hand_out(self) -> Sequence[Tensor | None]:
+        """For the script: parts of the buffer, as of others."""
+        self._staged.hold()
+        self._result, self._version = self.flat, self.flat._version
+        marks = torch.from_numpy(self.operation.result[len(self.flat) :].view(f"i{self.flat.itemsize}"))
+        pairs = zip(views(self.flat, self.parameters), marks.view(self.flat.dtype).tolist(), strict=True)
+        self._handed_out = [part if mark else None for part, mark in pairs]
+        return self._handed_out
+
+
+def make_staged_bucket(
+    parameters: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty, *, device: Device
+) -> StagedBucket:
+    """A bucket for `parameters` of one type, which live on `device`; `empty` makes its memory on the host."""
+    num_values = sum(parameter.numel() for parameter in parameters)
+    flat = parameters[0].detach().new_zeros(num_values)
+    shape = (num_values + len(parameters),)
+    input, result = (empty_tensor(shape, flat.dtype, empty).zero_() for _ in range(2))
+    operation = Operation(AllReduce("mean", is_weighted=True), as_array(input), as_array(result), shape, algorithm)
+    layouts = [*map(layout_of, parameters)]
+    bucket = StagedBucket(
+        parameters, flat, views(flat, parameters), input[num_values:], operation, lambda: flat, layouts
+    )
+    bucket.place_on(device)
+    bucket.begin_step()
+    return bucket

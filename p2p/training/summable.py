@@ -1,0 +1,35 @@
+"""Parameters whose gradients can be averaged, and where they may be."""
+
+from collections.abc import Mapping
+
+import torch
+
+from .buckets import DTYPES
+from .layouts import DEVICES
+
+AMONG = "the CPU or a CUDA device"
+
+
+def summable_of(model: str, module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters whose gradients are averaged, in about the order in which backward reaches them."""
+    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    if not named:
+        what = f"model {model}" if model else type(module).__name__
+        raise ValueError(f"{what} has no parameter that needs a gradient")
+    for name, parameter in named:
+        if parameter.dtype not in DTYPES or parameter.device.type not in DEVICES:
+            needed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise ValueError(f"parameter {name} is {parameter.dtype} on {parameter.device}; need {needed} on {AMONG}")
+    return [parameter for _, parameter in reversed(named)]
+
+
+def check_one_device(parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    """Raise ValueError if those that need a gradient are not all on one device."""
+    named = [(name, parameter) for name, parameter in parameters.items() if parameter.requires_grad]
+    first, one = named[0]
+    for name, other in named:
+        if other.device != one.device:
+            raise ValueError(
+                f"parameter {name} is on {other.device}, and {first} on {one.device}: a peer trains on one device, so "
+                "move the whole model there, and start a peer for each device"
+            )

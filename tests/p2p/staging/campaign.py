@@ -1,0 +1,229 @@
+"""What scripts do with tensors of a device, as a seed draws it, in two peers: `python -m tests.p2p.staging.campaign`.
+
+Elements are small whole numbers, so that what must come out is known to the bit.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from p2p import DataParallel, Peer
+from p2p.training.staged_buckets import StagedBucket, make_staged_bucket
+from tests.p2p.staging.pair import play
+from tests.p2p.staging.standin import StandIn
+
+SIZES = [(0,), (1,), (7,), (7,), (4, 6), (300, 70)]
+DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8]
+NUM_PEERS = 2
+
+
+class Wrong(AssertionError):
+    """A seed that shows it."""
+
+
+def calls(seeds: range) -> None:
+    """Bare operations."""
+
+    def script(peer: Peer, device: StandIn) -> None:
+        peer.wait_view()
+        for seed in seeds:
+            _replay(seed, device, partial(_calls, peer, seed))
+
+    play(script)
+
+
+def training(seeds: range) -> None:
+    """Steps of a model."""
+
+    def script(peer: Peer, device: StandIn) -> None:
+        torch.manual_seed(0)
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        parallel = DataParallel(peer, model, optimizer, bucket_bytes=64, nonfinite="skip", state_digest="all")
+        for seed in seeds:
+            _replay(seed, device, partial(_steps, peer, parallel, model, optimizer, seed))
+
+    play(script)
+
+
+def given_up(seeds: range) -> None:
+    """The result of a step may be on its way when that is given up, and the next one begins in the same buffer."""
+    device = StandIn(0)
+    bucket = make_staged_bucket([nn.Parameter(torch.zeros(6))], None, device=device)
+    assert bucket.operation.completed is not None
+    for seed in seeds:
+        for step in range(3):
+            _replay(seed, device, partial(_fill, bucket, step))
+            bucket.operation.result[...] = -1
+            bucket.operation.completed(b"a view")
+            bucket.begin_step()
+
+
+def _fill(bucket: StagedBucket, step: int, _: random.Random) -> None:
+    bucket.add(0, torch.full((6,), float(step)), 1.0)
+    bucket.fetch()
+    bucket.wait()
+    assert (bucket.operation.input[:6] == step).all(), (step, bucket.operation.input)
+
+
+CAMPAIGNS: dict[str, Callable[[range], None]] = {"calls": calls, "training": training, "given up": given_up}
+
+
+def _replay(seed: int, device: StandIn, act: Callable[[random.Random], None]) -> None:
+    device.begin(seed)
+    try:
+        act(random.Random(seed))
+    except BaseException as error:
+        raise Wrong(f"seed={seed}: {type(error).__name__}: {error}") from error
+
+
+# Calls.
+
+
+def _calls(peer: Peer, seed: int, drawn: random.Random) -> None:
+    for turn in range(6):
+        mode = drawn.choice(["alone", "alone", "early", "async", "block", "out"])
+        number = drawn.randrange(1, 4) if mode in ("async", "block") else 1
+        cases = [_Case(drawn, f"{seed} {turn} {index}", peer.rank) for index in range(number)]
+        if mode == "async":
+            handles = [peer.all_reduce(case.tensor, op=case.op, async_op=True) for case in cases]
+            drawn.choice([peer.wait, *(handle.wait for handle in handles)])()
+        elif mode == "block":
+            with peer.step(samples=1):
+                for case in cases:
+                    peer.all_reduce(case.tensor, op=case.op)
+        elif mode == "out":
+            (case,) = cases
+            before, out = case.tensor.clone(), torch.empty(case.tensor.shape, dtype=case.tensor.dtype)
+            peer.all_reduce(case.tensor, op=case.op, out=out)
+            assert torch.equal(case.tensor, before)
+            case.tensor = out
+        else:
+            peer.all_reduce(cases[0].tensor, op=cases[0].op, commit=mode == "alone")
+        for case in cases:
+            case.check(mode)
+    peer.barrier()
+
+
+class _Case:
+    def __init__(self, drawn: random.Random, name: str, rank: int) -> None:
+        shape, dtype = drawn.choice(SIZES), drawn.choice(DTYPES)
+        self.op = drawn.choice(["sum", "mean", "max"] if dtype.is_floating_point else ["sum", "max"])
+        every = [_numbers(f"{name} {each}", shape, dtype) for each in range(NUM_PEERS)]
+        self.tensor = _strided(every[rank], drawn.choice(["dense", "gaps", "turned"]))
+        total = torch.stack(every).double()
+        found = total.max(0).values if self.op == "max" else total.sum(0) / (NUM_PEERS if self.op == "mean" else 1)
+        self.expected = found.to(dtype)
+
+    def check(self, mode: str) -> None:
+        assert torch.equal(self.tensor, self.expected), (mode, self.op, self.tensor, self.expected)
+
+
+def _numbers(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(random.Random(name).randrange(1 << 32))
+    return torch.randint(0, 60, shape, generator=generator).to(dtype)
+
+
+def _strided(tensor: Tensor, how: str) -> Tensor:
+    if how == "gaps":
+        wide = torch.zeros((*tensor.shape, 2), dtype=tensor.dtype)
+        wide[..., 0] = tensor
+        return wide[..., 0]
+    return tensor.t().contiguous().t() if how == "turned" and tensor.ndim == 2 else tensor
+
+
+# Training.
+
+
+class Model(nn.Module):
+    """Parameters in other orders, and some that not every batch uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(
+            [
+                nn.Parameter(torch.randn(5, 3)),
+                nn.Parameter(torch.randn(3, 5).t()),
+                nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)),
+                nn.Parameter(torch.randn(9)),
+                nn.Parameter(torch.randn(1)),
+            ]
+        )
+
+    def forward(self, factors: list[Tensor | None]) -> Tensor:
+        used = [(w * f).sum() for w, f in zip(self.weights, factors, strict=True) if f is not None]
+        return torch.stack(used).sum()
+
+
+def _factors(model: Model, name: str) -> list[Tensor | None]:
+    """The gradients of a loss; some parameters have none."""
+    drawn = random.Random(name)
+    found: list[Tensor | None] = [
+        _numbers(f"{name} {index}", tuple(w.shape), w.dtype) if drawn.random() < 0.8 else None
+        for index, w in enumerate(model.weights)
+    ]
+    found[drawn.randrange(len(found))] = torch.ones(())
+    return found
+
+
+def _steps(
+    peer: Peer, parallel: Any, model: Model, optimizer: torch.optim.Optimizer, seed: int, drawn: random.Random
+) -> None:
+    kept: list[tuple[Tensor, Tensor]] = []
+    for turn in range(4):
+        if is_zeroed := drawn.random() < 0.4:  # in place
+            kept = [(each, before) for each, before in kept if all(w.grad is not each for w in model.weights)]
+        optimizer.zero_grad(set_to_none=not is_zeroed)
+        num_passes, spoilt = drawn.choice([1, 1, 2]), drawn.choice([None, None, None, 0, 1])
+        every = [
+            [_factors(model, f"{seed} {turn} {rank} {each}") for each in range(num_passes)] for rank in range(NUM_PEERS)
+        ]
+        for factors in every[peer.rank][1:]:
+            with parallel.no_sync():
+                parallel(factors).backward()
+        is_spoilt = spoilt == peer.rank
+        (parallel(every[peer.rank][0]) * (float("inf") if is_spoilt else 1.0)).backward()
+        counted = [passes for rank, passes in enumerate(every) if rank != spoilt]
+        for parameter, expected in zip(model.weights, _means(model, counted), strict=True):
+            gradient = parameter.grad
+            if is_zeroed and num_passes > 1 and expected is None:  # what was summed in zeros
+                expected = torch.zeros_like(parameter)
+            assert (gradient is None) == (expected is None), (turn, gradient, expected)
+            if gradient is not None and expected is not None:
+                assert torch.equal(gradient, expected), (turn, gradient, expected)
+                assert gradient.stride() == parameter.stride()
+                if drawn.random() < 0.2:
+                    kept.append((gradient, gradient.clone()))
+        optimizer.step()
+        assert all(torch.equal(each, before) for each, before in kept)
+        kept = kept[-2:]
+
+
+def _means(model: Model, counted: list[list[list[Tensor | None]]]) -> Iterator[Tensor | None]:
+    for index, parameter in enumerate(model.weights):
+        found = [factors[index] for passes in counted for factors in passes]
+        there = [each.expand_as(parameter) for each in found if each is not None]
+        yield torch.stack(there).sum(0) / len(counted) if there else None
+
+
+def main() -> int:
+    """Ends with the first seed that is wrong."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--first", type=int, default=0)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    for name, campaign in CAMPAIGNS.items():
+        campaign(range(given.first, given.first + given.seeds))
+        print(f"{name}: {given.seeds} seeds from {given.first} on, all elements right")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Each wait of the staging left out in turn: a seed shows it. `--hunt` looks for others."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from collectives import Array
+from p2p.session.all_reduce_call import StagedAllReduceCall
+from p2p.staging import Staged
+from p2p.training import staged_buckets
+from p2p.training.staged_buckets import StagedBucket
+from tests.p2p.staging.campaign import CAMPAIGNS, Wrong
+from tests.p2p.staging.standin import Unordered
+from tests.simulated.mutant import Mutant, mutant, without
+
+NUM_TRIES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What is left out, and the campaign and seed that show it."""
+
+    mutant: Mutant
+    campaign: str
+    seed: int
+
+
+def _missing(campaign: str, seed: int, *patches: tuple[object, str, Any]) -> Missing:
+    return Missing(mutant(*patches, breaks="elements"), campaign, seed)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _fetch_after_nothing(self: Staged, *pairs: tuple[Any, Array]) -> None:
+    self._fetched = [self._device.fetch(source, into, after=[]) for source, into in pairs]
+
+
+def _fetch_after_the_first_mark(self: Staged, *pairs: tuple[Any, Array]) -> None:
+    first = vars(self).setdefault("first", self._device.mark())
+    self._fetched = [self._device.fetch(source, into, after=[first]) for source, into in pairs]
+
+
+def _fetch_the_last_only(self: Staged, *pairs: tuple[Any, Array]) -> None:
+    Staged_fetch(self, *pairs)
+    del self._fetched[:-1]
+
+
+def _fetch_the_first_only(self: Staged, *pairs: tuple[Any, Array]) -> None:
+    Staged_fetch(self, *pairs)
+    del self._fetched[1:]
+
+
+Staged_fetch = Staged.fetch
+
+
+def _store_after_nothing(self: Staged, source: Array, into: Any) -> None:
+    self._stored = self._device.store(source, into, after=[])
+
+
+def _stored_alone(self: Staged) -> bool:
+    return self._stored.is_over()
+
+
+def _fetched_alone(self: Staged) -> bool:
+    return all(mark.is_over() for mark in self._fetched)
+
+
+def _wait_for_stored(self: Staged) -> None:
+    self._stored.wait()
+
+
+def _wait_for_fetched(self: Staged) -> None:
+    for mark in self._fetched:
+        mark.wait()
+
+
+def _without_hold(hand_out: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(self: Any, *given: Any) -> Any:
+        self._staged.hold = _nothing
+        try:
+            return hand_out(self, *given)
+        finally:
+            del self._staged.hold
+
+    return changed
+
+
+def _fetch_as_stored_before(fetch: Callable[[StagedBucket], None]) -> Callable[[StagedBucket], None]:
+    def changed(self: StagedBucket) -> None:
+        before = self._stored_in
+        fetch(self)
+        self._stored_in = before
+
+    return changed
+
+
+MUTANTS = {
+    "a fetch comes after nothing": _missing("calls", 0, (Staged, "fetch", _fetch_after_nothing)),
+    "a fetch comes after the first mark": _missing("training", 0, (Staged, "fetch", _fetch_after_the_first_mark)),
+    "a store comes after nothing": _missing("calls", 0, (Staged, "store", _store_after_nothing)),
+    "the input is not waited for": _missing("calls", 0, (Staged, "wait", _wait_for_stored)),
+    "a full bucket is not waited for at the end": _missing("training", 0, (StagedBucket, "wait", _nothing)),
+    "the last result is not waited for": _missing("calls", 7, (Staged, "wait", _wait_for_fetched)),
+    "an input is ready before it is fetched": _missing("calls", 0, (Staged, "is_ready", _stored_alone)),
+    "a bucket is ready before it is fetched": _missing("training", 0, (StagedBucket, "is_ready", lambda self: True)),
+    "the gradients are not waited for": _missing("training", 21, (Staged, "fetch", _fetch_the_last_only)),
+    "whether they are finite is not waited for": _missing("training", 0, (Staged, "fetch", _fetch_the_first_only)),
+    "gradients are handed out before they are stored": _missing(
+        "training", 0, (StagedBucket, "hand_out", _without_hold(StagedBucket.hand_out))
+    ),
+    "results are handed out before they are stored": _missing(
+        "calls", 0, (StagedAllReduceCall, "hand_out", _without_hold(StagedAllReduceCall.hand_out))
+    ),
+    "a result counts as stored since the step before": _missing(
+        "training", 0, (StagedBucket, "fetch", _fetch_as_stored_before(StagedBucket.fetch))
+    ),
+    "what the script keeps is written": _missing("training", 1, (staged_buckets, "num_users", lambda tensor: 0)),
+    "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
+}
+
+
+def shows(missing: Missing, seed: int) -> bool:
+    """Whether the seed is wrong without the rule."""
+    try:
+        with without(missing.mutant):
+            CAMPAIGNS[missing.campaign](range(seed, seed + 1))
+    except (Wrong, Unordered):
+        return True
+    return False
+
+
+def main() -> int:
+    """Tell of each which seed shows it; 1 if one is shown by none."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--hunt", action="store_true", help="try further seeds")
+    torch.set_num_threads(1)
+    is_hunted, num_missed = parser.parse_args().hunt, 0
+    for name, missing in MUTANTS.items():
+        seeds = [missing.seed, *(range(NUM_TRIES) if is_hunted else ())]
+        seed = next((each for each in seeds if shows(missing, each)), None)
+        num_missed += seed is None
+        print(f"{name}: {'NOT SEEN' if seed is None else f'{missing.campaign} seed {seed}'}", flush=True)
+    print(f"{len(MUTANTS) - num_missed} of {len(MUTANTS)} are seen")
+    return 1 if num_missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

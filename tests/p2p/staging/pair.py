@@ -1,0 +1,46 @@
+"""Peers of this process, mostly two, each with a device of its own, and a script in a thread."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from p2p import Peer, PeerConfig
+from p2p.config import LoopConfig
+from tests.p2p.staging.standin import StandIn
+
+TIMEOUT_S = 20.0
+
+Script = Callable[[Peer, StandIn], None]
+
+
+def play(script: Script, seeds: Sequence[int] = (0, 1)) -> None:
+    """Run `script` in each, with devices of these seeds; raise the first error."""
+    errors: list[BaseException] = []
+    all_are_done = threading.Barrier(len(seeds))
+    with TemporaryDirectory(prefix="shoal") as folder:
+
+        def run(seed: int) -> None:
+            device = StandIn(seed)
+            loop = LoopConfig(device_of=device.device_of)
+            config = PeerConfig(
+                swarm="pond", home=Path(folder) / "home", min_peers=len(seeds), step_timeout_s=TIMEOUT_S, loop=loop
+            )
+            try:
+                with Peer(config) as peer:
+                    script(peer, device)
+                    device.drain()
+                    all_are_done.wait(TIMEOUT_S)
+            except threading.BrokenBarrierError:
+                pass  # another one says why
+            except BaseException as error:
+                errors.append(error)
+                all_are_done.abort()
+
+        threads = [threading.Thread(target=run, args=(seed,)) for seed in seeds]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]

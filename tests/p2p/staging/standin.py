@@ -1,0 +1,186 @@
+"""A device without a GPU: the memory of CPU tensors counts as its own, and its copies are as late as they may be.
+
+Compute is the CPU, so what a script computes is done at once. A copy is not:
+
+1. It runs when its mark is waited for, or held, or at some question whether it is over, as the seed draws; never at the
+   call. In one stream copies run in order, between streams at random. It reads its source then.
+2. Until then its target holds poison: NaN, or bytes 0xA5 in whole numbers.
+3. After `hold` the current stream sees what was copied, but the copy is not over: its source must not change yet.
+4. A copy of a tensor that the current stream may have written after all that the copy comes after is refused.
+5. All of it is called by one thread.
+
+`Unordered` says which law was broken. What a missing wait makes of the results has to be seen in these.
+"""
+
+import random
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+
+from collectives import Array
+from p2p.device import HOST, Device, Mark
+
+
+class Unordered(AssertionError):
+    """Something does not come after what it depends on."""
+
+
+@dataclass(eq=False)
+class Written:
+    """A mark of the current stream: where the tensors stood that the device has seen, and when that was."""
+
+    time: int
+    versions: dict[int, int]
+
+    def is_over(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+@dataclass(eq=False)
+class Copy:
+    """A mark of a copy."""
+
+    device: "StandIn"
+    stream: str
+    source: Array
+    into: Array
+    after: Sequence[Mark]
+    kept: object
+    has_run: bool = False
+    is_done: bool = False
+    taken: bytes = field(default=b"", repr=False)
+
+    def is_over(self) -> bool:
+        if not self.is_done and self.device.random.random() < self.device.haste:
+            self.device.progress()
+        return self.is_done
+
+    def wait(self) -> None:
+        while not self.is_done:
+            self.device.progress()
+
+    @property
+    def may_run(self) -> bool:
+        return all(each.has_run for each in self.after if isinstance(each, Copy))
+
+    def run(self) -> None:
+        self.taken = self.source.tobytes()
+        self.into[...] = self.source
+        self.has_run = True
+
+    def finish(self) -> None:
+        if self.source.tobytes() != self.taken:
+            raise Unordered(f"the source of a copy of {self.source.nbytes} bytes ({self.stream}) changed under it")
+        self.is_done, self.kept = True, None
+        self.source = self.into = np.empty(0, np.uint8)
+
+
+class StandIn:
+    """One device of the process."""
+
+    numerics = ""
+
+    def __init__(self, seed: int) -> None:
+        self.begin(seed)
+        self.num_copies = 0
+        self._clock = count()
+        self._queues: dict[str, deque[Copy]] = {"fetch": deque(), "store": deque()}
+        self._seen: dict[int, int] = {}
+        self._thread = threading.get_ident()
+
+    def begin(self, seed: int) -> None:
+        """Draw by `seed` from now on."""
+        self.random = random.Random(seed)
+        self.haste = self.random.choice([0.0, 0.3, 1.0])
+
+    def device_of(self, tensor: Any) -> Device:
+        """For `LoopConfig`: tensors with elements live here."""
+        return self if isinstance(tensor, torch.Tensor) and not tensor.is_meta else HOST
+
+    def mark(self) -> Mark:
+        return Written(self._tick(), dict(self._seen))
+
+    def fetch(self, source: Any, into: Array, after: Sequence[Mark]) -> Mark:
+        return self._copy("fetch", source, _of_tensor(source), _bytes(into), after, into)
+
+    def store(self, source: Array, into: Any, after: Sequence[Mark]) -> Mark:
+        return self._copy("store", into, _bytes(source), _of_tensor(into), after, into)
+
+    def hold(self, mark: Mark) -> None:
+        self._tick()
+        while isinstance(mark, Copy) and not mark.has_run:
+            self._run_one()
+
+    def drain(self) -> None:
+        """Let all copies end."""
+        while any(self._queues.values()):
+            self.progress()
+
+    def progress(self) -> None:
+        """The next copy of some stream runs, or is over."""
+        ready = [queue for queue in self._queues.values() if queue and (queue[0].has_run or queue[0].may_run)]
+        queue = self.random.choice(ready)
+        if queue[0].has_run:
+            queue.popleft().finish()
+        else:
+            queue[0].run()
+
+    def _run_one(self) -> None:
+        waiting = (next((each for each in queue if not each.has_run), None) for queue in self._queues.values())
+        self.random.choice([each for each in waiting if each is not None and each.may_run]).run()
+
+    def _copy(self, stream: str, tensor: Any, source: Array, into: Array, after: Sequence[Mark], target: Any) -> Mark:
+        now = self._tick()
+        assert source.nbytes == into.nbytes, (source.nbytes, into.nbytes)
+        self._check_order(tensor, now, after, stream)
+        copy = Copy(self, stream, source, into, after, (tensor, target))
+        if not any(np.may_share_memory(each.source, into) for queue in self._queues.values() for each in queue):
+            into[...] = 0xFF if _is_floating(target) else 0xA5
+        self._queues[stream].append(copy)
+        self.num_copies += 1
+        return copy
+
+    def _check_order(self, tensor: Any, now: int, after: Sequence[Mark], stream: str) -> None:
+        place, version = tensor.data_ptr(), tensor._version
+        newest = max(_written(after), key=lambda mark: mark.time, default=None)
+        if newest is None:
+            raise Unordered(f"a {stream} comes after nothing that the current stream was given")
+        if newest.versions.get(place, -1) != version and newest.time < now - 1:
+            raise Unordered(f"a {stream} may come before what the current stream has written last")
+        self._seen[place] = version
+
+    def _tick(self) -> int:
+        if threading.get_ident() != self._thread:
+            raise Unordered(f"{threading.current_thread().name} has called the device of another thread")
+        return next(self._clock)
+
+
+def _written(after: Sequence[Mark]) -> list[Written]:
+    found = []
+    for each in after:
+        found += [each] if isinstance(each, Written) else _written(each.after) if isinstance(each, Copy) else []
+    return found
+
+
+def _bytes(array: Array) -> Array:
+    assert array.flags.c_contiguous and array.ndim == 1
+    return array.view(np.uint8)
+
+
+def _of_tensor(tensor: Any) -> Array:
+    assert tensor.is_contiguous() and tensor.ndim == 1
+    found: Array = tensor.detach().view(torch.uint8).numpy()
+    return found
+
+
+def _is_floating(target: Any) -> bool:
+    return target.is_floating_point() if isinstance(target, torch.Tensor) else target.dtype.kind not in "iub"
