@@ -1,0 +1,152 @@
+"""`shoal experiment`: runs a plan as often as asked, and writes what came of it."""
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from ..benchmark.machine import commit, machine
+from ..errors import ExperimentError, LaunchError
+from ..launch.config import LaunchConfig
+from .config import Experiment
+from .director import Director
+from .folder import write_account
+from .happened import Account, Process
+from .plan import Plan, make_plan, to_toml
+from .swarm import Started, Starter, Swarm, execute
+
+SWARM = "experiment"
+
+
+@dataclass(frozen=True, slots=True)
+class Conductor:
+    """Runs experiments.
+
+    Attributes:
+        environ: what peers inherit; of what begins with SHOAL_, nothing.
+        say: for people, a line at a time.
+        start: how peers are started.
+    """
+
+    environ: Mapping[str, str]
+    say: Callable[[str], None]
+    start: Starter = execute
+
+    def conduct(self, experiment: Experiment, plans: list[tuple[int, Plan]], out: Path) -> list[Path]:
+        """Run each plan once; the folders of the runs that took place, also after Ctrl-C.
+
+        Raises:
+            ExperimentError: nothing can be run, or written.
+        """
+        try:
+            target = experiment.run.target(experiment.folder)
+        except LaunchError as error:
+            where = next((key for key in ("script", "module", "command") if getattr(experiment.run, key)), "")
+            raise ExperimentError(f"{error}; [run] {where} says so") from None
+        prepare(out)
+        (out / "experiment.toml").write_text(experiment.text)
+        folders = []
+        for number, (seed, plan) in enumerate(plans, 1):
+            if len(plans) > 1:
+                self.say(f"run {number} of {len(plans)}, seed {seed}")
+            folder = out / f"run-{number}"
+            folder.mkdir()
+            (folder / "schedule.toml").write_text(to_toml(experiment, plan))
+            home = Path(tempfile.mkdtemp(prefix="shoal-"))  # `out` may be too long a name for a socket
+            config = LaunchConfig(
+                target=target,
+                num_peers=experiment.run.peers,
+                swarm=SWARM,
+                home=home,
+                receipts=folder / "receipts",
+                policy=experiment.run.policy,
+            )
+            try:
+                folders.append(folder)
+                self._run(experiment, seed, plan, config)
+            except KeyboardInterrupt:
+                self.say("interrupted: all peers are ended")
+                break
+            finally:
+                shutil.rmtree(home, ignore_errors=True)
+        return folders
+
+    def _run(self, experiment: Experiment, seed: int, plan: Plan, config: LaunchConfig) -> None:
+        assert config.receipts is not None
+        folder = config.receipts.parent
+        clean = {name: value for name, value in self.environ.items() if not name.startswith("SHOAL_")}
+        swarm = Swarm(config, folder, {**clean, **experiment.run.env}, self.start, experiment.run.loss)
+        director = Director(experiment, plan, swarm, self.say)
+        environment: dict[str, object] = {**machine(), "commit": commit()}
+        began_ns = time.monotonic_ns()
+        try:
+            with _signals():
+                director.run()
+        finally:
+            swarm.close(time.monotonic_ns)
+            account = Account(
+                name=experiment.name,
+                seed=seed,
+                began_ns=began_ns,
+                begun_ns=director.begun_ns,
+                ended_ns=time.monotonic_ns(),
+                ended_by=director.ended_by,
+                processes=tuple(map(_process, swarm.started)),
+                events=tuple(director.happened),
+                losses=tuple(swarm.losses),
+                environment=environment,
+            )
+            write_account(folder, account)
+
+
+def prepare(out: Path) -> None:
+    """Make the folder. ExperimentError: it is not empty, or cannot be made."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise ExperimentError(f"{out} is not empty: give --out a folder that is, or none")
+    except OSError as error:
+        raise ExperimentError(f"cannot make the folder {out}: {error.strerror}") from error
+
+
+def plans(experiment: Experiment, seed: int, repeat: int) -> list[tuple[int, Plan]]:
+    """One per repetition, each with a seed of its own. ExperimentError: an event cannot be."""
+    return [(each, make_plan(experiment, each)) for each in range(seed, seed + repeat)]
+
+
+def _process(started: Started) -> Process:
+    peer = started.peer
+    with suppress(OSError):
+        lines = started.log.read_text(errors="replace").splitlines()
+    return Process(
+        index=started.index,
+        peer_id="" if peer is None else peer.peer_id,
+        pid=started.process.pid,
+        began_ns=started.began_ns,
+        joined_ns=0 if peer is None else peer.tail.identity.joined_ns,
+        ended_ns=started.ended_ns,
+        code=started.code,
+        missed=0 if peer is None else peer.tail.num_missed,
+        was_ended=started.was_ended,
+        last_line=next((line.strip() for line in reversed(lines) if line.strip()), ""),
+    )
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

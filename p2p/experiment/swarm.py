@@ -1,0 +1,318 @@
+"""The peers of an experiment: processes of somebody's script, watched from outside, by their pages and receipts."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from ..errors import ExperimentError, RemoteProtocolError
+from ..host.processes import process_start
+from ..launch.children import die_with_parent, kill_session
+from ..launch.config import LaunchConfig, peer_environment
+from ..step.receipts import parse_receipt
+from ..telemetry.page import SUFFIX as PAGE
+from ..telemetry.records import Kind, unpack_record
+from ..telemetry.trace import SUFFIX as TRACE
+from ..telemetry.trace import Tail, write_trace
+
+BATCH: Final = 512
+"""So many records are written at once."""
+TAIL_BYTES: Final = 1 << 16
+END_S: Final = 20.0
+
+
+class Process(Protocol):
+    """What is used of `subprocess.Popen`. It leads a session of its own."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def send_signal(self, sig: int) -> None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Starter = Callable[[Sequence[str], Mapping[str, str], int], Process]
+"""Starts a command in this environment, its output to a descriptor."""
+
+
+def execute(command: Sequence[str], environ: Mapping[str, str], output: int) -> Process:
+    """As a program, which ends with this thread. ExperimentError: it cannot be started."""
+    try:
+        return subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent(),
+        )
+    except OSError as error:
+        raise ExperimentError(f"cannot start {command[0]}: {error.strerror}") from error
+
+
+@dataclass(slots=True, eq=False)
+class Started:
+    """A process that was started.
+
+    Attributes:
+        index: in the order of starts.
+        began_ns: when, by the monotonic clock.
+        ended_ns, code: once it has ended.
+        was_ended: by this experiment: killed, or asked to leave.
+        stopped: it is paused now.
+    """
+
+    index: int
+    process: Process
+    log: Path
+    began_ns: int
+    ended_ns: int = 0
+    code: int | None = None
+    was_ended: bool = False
+    stopped: bool = False
+    peer: "Seen | None" = None
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """A peer, as its page shows it.
+
+    Attributes:
+        pidfd: of its process, which is the one that was started, or one of its session.
+        step, commit_ns: the last that it has committed, as a member; -1: none.
+        out: when it had installed a view without these members.
+        fed: when it was last asked for its state.
+        raw: records that are not written yet.
+    """
+
+    tail: Tail
+    pidfd: int
+    step: int = -1
+    commit_ns: int = 0
+    first_ns: int = 0
+    fed_ns: int = 0
+    out: dict[str, int] = field(default_factory=dict)
+    raw: list[bytes] = field(default_factory=list)
+
+    @property
+    def peer_id(self) -> str:
+        return self.tail.identity.peer_id
+
+    def take(self) -> None:
+        """What is new in its page."""
+        for raw in self.tail.read():
+            self.raw.append(raw)
+            record = unpack_record(raw)
+            if record.kind == Kind.COMMITTED:
+                self.step, self.commit_ns = record.step, record.time_ns
+                if not self.first_ns and record.step > 0:
+                    self.first_ns = record.time_ns
+            elif record.kind == Kind.OUT:
+                self.out[record.peer_id] = record.time_ns
+            elif record.kind == Kind.GIVES:
+                self.fed_ns = record.time_ns
+
+
+class Swarm:
+    """Peers of one run, in a registry folder of their own.
+
+    Attributes:
+        started: all that ever were.
+        losses: (monotonic ns, index of the peer, loss).
+    """
+
+    def __init__(
+        self, config: LaunchConfig, folder: Path, environ: Mapping[str, str], start: Starter, loss: str = ""
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            config: of all peers; `home` is a folder of their own.
+            folder: for receipts, traces and output; it is there.
+            environ: what the peers inherit.
+            start: how they are started.
+            loss: pattern of what they print, with one group.
+        """
+        assert config.home is not None
+        self._config, self._folder, self._environ, self._start = config, folder, environ, start
+        self._registry = config.home / config.swarm_name
+        self._pattern = re.compile(loss.encode()) if loss else None
+        self._offsets: dict[int, int] = {}
+        self._shown: dict[int, int] = {}
+        self.started: list[Started] = []
+        self.losses: list[tuple[int, int, float]] = []
+
+    # What is done.
+
+    def start(self, number: int, now_ns: int, *, joins: bool = False) -> list[Started]:
+        """Start peers; `joins`: none of them founds a swarm."""
+        config = replace(self._config, only="join" if joins else "")
+        new = []
+        for index in range(len(self.started), len(self.started) + number):
+            log = self._folder / f"peer-{index}.log"
+            with log.open("wb") as output:
+                environ = peer_environment(config, index, self._environ)
+                process = self._start(config.target.command, environ, output.fileno())
+            new.append(Started(index, process, log, now_ns))
+            self.started.append(new[-1])
+        return new
+
+    def signal(self, started: Started, number: int) -> bool:
+        """To the process that has joined; whether it is there. The handle is of that process, whatever its number."""
+        if started.peer is None:
+            return False
+        try:
+            signal.pidfd_send_signal(started.peer.pidfd, number)
+        except ProcessLookupError:
+            return False
+        started.stopped = number == signal.SIGSTOP
+        return True
+
+    def ask_to_leave(self) -> None:
+        """All that run; who has not joined yet is killed."""
+        for each in self.living():
+            each.was_ended = True
+            if not self.signal(each, signal.SIGTERM):
+                kill_session(each.process.pid)
+            if each.stopped:
+                self.signal(each, signal.SIGCONT)
+
+    def kill_all(self) -> None:
+        """Whatever still runs, and what it forked."""
+        for each in self.living():
+            each.was_ended = True
+            kill_session(each.process.pid)
+
+    def close(self, now_ns: Callable[[], int]) -> None:
+        """Nothing runs afterwards; all that was seen is written."""
+        self.kill_all()
+        for each in self.started:
+            each.process.wait(END_S)
+        self.look(now_ns())
+        for each in self.started:
+            kill_session(each.process.pid) if each.code is None else None
+            if each.peer is not None:
+                self._write(each.peer)
+                os.close(each.peer.pidfd)
+
+    # What is seen.
+
+    def living(self) -> list[Started]:
+        return [each for each in self.started if each.code is None]
+
+    def seated(self) -> list[Started]:
+        """Who runs, is not stopped, and has committed a step as a member."""
+        return [each for each in self.living() if not each.stopped and each.peer is not None and each.peer.step >= 0]
+
+    def members(self) -> list[Started]:
+        """Of the last step, in rank order, as its receipt has them; who has ended is not left out."""
+        seen = [each.peer for each in self.started if each.peer is not None and each.peer.step >= 0]
+        newest = max(seen, key=lambda peer: peer.commit_ns, default=None)
+        if newest is None:
+            return []
+        path = self._folder / "receipts" / f"{newest.peer_id}.receipts.jsonl"
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return []
+        if len(lines) < 2:
+            return []
+        by_id = {each.peer.peer_id: each for each in self.started if each.peer is not None}
+        ids = [entry.peer_id for entry in parse_receipt(json.loads(lines[-2])).contributions]
+        return [by_id[peer_id] for peer_id in ids if peer_id in by_id]
+
+    def newest_step(self) -> int:
+        """That anybody has committed who runs, or, if nobody does, who ran last; -1: nobody has."""
+        seen = [each for each in self.started if each.peer is not None and each.peer.step >= 0]
+        last_ns = max((each.ended_ns or 1 << 63 for each in seen), default=0)
+        return max((each.peer.step for each in seen if each.peer and (each.ended_ns or 1 << 63) == last_ns), default=-1)
+
+    def look(self, now_ns: int) -> None:
+        """Take in what is new."""
+        if any(each.peer is None for each in self.living()):
+            self._find()
+        for each in self.started:
+            if each.peer is not None and each.code is None:
+                each.peer.take()
+                if len(each.peer.raw) >= BATCH:
+                    self._write(each.peer)
+            if each.code is None and (code := each.process.poll()) is not None:
+                each.code, each.ended_ns = code, now_ns
+                if each.peer is not None:
+                    each.peer.take()
+
+    def look_for_losses(self, now_ns: int) -> None:
+        """What peers have printed, or told their snapshots, since the last look."""
+        for each in self.started:
+            if self._pattern is not None:
+                self._read_log(each, now_ns)
+            elif each.peer is not None and each.code is None:
+                snapshot = each.peer.tail.snapshot()
+                if snapshot is not None and snapshot.time_ns != self._shown.get(each.index):
+                    self._shown[each.index] = snapshot.time_ns
+                    if "loss" in snapshot.logged:
+                        self.losses.append((snapshot.time_ns, each.index, snapshot.logged["loss"]))
+
+    def _read_log(self, each: Started, now_ns: int) -> None:
+        assert self._pattern is not None
+        with each.log.open("rb") as file:
+            file.seek(self._offsets.get(each.index, 0))
+            text = file.read()
+        end = text.rfind(b"\n") + 1
+        self._offsets[each.index] = self._offsets.get(each.index, 0) + end
+        for match in self._pattern.finditer(text[:end]):
+            with suppress(ValueError):
+                self.losses.append((now_ns, each.index, float(match.group(1))))
+
+    def _find(self) -> None:
+        """Pages of processes that were started here; nobody else's is touched."""
+        known = {each.peer.peer_id for each in self.started if each.peer is not None}
+        for path in self._registry.glob(f"*{PAGE}"):
+            if path.stem in known:
+                continue
+            try:
+                tail = Tail(path)
+            except (OSError, RemoteProtocolError):
+                continue  # it is being made
+            owner = next((each for each in self.living() if _is_of(tail, each)), None)
+            if owner is not None and (pidfd := _open_process(tail)) >= 0:
+                owner.peer = Seen(tail, pidfd)
+
+    def _write(self, peer: Seen) -> None:
+        folder = self._folder / "traces"
+        folder.mkdir(exist_ok=True)
+        write_trace(folder / f"{peer.peer_id}{TRACE}", peer.tail.identity, peer.raw)
+        peer.raw = []
+
+
+def _is_of(tail: Tail, each: Started) -> bool:
+    """Whether the page's process is the one that was started, or of its session."""
+    if each.peer is not None:
+        return False
+    if tail.identity.pid == each.process.pid:
+        return True
+    try:
+        return os.getsid(tail.identity.pid) == each.process.pid
+    except ProcessLookupError:
+        return False
+
+
+def _open_process(tail: Tail) -> int:
+    """A handle of the page's process; -1: it has ended, and its number may be somebody else's."""
+    try:
+        pidfd = os.pidfd_open(tail.identity.pid)
+    except ProcessLookupError:
+        return -1
+    if process_start(tail.identity.pid) == tail.identity.process_start:
+        return pidfd
+    os.close(pidfd)
+    return -1
