@@ -291,8 +291,10 @@ def _check_run(run: RunSettings, lines: Lines) -> None:
 
 def _event(values: Any, lines: Lines, index: int) -> Event:
     event: Event = _table(Event, values, lines, "event", index)
-    event = Event(**{entry.name: getattr(event, entry.name) for entry in fields(Event) if entry.name != "line"}, line=
-                  lines.number("event", index))
+    event = Event(
+        **{entry.name: getattr(event, entry.name) for entry in fields(Event) if entry.name != "line"},
+        line=lines.number("event", index),
+    )
     where = lines.where("event", index, "do")
     if event.do in IN_THE_LAB:
         raise ExperimentError(
@@ -316,9 +318,7 @@ def _event(values: Any, lines: Lines, index: int) -> Event:
 def _check_what(event: Event, lines: Lines, index: int) -> None:
     if isinstance(event.who, str) and not _WHO.fullmatch(event.who):
         where = lines.where("event", index, "who")
-        raise ExperimentError(
-            f'{where}who is "rank 0", "newest", "random", "donor" or a number, got {event.who!r}'
-        )
+        raise ExperimentError(f'{where}who is "rank 0", "newest", "random", "donor" or a number, got {event.who!r}')
     if event.do == "pause" and not event.for_s:
         raise ExperimentError(f"{lines.where('event', index)}a pause needs for_s, in seconds")
     if event.do != "pause" and event.for_s:

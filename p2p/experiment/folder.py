@@ -83,7 +83,9 @@ def runs_in(folder: Path) -> list[Path]:
         return [path.parent for path in found]
     if (folder / ACCOUNT).is_file() or any(_receipt_files(folder)):
         return [folder]
-    raise ExperimentError(f"there are no receipts in {folder}: give the folder of `shoal experiment --out`, or of `shoal run --receipts`")
+    raise ExperimentError(
+        f"there are no receipts in {folder}: give the folder of `shoal experiment --out`, or of `shoal run --receipts`"
+    )
 
 
 def read_run(folder: Path) -> Run:

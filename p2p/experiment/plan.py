@@ -116,7 +116,9 @@ def _check_who(event: Event, living: int, started: int, *, has_joined: bool) -> 
     if rank >= living:
         raise ExperimentError(f"line {event.line}: there is no rank {rank}, with {living} peers at that time")
     if isinstance(event.who, int) and event.who >= started:
-        raise ExperimentError(f"line {event.line}: there is no peer {event.who}: {started} have started by then, from 0 on")
+        raise ExperimentError(
+            f"line {event.line}: there is no peer {event.who}: {started} have started by then, from 0 on"
+        )
     if event.who == "donor" and not has_joined:
         raise ExperimentError(f"line {event.line}: who is the donor, and nobody has joined before: there is none")
 

@@ -100,7 +100,11 @@ def check_expectations(experiment: Experiment) -> None:
     for key in experiment.expect:
         if key not in known:
             hint = nearest(key, known)
-            hint = hint if hint.startswith(", did") else f"; known are {', '.join(COUNTS)}, kill_resume_ms_p99 and the like"
+            hint = (
+                hint
+                if hint.startswith(", did")
+                else f"; known are {', '.join(COUNTS)}, kill_resume_ms_p99 and the like"
+            )
             raise ExperimentError(f"{experiment.where(key)}unknown figure {key}{hint}")
 
 
