@@ -1,1 +1,1 @@
-"""Experiments: somebody's own script, with joins, leaves, kills and pauses as planned, and a report of what each cost."""
+"""Experiments: somebody's own script, with joins, leaves, kills and pauses as planned, and what each has cost."""

@@ -1,6 +1,5 @@
 """`shoal experiment`: runs a plan as often as asked, and writes what came of it."""
 
-import os
 import shutil
 import signal
 import tempfile

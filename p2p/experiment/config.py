@@ -298,7 +298,7 @@ def _event(values: Any, lines: Lines, index: int) -> Event:
     where = lines.where("event", index, "do")
     if event.do in IN_THE_LAB:
         raise ExperimentError(
-            f"{where}{event.do} needs [network], and experiments have none yet: `shoal lab` cuts and changes links by hand"
+            f"{where}{event.do} needs [network], and experiments have none yet: `shoal lab` changes links by hand"
         )
     if event.do not in DOS:
         raise ExperimentError(f"{where}do is {event.do!r}{nearest(event.do, DOS)}")

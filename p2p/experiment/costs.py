@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
+from ..step.receipts import Receipt
 from ..telemetry.records import How, Kind, Record
 from .chain import Chain
 from .folder import Run, Track
@@ -359,7 +360,7 @@ def _restart(cost: Cost, timeline: Timeline) -> None:
     cost.lost = sum(lineage in lineages for lineage, _ in timeline.chain.lost)
 
 
-def _receipts(timeline: Timeline, peer_id: str) -> Sequence[object]:
+def _receipts(timeline: Timeline, peer_id: str) -> Sequence[Receipt]:
     track = timeline.run.tracks.get(peer_id)
     return () if track is None else track.receipts
 

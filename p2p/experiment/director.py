@@ -212,5 +212,6 @@ class Director:
             if not happened.time_ns:
                 why = f"{end[self.ended_by]} at step {self._swarm.newest_step()}, before that"
                 if happened.trigger_ns:
-                    why = f"there was no {in_words(event).removeprefix(event.do).strip()} to {event.do}, with another to go on"
+                    whom = in_words(event).removeprefix(event.do).strip()
+                    why = f"there was no {whom} to {event.do}, with another peer to go on"
                 happened.why_not = why

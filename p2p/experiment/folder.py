@@ -112,7 +112,8 @@ def read_run(folder: Path) -> Run:
     run = Run(tracks, account)
     if account is None and len(lineages := run.lineages()) > 1:
         raise ExperimentError(
-            f"{folder} has receipts of {len(lineages)} runs ({', '.join(each[:8] for each in lineages)}): give each run a folder"
+            f"{folder} has receipts of {len(lineages)} runs ({', '.join(each[:8] for each in lineages)}): "
+            "give each run a folder"
         )
     return run
 

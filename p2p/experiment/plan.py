@@ -85,8 +85,8 @@ def _check_order(events: Sequence[Event]) -> None:
             if before is not None and now < getattr(before, key):
                 was = getattr(before, key)
                 raise ExperimentError(
-                    f"line {event.line}: {key} goes backwards, from {was:g}{unit} (line {before.line}) to {now:g}{unit}: "
-                    "write events in their order"
+                    f"line {event.line}: {key} goes backwards, from {was:g}{unit} (line {before.line}) to "
+                    f"{now:g}{unit}: write events in their order"
                 )
             before = event
 

@@ -11,11 +11,11 @@ SHARE: Final = 95.0
 
 
 def describe(values: Sequence[float]) -> dict[str, Any]:
-    """Number, p50, p99, least and most; the 95 % interval of the median, from three values on. The same for the same."""
+    """Number, p50, p99, least and most; from three values on the 95 % interval of the median, equal for equal ones."""
     if not values:
         return {"number": 0}
     found = np.asarray(values, np.float64)
-    described = {
+    described: dict[str, Any] = {
         "number": len(values),
         "p50": _round(np.percentile(found, 50)),
         "p99": _round(np.percentile(found, 99)),
