@@ -17,20 +17,28 @@ class Chain:
         lost: (lineage, step) that were committed, or must have been, and are not in what was gone on with.
         unequal: steps of which two peers have different receipts.
         num_samples: counted in the steps that are not lost.
+        num_samples_lost: counted in those that are.
         twice: positions that were counted in two such steps.
         missing: positions that were handed out, and counted in none; those that nobody could load are not among them.
         recounted: per (lineage, step): positions handed out before, and counted there or later: they came back.
         has_positions: the samples come from a `peer.loader`, so that all this is known of them.
+        goodput: samples that are counted, of those that were computed; None: it is not known.
     """
 
     num_steps: int
     lost: tuple[tuple[str, int], ...]
     unequal: tuple[int, ...]
     num_samples: int
+    num_samples_lost: int
     twice: int
     missing: int
     recounted: dict[tuple[str, int], int]
     has_positions: bool
+
+    @property
+    def goodput(self) -> float | None:
+        computed = self.num_samples + self.num_samples_lost + sum(self.recounted.values())
+        return round(self.num_samples / computed, 6) if self.has_positions else None
 
 
 def check(run: Run) -> Chain:
@@ -41,11 +49,13 @@ def check(run: Run) -> Chain:
     lost = [*_holes(receipts), *(_redone(receipts, positions) if has_positions else ())]
     kept = [receipt for receipt in receipts if _key(receipt) not in set(lost) and receipt.step > 0]
     recounted, twice, missing = _follow(kept, positions) if has_positions else ({}, 0, 0)
+    num_samples = sum(receipt.num_samples for receipt in kept)
     return Chain(
         num_steps=len(kept),
         lost=tuple(lost),
         unequal=tuple(_unequal(run)),
-        num_samples=sum(receipt.num_samples for receipt in kept),
+        num_samples=num_samples,
+        num_samples_lost=sum(receipt.num_samples for receipt in receipts) - num_samples,
         twice=twice,
         missing=missing,
         recounted=recounted,

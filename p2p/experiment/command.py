@@ -11,7 +11,7 @@ from .config import Experiment
 from .folder import read_run, runs_in
 from .page import About, page
 from .plan import timeline
-from .report import check_expectations, evaluate, failures, metrics, to_json
+from .report import check_expectations, evaluate, failures, is_missed, metrics, to_json
 
 JSON, HTML, TOML = "report.json", "report.html", "experiment.toml"
 
@@ -65,8 +65,9 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None]) -> int:
     say(f"{found['steps']:g} steps, {found['steps_lost']:g} lost; {target / HTML}")
     for each in evaluated:
         for cost in each.costs:
-            if cost.event.why_not:
-                say(f"event {cost.event.number} ({cost.event.who}) has not happened: {cost.event.why_not}")
+            if is_missed(cost):
+                what = "has not happened" if cost.event.why_not else "was not over"
+                say(f"event {cost.event.number} ({cost.event.who}) {what}: {cost.why['resumed']}")
         for line in each.failed:
             say(line)
     for line in wrong:

@@ -30,7 +30,8 @@ class RunSettings:
         script, module, command: one of them: what each peer runs; `script` from the folder of the file.
         args: of a script or module.
         peers: that begin.
-        until_step, until_s: all are asked to leave then; without both the script ends as it does.
+        until_step, until_s: from then on nothing is begun but what comes after something that was, and once all that is
+            over, all are asked to leave; without both the script ends as it does.
         limit_s: of the whole run; it is ended then, and not as expected.
         env: for the peers.
         policy: who goes on after deaths: `live` or `majority`.

@@ -16,6 +16,8 @@ LOSSES_EVERY: Final = 20
 """Looks."""
 LEAVE_S: Final = 20.0
 """Who was asked to leave is killed after this."""
+SETTLE_S: Final = 30.0
+"""So long the end waits, at most, for what was done last to be over."""
 STANDS_S: Final = 0.5
 """Who has committed nothing for so long is asked why."""
 
@@ -33,7 +35,7 @@ class Director:
         """Nothing starts. `say`: what happens, for people."""
         self._run, self._plan, self._swarm, self._say = experiment.run, plan, swarm, say
         self._never = threading.Event()
-        self._ends_ns = 0
+        self._until_ns = self._ends_ns = 0
         self.begun_ns = 0
         self.ended_by = "interrupt"
         self.happened = [
@@ -74,7 +76,7 @@ class Director:
 
     def _do_due(self, now_ns: int) -> None:
         for event, happened in zip(self._plan.events, self.happened, strict=True):
-            if happened.time_ns:
+            if happened.time_ns or (self._until_ns and not event.after):
                 continue
             if not happened.trigger_ns and self._is_due(event, happened, now_ns):
                 happened.trigger_ns = now_ns
@@ -172,16 +174,23 @@ class Director:
         """Whether everybody goes on after it."""
         if not happened.time_ns:
             return False
+        started = [self._swarm.started[index] for index in happened.peers]
+        peers = [each.peer for each in started if each.peer is not None]
         if happened.do in ("kill", "leave"):
-            (victim,) = happened.victims
-            left = [each.peer for each in self._swarm.seated() if each.peer is not None and each.peer.peer_id != victim]
-            return bool(left) and all(peer.commit_ns > peer.out.get(victim, 1 << 63) for peer in left)
-        peers = [self._swarm.started[index].peer for index in happened.peers]
+            return self._goes_on_without(happened)
+        if started and all(each.code is not None for each in started):
+            return True  # it has ended since, so nothing more can come of it
+        is_there = len(peers) == len(started) and all(peer.first_ns for peer in peers)
         if happened.do == "join":
-            return all(peer is not None and peer.first_ns for peer in peers)
-        return bool(happened.until_ns) and all(
-            peer is not None and peer.first_ns and peer.commit_ns > happened.until_ns for peer in peers
-        )
+            return is_there
+        return is_there and bool(happened.until_ns) and all(peer.commit_ns > happened.until_ns for peer in peers)
+
+    def _goes_on_without(self, happened: Happened) -> bool:
+        """Whether all who knew the victim have committed a step since they have a view without it."""
+        (victim,) = happened.victims
+        peers = [each.peer for each in self._swarm.seated() if each.peer is not None]
+        left = [peer for peer in peers if peer.first_ns < happened.time_ns and peer.peer_id != victim]
+        return bool(peers) and all(peer.commit_ns > peer.out.get(victim, 1 << 63) for peer in left)
 
     # The end.
 
@@ -197,12 +206,22 @@ class Director:
         is_until = self._run.until_step is not None and self._swarm.newest_step() >= self._run.until_step
         if self._run.until_s is not None and self.begun_ns:
             is_until = is_until or now_ns >= self.begun_ns + self._run.until_s * 1e9
+        self._until_ns = self._until_ns or (now_ns if is_until else 0)
+        is_until = bool(self._until_ns) and (self._is_quiet() or now_ns > self._until_ns + SETTLE_S * 1e9)
         is_late = now_ns > began_ns + self._run.limit_s * 1e9
         if is_until or is_late:
             self._ends_ns, self.ended_by = now_ns, "until" if is_until else "limit"
             limit = f"limit_s = {self._run.limit_s:g} is over: " if is_late and not is_until else ""
             self._say(f"step {self._swarm.newest_step()}: {limit}all are asked to leave")
             self._swarm.ask_to_leave()
+
+    def _is_quiet(self) -> bool:
+        """Whether all that was done is over, and what comes after it is done, too."""
+        follows = (
+            each.after and before.time_ns for each, before in zip(self._plan.events[1:], self.happened, strict=False)
+        )
+        waits = [bool(each) and not own.time_ns for each, own in zip(follows, self.happened[1:], strict=True)]
+        return not any(waits) and all(self._is_over(each) for each in self.happened if each.time_ns)
 
     def _excuse(self) -> None:
         """Say of each event that has not happened why."""

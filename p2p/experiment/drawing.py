@@ -104,13 +104,16 @@ def _x(time_s: float, span_s: float) -> float:
 
 
 def _marks(marks: Sequence[Mark], span_s: float, bottom: float) -> Iterable[str]:
-    for mark in marks:
+    free = float("-inf")
+    for mark in sorted(marks, key=lambda mark: mark.start_s):
         x, end = _x(mark.start_s, span_s), _x(mark.end_s, span_s)
+        at = free = max(x, free)  # numbers beside each other, where events are not far enough apart
+        free += 7 + 6 * len(str(mark.number))
         yield (
             f'<g class="mark" id="e{mark.number}"><title>{escape(mark.text)}</title>'
             f'<rect x="{x:.1f}" y="{TOP - 8}" width="{max(end - x, 1):.1f}" height="{bottom - TOP + 8:.0f}"/>'
             f'<path d="M{x:.1f} {TOP - 8}V{bottom:.0f}"/>'
-            f'<a href="#row{mark.number}"><text x="{x:.1f}" y="{TOP - 12}" text-anchor="middle">{mark.number}</text>'
+            f'<a href="#row{mark.number}"><text x="{at:.1f}" y="{TOP - 12}" text-anchor="middle">{mark.number}</text>'
             "</a></g>"
         )
 

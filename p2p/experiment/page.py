@@ -1,6 +1,7 @@
 """report.html: one file that needs nothing else, not even a script; for screens light and dark, and for paper. Pure."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -115,7 +116,7 @@ def _picture(evaluated: Sequence[Evaluated]) -> str:
         Panel(title="members", points=_sizes(first), is_steps=True, height=60),
         Panel(title="step time, ms (logarithmic)", points=took, behind=others_took, is_log=True),
         Panel(title="samples per second, over 20 steps", points=rate, behind=others_rate),
-        Panel(title="loss", points=_losses(first)),
+        _loss_panel(first),
     ]
     if others:
         lines = [took, *others_took]
@@ -143,6 +144,14 @@ def _step_times(each: Evaluated) -> list[tuple[float, float]]:
 
 def _rates(each: Evaluated) -> list[tuple[float, float]]:
     return [((time_ns - each.origin_ns) / 1e9, rate) for time_ns, rate in rates(each.steps)]
+
+
+def _loss_panel(each: Evaluated) -> Panel:
+    """Logarithmic where that shows more: it is positive, and falls far."""
+    points = _losses(each)
+    values = [value for _, value in points if math.isfinite(value)]
+    is_log = bool(values) and min(values) > 0 and max(values) > 10 * min(values)
+    return Panel(title="loss (logarithmic)" if is_log else "loss", points=points, is_log=is_log)
 
 
 def _losses(each: Evaluated) -> list[tuple[float, float]]:

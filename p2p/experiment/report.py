@@ -11,7 +11,7 @@ from .config import Bound, Experiment, nearest
 from .costs import Cost, costs
 from .folder import Run
 from .statistics import describe
-from .steps import Split, Step, goodput, splits, steps
+from .steps import Split, Step, splits, steps
 
 COUNTS: Final = (
     *("steps", "steps_lost", "samples", "samples_twice", "samples_missing", "receipts_unequal"),
@@ -66,10 +66,10 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
         "samples_twice": sum(each.chain.twice for each in evaluated),
         "samples_missing": sum(each.chain.missing for each in evaluated),
         "receipts_unequal": sum(len(each.chain.unequal) for each in evaluated),
-        "events_missed": sum(bool(cost.event.why_not) for each in evaluated for cost in each.costs),
+        "events_missed": sum(is_missed(cost) for each in evaluated for cost in each.costs),
         "peers_failed": sum(len(each.failed) for each in evaluated),
     }
-    parts = [goodput(each.chain.num_samples, sum(each.chain.recounted.values())) for each in evaluated]
+    parts = [each.chain.goodput for each in evaluated]
     if known := [part for part in parts if part is not None]:
         found["goodput"] = min(known)
     if took := [step.took_ms for each in evaluated for step in each.steps if step.took_ms is not None]:
@@ -81,6 +81,11 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
             prefix = f"{do}_{name}_ms" if do else f"{name}_ms"
             found |= {f"{prefix}_{suffix}": described[suffix] for suffix in SUFFIXES if values}
     return found
+
+
+def is_missed(cost: Cost) -> bool:
+    """Whether it has not happened, or nobody went on after it; a pause may be over before anybody minds."""
+    return bool(cost.event.why_not) or ("resumed" in cost.why and cost.event.do != "pause")
 
 
 def times(evaluated: Sequence[Evaluated], do: str, name: str) -> list[float]:
@@ -168,7 +173,7 @@ def _run(each: Evaluated) -> dict[str, Any]:
         "samples_twice": chain.twice if chain.has_positions else None,
         "samples_missing": chain.missing if chain.has_positions else None,
         "receipts_unequal": list(chain.unequal),
-        "goodput": goodput(chain.num_samples, sum(chain.recounted.values())) if chain.has_positions else None,
+        "goodput": chain.goodput,
         "failed": each.failed,
         "events": [_event(cost, each.origin_ns) for cost in each.costs],
         "splits_ms": {peer_id: asdict(split) for peer_id, split in each.splits.items()},

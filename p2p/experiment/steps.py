@@ -10,8 +10,6 @@ from ..telemetry.records import Kind
 from .folder import Run, Track
 from .happened import Happened
 
-UNPLACED = "without a trace nobody says when a step was submitted"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -137,7 +135,8 @@ def lanes(run: Run, events: Sequence[Happened]) -> list[Lane]:
     found = []
     for process in run.account.processes:
         track = run.tracks.get(process.peer_id)
-        end = "killed" if process.code == -9 else "" if process.code is None else f"ended with {process.code}"
+        ends = {None: "", -9: "killed", 0: "ended", 143: "left", -15: "left"}
+        end = ends.get(process.code, f"ended with {process.code}")
         lane = _lane(f"peer {process.index}", track, process.began_ns, process.ended_ns, end)
         pauses = tuple(
             ("paused", event.time_ns, event.until_ns or process.ended_ns)
@@ -157,11 +156,6 @@ def _lane(name: str, track: Track | None, began_ns: int, ended_ns: int, end: str
     counted = commits[0] if commits else stops
     spans = (("starting", begins, joined), ("observing", joined, counted), ("counting", counted, stops))
     return Lane(name, tuple(span for span in spans if span[2] > span[1]), end)
-
-
-def goodput(num_samples: int, recounted: int) -> float | None:
-    """Samples committed over samples computed; None: there were none."""
-    return round(num_samples / (num_samples + recounted), 6) if num_samples else None
 
 
 def rates(found: Sequence[Step], window: int = 20) -> list[tuple[int, float]]:

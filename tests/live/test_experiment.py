@@ -1,0 +1,144 @@
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.zygote import Zygote
+from p2p.experiment import command
+from p2p.experiment.conduct import Conductor, plans
+from p2p.experiment.config import Experiment
+from p2p.experiment.folder import read_run
+from p2p.experiment.report import Evaluated, evaluate, failures
+from p2p.experiment.swarm import Starter
+
+pytestmark = pytest.mark.torch
+
+TRAIN = """
+import sys, time
+import torch
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+import p2p
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+inputs = torch.randn(2000, 8)
+dataset = TensorDataset(inputs, inputs.norm(dim=1, keepdim=True))
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+with p2p.join() as peer:
+    model = p2p.DataParallel(peer, model, optimizer)
+    loader = peer.loader(dataset, global_batch=40, epochs=int(sys.argv[1]))
+    for epoch in loader.epochs():
+        for x, y in loader:
+            loss = functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(f"epoch {epoch}: loss {loss.item():.4f}", flush=True)
+"""
+
+ALL = r"""
+[run]
+script = "train.py"
+args = [10000]
+peers = 3
+until_step = 50
+limit_s = 40
+loss = 'loss (\d+\.\d+)'
+
+[[event]]
+at_step = 10
+do = "kill"
+who = "rank 0"
+
+[[event]]
+after = "previous resumed"
+do = "join"
+
+[[event]]
+after = "previous resumed"
+do = "leave"
+who = "newest"
+
+[[event]]
+after = "previous resumed"
+do = "pause"
+who = "random"
+for_s = 0.2
+
+[expect]
+steps_lost = 0
+samples_twice = 0
+samples_missing = 0
+goodput = "> 0.9"
+"""
+
+Run = Callable[[str], tuple[Experiment, Evaluated]]
+
+
+@pytest.fixture
+def start(torch_zygote: Zygote) -> Starter:
+    return lambda command, environ, output: torch_zygote.start(Path(command[1]), command[2:], environ, output, output)
+
+
+@pytest.fixture
+def conduct(tmp_path: Path, start: Starter) -> Run:
+    """Runs an experiment, and evaluates it; nothing of it may run afterwards."""
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def run(text: str) -> tuple[Experiment, Evaluated]:
+        path = tmp_path / "x.toml"
+        path.write_text(text)
+        experiment = Experiment.read(path)
+        (folder,) = Conductor(os.environ, print, start).conduct(experiment, plans(experiment, 1, 1), tmp_path / "out")
+        evaluated = evaluate(read_run(folder))
+        assert evaluated.run.account is not None
+        for process in evaluated.run.account.processes:
+            assert process.code is not None
+            with pytest.raises(ProcessLookupError):
+                os.killpg(process.pid, 0)
+        return experiment, evaluated
+
+    return run
+
+
+def test_a_kill_a_join_a_leave_and_a_pause_cost_no_step_and_are_all_accounted_for(conduct: Run, tmp_path: Path) -> None:
+    experiment, evaluated = conduct(ALL)
+    assert failures([evaluated], experiment.expect) == []
+    kill, join, leave, pause = evaluated.costs
+    assert kill.by == "the kernel"
+    assert leave.by == "its own word"
+    for cost in (kill, join, leave):
+        assert sum(cost.phases_ms.values()) == pytest.approx(cost.times_ms["resumed"], abs=5)
+        assert cost.gap_ms is not None
+    assert "back_after_it_went_on" in pause.times_ms
+    account = evaluated.run.account
+    assert account is not None and account.ended_by == "until"
+    assert [process.missed for process in account.processes] == [0] * 4
+    assert account.losses
+    for split in evaluated.splits.values():
+        assert split.step > 0 and 0 <= split.last <= 1
+    assert command.report(tmp_path / "out", None, print) == 0
+    assert (tmp_path / "out" / "report.html").stat().st_size < 300_000
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("experiment.toml", "report.html", "report.json", "run-1")
+    }
+
+
+def test_events_that_the_script_did_not_live_to_see_are_named(conduct: Run) -> None:
+    experiment, evaluated = conduct(
+        ALL.replace("[10000]", "[1]").replace("step = 10", "step = 1000").replace("step = 50", "step = 99")
+    )
+    assert "events_missed is 4, expected == 0" in failures([evaluated], experiment.expect)
+    assert evaluated.costs[0].why["resumed"] == "the script ended at step 50, before that"
+
+
+def test_a_script_that_never_joins_is_reported_with_what_it_said(conduct: Run, tmp_path: Path) -> None:
+    text = re.sub("script = .*", 'script = "other.py"', ALL)
+    (tmp_path / "other.py").write_text("import sys\nprint('no peer')\nsys.exit(4)\n")
+    _, evaluated = conduct(text)
+    assert evaluated.failed == [f"peer {index} ended with 4: no peer" for index in range(3)]
+    assert command.report(tmp_path / "out", None, print) == 1
