@@ -44,7 +44,7 @@ class Conductor:
             ExperimentError: nothing can be run, or written.
         """
         try:
-            target = experiment.run.target(experiment.folder)
+            experiment.run.target(experiment.folder, out)
         except LaunchError as error:
             where = next((key for key in ("script", "module", "command") if getattr(experiment.run, key)), "")
             raise ExperimentError(f"{error}; [run] {where} says so") from None
@@ -59,7 +59,7 @@ class Conductor:
             (folder / "schedule.toml").write_text(to_toml(experiment, plan))
             home = Path(tempfile.mkdtemp(prefix="shoal-"))  # `out` may be too long a name for a socket
             config = LaunchConfig(
-                target=target,
+                target=experiment.run.target(experiment.folder, folder.absolute()),
                 num_peers=experiment.run.peers,
                 swarm=SWARM,
                 home=home,

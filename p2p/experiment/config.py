@@ -28,7 +28,7 @@ class RunSettings:
 
     Attributes:
         script, module, command: one of them: what each peer runs; `script` from the folder of the file.
-        args: of a script or module.
+        args: of a script or module; `{run}` in them is the folder of the run.
         peers: that begin.
         until_step, until_s: from then on nothing is begun but what comes after something that was, and once all that is
             over, all are asked to leave; without both the script ends as it does.
@@ -50,14 +50,15 @@ class RunSettings:
     policy: str = "live"
     loss: str = ""
 
-    def target(self, folder: Path) -> Target:
-        """What to start. LaunchError: it is not there."""
+    def target(self, folder: Path, run: Path) -> Target:
+        """What to start; `{run}` in its words is the folder of the run. LaunchError: it is not there."""
+        args = [word.replace("{run}", str(run)) for word in self.args]
         if self.command:
-            target = Target.of_command(self.command)
+            target = Target.of_command([word.replace("{run}", str(run)) for word in self.command])
         elif self.module:
-            target = Target.module(self.module, self.args)
+            target = Target.module(self.module, args)
         else:
-            target = Target.script(folder / self.script, self.args)
+            target = Target.script(folder / self.script, args)
         target.check()
         return target
 

@@ -174,6 +174,8 @@ class Director:
         """Whether everybody goes on after it."""
         if not happened.time_ns:
             return False
+        if happened.do in ("pause", "restart_all") and not happened.until_ns:
+            return False
         started = [self._swarm.started[index] for index in happened.peers]
         peers = [each.peer for each in started if each.peer is not None]
         if happened.do in ("kill", "leave"):
@@ -183,7 +185,7 @@ class Director:
         is_there = len(peers) == len(started) and all(peer.first_ns for peer in peers)
         if happened.do == "join":
             return is_there
-        return is_there and bool(happened.until_ns) and all(peer.commit_ns > happened.until_ns for peer in peers)
+        return is_there and all(peer.commit_ns > happened.until_ns for peer in peers)
 
     def _goes_on_without(self, happened: Happened) -> bool:
         """Whether all who knew the victim have committed a step since they have a view without it."""
