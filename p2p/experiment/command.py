@@ -37,9 +37,9 @@ def experiment(
             say("\n".join([*timeline(asked, plan), f"     seed {each}"]))
         return 0
     folder = out or _free(Path(f"{path.stem}-report"))
-    folders = Conductor(os.environ, say).conduct(asked, planned, folder)
+    is_done = Conductor(os.environ, say).conduct(asked, planned, folder)
     code = report(folder, None, say)
-    return code if len(folders) == repeat else 130
+    return code if is_done else 130
 
 
 def report(folder: Path, out: Path | None, say: Callable[[str], None]) -> int:

@@ -37,8 +37,8 @@ class Conductor:
     say: Callable[[str], None]
     start: Starter = execute
 
-    def conduct(self, experiment: Experiment, plans: list[tuple[int, Plan]], out: Path) -> list[Path]:
-        """Run each plan once; the folders of the runs that took place, also after Ctrl-C.
+    def conduct(self, experiment: Experiment, plans: list[tuple[int, Plan]], out: Path) -> bool:
+        """Run each plan once, into `out`; False: somebody interrupted it. What was run is there in any case.
 
         Raises:
             ExperimentError: nothing can be run, or written.
@@ -50,35 +50,31 @@ class Conductor:
             raise ExperimentError(f"{error}; [run] {where} says so") from None
         prepare(out)
         (out / "experiment.toml").write_text(experiment.text)
-        folders = []
         for number, (seed, plan) in enumerate(plans, 1):
             if len(plans) > 1:
                 self.say(f"run {number} of {len(plans)}, seed {seed}")
-            folder = out / f"run-{number}"
-            folder.mkdir()
-            (folder / "schedule.toml").write_text(to_toml(experiment, plan))
-            home = Path(tempfile.mkdtemp(prefix="shoal-"))  # `out` may be too long a name for a socket
-            config = LaunchConfig(
-                target=experiment.run.target(experiment.folder, folder.absolute()),
-                num_peers=experiment.run.peers,
-                swarm=SWARM,
-                home=home,
-                receipts=folder / "receipts",
-                policy=experiment.run.policy,
-            )
             try:
-                folders.append(folder)
-                self._run(experiment, seed, plan, config)
+                self._run(experiment, seed, plan, out / f"run-{number}")
             except KeyboardInterrupt:
                 self.say("interrupted: all peers are ended")
+                return False
+            except OSError as error:  # the disk is full, say
+                self.say(f"all peers are ended: {error}")
                 break
-            finally:
-                shutil.rmtree(home, ignore_errors=True)
-        return folders
+        return True
 
-    def _run(self, experiment: Experiment, seed: int, plan: Plan, config: LaunchConfig) -> None:
-        assert config.receipts is not None
-        folder = config.receipts.parent
+    def _run(self, experiment: Experiment, seed: int, plan: Plan, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "schedule.toml").write_text(to_toml(experiment, plan))
+        home = Path(tempfile.mkdtemp(prefix="shoal-"))  # `folder` may be too long a name for a socket
+        config = LaunchConfig(
+            target=experiment.run.target(experiment.folder, folder.absolute()),
+            num_peers=experiment.run.peers,
+            swarm=SWARM,
+            home=home,
+            receipts=folder / "receipts",
+            policy=experiment.run.policy,
+        )
         clean = {name: value for name, value in self.environ.items() if not name.startswith("SHOAL_")}
         swarm = Swarm(config, folder, {**clean, **experiment.run.env}, self.start, experiment.run.loss)
         director = Director(experiment, plan, swarm, self.say)
@@ -88,20 +84,28 @@ class Conductor:
             with _signals():
                 director.run()
         finally:
-            swarm.close(time.monotonic_ns)
-            account = Account(
-                name=experiment.name,
-                seed=seed,
-                began_ns=began_ns,
-                begun_ns=director.begun_ns,
-                ended_ns=time.monotonic_ns(),
-                ended_by=director.ended_by,
-                processes=tuple(map(_process, swarm.started)),
-                events=tuple(director.happened),
-                losses=tuple(swarm.losses),
-                environment=environment,
-            )
-            write_account(folder, account)
+            try:
+                swarm.close(time.monotonic_ns)
+            finally:
+                shutil.rmtree(home, ignore_errors=True)
+                write_account(folder, _account(experiment.name, seed, director, swarm, began_ns, environment))
+
+
+def _account(
+    name: str, seed: int, director: Director, swarm: Swarm, began_ns: int, environment: dict[str, object]
+) -> Account:
+    return Account(
+        name=name,
+        seed=seed,
+        began_ns=began_ns,
+        begun_ns=director.begun_ns,
+        ended_ns=time.monotonic_ns(),
+        ended_by=director.ended_by,
+        processes=tuple(map(_process, swarm.started)),
+        events=tuple(director.happened),
+        losses=tuple(swarm.losses),
+        environment=environment,
+    )
 
 
 def prepare(out: Path) -> None:
@@ -120,7 +124,7 @@ def plans(experiment: Experiment, seed: int, repeat: int) -> list[tuple[int, Pla
 
 
 def _process(started: Started) -> Process:
-    peer = started.peer
+    peer, lines = started.peer, list[str]()
     with suppress(OSError):
         lines = started.log.read_text(errors="replace").splitlines()
     return Process(
@@ -139,13 +143,14 @@ def _process(started: Started) -> Process:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does."""
+    """SIGTERM ends a run as Ctrl-C does, which is heard also where a shell has started this in the background."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

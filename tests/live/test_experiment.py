@@ -1,11 +1,12 @@
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench.zygote import Zygote
+from bench.zygote import ROOT, Zygote
 from p2p.experiment import command
 from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
@@ -16,12 +17,13 @@ from p2p.experiment.swarm import Starter
 pytestmark = pytest.mark.torch
 
 TRAIN = """
-import sys, time
+import sys
 import torch
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 import p2p
 
+keep = p2p.Checkpoint(sys.argv[2], every=10) if len(sys.argv) > 2 else None
 torch.manual_seed(0)
 torch.set_num_threads(1)
 inputs = torch.randn(2000, 8)
@@ -29,7 +31,7 @@ dataset = TensorDataset(inputs, inputs.norm(dim=1, keepdim=True))
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 with p2p.join() as peer:
-    model = p2p.DataParallel(peer, model, optimizer)
+    model = p2p.DataParallel(peer, model, optimizer, checkpoint=keep)
     loader = peer.loader(dataset, global_batch=40, epochs=int(sys.argv[1]))
     for epoch in loader.epochs():
         for x, y in loader:
@@ -76,6 +78,24 @@ samples_missing = 0
 goodput = "> 0.9"
 """
 
+RESTART = r"""
+[run]
+script = "train.py"
+args = [1, "{run}/checkpoints"]
+peers = 2
+limit_s = 40
+
+[[event]]
+at_step = 25
+do = "restart_all"
+
+[expect]
+steps_lost = "<= 26"
+samples_twice = 0
+samples_missing = 0
+samples = 2000
+"""
+
 Run = Callable[[str], tuple[Experiment, Evaluated]]
 
 
@@ -93,8 +113,8 @@ def conduct(tmp_path: Path, start: Starter) -> Run:
         path = tmp_path / "x.toml"
         path.write_text(text)
         experiment = Experiment.read(path)
-        (folder,) = Conductor(os.environ, print, start).conduct(experiment, plans(experiment, 1, 1), tmp_path / "out")
-        evaluated = evaluate(read_run(folder))
+        assert Conductor(os.environ, print, start).conduct(experiment, plans(experiment, 1, 1), tmp_path / "out")
+        evaluated = evaluate(read_run(tmp_path / "out" / "run-1"))
         assert evaluated.run.account is not None
         for process in evaluated.run.account.processes:
             assert process.code is not None
@@ -126,6 +146,27 @@ def test_a_kill_a_join_a_leave_and_a_pause_cost_no_step_and_are_all_accounted_fo
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         *("experiment.toml", "report.html", "report.json", "run-1")
     }
+
+
+def test_a_run_that_is_killed_as_a_whole_goes_on_from_its_checkpoint_and_counts_each_sample_once(conduct: Run) -> None:
+    experiment, evaluated = conduct(RESTART)
+    assert failures([evaluated], experiment.expect) == []
+    (restart,) = evaluated.costs
+    assert restart.lost == len(evaluated.chain.lost)
+    assert sum(restart.phases_ms.values()) == pytest.approx(restart.times_ms["resumed"], abs=5)
+    assert len(evaluated.run.lineages()) == 2
+
+
+def test_rank_0_dies_three_times_in_an_experiment_that_ships(start: Starter, tmp_path: Path) -> None:
+    shipped = Experiment.read(ROOT / "examples" / "experiments" / "kill-rank-0.toml")
+    small = replace(shipped.run, args=("--steps", "200", "--global-batch", "8"), until_step=20)
+    events = tuple(replace(event, at_step=5 * index) for index, event in enumerate(shipped.events, 1))
+    experiment = replace(shipped, run=small, events=events)
+    Conductor(os.environ, print, start).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
+    evaluated = evaluate(read_run(tmp_path / "out" / "run-1"))
+    without_times = {key: bound for key, bound in experiment.expect.items() if "_ms" not in key}
+    assert failures([evaluated], without_times) == []
+    assert [cost.by for cost in evaluated.costs] == ["the kernel"] * 3
 
 
 def test_events_that_the_script_did_not_live_to_see_are_named(conduct: Run) -> None:
