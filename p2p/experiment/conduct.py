@@ -5,7 +5,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -13,12 +13,14 @@ from types import FrameType
 from ..benchmark.machine import commit, machine
 from ..errors import ExperimentError, LaunchError
 from ..launch.config import LaunchConfig
+from ..netlab.lab import NetworkLab
 from .config import Experiment
 from .director import Director
 from .folder import write_account
 from .happened import Account, Process
 from .plan import Plan, make_plan, to_toml
-from .swarm import Started, Starter, Swarm, execute
+from .swarm import Started, Swarm
+from .venue import Lab, Starter, ThisHost, Venue, execute
 
 SWARM = "experiment"
 
@@ -71,24 +73,26 @@ class Conductor:
             target=experiment.run.target(experiment.folder, folder.absolute()),
             num_peers=experiment.run.peers,
             swarm=SWARM,
-            home=home,
             receipts=folder / "receipts",
             policy=experiment.run.policy,
         )
         clean = {name: value for name, value in self.environ.items() if not name.startswith("SHOAL_")}
-        swarm = Swarm(config, folder, {**clean, **experiment.run.env}, self.start, experiment.run.loss)
-        director = Director(experiment, plan, swarm, self.say)
-        environment: dict[str, object] = {**machine(), "commit": commit()}
-        began_ns = time.monotonic_ns()
-        try:
-            with _signals():
-                director.run()
-        finally:
+        began_ns, environment = time.monotonic_ns(), {**machine(), "commit": commit()}
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, home, ignore_errors=True)
+            venue: Venue = ThisHost(home, self.start)
+            if experiment.network is not None:
+                venue = Lab(stack.enter_context(NetworkLab(experiment.network, seed=seed)), home)
+            swarm = Swarm(config, folder, {**clean, **experiment.run.env}, venue, experiment.run.loss)
+            director = Director(experiment, plan, swarm, self.say)
             try:
-                swarm.close(time.monotonic_ns)
+                with _signals():
+                    director.run()
             finally:
-                shutil.rmtree(home, ignore_errors=True)
-                write_account(folder, _account(experiment.name, seed, director, swarm, began_ns, environment))
+                try:
+                    swarm.close(time.monotonic_ns)
+                finally:
+                    write_account(folder, _account(experiment.name, seed, director, swarm, began_ns, environment))
 
 
 def _account(

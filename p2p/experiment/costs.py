@@ -6,6 +6,8 @@ defined is not there, and `why` says why.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from typing import Final
 
 from ..step.receipts import Receipt
@@ -15,8 +17,11 @@ from .folder import Run, Track
 from .happened import Happened
 from .timeline import Timeline, changes, find, ms
 
+NUM_BESIDE: Final = 40
+"""Steps before a change of links, and after it."""
 BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher", How.UNKNOWN: "its peers"}
 SILENCE: Final = "by silence, which has no record of its own: it is part of the agreement"
+SILENT: Final = ("pause", "cut", "kill_host")
 UNRECORDED: Final = "receipts of another run say nothing of it: only a trace does"
 
 
@@ -61,10 +66,14 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
         cost.why["resumed"] = event.why_not
         return cost
     match event.do:
-        case "kill" | "leave" | "gone":
+        case "kill" | "leave" | "gone" | "kill_host":
             _removal(cost, timeline)
-        case "pause":
+        case "pause" | "cut" if event.until_ns or event.do == "pause":
             _pause(cost, timeline)
+        case "cut" if event.victims:
+            _removal(cost, timeline)
+        case "cut" | "heal" | "link":
+            _change(cost, timeline)
         case "join" | "came":
             _join(cost, timeline)
         case _:
@@ -85,16 +94,15 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
 
 def _removal(cost: Cost, timeline: Timeline) -> None:
     event = cost.event
-    (victim,) = event.victims
     installed = {
         peer_id: record.time_ns
         for peer_id, track in timeline.run.tracks.items()
-        if peer_id != victim and (record := _without(track, victim, event.time_ns)) is not None
+        if peer_id not in event.victims and (record := _without(track, event.victims, event.time_ns)) is not None
     }
     if not installed:
         cost.why["agreed"] = cost.why["resumed"] = "nobody installed a view without it: the run ended, or all wait"
         return
-    _detect(cost, timeline, victim, installed)
+    _detect(cost, timeline, installed)
     resumed = _resume(cost, timeline, installed)
     if resumed is None:
         cost.why["resumed"] = "no step was committed after it"
@@ -110,15 +118,21 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
     )
 
 
-def _without(track: Track, victim: str, since_ns: int) -> Record | None:
-    """When it installed a view without the victim; without a trace, any view."""
-    kind = Kind.OUT if track.is_whole else Kind.INSTALLED
-    return find(track.records, since_ns, lambda each: each.kind == kind and each.peer_id in ("", victim))
+def _without(track: Track, victims: Sequence[str], since_ns: int) -> Record | None:
+    """When it installed a view without the last of the victims; without a trace, any view."""
+    if not track.is_whole:
+        return find(track.records, since_ns, lambda each: each.kind == Kind.INSTALLED)
+    outs = {
+        record.peer_id: record
+        for record in reversed(track.records)
+        if record.kind == Kind.OUT and record.peer_id in victims and record.time_ns >= since_ns
+    }
+    return max(outs.values(), key=lambda record: record.time_ns, default=None)
 
 
-def _detect(cost: Cost, timeline: Timeline, victim: str, installed: Mapping[str, int]) -> None:
+def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> None:
     """By whom, and when first and last."""
-    event, agreed = cost.event, max(installed.values())
+    event, agreed, victim = cost.event, max(installed.values()), cost.event.victims[0]
     if event.do == "leave" and victim in timeline.run.tracks:
         said = find(timeline.run.tracks[victim].records, event.time_ns, lambda each: each.kind == Kind.LEAVES)
         if said is not None:
@@ -131,7 +145,7 @@ def _detect(cost: Cost, timeline: Timeline, victim: str, installed: Mapping[str,
         if found is not None and found.time_ns <= agreed:
             gone.append(found)
     if not gone:
-        cost.why["detected"] = SILENCE if event.do == "pause" else "nobody recorded it before the new view"
+        cost.why["detected"] = SILENCE if event.do in SILENT else "nobody recorded it before the new view"
         return
     first = min(gone, key=lambda record: record.time_ns)
     cost.times_ms["detected"] = ms(first.time_ns - event.time_ns)
@@ -194,10 +208,12 @@ def _phases(times_ms: Mapping[str, float], names: Mapping[str, str]) -> dict[str
 
 def _pause(cost: Cost, timeline: Timeline) -> None:
     event = cost.event
-    (victim,) = event.victims
+    if not event.victims:
+        cost.why["resumed"] = "there was nobody"
+        return
     until_ns = event.until_ns or max((record.time_ns for record in _all_records(timeline)), default=event.time_ns)
-    others = [track for peer_id, track in timeline.run.tracks.items() if peer_id != victim]
-    found = (_without(track, victim, event.time_ns) for track in others)
+    others = [track for peer_id, track in timeline.run.tracks.items() if peer_id not in event.victims]
+    found = (_without(track, event.victims, event.time_ns) for track in others)
     noticed = [record.time_ns for record in found if record is not None]
     if noticed and min(noticed) <= until_ns:
         _removal(cost, timeline)
@@ -205,10 +221,13 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
         said = f": {'; '.join(event.said)}" if event.said else ", since it was over before anybody would have"
         cost.why["detected"] = f"nobody took it out{said}"
         cost.why["resumed"] = "nobody was taken out, so the longest gap is what it cost"
-    back = next((time_ns for time_ns, _ in timeline.commits.get(victim, ()) if time_ns > until_ns), None)
-    if not event.until_ns or back is None:
+    commits = [timeline.commits.get(victim, ()) for victim in event.victims]
+    firsts = [next((time_ns for time_ns, _ in own if time_ns > until_ns), None) for own in commits]
+    known = [time_ns for time_ns in firsts if time_ns is not None]
+    if not event.until_ns or len(known) < len(firsts):
         cost.why["back"] = "it did not commit a step afterwards"
     else:
+        back = max(known)
         cost.times_ms["back"] = ms(back - event.time_ns)
         cost.phases_ms |= {"back after it went on": ms(back - until_ns)} if not cost.phases_ms else {}
         cost.times_ms["back_after_it_went_on"] = ms(back - until_ns)
@@ -216,6 +235,19 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
 
 def _all_records(timeline: Timeline) -> Iterable[Record]:
     return (record for track in timeline.run.tracks.values() for record in track.records)
+
+
+def _change(cost: Cost, timeline: Timeline) -> None:
+    """Of links: the median of the steps before it, and of those after it, as far as nothing else was done."""
+    account, at = timeline.run.account, cost.event.time_ns
+    others = [each.time_ns for each in account.events if each.time_ns] if account is not None else []
+    begin = max((other for other in others if other < at), default=0)
+    end = min((other for other in others if other > at), default=1 << 63)
+    commits = [time_ns for time_ns, *_ in timeline.first_commits if begin < time_ns < end]
+    before, after = [each for each in commits if each <= at], [each for each in commits if each > at]
+    for name, times in (("step_before", before[-NUM_BESIDE:]), ("step_after", after[:NUM_BESIDE])):
+        if len(times) > 1:
+            cost.times_ms[name] = ms(median(later - earlier for earlier, later in pairwise(times)))
 
 
 # Members that come.

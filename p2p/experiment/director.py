@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from .config import Event, Experiment
+from .config import Experiment
+from .events import IN_THE_LAB, Event, host_number
 from .happened import Happened
 from .plan import Plan, in_words, when
 from .swarm import Started, Swarm
+from .venue import Lab
 
 POLL_S: Final = 0.005
 LOSSES_EVERY: Final = 20
@@ -103,11 +105,30 @@ class Director:
             self._swarm.kill_all()
             happened.victims = [each.peer.peer_id for each in living if each.peer is not None]
             happened.peers = [each.index for each in living]
+        elif event.do in IN_THE_LAB:
+            self._change_network(event, happened)
         else:
             victim = self._choose(event)
             if victim is None or not self._hit(event, happened, victim):
                 return
         self._say(f"step {max(happened.at_step, 0)}: {happened.who}{self._whom(happened)}")
+
+    def _change_network(self, event: Event, happened: Happened) -> None:
+        venue, host = self._swarm.venue, host_number(event.who)
+        assert isinstance(venue, Lab) and host is not None, "the file was checked"
+        there = [each for each in self._swarm.living() if each.host == host]
+        happened.time_ns = time.monotonic_ns()
+        if event.do == "kill_host":
+            venue.crash(host)
+        elif event.do == "link" and not event.to:
+            venue.lab.set(host, event.net)
+        else:
+            venue.lab.set(host, _other_end(event), event.net or event.do)
+        if event.do in ("cut", "kill_host"):
+            happened.victims = [each.peer.peer_id for each in there if each.peer is not None]
+            happened.peers = [each.index for each in there]
+        for each in there if event.do == "kill_host" else ():
+            each.was_ended = True
 
     def _hit(self, event: Event, happened: Happened, victim: Started) -> bool:
         assert victim.peer is not None
@@ -147,19 +168,23 @@ class Director:
 
     def _let_go(self, now_ns: int) -> None:
         """Pauses that are over; and after a restart the new peers."""
-        for happened in self.happened:
+        for event, happened in zip(self._plan.events, self.happened, strict=True):
             if not happened.time_ns or happened.until_ns:
                 continue
-            if happened.do == "pause" and now_ns >= happened.time_ns + happened.for_s * 1e9:
-                happened.said = self._reasons(happened, now_ns)
+            if happened.for_s and now_ns >= happened.time_ns + happened.for_s * 1e9:
+                happened.said = self._reasons(now_ns)
                 happened.until_ns = time.monotonic_ns()
-                self._swarm.signal(self._swarm.started[happened.peers[0]], signal.SIGCONT)
+                venue = self._swarm.venue
+                if happened.do == "cut" and isinstance(venue, Lab):
+                    venue.lab.set(host_number(event.who) or 0, _other_end(event), "heal")
+                else:
+                    self._swarm.signal(self._swarm.started[happened.peers[0]], signal.SIGCONT)
             elif happened.do == "restart_all" and not self._swarm.living():
                 happened.until_ns = time.monotonic_ns()
                 new = self._swarm.start(len(happened.peers), happened.until_ns)
                 happened.peers = [each.index for each in new]
 
-    def _reasons(self, happened: Happened, now_ns: int) -> list[str]:
+    def _reasons(self, now_ns: int) -> list[str]:
         """What those say who have not gone on for a while."""
         said = []
         for each in self._swarm.seated():
@@ -174,11 +199,15 @@ class Director:
         """Whether everybody goes on after it."""
         if not happened.time_ns:
             return False
-        if happened.do in ("pause", "restart_all") and not happened.until_ns:
+        if happened.do in ("heal", "link") or (happened.do == "cut" and not happened.victims):
+            return all(
+                each.peer is not None and each.peer.commit_ns > happened.time_ns for each in self._swarm.seated()
+            )
+        if (happened.for_s or happened.do == "restart_all") and not happened.until_ns:
             return False
         started = [self._swarm.started[index] for index in happened.peers]
         peers = [each.peer for each in started if each.peer is not None]
-        if happened.do in ("kill", "leave"):
+        if happened.do in ("kill", "leave", "kill_host") or (happened.do == "cut" and not happened.for_s):
             return self._goes_on_without(happened)
         if started and all(each.code is not None for each in started):
             return True  # it has ended since, so nothing more can come of it
@@ -189,10 +218,10 @@ class Director:
 
     def _goes_on_without(self, happened: Happened) -> bool:
         """Whether all who knew the victim have committed a step since they have a view without it."""
-        (victim,) = happened.victims
-        peers = [each.peer for each in self._swarm.seated() if each.peer is not None]
-        left = [peer for peer in peers if peer.first_ns < happened.time_ns and peer.peer_id != victim]
-        return bool(peers) and all(peer.commit_ns > peer.out.get(victim, 1 << 63) for peer in left)
+        gone = happened.victims
+        peers = [each.peer for each in self._swarm.seated() if each.peer is not None and each.peer.peer_id not in gone]
+        left = [peer for peer in peers if peer.first_ns < happened.time_ns]  # who has come since never knew them
+        return bool(peers) and all(peer.commit_ns > peer.out.get(each, 1 << 63) for peer in left for each in gone)
 
     # The end.
 
@@ -236,3 +265,9 @@ class Director:
                     whom = in_words(event).removeprefix(event.do).strip()
                     why = f"there was no {whom} to {event.do}, with another peer to go on"
                 happened.why_not = why
+
+
+def _other_end(event: Event) -> str:
+    """As `shoal lab set` has it."""
+    number = host_number(event.to)
+    return "*" if number is None else str(number)

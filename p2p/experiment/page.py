@@ -197,6 +197,10 @@ def _notes(cost: Cost) -> list[str]:
         notes.append(f"known by {cost.by}")
     if "back_after_it_went_on" in cost.times_ms and "back after it went on" not in cost.phases_ms:
         notes.append(f"back {cost.times_ms['back_after_it_went_on']:.0f} ms after it went on")
+    if "step_before" in cost.times_ms and "step_after" in cost.times_ms:
+        notes.append(
+            f"a step took {cost.times_ms['step_before']:.1f} ms before, {cost.times_ms['step_after']:.1f} after"
+        )
     if cost.followed:
         notes.append(f"was fed {cost.followed} steps before it had its seat")
     return notes + [f"{name}: {why}" for name, why in cost.why.items()]

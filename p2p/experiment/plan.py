@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..errors import ExperimentError
-from .config import ENDS, HAVE_VICTIMS, Event, Experiment
+from .config import Experiment
+from .events import ENDS, HAVE_VICTIMS, IN_THE_LAB, Event
 
 MOST_DRAWN: Final = 1000
 DIGITS: Final = 3
@@ -100,6 +101,8 @@ def _check_peers(events: Sequence[Event], num_peers: int) -> None:
             living, started, has_joined = living + event.number, started + event.number, True
         elif event.do == "restart_all":
             started += living
+        elif event.do in IN_THE_LAB:
+            continue
         else:
             _check_who(event, living, started, has_joined=has_joined)
         if event.do in ENDS:
@@ -150,6 +153,14 @@ def in_words(event: Event) -> str:
         return "1 peer joins" if event.number == 1 else f"{event.number} peers join"
     if event.do == "restart_all":
         return "all are killed, and as many start again"
+    if event.do in IN_THE_LAB:
+        deed = {"cut": "cut off", "heal": "heal", "link": "link of", "kill_host": "kill"}[event.do]
+        return (
+            f"{deed} {event.who}"
+            + (f" and {event.to}" if event.to else "")
+            + (f": {event.net}" if event.net else "")
+            + (f" for {event.for_s:g} s" if event.for_s else "")
+        )
     who = f"peer {event.who}" if isinstance(event.who, int) else event.who
     who = f"random ({event.draw:g})" if event.draw is not None else who
     return f"{event.do} {who}" + (f" for {event.for_s:g} s" if event.for_s else "")
@@ -199,10 +210,16 @@ def to_toml(experiment: Experiment, plan: Plan) -> str:
     parts = ["[run]", *_pairs(settings)]
     if run.env:
         parts.append("env = {" + ", ".join(f"{_quoted(k)} = {_quoted(v)}" for k, v in run.env.items()) + "}")
+    if experiment.network is not None:
+        simple = {key: value for key, value in experiment.network_table.items() if not isinstance(value, list | dict)}
+        parts += ["", "[network]", *_pairs(simple)]
+        for name in ("host", "link"):
+            for table in experiment.network_table.get(name, ()):
+                parts += ["", f"[[network.{name}]]", *_pairs(table)]
     for event in plan.events:
-        keys = ("at_step", "at_s", "after", "wait_s", "for_s", "draw")
+        keys = ("at_step", "at_s", "after", "wait_s", "for_s", "to", "net", "draw")
         values = {"do": event.do, **{key: getattr(event, key) for key in keys}}
-        values |= {"who": event.who} if event.do in HAVE_VICTIMS else {"number": event.number}
+        values |= {"who": event.who} if event.do in (*HAVE_VICTIMS, *IN_THE_LAB) else {"number": event.number}
         parts += ["", "[[event]]", *_pairs(values)]
     if experiment.expect:
         parts += ["", "[expect]", *(f"{key} = {_quoted(str(bound))}" for key, bound in experiment.expect.items())]

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from ..errors import ExperimentError
 from .chain import Chain, check
-from .config import Bound, Experiment, nearest
+from .config import Bound, Experiment
 from .costs import Cost, costs
 from .folder import Run
+from .lines import nearest
 from .statistics import describe
 from .steps import Split, Step, splits, steps
 
@@ -17,7 +18,7 @@ COUNTS: Final = (
     *("steps", "steps_lost", "samples", "samples_twice", "samples_missing", "receipts_unequal"),
     *("events_missed", "peers_failed", "goodput", "step_ms_p50"),
 )
-DOS: Final = ("kill", "leave", "pause", "join", "restart_all")
+DOS: Final = ("kill", "leave", "pause", "join", "restart_all", "cut", "kill_host")
 TIMES: Final = ("detect", "agree", "resume", "gap", "back")
 SUFFIXES: Final = ("p50", "p99", "max")
 _TIMES_OF: Final = {"detect": "detected", "agree": "agreed", "resume": "resumed", "back": "back_after_it_went_on"}
@@ -85,7 +86,7 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
 
 def is_missed(cost: Cost) -> bool:
     """Whether it has not happened, or nobody went on after it; a pause may be over before anybody minds."""
-    return bool(cost.event.why_not) or ("resumed" in cost.why and cost.event.do != "pause")
+    return bool(cost.event.why_not) or ("resumed" in cost.why and cost.event.do not in ("pause", "cut"))
 
 
 def times(evaluated: Sequence[Evaluated], do: str, name: str) -> list[float]:

@@ -141,7 +141,7 @@ def lanes(run: Run, events: Sequence[Happened]) -> list[Lane]:
         pauses = tuple(
             ("paused", event.time_ns, event.until_ns or process.ended_ns)
             for event in events
-            if event.do == "pause" and event.time_ns and process.index in event.peers
+            if event.do in ("pause", "cut") and event.time_ns and process.index in event.peers
         )
         found.append(Lane(lane.name, (*lane.spans, *pauses), lane.end))
     return found

@@ -4,57 +4,26 @@ import json
 import os
 import re
 import signal
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from ..errors import ExperimentError, RemoteProtocolError
-from ..host.processes import process_start
-from ..launch.children import die_with_parent, kill_session
+from ..errors import RemoteProtocolError
 from ..launch.config import LaunchConfig, peer_environment
 from ..step.receipts import parse_receipt
 from ..telemetry.page import SUFFIX as PAGE
 from ..telemetry.records import Kind, unpack_record
 from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import Tail, write_trace
+from .venue import Process, Venue
 
 BATCH: Final = 512
 """So many records are written at once."""
 TAIL_BYTES: Final = 1 << 16
 END_S: Final = 20.0
-
-
-class Process(Protocol):
-    """What is used of `subprocess.Popen`. It leads a session of its own."""
-
-    pid: int
-
-    def poll(self) -> int | None: ...
-    def send_signal(self, sig: int) -> None: ...
-    def wait(self, timeout: float | None = None) -> int: ...
-
-
-Starter = Callable[[Sequence[str], Mapping[str, str], int], Process]
-"""Starts a command in this environment, its output to a descriptor."""
-
-
-def execute(command: Sequence[str], environ: Mapping[str, str], output: int) -> Process:
-    """As a program, which ends with this thread. ExperimentError: it cannot be started."""
-    try:
-        return subprocess.Popen(
-            command,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=die_with_parent(),
-        )
-    except OSError as error:
-        raise ExperimentError(f"cannot start {command[0]}: {error.strerror}") from error
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +32,7 @@ class Started:
 
     Attributes:
         index: in the order of starts.
+        host, place: on which host, and which number there.
         began_ns: when, by the monotonic clock.
         ended_ns, code: once it has ended.
         was_ended: by this experiment: killed, or asked to leave.
@@ -70,6 +40,8 @@ class Started:
     """
 
     index: int
+    host: int
+    place: int
     process: Process
     log: Path
     began_ns: int
@@ -85,7 +57,7 @@ class Seen:
     """A peer, as its page shows it.
 
     Attributes:
-        pidfd: of its process, which is the one that was started, or one of its session.
+        pidfd: of its process, which is the one that was started, or one of its session; -1: of another host.
         step, commit_ns: the last that it has committed, as a member; -1: none.
         out: when it had installed a view without these members.
         fed: when it was last asked for its state.
@@ -129,20 +101,19 @@ class Swarm:
     """
 
     def __init__(
-        self, config: LaunchConfig, folder: Path, environ: Mapping[str, str], start: Starter, loss: str = ""
+        self, config: LaunchConfig, folder: Path, environ: Mapping[str, str], venue: Venue, loss: str = ""
     ) -> None:
         """Nothing runs yet.
 
         Args:
-            config: of all peers; `home` is a folder of their own.
+            config: of all peers, but for the home.
             folder: for receipts, traces and output; it is there.
             environ: what the peers inherit.
-            start: how they are started.
+            venue: where they live.
             loss: pattern of what they print, with one group.
         """
-        assert config.home is not None
-        self._config, self._folder, self._environ, self._start = config, folder, environ, start
-        self._registry = config.home / config.swarm_name
+        self._config, self._folder, self._environ = config, folder, environ
+        self.venue = venue
         self._pattern = re.compile(loss.encode()) if loss else None
         self._offsets: dict[int, int] = {}
         self._shown: dict[int, int] = {}
@@ -153,23 +124,29 @@ class Swarm:
 
     def start(self, number: int, now_ns: int, *, joins: bool = False) -> list[Started]:
         """Start peers; `joins`: none of them founds a swarm."""
-        config = replace(self._config, only="join" if joins else "")
-        new = []
-        for index in range(len(self.started), len(self.started) + number):
-            log = self._folder / f"peer-{index}.log"
-            with log.open("wb") as output:
-                environ = peer_environment(config, index, self._environ)
-                process = self._start(config.target.command, environ, output.fileno())
-            new.append(Started(index, process, log, now_ns))
-            self.started.append(new[-1])
-        return new
+        return [self._start_one("join" if joins else "", now_ns) for _ in range(number)]
+
+    def _start_one(self, only: str, now_ns: int) -> Started:
+        """On the host that has the fewest peers."""
+        index, numbers = len(self.started), Counter(each.host for each in self.living())
+        host = min(
+            (host for host in range(len(self.venue.homes)) if host not in self.venue.gone), key=numbers.__getitem__
+        )
+        place = sum(each.host == host for each in self.started)
+        config = replace(self._config, only=only, home=self.venue.homes[host], tcp=self.venue.tcp(host))
+        log = self._folder / f"peer-{index}.log"
+        with log.open("wb") as output:
+            environ = peer_environment(config, index, self._environ, place)
+            process = self.venue.start(host, config.target.command, environ, output.fileno())
+        self.started.append(Started(index, host, place, process, log, now_ns))
+        return self.started[-1]
 
     def signal(self, started: Started, number: int) -> bool:
         """To the process that has joined; whether it is there. The handle is of that process, whatever its number."""
         if started.peer is None:
             return False
         try:
-            signal.pidfd_send_signal(started.peer.pidfd, number)
+            self.venue.send_signal(started.process, started.peer.pidfd, number)
         except ProcessLookupError:
             return False
         started.stopped = number == signal.SIGSTOP
@@ -180,7 +157,7 @@ class Swarm:
         for each in self.living():
             each.was_ended = True
             if not self.signal(each, signal.SIGTERM):
-                kill_session(each.process.pid)
+                self.venue.kill(each.process)
             if each.stopped:
                 self.signal(each, signal.SIGCONT)
 
@@ -188,7 +165,7 @@ class Swarm:
         """Whatever still runs, and what it forked."""
         for each in self.living():
             each.was_ended = True
-            kill_session(each.process.pid)
+            self.venue.kill(each.process)
 
     def close(self, now_ns: Callable[[], int]) -> None:
         """Nothing runs afterwards; all that was seen is written."""
@@ -197,10 +174,10 @@ class Swarm:
             each.process.wait(END_S)
         self.look(now_ns())
         for each in self.started:
-            kill_session(each.process.pid) if each.code is None else None
             if each.peer is not None:
                 self._write(each.peer)
-                os.close(each.peer.pidfd)
+                if each.peer.pidfd >= 0:
+                    os.close(each.peer.pidfd)
 
     # What is seen.
 
@@ -276,43 +253,23 @@ class Swarm:
     def _find(self) -> None:
         """Pages of processes that were started here; nobody else's is touched."""
         known = {each.peer.peer_id for each in self.started if each.peer is not None}
-        for path in self._registry.glob(f"*{PAGE}"):
-            if path.stem in known:
-                continue
-            try:
-                tail = Tail(path)
-            except (OSError, RemoteProtocolError):
-                continue  # it is being made
-            owner = next((each for each in self.living() if _is_of(tail, each)), None)
-            if owner is not None and (pidfd := _open_process(tail)) >= 0:
-                owner.peer = Seen(tail, pidfd)
+        for host, home in enumerate(self.venue.homes):
+            for path in (home / self._config.swarm_name).glob(f"*{PAGE}"):
+                if path.stem in known:
+                    continue
+                try:
+                    self._take_page(host, Tail(path))
+                except (OSError, RemoteProtocolError):
+                    continue  # it is being made, or its process has ended
+
+    def _take_page(self, host: int, tail: Tail) -> None:
+        for each in self.living():
+            if each.host == host and each.peer is None and self.venue.owns(each.process, each.place, tail.identity):
+                each.peer = Seen(tail, self.venue.handle(tail.identity))
+                return
 
     def _write(self, peer: Seen) -> None:
         folder = self._folder / "traces"
         folder.mkdir(exist_ok=True)
         write_trace(folder / f"{peer.peer_id}{TRACE}", peer.tail.identity, peer.raw)
         peer.raw = []
-
-
-def _is_of(tail: Tail, each: Started) -> bool:
-    """Whether the page's process is the one that was started, or of its session."""
-    if each.peer is not None:
-        return False
-    if tail.identity.pid == each.process.pid:
-        return True
-    try:
-        return os.getsid(tail.identity.pid) == each.process.pid
-    except ProcessLookupError:
-        return False
-
-
-def _open_process(tail: Tail) -> int:
-    """A handle of the page's process; -1: it has ended, and its number may be somebody else's."""
-    try:
-        pidfd = os.pidfd_open(tail.identity.pid)
-    except ProcessLookupError:
-        return -1
-    if process_start(tail.identity.pid) == tail.identity.process_start:
-        return pidfd
-    os.close(pidfd)
-    return -1

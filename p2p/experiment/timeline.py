@@ -86,5 +86,5 @@ def find(records: Sequence[Record], since_ns: int, is_wanted: Callable[[Record],
     return next((record for record in records if record.time_ns >= since_ns and is_wanted(record)), None)
 
 
-def ms(time_ns: int) -> float:
+def ms(time_ns: float) -> float:
     return round(time_ns / 1e6, 3)

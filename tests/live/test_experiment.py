@@ -12,7 +12,7 @@ from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
 from p2p.experiment.folder import read_run
 from p2p.experiment.report import Evaluated, evaluate, failures
-from p2p.experiment.swarm import Starter
+from p2p.experiment.venue import Starter
 
 pytestmark = pytest.mark.torch
 

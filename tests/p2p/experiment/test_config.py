@@ -8,6 +8,7 @@ from p2p.experiment.config import Bound, Experiment
 from p2p.experiment.report import check_expectations
 
 HEAD = '[run]\nscript = "train.py"\npeers = 3\n'
+LAB = HEAD + "[network]\nhosts = 2\n[[event]]\nat_s = 1\n"
 KILL = '[[event]]\nat_step = 5\ndo = "kill"\n'
 
 
@@ -37,7 +38,13 @@ def parse(text: str) -> Experiment:
         (HEAD + KILL + "wait_s = -1\n", "line 7: wait_s is a number from 0 on, got -1"),
         (HEAD + '[[event]]\nafter = "previous resumed"\ndo = "kill"\n', "line 5: the first event comes after none"),
         (HEAD + '[[event]]\nat_s = 1\ndo = "cut"\n', "line 6: cut needs [network]"),
-        (HEAD + "[network]\nhosts = 3\n", "line 4: experiments have no [network] yet"),
+        (HEAD + "[network]\nhost = 3\n", "line 4: [network]: host is written as [[host]]"),
+        (HEAD + "[network]\nhosts = 2\nnet = 'delay=fast'\n", "line 4: [network]: "),
+        (LAB + 'do = "cut"\nwho = "host 2"\n', "line 9: there is no host 2: [network] has 2, from 0 on"),
+        (LAB + 'do = "cut"\nwho = 1\n', 'line 9: who is "host 0" and the like for a cut, got 1'),
+        (LAB + 'do = "link"\nwho = "host 1"\n', 'line 6: a link has net, "delay=50ms" say'),
+        (LAB + 'do = "kill_host"\nwho = "host 1"\nfor_s = 2\n', "line 6: a host that is killed stays so"),
+        (LAB + 'do = "kill"\nnet = "cut"\n', "line 6: to and net are of links, and this is a kill"),
         (HEAD + "[expect]\nsteps_lost = 'few'\n", "line 5: steps_lost is a number, or a bound like"),
         ('[run]\npeers = 0\nscript = "a"\n', "line 2: peers is at least 1, got 0"),
         ("[run]\npeers = 2\n", "line 1: [run] needs one of script, module and command"),

@@ -98,6 +98,34 @@ def test_a_pause_by_which_somebody_is_out_has_both_ends() -> None:
     assert cost.times_ms["back_after_it_went_on"] == 310.0
 
 
+def test_a_change_of_links_has_the_steps_before_and_after_it_until_something_else_is_done() -> None:
+    times = [10, 20, 30, 40, 90, 140, 190, 200, 210, 220]
+    commits = [record(at, Kind.COMMITTED, step) for step, at in enumerate(times, 1)]
+    receipts = [receipt(step, [A, B]) for step in range(1, len(times) + 1)]
+    events = [event("link", 41, number=1), event("heal", 191, number=2)]
+    found = run({A: receipts, B: receipts}, {A: commits, B: commits}, events)
+    link, heal = costs(found, check(found))
+    assert link.times_ms == {"step_before": 10.0, "step_after": 50.0}
+    assert heal.times_ms == {"step_before": 50.0, "step_after": 10.0}
+
+
+def test_a_host_that_vanishes_takes_all_its_peers_along_and_is_known_by_silence() -> None:
+    everybody = [A, B, C]
+    before, after = [receipt(1, everybody)], [receipt(2, [C], view=2)]
+    records = [
+        record(50, Kind.COMMITTED, 1),
+        record(2000, Kind.INSTALLED, 2, 2),
+        record(2000, Kind.OUT, view=2, peer=A),
+        record(2000, Kind.OUT, view=2, peer=B),
+        record(2001, Kind.ACTIVE, 2, 2),
+        record(2011, Kind.COMMITTED, 2),
+    ]
+    vanished = event("kill_host", 100, victims=[A, B])
+    cost = only(run({A: before, B: before, C: [*before, *after]}, {A: records[:1], C: records}, [vanished]))
+    assert cost.phases_ms == {"agreement": 1900.0, "barrier": 1.0, "first step": 10.0}
+    assert "by silence" in cost.why["detected"]
+
+
 def test_a_joiner_is_followed_from_its_start_until_it_counts() -> None:
     both = [A, B]
     receipts = {A: [receipt(1, [A]), receipt(2, both, view=2)], B: [receipt(2, both, view=2)]}

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.errors import ExperimentError
-from p2p.experiment.config import Event, Experiment
+from p2p.experiment.config import Experiment
+from p2p.experiment.events import Event
 from p2p.experiment.plan import Plan, make_plan, timeline, to_toml
 
 HEAD = '[run]\nscript = "train.py"\npeers = 3\nuntil_s = 120\n'
