@@ -214,15 +214,15 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
     until_ns = event.until_ns or max((record.time_ns for record in _all_records(timeline)), default=event.time_ns)
     others = [track for peer_id, track in timeline.run.tracks.items() if peer_id not in event.victims]
     found = (_without(track, event.victims, event.time_ns) for track in others)
-    noticed = [record.time_ns for record in found if record is not None]
-    if noticed and min(noticed) <= until_ns:
+    noticed = [record for record in found if record is not None and record.time_ns <= until_ns]
+    if noticed:
         _removal(cost, timeline)
     else:
         said = f": {'; '.join(event.said)}" if event.said else ", since it was over before anybody would have"
         cost.why["detected"] = f"nobody took it out{said}"
         cost.why["resumed"] = "nobody was taken out, so the longest gap is what it cost"
-    commits = [timeline.commits.get(victim, ()) for victim in event.victims]
-    firsts = [next((time_ns for time_ns, _ in own if time_ns > until_ns), None) for own in commits]
+    without = max((record.view for record in noticed), default=0)
+    firsts = [_back(timeline, victim, until_ns, without) for victim in event.victims]
     known = [time_ns for time_ns in firsts if time_ns is not None]
     if not event.until_ns or len(known) < len(firsts):
         cost.why["back"] = "it did not commit a step afterwards"
@@ -231,6 +231,14 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
         cost.times_ms["back"] = ms(back - event.time_ns)
         cost.phases_ms |= {"back after it went on": ms(back - until_ns)} if not cost.phases_ms else {}
         cost.times_ms["back_after_it_went_on"] = ms(back - until_ns)
+
+
+def _back(timeline: Timeline, victim: str, until_ns: int, without: int) -> int | None:
+    """Its first commit in a later view than the one without it: it may also hear late of a step before that."""
+    track = timeline.run.tracks.get(victim)
+    views = {receipt.step: receipt.view_number for receipt in track.receipts} if track is not None else {}
+    commits = timeline.commits.get(victim, ())
+    return next((time_ns for time_ns, step in commits if time_ns > until_ns and views.get(step, 0) > without), None)
 
 
 def _all_records(timeline: Timeline) -> Iterable[Record]:

@@ -10,7 +10,7 @@ from .config import Experiment
 from .events import IN_THE_LAB, Event, host_number
 from .happened import Happened
 from .plan import Plan, in_words, when
-from .swarm import Started, Swarm
+from .swarm import Seen, Started, Swarm
 from .venue import Lab
 
 POLL_S: Final = 0.005
@@ -214,7 +214,14 @@ class Director:
         is_there = len(peers) == len(started) and all(peer.first_ns for peer in peers)
         if happened.do == "join":
             return is_there
-        return is_there and all(peer.commit_ns > happened.until_ns for peer in peers)
+        return is_there and all(self._is_back(peer, happened) for peer in peers)
+
+    def _is_back(self, peer: Seen, happened: Happened) -> bool:
+        """It commits; if it was taken out, in a view in which it is again."""
+        others = (each.peer for each in self._swarm.living() if each.peer is not None)
+        was_out = any(other.out.get(peer.peer_id, 0) > happened.time_ns for other in others)
+        since_ns = max(happened.until_ns, peer.seated_ns)
+        return peer.commit_ns > since_ns and (not was_out or peer.seated_ns > happened.time_ns)
 
     def _goes_on_without(self, happened: Happened) -> bool:
         """Whether all who knew the victim have committed a step since they have a view without it."""

@@ -59,6 +59,7 @@ class Seen:
     Attributes:
         pidfd: of its process, which is the one that was started, or one of its session; -1: of another host.
         step, commit_ns: the last that it has committed, as a member; -1: none.
+        seated_ns: when it had installed a view in which it is, and was not before.
         out: when it had installed a view without these members.
         fed: when it was last asked for its state.
         raw: records that are not written yet.
@@ -70,6 +71,7 @@ class Seen:
     commit_ns: int = 0
     first_ns: int = 0
     fed_ns: int = 0
+    seated_ns: int = 0
     out: dict[str, int] = field(default_factory=dict)
     raw: list[bytes] = field(default_factory=list)
 
@@ -88,6 +90,8 @@ class Seen:
                     self.first_ns = record.time_ns
             elif record.kind == Kind.OUT:
                 self.out[record.peer_id] = record.time_ns
+            elif record.kind == Kind.IN and record.peer_id == self.peer_id:
+                self.seated_ns = record.time_ns
             elif record.kind == Kind.GIVES:
                 self.fed_ns = record.time_ns
 

@@ -89,7 +89,7 @@ def test_a_pause_by_which_somebody_is_out_has_both_ends() -> None:
     pause = event("pause", 110, A, until_ns=ns(6000))
     found = run(
         {A: [*before, *after], B: [*before, *during, *after]},
-        {A: [*own, record(6310, Kind.COMMITTED, 4)], B: theirs},
+        {A: [*own, record(6010, Kind.COMMITTED, 2), record(6310, Kind.COMMITTED, 4)], B: theirs},
         [pause],
     )
     cost = only(found)
