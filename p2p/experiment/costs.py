@@ -79,8 +79,9 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
         case _:
             _restart(cost, timeline)
     end_ns = event.time_ns + round(cost.times_ms.get("resumed", cost.times_ms.get("back", 0.0)) * 1e6)
-    end_ns = max(end_ns, event.until_ns)
-    cost.gap_ms = timeline.gap_ms(event.time_ns, end_ns)
+    is_open = bool(event.until_ns) and event.do != "restart_all"
+    end_ns = event.until_ns if is_open else end_ns
+    cost.gap_ms = timeline.gap_ms(event.time_ns, end_ns, to_next=is_open or "resumed" not in cost.times_ms)
     if timeline.chain.has_positions:
         keys = timeline.keys_between(event.time_ns, end_ns)
         cost.recounted = sum(timeline.chain.recounted.get(key, 0) for key in keys)
@@ -221,8 +222,7 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
         said = f": {'; '.join(event.said)}" if event.said else ", since it was over before anybody would have"
         cost.why["detected"] = f"nobody took it out{said}"
         cost.why["resumed"] = "nobody was taken out, so the longest gap is what it cost"
-    without = max((record.view for record in noticed), default=0)
-    firsts = [_back(timeline, victim, until_ns, without) for victim in event.victims]
+    firsts = [_back(timeline, victim, until_ns) for victim in event.victims]
     known = [time_ns for time_ns in firsts if time_ns is not None]
     if not event.until_ns or len(known) < len(firsts):
         cost.why["back"] = "it did not commit a step afterwards"
@@ -233,12 +233,14 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
         cost.times_ms["back_after_it_went_on"] = ms(back - until_ns)
 
 
-def _back(timeline: Timeline, victim: str, until_ns: int, without: int) -> int | None:
-    """Its first commit in a later view than the one without it: it may also hear late of a step before that."""
-    track = timeline.run.tracks.get(victim)
-    views = {receipt.step: receipt.view_number for receipt in track.receipts} if track is not None else {}
-    commits = timeline.commits.get(victim, ())
-    return next((time_ns for time_ns, step in commits if time_ns > until_ns and views.get(step, 0) > without), None)
+def _back(timeline: Timeline, victim: str, until_ns: int) -> int | None:
+    """Its first commit of a step that nobody had committed before; it may also hear late of one that somebody had."""
+    new = {(lineage, step) for time_ns, lineage, step in timeline.first_commits if time_ns > until_ns}
+    if (track := timeline.run.tracks.get(victim)) is None:
+        return None
+    commits = timeline.commits[victim]
+    keys = track.lineages(step for _, step in commits)
+    return next((at for (at, _), key in zip(commits, keys, strict=True) if at > until_ns and key in new), None)
 
 
 def _all_records(timeline: Timeline) -> Iterable[Record]:

@@ -38,6 +38,7 @@ class Director:
         self._run, self._plan, self._swarm, self._say = experiment.run, plan, swarm, say
         self._never = threading.Event()
         self._until_ns = self._ends_ns = 0
+        self._newest: dict[int, int] = {}  # step, as a pause was over
         self.begun_ns = 0
         self.ended_by = "interrupt"
         self.happened = [
@@ -179,6 +180,8 @@ class Director:
                     venue.lab.set(host_number(event.who) or 0, _other_end(event), "heal")
                 else:
                     self._swarm.signal(self._swarm.started[happened.peers[0]], signal.SIGCONT)
+                self._swarm.look(now_ns)
+                self._newest[happened.number] = self._swarm.newest_step()
             elif happened.do == "restart_all" and not self._swarm.living():
                 happened.until_ns = time.monotonic_ns()
                 new = self._swarm.start(len(happened.peers), happened.until_ns)
@@ -221,7 +224,8 @@ class Director:
         others = (each.peer for each in self._swarm.living() if each.peer is not None)
         was_out = any(other.out.get(peer.peer_id, 0) > happened.time_ns for other in others)
         since_ns = max(happened.until_ns, peer.seated_ns)
-        return peer.commit_ns > since_ns and (not was_out or peer.seated_ns > happened.time_ns)
+        is_new = peer.step > self._newest.get(happened.number, -1)  # it may hear late of what the others had committed
+        return is_new and peer.commit_ns > since_ns and (not was_out or peer.seated_ns > happened.time_ns)
 
     def _goes_on_without(self, happened: Happened) -> bool:
         """Whether all who knew the victim have committed a step since they have a view without it."""

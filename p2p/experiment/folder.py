@@ -5,7 +5,7 @@ Receipts of a run that was made elsewhere (`shoal run --receipts`) are read, too
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,16 @@ class Track:
     receipts: Sequence[Receipt]
     records: Sequence[Record]
     is_whole: bool
+
+    def lineages(self, steps: Iterable[int]) -> list[tuple[str, int]]:
+        """Each step with its lineage; the receipt of the last one may be missing, where the peer ended right then."""
+        known = {receipt.step: receipt.lineage for receipt in self.receipts}
+        last = self.receipts[-1] if self.receipts else None
+        found = []
+        for step in steps:
+            lineage = known.get(step, last.lineage if last is not None and step > last.step else "")
+            found.append((lineage, step))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

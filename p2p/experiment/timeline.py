@@ -22,19 +22,20 @@ class Timeline:
         for peer_id, track in run.tracks.items():
             own = [(record.time_ns, record.step) for record in track.records if record.kind == Kind.COMMITTED]
             self.commits[peer_id] = own
-            lineages = {receipt.step: receipt.lineage for receipt in track.receipts}
-            for time_ns, step in own:
-                if step in lineages:
-                    key = lineages[step], step
+            for (time_ns, _), key in zip(own, track.lineages(step for _, step in own), strict=True):
+                if key[0]:
                     first[key] = min(time_ns, first.get(key, time_ns))
         self.first_commits = sorted((time_ns, *key) for key, time_ns in first.items())
 
-    def gap_ms(self, start_ns: int, end_ns: int) -> float | None:
-        """The longest between two commits that ends in this time; where none does, of the first that ends later."""
+    def gap_ms(self, start_ns: int, end_ns: int, *, to_next: bool) -> float | None:
+        """The longest between two commits that ends in this time; `to_next`: or has begun in it."""
         times = [time_ns for time_ns, _, _ in self.first_commits]
-        gaps = [(later, later - earlier) for earlier, later in pairwise(times) if later > start_ns]
-        within = [gap for later, gap in gaps if later <= end_ns] or [gap for _, gap in gaps[:1]]
-        return ms(max(within)) if within else None
+        gaps = [
+            later - earlier
+            for earlier, later in pairwise(times)
+            if later > start_ns and (later <= end_ns or (to_next and earlier < end_ns))
+        ]
+        return ms(max(gaps)) if gaps else None
 
     def keys_between(self, start_ns: int, end_ns: int) -> list[tuple[str, int]]:
         """Steps that were first committed in this time."""

@@ -39,7 +39,7 @@ with p2p.join() as peer:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        print(f"epoch {epoch}: loss {loss.item():.4f}", flush=True)
+            print(f"loss {loss.item():.4f}", flush=True)
 """
 
 ALL = r"""

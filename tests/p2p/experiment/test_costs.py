@@ -63,9 +63,10 @@ def test_a_pause_that_nobody_noticed_says_so_and_has_its_gap() -> None:
     members = [A, B]
     receipts = [receipt(step, members) for step in (1, 2, 3)]
     commits = [record(at, Kind.COMMITTED, step) for at, step in ((50, 1), (100, 2), (1105, 3))]
+    late = [commits[0], record(1103, Kind.COMMITTED, 2), commits[2]]  # what B had committed before is not what it costs
     said = "peer 1: 1 of 2 members, no majority"
     pause = event("pause", 102, A, until_ns=ns(1102), said=[said])
-    cost = only(run({A: receipts, B: receipts}, {A: commits, B: commits}, [pause]))
+    cost = only(run({A: receipts, B: receipts}, {A: late, B: commits}, [pause]))
     assert cost.why["detected"] == f"nobody took it out: {said}"
     assert "resumed" not in cost.times_ms
     assert cost.gap_ms == 1005.0
