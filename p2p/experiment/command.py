@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import ExperimentError
@@ -11,8 +11,9 @@ from .config import Experiment
 from .folder import read_run, runs_in
 from .page import About, page
 from .plan import timeline
-from .report import check_expectations, evaluate, failures, is_missed, metrics, to_json
+from .report import Evaluated, check_expectations, evaluate, failures, is_missed, metrics, to_json
 
+MOST_SAID = 5
 JSON, HTML, TOML = "report.json", "report.html", "experiment.toml"
 
 
@@ -63,16 +64,20 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None]) -> int:
         raise ExperimentError(f"cannot write the report to {target}: {error.strerror}") from error
     found, wrong = metrics(evaluated), failures(evaluated, about.expect)
     say(f"{found['steps']:g} steps, {found['steps_lost']:g} lost; {target / HTML}")
-    for each in evaluated:
-        for cost in each.costs:
-            if is_missed(cost):
-                what = "has not happened" if cost.event.why_not else "was not over"
-                say(f"event {cost.event.number} ({cost.event.who}) {what}: {cost.why['resumed']}")
-        for line in each.failed:
-            say(line)
+    for line in [*_missed(evaluated), *(line for each in evaluated for line in each.failed)]:
+        say(line)
     for line in wrong:
         say(f"not as expected: {line}")
     return 1 if wrong else 0
+
+
+def _missed(evaluated: Sequence[Evaluated]) -> list[str]:
+    """Events that have not happened, or were not over, and why; not all of very many."""
+    lines = []
+    for cost in (cost for each in evaluated for cost in each.costs if is_missed(cost)):
+        what = "has not happened" if cost.event.why_not else "was not over"
+        lines.append(f"event {cost.event.number} ({cost.event.who}) {what}: {cost.why['resumed']}")
+    return lines if len(lines) <= MOST_SAID else [*lines[:MOST_SAID], f"and {len(lines) - MOST_SAID} more"]
 
 
 def _free(path: Path) -> Path:

@@ -120,8 +120,10 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
 
 
 def _without(track: Track, victims: Sequence[str], since_ns: int) -> Record | None:
-    """When it installed a view without the last of the victims; without a trace, any view."""
+    """When it installed a view without the last of the victims; without a trace, any, if it was a member before."""
     if not track.is_whole:
+        if not any(each.kind == Kind.COMMITTED and each.time_ns < since_ns for each in track.records):
+            return None
         return find(track.records, since_ns, lambda each: each.kind == Kind.INSTALLED)
     outs = {
         record.peer_id: record

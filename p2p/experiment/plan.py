@@ -4,10 +4,10 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from ..errors import ExperimentError
-from .config import Experiment
+from .config import Experiment, RunSettings
 from .events import ENDS, HAVE_VICTIMS, IN_THE_LAB, Event
 
 MOST_DRAWN: Final = 1000
@@ -47,6 +47,7 @@ def make_plan(experiment: Experiment, seed: int) -> Plan:
         line = next(event.line for event in written if event.at_s is None)
         raise ExperimentError(f"line {line}: beside random events others have at_s: what comes first is not known else")
     _check_order(written)
+    _check_end(written, experiment.run)
     drawn.sort(key=lambda event: event.at_s or 0.0)
     if not drawn:
         _check_peers(written, experiment.run.peers)
@@ -90,6 +91,15 @@ def _check_order(events: Sequence[Event]) -> None:
                     f"{now:g}{unit}: write events in their order"
                 )
             before = event
+
+
+def _check_end(events: Sequence[Event], run: RunSettings) -> None:
+    """Nothing comes after the end."""
+    for event in events:
+        for key, end, limit in (("at_step", "until_step", run.until_step), ("at_s", "until_s", run.until_s)):
+            at = getattr(event, key)
+            if at is not None and limit is not None and at >= limit:
+                raise ExperimentError(f"line {event.line}: {key} = {at:g} would be after the end, {end} = {limit:g}")
 
 
 def _check_peers(events: Sequence[Event], num_peers: int) -> None:
@@ -210,12 +220,7 @@ def to_toml(experiment: Experiment, plan: Plan) -> str:
     parts = ["[run]", *_pairs(settings)]
     if run.env:
         parts.append("env = {" + ", ".join(f"{_quoted(k)} = {_quoted(v)}" for k, v in run.env.items()) + "}")
-    if experiment.network is not None:
-        simple = {key: value for key, value in experiment.network_table.items() if not isinstance(value, list | dict)}
-        parts += ["", "[network]", *_pairs(simple)]
-        for name in ("host", "link"):
-            for table in experiment.network_table.get(name, ()):
-                parts += ["", f"[[network.{name}]]", *_pairs(table)]
+    parts += _network(experiment.network_table)
     for event in plan.events:
         keys = ("at_step", "at_s", "after", "wait_s", "for_s", "to", "net", "draw")
         values = {"do": event.do, **{key: getattr(event, key) for key in keys}}
@@ -224,6 +229,15 @@ def to_toml(experiment: Experiment, plan: Plan) -> str:
     if experiment.expect:
         parts += ["", "[expect]", *(f"{key} = {_quoted(str(bound))}" for key, bound in experiment.expect.items())]
     return "\n".join(parts) + "\n"
+
+
+def _network(table: Mapping[str, Any]) -> list[str]:
+    if not table:
+        return []
+    simple = {key: value for key, value in table.items() if key not in ("host", "link")}
+    tables = [(name, each) for name in ("host", "link") for each in table.get(name, ())]
+    parts = ["", "[network]", *_pairs(simple)]
+    return parts + [line for name, each in tables for line in ("", f"[[network.{name}]]", *_pairs(each))]
 
 
 def _pairs(values: Mapping[str, object]) -> list[str]:

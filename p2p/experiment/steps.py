@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import fmean
 
 from ..telemetry.records import Kind
 from .folder import Run, Track
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The median step of one peer, in ms, and its parts, which are medians, too.
+    """The mean step of one peer, in ms, and its parts, which add up to it.
 
     Attributes:
         compute: until it had submitted all of the step.
@@ -92,7 +92,7 @@ def splits(run: Run) -> dict[str, Split]:
     for peer_id, own in parts.items():
         if own:
             step, compute, exchange, wait = (
-                round(median(times[index] for times in own.values()) / 1e6, 3) for index in range(1, 5)
+                round(fmean(times[index] for times in own.values()) / 1e6, 3) for index in range(1, 5)
             )
             share = round(last[peer_id] / len(own), 3)
             found[peer_id] = Split(step=step, compute=compute, exchange=exchange, wait=wait, last=share)

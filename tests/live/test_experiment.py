@@ -171,7 +171,7 @@ def test_rank_0_dies_three_times_in_an_experiment_that_ships(start: Starter, tmp
 
 def test_events_that_the_script_did_not_live_to_see_are_named(conduct: Run) -> None:
     experiment, evaluated = conduct(
-        ALL.replace("[10000]", "[1]").replace("step = 10", "step = 1000").replace("step = 50", "step = 99")
+        ALL.replace("[10000]", "[1]").replace("step = 10", "step = 1000").replace("step = 50", "step = 1001")
     )
     assert "events_missed is 4, expected == 0" in failures([evaluated], experiment.expect)
     assert evaluated.costs[0].why["resumed"] == "the script ended at step 50, before that"

@@ -5,7 +5,7 @@ import pytest
 from p2p.experiment.chain import check
 from p2p.experiment.config import Bound
 from p2p.experiment.costs import Cost, costs
-from p2p.experiment.folder import Run
+from p2p.experiment.folder import Run, Track
 from p2p.experiment.report import evaluate, failures, metrics
 from p2p.telemetry.records import Kind, Record
 from tests.p2p.experiment.runs import A, B, C, account, event, killed, ns, receipt, record, run
@@ -51,11 +51,14 @@ def replace_time(each: Record, time_ms: float) -> Record:
 
 
 def test_without_anybody_saying_what_was_done_changes_are_read_from_receipts() -> None:
-    found = replace(killed(), account=None)
-    cost = only(found)
+    known = killed()
+    came = Track("d" * 16, [], [record(900, Kind.INSTALLED, 4, 3)], False)  # later: it never knew the victim
+    tracks = {peer_id: replace(track, is_whole=False) for peer_id, track in known.tracks.items()}
+    cost = only(Run({**tracks, came.peer_id: came}, None))
     assert cost.event.do == "gone"
     assert cost.event.victims == [A]
     assert cost.times_ms["detected"] == 0.0  # it begins with the first sign of it
+    assert cost.times_ms["agreed"] == 10.0
     assert cost.times_ms["resumed"] == 20.0
 
 

@@ -64,6 +64,7 @@ def _deed(event: Event) -> tuple[object, ...]:
         (['at_step = 1\nwho = "rank 3"'], "line 5: there is no rank 3, with 3 peers at that time"),
         (["at_step = 1\nwho = 3"], "line 5: there is no peer 3: 3 have started by then, from 0 on"),
         (['at_step = 1\nwho = "donor"'], "line 5: who is the donor, and nobody has joined before"),
+        (["at_s = 120"], "line 5: at_s = 120 would be after the end, until_s = 120"),
         (["at_step = 1", "random = {per_minute = 3}"], "line 5: beside random events others have at_s"),
     ],
 )

@@ -13,8 +13,9 @@ from p2p.experiment.folder import read_run, runs_in, write_account
 from p2p.experiment.page import About, page
 from p2p.experiment.report import evaluate, to_json
 from p2p.experiment.statistics import describe
+from p2p.experiment.steps import Split
 from p2p.step.receipts import Ledger, Moment
-from p2p.telemetry.records import Kind
+from p2p.telemetry.records import Kind, Record
 from p2p.telemetry.trace import write_trace
 from tests.p2p.experiment.runs import A, B, account, event, killed, receipt, record, run
 from tests.p2p.telemetry.pages import identity
@@ -87,6 +88,20 @@ def test_thinned_lines_keep_least_and_largest(points: list[tuple[float, float]])
         assert choose((value for _, value in found), default=None) == wanted
     assert thin(found, 100.0, 20) == found
     assert len(thin(points, 100.0, INNER)) <= len(points)
+
+
+def test_the_parts_of_a_step_add_up_to_it_and_who_submits_last_is_named() -> None:
+    def steps(*submitted: float) -> list[Record]:
+        found = []
+        for step, at in enumerate(submitted, 1):
+            kinds = ((at, Kind.SUBMITTED), (100.0 * step - 20, Kind.FINISHED), (100.0 * step, Kind.COMMITTED))
+            found += [record(time_ms, kind, step) for time_ms, kind in kinds]
+        return found
+
+    receipts = [receipt(step, [A, B]) for step in (1, 2, 3)]
+    splits = evaluate(run({A: receipts, B: receipts}, {A: steps(10, 130, 230), B: steps(20, 170, 210)})).splits
+    assert splits[A] == Split(step=100.0, compute=30.0, exchange=50.0, wait=20.0, last=0.5)
+    assert splits[B] == Split(step=100.0, compute=40.0, exchange=40.0, wait=20.0, last=0.5)
 
 
 def test_intervals_are_the_same_for_the_same_values_and_hold_the_median() -> None:
