@@ -20,7 +20,7 @@ NUM_SEEDS ?= 1
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test thorough check simulate churn storms resumes coverage equivalence figures fuzz mutants staging api \
+.PHONY: install demo test thorough check simulate churn storms resumes experiments coverage equivalence figures fuzz mutants staging api \
   rounds rounds-quick clean
 
 install: $(STAMP)
@@ -68,6 +68,12 @@ storms: $(STAMP)
 # A run that is killed as a whole, and goes on from its checkpoints, so many times.
 resumes: $(STAMP)
 	$(BIN)/python -m tests.resumes --kills $(KILLS) --seed $(SEED)
+
+# The shipped experiments, with what is expected of their times; reports in OUT.
+experiments: $(STAMP)
+	@failed=""; for file in examples/experiments/*.toml; do name=$$(basename $$file .toml); \
+	  $(BIN)/shoal experiment $$file --out $(or $(OUT),experiments)/$$name || failed="$$failed $$name"; \
+	done; test -z "$$failed" || { echo "not as expected:$$failed"; exit 1; }
 
 coverage: $(STAMP)
 	SHOAL_EXAMPLES=300 $(BIN)/python -m coverage run -m pytest tests/gossip tests/collectives

@@ -230,6 +230,39 @@ def status(
     show(home, name, tcp, is_json=json, watches=watch)
 
 
+@app.command(short_help="Run a script with joins, leaves, kills and pauses as planned, and report what each cost.")
+def experiment(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="What is run, what happens, what is expected.")],
+    repeat: Annotated[int, typer.Option(help="Run it so often, with seeds that count up.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="A new folder.  [default: FILE-report]", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file, and show what would happen.")] = False,
+) -> None:
+    """Run an unchanged script, and do to its peers what FILE says; leaves report.html and report.json.
+
+    Ends with 0 if all is as expected; 1 if it is not, or an event has not happened; 2 if nothing was run; 130 after
+    Ctrl-C.
+    """
+    from p2p.experiment.command import experiment as run_experiment
+
+    raise typer.Exit(
+        run_experiment(file, out, repeat=repeat, seed=seed, is_dry=dry_run, say=lambda text: print(text, flush=True))
+    )
+
+
+@app.command(short_help="Report on a folder of an experiment, or of the receipts of any run.")
+def report(
+    folder: Annotated[Path, typer.Argument(help="Of `shoal experiment`, or of `shoal run --receipts`.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report.  [default: the same]", show_default=False)
+    ] = None,
+) -> None:
+    """Evaluate receipts and traces, and write report.html and report.json. Ends with 1 if not all is as expected."""
+    from p2p.experiment.command import report as write_report
+
+    raise typer.Exit(write_report(folder, out, print))
+
+
 @key.command("new")
 def key_new(
     out: Annotated[

@@ -5,6 +5,7 @@ ShoalError
     RegistryError         the registry folder cannot be used, or says that the swarm's state is gone
     LaunchError           `shoal run` or `shoal bench` started nothing
     LabError              there can be no network lab here, or not what it was asked for
+    ExperimentError       an experiment cannot be run as it is written; nothing was started
     NetworkError          this peer cannot listen where it was told to
     SecurityError         the swarm key cannot be used, or it would not keep strangers out
     JoinRefused           the swarm runs or trains something else; raised on the joiner only
@@ -51,6 +52,10 @@ class LaunchError(ShoalError):
 
 class LabError(ShoalError):
     """The network lab cannot be made, or changed as it was asked to. No training peer raises it."""
+
+
+class ExperimentError(ShoalError):
+    """An experiment cannot be run as it is written, or a folder holds no run. No training peer raises it."""
 
 
 class NetworkError(ShoalError):

@@ -83,7 +83,7 @@ class Page:
                 f"cannot make the page {self.path}: {error.strerror}; make space there, or set SHOAL_HOME to another "
                 "folder, and start this peer again"
             ) from error
-        self.loop, self.training = (Half(self._memory[start : start + HALF_BYTES], clock) for start in _halves())
+        self.loop, self.training = (Half(self._memory[start : start + HALF_BYTES], clock) for start in halves())
         text = to_json(asdict(identity))
         self._memory[_HEADER.size : _HEADER.size + len(text)] = text
         _HEADER.pack_into(self._memory, 0, _MAGIC, VERSION, len(text), xxhash.xxh3_64_intdigest(text))
@@ -138,15 +138,15 @@ def read_page(path: Path) -> Seen:
         memory = memoryview(mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ))
     finally:
         os.close(fd)
-    records = [record for start in _halves() for record in read_half(memory[start : start + HALF_BYTES])]
-    identity, snapshot = _read_identity(path, memory), _read_snapshot(memory)
+    records = [record for start in halves() for record in read_half(memory[start : start + HALF_BYTES])]
+    identity, snapshot = read_identity(path, memory), read_snapshot(memory)
     return Seen(identity, snapshot, tuple(sorted(records, key=_time)))
 
 
 _time = attrgetter("time_ns")
 
 
-def _halves() -> tuple[int, int]:
+def halves() -> tuple[int, int]:
     return _HALVES_AT, _HALVES_AT + HALF_BYTES
 
 
@@ -154,7 +154,7 @@ def _checksum(number: int, text: bytes) -> int:
     return xxhash.xxh3_64_intdigest(text, seed=number)
 
 
-def _read_identity(path: Path, memory: memoryview) -> Identity:
+def read_identity(path: Path, memory: memoryview) -> Identity:
     magic, version, length, checksum = _HEADER.unpack_from(memory)
     text = bytes(memory[_HEADER.size : _HEADER.size + min(length, _SLOTS_AT)])
     if magic != _MAGIC or version != VERSION:
@@ -165,7 +165,7 @@ def _read_identity(path: Path, memory: memoryview) -> Identity:
     return Identity(**{name: values[name] for name in IDENTITY_FIELDS})
 
 
-def _read_snapshot(memory: memoryview) -> Snapshot | None:
+def read_snapshot(memory: memoryview) -> Snapshot | None:
     found: list[tuple[int, bytes]] = []
     for at in (_SLOTS_AT, _SLOTS_AT + _SLOT_BYTES):
         number, length, checksum = _SLOT.unpack_from(memory, at)

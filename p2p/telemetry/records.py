@@ -154,16 +154,25 @@ def read_half(memory: Memory) -> list[Record]:
     return sorted(_whole_records(memory))
 
 
+def read_raw(memory: Memory, slot: int) -> tuple[int, bytes]:
+    """Number of the record that is in a slot, or comes to be there, and its bytes; empty: it is not whole."""
+    offset = slot * RECORD_BYTES
+    (last,) = _NUMBER.unpack_from(memory, offset + RECORD_BYTES - _NUMBER.size)
+    raw = bytes(memory[offset : offset + RECORD_BYTES])
+    (first,) = _NUMBER.unpack_from(memory, offset)
+    return last, raw if first == last else b""
+
+
+def unpack_record(buffer: bytes, offset: int = 0) -> Record:
+    """One record of these bytes."""
+    return _record(_RECORD.unpack_from(buffer, offset))
+
+
 def _whole_records(memory: Memory) -> Iterator[Record]:
     for slot in range(NUM_RECORDS):
-        offset = slot * RECORD_BYTES
-        (last,) = _NUMBER.unpack_from(memory, offset + RECORD_BYTES - _NUMBER.size)
-        if not last or last % NUM_RECORDS != slot:
-            continue
-        values = _RECORD.unpack_from(memory, offset)
-        (first,) = _NUMBER.unpack_from(memory, offset)
-        if first == last:
-            yield _record(values)
+        last, raw = read_raw(memory, slot)
+        if raw and last and last % NUM_RECORDS == slot:
+            yield unpack_record(raw)
 
 
 def _record(values: tuple[Any, ...]) -> Record:

@@ -89,7 +89,7 @@ class DensePhase:
             self.edge,
             commit=partial(session.exchange, patience_s=0.0),
         )
-        self._numerics = describe_numerics(self._gradients.parameters, [*parts.values()])
+        self._numerics = describe_numerics(self._gradients.device, [*parts.values()])
 
     def _is_last(self) -> bool:
         """Whether the open step ends the phase."""

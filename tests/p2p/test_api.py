@@ -17,7 +17,7 @@ import gossip
 import p2p
 from p2p.checkpoint.manifest import UnusableCheckpointError
 from p2p.config import LoopConfig
-from p2p.errors import LabError, LaunchError
+from p2p.errors import ExperimentError, LabError, LaunchError
 from p2p.memory.arena import ArenaError, MappingRefused
 from p2p.version import OtherVersion
 from tests.p2p.api_page import (
@@ -99,7 +99,7 @@ def test_every_error_of_ours_is_there_but_those_that_no_script_can_see() -> None
         OtherVersion,
         UnusableCheckpointError,
     }  # there is a way without them, and it is taken
-    of_the_command_line = {LaunchError, LabError}
+    of_the_command_line = {LaunchError, LabError, ExperimentError}
     assert set(subclasses(p2p.ShoalError)) - inside - of_the_command_line == {
         value for value in exported().values() if is_error(value) and value is not p2p.ShoalError
     }

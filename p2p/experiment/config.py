@@ -1,0 +1,192 @@
+"""What an experiment is: a TOML file, checked before anything starts. Pure, but for `read`."""
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from ..errors import ExperimentError, LabError
+from ..launch.target import Target
+from ..netlab.config import LabConfig
+from .events import Event, read_event
+from .lines import Lines, check_keys, read_table
+
+_BOUND: Final = re.compile(r"\s*(<=|>=|<|>|==?)?\s*([-+0-9.eE_]+)\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """`[run]`: what is run.
+
+    Attributes:
+        script, module, command: one of them: what each peer runs; `script` from the folder of the file.
+        args: of a script or module; `{run}` in them is the folder of the run.
+        peers: that begin.
+        until_step, until_s: from then on nothing is begun but what comes after something that was, and once all that is
+            over, all are asked to leave; without both the script ends as it does.
+        limit_s: of the whole run; it is ended then, and not as expected.
+        env: for the peers.
+        policy: who goes on after deaths: `live` or `majority`.
+        loss: a pattern of what the script prints, with one group; empty: by `peer.log(loss=...)`, if at all.
+    """
+
+    script: str = ""
+    module: str = ""
+    command: Sequence[str] = ()
+    args: Sequence[str] = ()
+    peers: int = 2
+    until_step: int | None = None
+    until_s: float | None = None
+    limit_s: float = 600.0
+    env: Mapping[str, str] = field(default_factory=dict)
+    policy: str = "live"
+    loss: str = ""
+
+    def target(self, folder: Path, run: Path) -> Target:
+        """What to start; `{run}` in its words is the folder of the run. LaunchError: it is not there."""
+        args = [word.replace("{run}", str(run)) for word in self.args]
+        if self.command:
+            target = Target.of_command([word.replace("{run}", str(run)) for word in self.command])
+        elif self.module:
+            target = Target.module(self.module, args)
+        else:
+            target = Target.script(folder / self.script, args)
+        target.check()
+        return target
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a figure is expected to be: `sign` is one of <, <=, ==, >=, >."""
+
+    sign: str
+    value: float
+
+    def is_met(self, found: float) -> bool:
+        """NaN meets nothing."""
+        match self.sign:
+            case "<":
+                return found < self.value
+            case "<=":
+                return found <= self.value
+            case ">":
+                return found > self.value
+            case ">=":
+                return found >= self.value
+            case _:
+                return found == self.value
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.value:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A checked file.
+
+    Attributes:
+        name: of the file.
+        folder: where it lies.
+        text: of the file.
+        network: hosts and links between them; None: all peers live on this host.
+        network_table: what it was read from.
+    """
+
+    name: str
+    folder: Path
+    text: str
+    run: RunSettings
+    network: LabConfig | None
+    network_table: Mapping[str, Any]
+    events: tuple[Event, ...]
+    expect: Mapping[str, Bound]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """ExperimentError says what is wrong, and in which line."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise ExperimentError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+        try:
+            return cls.parse(text, path.stem, path.absolute().parent)
+        except ExperimentError as error:
+            raise ExperimentError(f"{path}: {error}") from None
+
+    @classmethod
+    def parse(cls, text: str, name: str, folder: Path) -> Self:
+        """The same of its text."""
+        try:
+            tables = tomllib.loads(text)
+        except ValueError as error:
+            raise ExperimentError(f"no TOML: {error}") from error
+        lines = Lines(text)
+        check_keys(tables, ("run", "network", "event", "expect"), lines, "", 0)
+        network = _network(tables["network"], lines) if "network" in tables else None
+        run = read_table(RunSettings, tables.get("run", {}), lines, "run", 0)
+        _check_run(run, lines)
+        found = tables.get("event", [])
+        if not isinstance(found, list):
+            raise ExperimentError(f"{lines.where('event')}events are written as [[event]], once for each")
+        num_hosts = 0 if network is None else len(network.hosts)
+        events = tuple(read_event(values, lines, index, num_hosts) for index, values in enumerate(found))
+        expect = {key: _bound(key, value, lines) for key, value in tables.get("expect", {}).items()}
+        return cls(
+            name=name,
+            folder=folder,
+            text=text,
+            run=run,
+            network=network,
+            network_table=tables.get("network", {}),
+            events=events,
+            expect=expect,
+        )
+
+    def where(self, key: str) -> str:
+        """The line of an expectation, for an error."""
+        return Lines(self.text).where("expect", 0, key)
+
+
+def _check_run(run: RunSettings, lines: Lines) -> None:
+    if sum(map(bool, (run.script, run.module, run.command))) != 1:
+        raise ExperimentError(f"{lines.where('run')}[run] needs one of script, module and command")
+    if run.command and run.args:
+        raise ExperimentError(f"{lines.where('run', 0, 'args')}args are of a script or module; put them into command")
+    if run.peers < 1:
+        raise ExperimentError(f"{lines.where('run', 0, 'peers')}peers is at least 1, got {run.peers}")
+    if run.policy not in ("live", "majority"):
+        where = lines.where("run", 0, "policy")
+        raise ExperimentError(f"{where}policy is live or majority, got {run.policy!r}")
+    try:
+        groups = re.compile(run.loss).groups if run.loss else 1
+    except re.error as error:
+        raise ExperimentError(f"{lines.where('run', 0, 'loss')}loss is no pattern: {error}") from None
+    if groups != 1:
+        raise ExperimentError(f"{lines.where('run', 0, 'loss')}loss has {groups} groups, and needs one, for the number")
+
+
+def _network(table: Any, lines: Lines) -> LabConfig:
+    if not isinstance(table, dict):
+        raise ExperimentError(f"{lines.where('network')}[network] is a table, got {table!r}")
+    try:
+        return LabConfig.from_table(table)
+    except LabError as error:
+        raise ExperimentError(f"{lines.where('network')}[network]: {error}") from None
+
+
+def _bound(key: str, value: Any, lines: Lines) -> Bound:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Bound("==", float(value))
+    match = _BOUND.fullmatch(value) if isinstance(value, str) else None
+    try:
+        number = float(match.group(2)) if match else math.nan
+    except ValueError:
+        number = math.nan
+    if match is None or math.isnan(number):
+        where = lines.where("expect", 0, key)
+        raise ExperimentError(f'{where}{key} is a number, or a bound like "< 300", got {value!r}')
+    sign = match.group(1) or "=="
+    return Bound("==" if sign == "=" else sign, number)

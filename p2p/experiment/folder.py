@@ -1,0 +1,157 @@
+"""What a run leaves: receipts, traces, output, and what the director knows of it (run.json); written, and read again.
+
+Receipts of a run that was made elsewhere (`shoal run --receipts`) are read, too: their times are those of the
+`.timings.jsonl` beside them, which know nothing of the training thread, and nobody says what was done to whom.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import ExperimentError, RemoteProtocolError
+from ..step.receipts import Moment, Receipt, read_moments, read_receipts
+from ..telemetry.records import How, Kind, Record
+from ..telemetry.trace import SUFFIX as TRACE
+from ..telemetry.trace import read_trace
+from .happened import Account, Happened, Process
+
+ACCOUNT: Final = "run.json"
+RECEIPTS: Final = ".receipts.jsonl"
+TIMINGS: Final = ".timings.jsonl"
+_OF_VIEWS: Final = (Kind.INSTALLED, Kind.ACTIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What one peer left.
+
+    Attributes:
+        receipts: of the steps that it has committed as a member, in order.
+        records: in the order of their times.
+        is_whole: with the records of its training thread.
+    """
+
+    peer_id: str
+    receipts: Sequence[Receipt]
+    records: Sequence[Record]
+    is_whole: bool
+
+    def lineages(self, steps: Iterable[int]) -> list[tuple[str, int]]:
+        """Each step with its lineage; the receipt of the last one may be missing, where the peer ended right then."""
+        known = {receipt.step: receipt.lineage for receipt in self.receipts}
+        last = self.receipts[-1] if self.receipts else None
+        found = []
+        for step in steps:
+            lineage = known.get(step, last.lineage if last is not None and step > last.step else "")
+            found.append((lineage, step))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Everything that is known of one run. `account` is None where nobody has written one."""
+
+    tracks: dict[str, Track]
+    account: Account | None
+
+    def receipts(self) -> list[Receipt]:
+        """One per step of each lineage, in the order of their commits."""
+        known: dict[tuple[str, int], Receipt] = {}
+        for track in self.tracks.values():
+            for receipt in track.receipts:
+                known.setdefault((receipt.lineage, receipt.step), receipt)
+        order = {lineage: at for at, lineage in enumerate(self.lineages())}
+        return sorted(known.values(), key=lambda receipt: (order[receipt.lineage], receipt.step))
+
+    def lineages(self) -> list[str]:
+        """In the order in which they began."""
+        first: dict[str, int] = {}
+        for track in self.tracks.values():
+            begins = track.records[0].time_ns if track.records else 0
+            for receipt in track.receipts:
+                first[receipt.lineage] = min(begins, first.get(receipt.lineage, begins))
+        return sorted(first, key=lambda lineage: first[lineage])
+
+
+def write_account(folder: Path, account: Account) -> None:
+    """run.json. OSError: it cannot be written."""
+    (folder / ACCOUNT).write_text(json.dumps(asdict(account), indent=1) + "\n")
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folders of all repetitions in an experiment's, or itself, if it is one.
+
+    Raises:
+        ExperimentError: there is none.
+    """
+    if not folder.is_dir():
+        raise ExperimentError(f"there is no folder {folder}")
+    found = sorted(folder.glob(f"run-*/{ACCOUNT}"), key=lambda path: (len(path.parent.name), path.parent.name))
+    if found:
+        return [path.parent for path in found]
+    if (folder / ACCOUNT).is_file() or any(_receipt_files(folder)):
+        return [folder]
+    raise ExperimentError(
+        f"there are no receipts in {folder}: give the folder of `shoal experiment --out`, or of `shoal run --receipts`"
+    )
+
+
+def read_run(folder: Path) -> Run:
+    """What is in the folder of one run.
+
+    Raises:
+        ExperimentError: something of it cannot be read.
+    """
+    account = _read_account(folder / ACCOUNT) if (folder / ACCOUNT).is_file() else None
+    tracks: dict[str, Track] = {}
+    for path in sorted(_receipt_files(folder)):
+        peer_id = path.name.removesuffix(RECEIPTS)
+        try:
+            receipts = read_receipts(path)
+            trace = folder / "traces" / f"{peer_id}{TRACE}"
+            if trace.is_file():
+                tracks[peer_id] = Track(peer_id, receipts, read_trace(trace)[1], True)
+            else:
+                timings = path.with_name(f"{peer_id}{TIMINGS}")
+                moments = read_moments(timings) if timings.is_file() else []
+                tracks[peer_id] = Track(peer_id, receipts, [_record(moment) for moment in moments], False)
+        except (OSError, ValueError, KeyError, TypeError, RemoteProtocolError) as error:
+            raise ExperimentError(f"cannot read what peer {peer_id} left in {folder}: {error}") from error
+    run = Run(tracks, account)
+    if account is None and len(lineages := run.lineages()) > 1:
+        raise ExperimentError(
+            f"{folder} has receipts of {len(lineages)} runs ({', '.join(each[:8] for each in lineages)}): "
+            "give each run a folder"
+        )
+    return run
+
+
+def _receipt_files(folder: Path) -> Iterator[Path]:
+    within = folder / "receipts"
+    return (within if within.is_dir() else folder).glob(f"*{RECEIPTS}")
+
+
+def _read_account(path: Path) -> Account:
+    try:
+        values: dict[str, Any] = json.loads(path.read_text())
+        values["processes"] = tuple(Process(**each) for each in values["processes"])
+        values["events"] = tuple(Happened(**each) for each in values["events"])
+        values["losses"] = tuple((int(time_ns), int(index), float(loss)) for time_ns, index, loss in values["losses"])
+        return Account(**values)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ExperimentError(f"{path} is not what this version of shoal writes: {error}") from error
+
+
+def _record(moment: Moment) -> Record:
+    """As it would be in a trace."""
+    kind = Kind[moment.event.upper()]
+    step, view, peer_id = -1, 0, ""
+    if kind is Kind.GONE:
+        peer_id = str(moment.detail)
+    elif kind in _OF_VIEWS:
+        view = int(moment.detail)
+    else:
+        step = int(moment.detail)
+    return Record(0, round(moment.time_s * 1e9), kind, How.UNKNOWN, 0, step, view, peer_id, 0.0)

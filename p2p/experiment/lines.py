@@ -1,0 +1,94 @@
+"""TOML with the lines of what is wrong, and values checked against the fields of a class. Pure."""
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from types import UnionType
+from typing import Any, get_args
+
+from ..errors import ExperimentError
+
+
+class Lines:
+    """Where in the text something is said; tomllib does not tell."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.splitlines()
+
+    def number(self, table: str, index: int = 0, key: str = "") -> int:
+        """Line of a key, else of its table, counted from 1; 0: it is not found."""
+        seen, within = -1, table == ""
+        found = 0
+        for number, line in enumerate(self._lines, 1):
+            if header := re.match(r"\s*\[+\s*([\w.\"-]+)\s*\]+", line):
+                within = False
+                if header.group(1) == table:
+                    seen += 1
+                    within = seen == index
+                    found = number if within else found
+            if within and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]", line):
+                return number
+        return found
+
+    def where(self, table: str, index: int = 0, key: str = "") -> str:
+        """As the beginning of a message."""
+        number = self.number(table, index, key)
+        return f"line {number}: " if number else ""
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """A question, for a message."""
+    close = difflib.get_close_matches(word, known, 1, 0.5)
+    return f", did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
+
+
+def check_keys(values: Mapping[str, Any], known: Sequence[str], lines: Lines, table: str, index: int) -> None:
+    for key in values:
+        if key not in known:
+            where = lines.where(table, index, key) or lines.where(key)
+            place = f" in [{table}]" if table == "run" else f" in [[{table}]]" if table else ""
+            raise ExperimentError(f"{where}unknown key {key}{place}{nearest(key, known)}")
+
+
+def read_table(kind: type[Any], values: Any, lines: Lines, table: str, index: int) -> Any:
+    """An instance of a config class, each value of its type."""
+    if not isinstance(values, dict):
+        raise ExperimentError(f"{lines.where(table, index)}{table} is a table, got {values!r}")
+    known = {entry.name: entry for entry in fields(kind) if entry.name != "line"}
+    check_keys(values, tuple(known), lines, table, index)
+    checked = {}
+    for key, value in values.items():
+        try:
+            checked[key] = _value(known[key], value)
+        except ValueError as error:
+            raise ExperimentError(f"{lines.where(table, index, key)}{key} {error}, got {value!r}") from None
+    return kind(**checked)
+
+
+def _value(entry: Field[Any], value: Any) -> Any:
+    """`value` as its field has it. ValueError says what that is."""
+    kinds = get_args(entry.type) if isinstance(entry.type, UnionType) else (entry.type,)
+    if inner := next((kind for kind in kinds if isinstance(kind, type) and is_dataclass(kind)), None):
+        return read_table(inner, value, Lines(""), entry.name, 0)
+    if entry.name in ("command", "args"):
+        if not isinstance(value, list) or not all(isinstance(word, str | int | float) for word in value):
+            raise ValueError("is a list of words")
+        return tuple(map(str, value))
+    if entry.default is MISSING:
+        if not isinstance(value, dict):
+            raise ValueError("is a table")
+        return {name: str(each) for name, each in value.items()}
+    if isinstance(value, bool):
+        raise ValueError("is no yes or no")
+    if float in kinds and isinstance(value, int | float):
+        if not 0 <= value < math.inf:
+            raise ValueError("is a number from 0 on")
+        return float(value)
+    if int in kinds and isinstance(value, int) and value >= 0:
+        return value
+    if str in kinds and isinstance(value, str):
+        return value
+    words = {float: "a number", int: "a whole number from 0 on", str: "a text"}
+    raise ValueError("is " + " or ".join(words[kind] for kind in kinds if kind in words))

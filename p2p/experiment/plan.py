@@ -1,0 +1,251 @@
+"""Which events a run has: drawn with a seed, checked against the peers that there can be, and written out. Pure."""
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ..errors import ExperimentError
+from .config import Experiment, RunSettings
+from .events import ENDS, HAVE_VICTIMS, IN_THE_LAB, Event
+
+MOST_DRAWN: Final = 1000
+DIGITS: Final = 3
+"""Of a drawn time; a file that is run again has the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All events of one run.
+
+    Attributes:
+        events: each at a time of its own; none is drawn any more.
+        num_left_out: that were drawn, and would have left nobody, or more than twice as many as began.
+    """
+
+    events: tuple[Event, ...]
+    num_left_out: int = 0
+
+
+def make_plan(experiment: Experiment, seed: int) -> Plan:
+    """Draw what is to be drawn: the same seed gives the same plan.
+
+    Raises:
+        ExperimentError: an event that cannot be, with its line.
+    """
+    rng = random.Random(seed)
+    written: list[Event] = []
+    drawn: list[Event] = []
+    for event in experiment.events:
+        if event.random is None:
+            single = event.do not in HAVE_VICTIMS
+            written += [_with_draw(event, rng)] if single else [_with_draw(event, rng) for _ in range(event.number)]
+        else:
+            drawn += _draw(event, experiment, rng)
+    if drawn and any(event.at_s is None for event in written):
+        line = next(event.line for event in written if event.at_s is None)
+        raise ExperimentError(f"line {line}: beside random events others have at_s: what comes first is not known else")
+    _check_order(written)
+    _check_end(written, experiment.run)
+    drawn.sort(key=lambda event: event.at_s or 0.0)
+    if not drawn:
+        _check_peers(written, experiment.run.peers)
+        return Plan(tuple(written))
+    kept, num_left_out = _fitting(written, drawn, experiment.run.peers)
+    return Plan(tuple(kept), num_left_out)
+
+
+def _with_draw(event: Event, rng: random.Random) -> Event:
+    number = 1 if event.do in HAVE_VICTIMS else event.number
+    draw = round(rng.random(), DIGITS) if event.draw is None and event.who == "random" else event.draw
+    return replace(event, number=number, draw=draw if event.do in HAVE_VICTIMS else None)
+
+
+def _draw(event: Event, experiment: Experiment, rng: random.Random) -> Iterator[Event]:
+    """Independent of each other, so often on average: a Poisson process."""
+    assert event.random is not None
+    until_s = event.random.until_s if event.random.until_s is not None else experiment.run.until_s
+    if until_s is None:
+        raise ExperimentError(f"line {event.line}: random needs until_s, or [run] does")
+    at_s, num_drawn = event.random.from_s, 0
+    while (at_s := at_s + rng.expovariate(event.random.per_minute / 60)) < until_s:
+        num_drawn += 1
+        if num_drawn > MOST_DRAWN:
+            raise ExperimentError(f"line {event.line}: random draws more than {MOST_DRAWN} events")
+        yield _with_draw(replace(event, random=None, at_s=round(at_s, DIGITS)), rng)
+
+
+def _check_order(events: Sequence[Event]) -> None:
+    """Times and steps do not go backwards."""
+    for unit, key in (("s", "at_s"), ("", "at_step")):
+        before: Event | None = None
+        for event in events:
+            now = getattr(event, key)
+            if now is None:
+                continue
+            if before is not None and now < getattr(before, key):
+                was = getattr(before, key)
+                raise ExperimentError(
+                    f"line {event.line}: {key} goes backwards, from {was:g}{unit} (line {before.line}) to "
+                    f"{now:g}{unit}: write events in their order"
+                )
+            before = event
+
+
+def _check_end(events: Sequence[Event], run: RunSettings) -> None:
+    """Nothing comes after the end."""
+    for event in events:
+        for key, end, limit in (("at_step", "until_step", run.until_step), ("at_s", "until_s", run.until_s)):
+            at = getattr(event, key)
+            if at is not None and limit is not None and at >= limit:
+                raise ExperimentError(f"line {event.line}: {key} = {at:g} would be after the end, {end} = {limit:g}")
+
+
+def _check_peers(events: Sequence[Event], num_peers: int) -> None:
+    """Nobody is asked for who cannot exist, and somebody is left."""
+    living = started = num_peers
+    has_joined = False
+    for event in events:
+        if event.do == "join":
+            living, started, has_joined = living + event.number, started + event.number, True
+        elif event.do == "restart_all":
+            started += living
+        elif event.do in IN_THE_LAB:
+            continue
+        else:
+            _check_who(event, living, started, has_joined=has_joined)
+        if event.do in ENDS:
+            living -= 1
+            if not living:
+                raise ExperimentError(
+                    f"line {event.line}: this {event.do} would leave nobody: of {started} peers all others have ended "
+                    "by then; restart_all ends all, and starts them again"
+                )
+
+
+def _check_who(event: Event, living: int, started: int, *, has_joined: bool) -> None:
+    rank = int(event.who[5:]) if isinstance(event.who, str) and event.who.startswith("rank ") else -1
+    if rank >= living:
+        raise ExperimentError(f"line {event.line}: there is no rank {rank}, with {living} peers at that time")
+    if isinstance(event.who, int) and event.who >= started:
+        raise ExperimentError(
+            f"line {event.line}: there is no peer {event.who}: {started} have started by then, from 0 on"
+        )
+    if event.who == "donor" and not has_joined:
+        raise ExperimentError(f"line {event.line}: who is the donor, and nobody has joined before: there is none")
+
+
+def _fitting(written: Sequence[Event], drawn: Sequence[Event], num_peers: int) -> tuple[list[Event], int]:
+    """Written and drawn events in order, without those drawn ones that do not fit."""
+    kept: list[Event] = []
+    for event in sorted([*written, *drawn], key=lambda event: event.at_s or 0.0):
+        try:
+            _check_peers([*kept, event], num_peers)
+        except ExperimentError:
+            if event in written:
+                raise
+            continue
+        if event.do == "join" and event not in written and _living([*kept, event], num_peers) > 2 * num_peers:
+            continue
+        kept.append(event)
+    return kept, len(written) + len(drawn) - len(kept)
+
+
+def _living(events: Sequence[Event], num_peers: int) -> int:
+    signs = {"join": 1, "leave": -1, "kill": -1}
+    return num_peers + sum(signs.get(event.do, 0) * event.number for event in events)
+
+
+def in_words(event: Event) -> str:
+    """What is done to whom: `kill rank 0`."""
+    if event.do == "join":
+        return "1 peer joins" if event.number == 1 else f"{event.number} peers join"
+    if event.do == "restart_all":
+        return "all are killed, and as many start again"
+    if event.do in IN_THE_LAB:
+        deed = {"cut": "cut off", "heal": "heal", "link": "link of", "kill_host": "kill"}[event.do]
+        return (
+            f"{deed} {event.who}"
+            + (f" and {event.to}" if event.to else "")
+            + (f": {event.net}" if event.net else "")
+            + (f" for {event.for_s:g} s" if event.for_s else "")
+        )
+    who = f"peer {event.who}" if isinstance(event.who, int) else event.who
+    who = f"random ({event.draw:g})" if event.draw is not None else who
+    return f"{event.do} {who}" + (f" for {event.for_s:g} s" if event.for_s else "")
+
+
+def when(event: Event) -> str:
+    """In words: `step 50`."""
+    if event.at_step is not None:
+        text = f"step {event.at_step}"
+    else:
+        text = f"{event.at_s:g} s" if event.at_s is not None else event.after
+    return text + (f" + {event.wait_s:g} s" if event.wait_s else "")
+
+
+def timeline(experiment: Experiment, plan: Plan) -> list[str]:
+    """For people, one line per event."""
+    run = experiment.run
+    what = run.script or run.module or " ".join(run.command)
+    lines = [f"{experiment.name}: {run.peers} peers run {' '.join([what, *run.args])}"]
+    living = run.peers
+    for number, event in enumerate(plan.events, 1):
+        living = _living([event], living)
+        lines.append(f"{number:3}  {when(event):>16}  {in_words(event)}; {living} peers then")
+    if plan.num_left_out:
+        lines.append(f"     {plan.num_left_out} drawn events are left out: too few peers, or too many, at their time")
+    end = f"step {run.until_step}" if run.until_step is not None else ""
+    end = f"{run.until_s:g} s" if run.until_s is not None else end
+    lines.append(f"     all leave at {end}" if end else "     until the script ends")
+    return lines
+
+
+def to_toml(experiment: Experiment, plan: Plan) -> str:
+    """The experiment with all events drawn: run again, it has the same."""
+    run = experiment.run
+    settings = {
+        "script": str(experiment.folder / run.script) if run.script else "",
+        "module": run.module,
+        "command": list(run.command),
+        "args": list(run.args),
+        "peers": run.peers,
+        "until_step": run.until_step,
+        "until_s": run.until_s,
+        "limit_s": run.limit_s,
+        "policy": run.policy,
+        "loss": run.loss,
+    }
+    parts = ["[run]", *_pairs(settings)]
+    if run.env:
+        parts.append("env = {" + ", ".join(f"{_quoted(k)} = {_quoted(v)}" for k, v in run.env.items()) + "}")
+    parts += _network(experiment.network_table)
+    for event in plan.events:
+        keys = ("at_step", "at_s", "after", "wait_s", "for_s", "to", "net", "draw")
+        values = {"do": event.do, **{key: getattr(event, key) for key in keys}}
+        values |= {"who": event.who} if event.do in (*HAVE_VICTIMS, *IN_THE_LAB) else {"number": event.number}
+        parts += ["", "[[event]]", *_pairs(values)]
+    if experiment.expect:
+        parts += ["", "[expect]", *(f"{key} = {_quoted(str(bound))}" for key, bound in experiment.expect.items())]
+    return "\n".join(parts) + "\n"
+
+
+def _network(table: Mapping[str, Any]) -> list[str]:
+    if not table:
+        return []
+    simple = {key: value for key, value in table.items() if key not in ("host", "link")}
+    tables = [(name, each) for name in ("host", "link") for each in table.get(name, ())]
+    parts = ["", "[network]", *_pairs(simple)]
+    return parts + [line for name, each in tables for line in ("", f"[[network.{name}]]", *_pairs(each))]
+
+
+def _pairs(values: Mapping[str, object]) -> list[str]:
+    """Those that say something."""
+    empty = {"wait_s": 0.0, "for_s": 0.0}
+    return [f"{key} = {_quoted(value)}" for key, value in values.items() if value not in (None, "", [], empty.get(key))]
+
+
+def _quoted(value: object) -> str:
+    """As TOML has it, whose texts in quotes are those of JSON but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,107 @@
+"""All records of a peer, from outside: its page is followed while it runs, and what is new kept in a file.
+
+A page is mapped once, so what a peer did last can be read after it was killed, and after it has left and removed the
+page. The peer does nothing for that. A *trace* is a file:
+
+    0   magic `SHTR`, version (4 bytes), length (4) of the identity, then that, as JSON
+    ..  records of 64 bytes as they are in the page, those of one half in order; cut short: the last is left out
+"""
+
+import json
+import mmap
+import os
+import struct
+from dataclasses import asdict
+from operator import attrgetter
+from pathlib import Path
+from typing import Final
+
+from ..errors import RemoteProtocolError
+from ..host.folders import create_private, open_private
+from .page import PAGE_BYTES, halves, read_identity, read_snapshot
+from .records import HALF_BYTES, NUM_RECORDS, RECORD_BYTES, Record, read_raw, unpack_record
+from .snapshot import IDENTITY_FIELDS, Identity, Snapshot, to_json
+
+SUFFIX: Final = ".trace"
+VERSION: Final = 1
+
+_MAGIC: Final = b"SHTR"
+_HEADER: Final = struct.Struct("<4sII")
+
+
+class Tail:
+    """Follows one page.
+
+    Attributes:
+        identity: whose page it is.
+        num_missed: records that were overwritten before they were read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Map the page.
+
+        Raises:
+            OSError: it is gone, or no private file of this user.
+            RemoteProtocolError: it is being made, or is of another version.
+        """
+        fd = open_private(str(path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_size != PAGE_BYTES:
+                raise RemoteProtocolError(f"{path} is no page of this version, or is just being made")
+            self._memory = memoryview(mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ))
+        finally:
+            os.close(fd)
+        self.identity = read_identity(path, self._memory)
+        self.num_missed = 0
+        self._halves = [self._memory[start : start + HALF_BYTES] for start in halves()]
+        self._next = [1] * len(self._halves)
+
+    def snapshot(self) -> Snapshot | None:
+        """The last one."""
+        return read_snapshot(self._memory)
+
+    def read(self) -> list[bytes]:
+        """What is new, each as it is in the page; those of one half in order."""
+        return [raw for index in range(len(self._halves)) for raw in self._read_half(index)]
+
+    def _read_half(self, index: int) -> list[bytes]:
+        half, number, found = self._halves[index], self._next[index], list[bytes]()
+        while True:
+            last, raw = read_raw(half, number % NUM_RECORDS)
+            if last < number or (last == number and not raw):  # not written yet, or just being written
+                break
+            if last == number:
+                found.append(raw)
+            else:
+                self.num_missed += 1
+            number += 1
+        self._next[index] = number
+        return found
+
+
+def write_trace(path: Path, identity: Identity, raw: list[bytes]) -> None:
+    """Append records; the file begins with the identity."""
+    with open(path, "ab", opener=create_private) as file:
+        if not file.tell():
+            text = to_json(asdict(identity))
+            file.write(_HEADER.pack(_MAGIC, VERSION, len(text)) + text)
+        file.write(b"".join(raw))
+
+
+def read_trace(path: Path) -> tuple[Identity, list[Record]]:
+    """Whose it is, and all records in the order of their times.
+
+    Raises:
+        OSError: it cannot be read.
+        RemoteProtocolError: it is no trace of this version.
+    """
+    content = path.read_bytes()
+    magic, version, length = _HEADER.unpack_from(content) if len(content) >= _HEADER.size else (b"", 0, 0)
+    if magic != _MAGIC or version != VERSION:
+        raise RemoteProtocolError(f"{path} has magic {magic!r}, version {version}; we read traces of version {VERSION}")
+    start = _HEADER.size + length
+    values = json.loads(content[_HEADER.size : start])
+    identity = Identity(**{name: values[name] for name in IDENTITY_FIELDS})
+    number = (len(content) - start) // RECORD_BYTES
+    records = [unpack_record(content, start + index * RECORD_BYTES) for index in range(number)]
+    return identity, sorted(records, key=attrgetter("time_ns"))

@@ -1,0 +1,77 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from p2p.experiment.conduct import Conductor, plans
+from p2p.experiment.config import Experiment
+from p2p.experiment.folder import read_run
+from p2p.experiment.report import evaluate, failures
+
+pytestmark = pytest.mark.light
+
+SCRIPT = """
+import numpy as np
+import p2p
+
+with p2p.join() as peer:
+    peer.wait_view()
+    while True:
+        peer.all_reduce(np.ones(4, np.float32))
+"""
+
+FILE = """
+[run]
+script = "script.py"
+peers = 3
+until_step = 30
+limit_s = 40
+
+[network]
+hosts = 3
+net = "delay=1ms"
+
+[[event]]
+at_step = 10
+do = "link"
+who = "host 0"
+to = "host 1"
+net = "delay=10ms"
+
+[[event]]
+at_step = 20
+do = "cut"
+who = "host 2"
+for_s = 0.3
+
+[[event]]
+after = "previous resumed"
+do = "kill"
+who = "rank 0"
+
+[[event]]
+after = "previous resumed"
+do = "join"
+
+[expect]
+steps_lost = 0
+"""
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_links_are_changed_and_cut_and_peers_of_hosts_die_and_come(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    path = tmp_path / "x.toml"
+    path.write_text(FILE)
+    experiment = Experiment.read(path)
+    assert Conductor(os.environ, print).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
+    evaluated = evaluate(read_run(tmp_path / "out" / "run-1"))
+    assert failures([evaluated], experiment.expect) == []
+    link, cut, kill, join = evaluated.costs
+    assert {"step_after", "step_before"} == link.times_ms.keys()
+    assert cut.event.peers == [2]
+    assert "nobody took it out" in cut.why["detected"]
+    assert sum(kill.phases_ms.values()) == pytest.approx(kill.times_ms["resumed"], abs=5)
+    assert sum(join.phases_ms.values()) == pytest.approx(join.times_ms["resumed"], abs=5)
+    again = Experiment.read(tmp_path / "out" / "run-1" / "schedule.toml")
+    assert again.network == experiment.network

@@ -1,0 +1,49 @@
+from p2p.experiment.chain import Chain, check
+from p2p.step.receipts import Receipt
+from p2p.telemetry.records import Kind
+from tests.p2p.experiment.runs import A, B, killed, receipt, record, run
+
+
+def of(*receipts: Receipt) -> Chain:
+    return check(run({A: receipts}, {}))
+
+
+def test_what_a_killed_peer_was_to_add_comes_back_and_counts_once() -> None:
+    chain = check(killed())
+    assert (chain.num_steps, chain.lost, chain.unequal, chain.twice, chain.missing) == (4, (), (), 0, 0)
+    assert chain.recounted["1" * 32, 3] == 10
+    assert chain.goodput == round(100 / 110, 6)
+
+
+def test_a_hole_is_a_lost_step() -> None:
+    assert of(receipt(1, [A]), receipt(3, [A])).lost == (("1" * 32, 2),)
+
+
+def test_a_sample_that_counts_twice_is_found() -> None:
+    chain = of(receipt(1, [A], [(0, 10)]), receipt(2, [A], [(8, 10)]))
+    assert chain.twice == 2
+
+
+def test_a_sample_that_never_counts_is_found() -> None:
+    chain = of(receipt(1, [A], [(0, 10)]), receipt(2, [A], [(12, 10)]))
+    assert (chain.missing, chain.twice) == (2, 0)
+
+
+def test_receipts_that_differ_are_found() -> None:
+    theirs = [receipt(1, [A, B]), receipt(2, [A, B], view=2)]
+    assert check(run({A: [receipt(1, [A, B]), receipt(2, [A, B])], B: theirs}, {})).unequal == (2,)
+
+
+def test_steps_after_the_checkpoint_are_lost_and_their_samples_count_once() -> None:
+    first = [receipt(step, [A], [(10 * (step - 1), 10)]) for step in (1, 2, 3)]
+    second = [receipt(step, [B], [(10 * step, 10)], lineage="2") for step in (1, 2)]
+    found = run({A: first, B: second}, {A: [record(1, Kind.ASKED)], B: [record(100, Kind.ASKED)]})
+    chain = check(found)
+    assert chain.lost == (("1" * 32, 2), ("1" * 32, 3))
+    assert (chain.num_steps, chain.twice, chain.missing, chain.num_samples, chain.num_samples_lost) == (3, 0, 0, 30, 20)
+
+
+def test_without_a_loader_nothing_is_claimed_of_samples() -> None:
+    chain = of(receipt(1, [A], [(-1, 0)]))
+    assert not chain.has_positions
+    assert chain.goodput is None

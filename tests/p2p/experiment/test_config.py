@@ -1,0 +1,77 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from p2p.errors import ExperimentError
+from p2p.experiment.config import Bound, Experiment
+from p2p.experiment.report import check_expectations
+
+HEAD = '[run]\nscript = "train.py"\npeers = 3\n'
+LAB = HEAD + "[network]\nhosts = 2\n[[event]]\nat_s = 1\n"
+KILL = '[[event]]\nat_step = 5\ndo = "kill"\n'
+
+
+def parse(text: str) -> Experiment:
+    return Experiment.parse(text, "x", Path("/tmp"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[run", "no TOML: "),
+        ('[run]\nscript = "a"\npeer = 3\n', "line 3: unknown key peer in [run], did you mean peers?"),
+        (
+            HEAD + '[[event]]\nat_stp = 5\ndo = "kill"\n',
+            "line 5: unknown key at_stp in [[event]], did you mean at_step?",
+        ),
+        (HEAD + KILL + '[[event]]\nat_step = 6\ndo = "kil"\n', "line 9: do is 'kil', did you mean kill?"),
+        (HEAD + "[evnt]\n", "line 4: unknown key evnt, did you mean event?"),
+        (HEAD + "[[event]]\ndo = 'kill'\n", "line 5: an event needs one of at_step, at_s, after and random"),
+        (
+            HEAD + KILL + "at_s = 3\n",
+            "line 6: an event needs one of at_step, at_s, after and random, and has at_step and",
+        ),
+        (HEAD + '[[event]]\nat_s = 1\ndo = "pause"\n', "line 4: a pause needs for_s"),
+        (HEAD + KILL + "for_s = 2\n", "line 7: for_s is of a pause, and this is a kill"),
+        (HEAD + KILL + 'who = "rank one"\n', "line 7: who is "),
+        (HEAD + KILL + "wait_s = -1\n", "line 7: wait_s is a number from 0 on, got -1"),
+        (HEAD + '[[event]]\nafter = "previous resumed"\ndo = "kill"\n', "line 5: the first event comes after none"),
+        (HEAD + '[[event]]\nat_s = 1\ndo = "cut"\n', "line 6: cut needs [network]"),
+        (HEAD + "[network]\nhost = 3\n", "line 4: [network]: host is written as [[host]]"),
+        (HEAD + "[network]\nhosts = 2\nnet = 'delay=fast'\n", "line 4: [network]: "),
+        (LAB + 'do = "cut"\nwho = "host 2"\n', "line 9: there is no host 2: [network] has 2, from 0 on"),
+        (LAB + 'do = "cut"\nwho = 1\n', 'line 9: who is "host 0" and the like for a cut, got 1'),
+        (LAB + 'do = "link"\nwho = "host 1"\n', 'line 6: a link has net, "delay=50ms" say'),
+        (LAB + 'do = "kill_host"\nwho = "host 1"\nfor_s = 2\n', "line 6: a host that is killed stays so"),
+        (LAB + 'do = "kill"\nnet = "cut"\n', "line 6: to and net are of links, and this is a kill"),
+        (HEAD + "[expect]\nsteps_lost = 'few'\n", "line 5: steps_lost is a number, or a bound like"),
+        ('[run]\npeers = 0\nscript = "a"\n', "line 2: peers is at least 1, got 0"),
+        ("[run]\npeers = 2\n", "line 1: [run] needs one of script, module and command"),
+        (HEAD + "loss = 'loss'\n", "line 4: loss has 0 groups, and needs one"),
+        (HEAD + "loss = '('\n", "line 4: loss is no pattern"),
+        (HEAD + "limit_s = 'long'\n", "line 4: limit_s is a number, got 'long'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(text: str, says: str) -> None:
+    with pytest.raises(ExperimentError, match=re.escape(says)):
+        parse(text)
+
+
+def test_an_expectation_of_what_is_no_figure_is_refused() -> None:
+    check_expectations(parse(HEAD + '[expect]\nsteps_lost = 0\nkill_resume_ms_p99 = "< 300"\n'))
+    with pytest.raises(ExperimentError, match="line 5: unknown figure step_lost, did you mean steps_lost"):
+        check_expectations(parse(HEAD + "[expect]\nstep_lost = 0\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "met", "not_met"), [("< 3", 2.9, 3.0), (">= 3", 3.0, 2.9), ("== 3", 3.0, 3.1), ("<= 3", 3, 4)]
+)
+def test_bounds_mean_what_they_say(text: str, met: float, not_met: float) -> None:
+    bound = parse(HEAD + f'[expect]\nsteps = "{text}"\n').expect["steps"]
+    assert bound.is_met(met) and not bound.is_met(not_met)
+    assert not bound.is_met(float("nan"))
+
+
+def test_a_plain_number_is_expected_as_it_is() -> None:
+    assert parse(HEAD + "[expect]\nsteps_lost = 0\n").expect == {"steps_lost": Bound("==", 0.0)}

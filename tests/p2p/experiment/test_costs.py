@@ -1,0 +1,169 @@
+from dataclasses import replace
+
+import pytest
+
+from p2p.experiment.chain import check
+from p2p.experiment.config import Bound
+from p2p.experiment.costs import Cost, costs
+from p2p.experiment.folder import Run, Track
+from p2p.experiment.report import evaluate, failures, metrics
+from p2p.telemetry.records import Kind, Record
+from tests.p2p.experiment.runs import A, B, C, account, event, killed, ns, receipt, record, run
+
+
+def only(found: Run) -> Cost:
+    (cost,) = costs(found, check(found))
+    return cost
+
+
+def test_a_kill_is_split_into_what_its_survivors_have_recorded() -> None:
+    cost = only(killed())
+    times = {"detected": 5.0, "detected_last": 8.0, "agreed": 15.0, "active": 16.0, "resumed": 25.0}
+    assert cost.times_ms == times
+    assert cost.phases_ms == {"detection": 5.0, "agreement": 10.0, "barrier": 1.0, "first step": 9.0}
+    assert cost.by == "the kernel"
+    assert cost.redone == [3]
+    assert cost.gap_ms == 28.0  # from 100 to 128 ms: what both have committed
+    assert cost.recounted == 10  # 60 to 69 were those of A in step 3
+    assert cost.lost == 0
+
+
+def test_phases_add_up_to_the_time_until_all_go_on() -> None:
+    cost = only(killed())
+    assert sum(cost.phases_ms.values()) == pytest.approx(cost.times_ms["resumed"], abs=0.01)
+
+
+def test_a_step_that_the_barrier_commits_has_no_time_of_its_own() -> None:
+    found = killed()
+    tracks = dict(found.tracks)
+    for peer_id in (B, C):
+        records = [replace_time(each, 129.5) if each.kind == Kind.ACTIVE else each for each in tracks[peer_id].records]
+        late = [replace_time(each, 131) if each.kind == Kind.ACTIVE else each for each in records]
+        tracks[peer_id] = replace(tracks[peer_id], records=sorted(late, key=lambda each: each.time_ns))
+    cost = only(replace(found, tracks=tracks))
+    assert "active" not in cost.times_ms
+    assert cost.phases_ms == {"detection": 5.0, "agreement": 10.0, "first step": 10.0}
+    assert "committed as the view became active" in cost.why["first step"]
+
+
+def replace_time(each: Record, time_ms: float) -> Record:
+    return each._replace(time_ns=ns(time_ms))
+
+
+def test_without_anybody_saying_what_was_done_changes_are_read_from_receipts() -> None:
+    known = killed()
+    came = Track("d" * 16, [], [record(900, Kind.INSTALLED, 4, 3)], False)  # later: it never knew the victim
+    tracks = {peer_id: replace(track, is_whole=False) for peer_id, track in known.tracks.items()}
+    cost = only(Run({**tracks, came.peer_id: came}, None))
+    assert cost.event.do == "gone"
+    assert cost.event.victims == [A]
+    assert cost.times_ms["detected"] == 0.0  # it begins with the first sign of it
+    assert cost.times_ms["agreed"] == 10.0
+    assert cost.times_ms["resumed"] == 20.0
+
+
+def test_a_pause_that_nobody_noticed_says_so_and_has_its_gap() -> None:
+    members = [A, B]
+    receipts = [receipt(step, members) for step in (1, 2, 3)]
+    commits = [record(at, Kind.COMMITTED, step) for at, step in ((50, 1), (100, 2), (1105, 3))]
+    late = [commits[0], record(1103, Kind.COMMITTED, 2), commits[2]]  # what B had committed before is not what it costs
+    said = "peer 1: 1 of 2 members, no majority"
+    pause = event("pause", 102, A, until_ns=ns(1102), said=[said])
+    cost = only(run({A: receipts, B: receipts}, {A: late, B: commits}, [pause]))
+    assert cost.why["detected"] == f"nobody took it out: {said}"
+    assert "resumed" not in cost.times_ms
+    assert cost.gap_ms == 1005.0
+    assert cost.times_ms["back_after_it_went_on"] == 3.0
+
+
+def test_a_pause_by_which_somebody_is_out_has_both_ends() -> None:
+    both, alone = [A, B], [B]
+    before = [receipt(step, both) for step in (1, 2)]
+    during = [receipt(3, alone, view=2)]
+    after = [receipt(4, both, view=3)]
+    own = [record(50, Kind.COMMITTED, 1), record(100, Kind.COMMITTED, 2)]
+    theirs = [
+        *own,
+        record(3000, Kind.INSTALLED, 2, 2),
+        record(3000, Kind.OUT, view=2, peer=A),
+        record(3001, Kind.ACTIVE, 2, 2),
+        record(3010, Kind.COMMITTED, 3),
+        record(6300, Kind.COMMITTED, 4),
+    ]
+    pause = event("pause", 110, A, until_ns=ns(6000))
+    found = run(
+        {A: [*before, *after], B: [*before, *during, *after]},
+        {A: [*own, record(6010, Kind.COMMITTED, 2), record(6310, Kind.COMMITTED, 4)], B: theirs},
+        [pause],
+    )
+    cost = only(found)
+    assert cost.phases_ms == {"agreement": 2890.0, "barrier": 1.0, "first step": 9.0}
+    assert "by silence" in cost.why["detected"]
+    assert cost.times_ms["back_after_it_went_on"] == 310.0
+
+
+def test_a_change_of_links_has_the_steps_before_and_after_it_until_something_else_is_done() -> None:
+    times = [10, 20, 30, 40, 90, 140, 190, 200, 210, 220]
+    commits = [record(at, Kind.COMMITTED, step) for step, at in enumerate(times, 1)]
+    receipts = [receipt(step, [A, B]) for step in range(1, len(times) + 1)]
+    events = [event("link", 41, number=1), event("heal", 191, number=2)]
+    found = run({A: receipts, B: receipts}, {A: commits, B: commits}, events)
+    link, heal = costs(found, check(found))
+    assert link.times_ms == {"step_before": 10.0, "step_after": 50.0}
+    assert heal.times_ms == {"step_before": 50.0, "step_after": 10.0}
+
+
+def test_a_host_that_vanishes_takes_all_its_peers_along_and_is_known_by_silence() -> None:
+    everybody = [A, B, C]
+    before, after = [receipt(1, everybody)], [receipt(2, [C], view=2)]
+    records = [
+        record(50, Kind.COMMITTED, 1),
+        record(2000, Kind.INSTALLED, 2, 2),
+        record(2000, Kind.OUT, view=2, peer=A),
+        record(2000, Kind.OUT, view=2, peer=B),
+        record(2001, Kind.ACTIVE, 2, 2),
+        record(2011, Kind.COMMITTED, 2),
+    ]
+    vanished = event("kill_host", 100, victims=[A, B])
+    cost = only(run({A: before, B: before, C: [*before, *after]}, {A: records[:1], C: records}, [vanished]))
+    assert cost.phases_ms == {"agreement": 1900.0, "barrier": 1.0, "first step": 10.0}
+    assert "by silence" in cost.why["detected"]
+
+
+def test_a_joiner_is_followed_from_its_start_until_it_counts() -> None:
+    both = [A, B]
+    receipts = {A: [receipt(1, [A]), receipt(2, both, view=2)], B: [receipt(2, both, view=2)]}
+    kinds = [(20, Kind.ASKED), (30, Kind.STATE), (45, Kind.LOADED), (60, Kind.ACTIVE)]
+    joiner = [*(record(at, kind) for at, kind in kinds), record(50, Kind.FOLLOWED, 1), record(70, Kind.COMMITTED, 2)]
+    records = {A: [record(50, Kind.COMMITTED, 1), record(70, Kind.COMMITTED, 2)], B: joiner}
+    cost = only(run(receipts, records, [event("join", 0, peers=[1])]))
+    assert cost.phases_ms == {
+        "process start": 1.0,
+        "p2p.join": 19.0,
+        "until a state came": 10.0,
+        "state": 15.0,
+        "catching up": 15.0,
+        "first step": 10.0,
+    }
+    assert cost.followed == 1
+
+
+def test_an_event_that_has_not_happened_fails_the_experiment() -> None:
+    missed = event("kill", 0, A, why_not="the script ended at step 4, before that")
+    missed.time_ns = 0
+    found = replace(killed(), account=account([missed], [A, B, C]))
+    assert failures([evaluate(found)], {}) == ["events_missed is 1, expected == 0"]
+
+
+def test_expectations_are_held_against_the_figures() -> None:
+    evaluated = [evaluate(killed())]
+    assert metrics(evaluated)["kill_resume_ms_max"] == 25.0
+    expect = {
+        "kill_resume_ms_p99": Bound("<", 20.0),
+        "steps_lost": Bound("==", 0.0),
+        "join_resume_ms_p50": Bound("<", 1.0),
+    }
+    assert failures(evaluated, expect) == [
+        "kill_resume_ms_p99 is 25, expected < 20",
+        "join_resume_ms_p50 is not known: no event had one",
+    ]

@@ -1,0 +1,93 @@
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.errors import ExperimentError
+from p2p.experiment.config import Experiment
+from p2p.experiment.events import Event
+from p2p.experiment.plan import Plan, make_plan, timeline, to_toml
+
+HEAD = '[run]\nscript = "train.py"\npeers = 3\nuntil_s = 120\n'
+DRAWN = '[[event]]\nrandom = {per_minute = 20}\ndo = "kill"\n[[event]]\nrandom = {per_minute = 10}\ndo = "join"\n'
+
+
+def parse(text: str) -> Experiment:
+    return Experiment.parse(text, "x", Path("/tmp"))
+
+
+def living(plan: Plan, num_peers: int) -> list[int]:
+    """After each event."""
+    numbers = []
+    for event in plan.events:
+        num_peers += {"join": event.number, "kill": -1, "leave": -1}.get(event.do, 0)
+        numbers.append(num_peers)
+    return numbers
+
+
+@given(st.integers(0, 10**6))
+def test_a_seed_draws_the_same_plan_again_and_it_always_leaves_somebody(seed: int) -> None:
+    experiment = parse(HEAD + DRAWN)
+    plan = make_plan(experiment, seed)
+    assert plan == make_plan(experiment, seed)
+    assert all(1 <= number <= 6 for number in living(plan, 3))
+    times = [event.at_s or 0.0 for event in plan.events]
+    assert times == sorted(times) and all(0 <= time < 120 for time in times)
+
+
+def test_seeds_draw_different_plans() -> None:
+    experiment = parse(HEAD + DRAWN)
+    assert make_plan(experiment, 1) != make_plan(experiment, 2)
+
+
+@given(st.integers(0, 10**6))
+def test_a_plan_that_is_written_out_is_the_same_with_any_seed(seed: int) -> None:
+    experiment = parse(HEAD + DRAWN + "[expect]\nsteps_lost = 0\n")
+    plan = make_plan(experiment, seed)
+    again = parse(to_toml(experiment, plan))
+    assert [_deed(event) for event in make_plan(again, seed + 1).events] == [_deed(event) for event in plan.events]
+    assert again.expect == experiment.expect
+    assert (again.run.peers, again.run.until_s) == (3, 120)
+
+
+def _deed(event: Event) -> tuple[object, ...]:
+    return event.do, event.at_s, event.who, event.draw, event.number
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        (["at_step = 9", "at_step = 8"], "line 9: at_step goes backwards, from 9 (line 5) to 8"),
+        (["at_step = 1", "at_step = 2", "at_step = 3"], "line 13: this kill would leave nobody: of 3 peers"),
+        (['at_step = 1\nwho = "rank 3"'], "line 5: there is no rank 3, with 3 peers at that time"),
+        (["at_step = 1\nwho = 3"], "line 5: there is no peer 3: 3 have started by then, from 0 on"),
+        (['at_step = 1\nwho = "donor"'], "line 5: who is the donor, and nobody has joined before"),
+        (["at_s = 120"], "line 5: at_s = 120 would be after the end, until_s = 120"),
+        (["at_step = 1", "random = {per_minute = 3}"], "line 5: beside random events others have at_s"),
+    ],
+)
+def test_events_that_cannot_be_are_refused(events: list[str], says: str) -> None:
+    text = HEAD + "".join(f'[[event]]\ndo = "kill"\n{event}\n\n' for event in events)
+    with pytest.raises(ExperimentError, match=re.escape(says)):
+        make_plan(parse(text), 0)
+
+
+def test_random_events_need_an_end() -> None:
+    with pytest.raises(ExperimentError, match="line 3: random needs until_s, or \\[run\\] does"):
+        make_plan(parse('[run]\nscript = "a"\n[[event]]\nrandom = {per_minute = 3}\ndo = "join"\n'), 0)
+
+
+def test_a_restart_leaves_as_many_as_there_were() -> None:
+    text = HEAD + "".join(f'[[event]]\nat_s = {at}\ndo = "{do}"\n' for at, do in ((1, "kill"), (2, "restart_all")))
+    make_plan(parse(text + '[[event]]\nat_s = 3\ndo = "kill"\nwho = 4\n'), 0)
+    with pytest.raises(ExperimentError, match="there is no peer 5"):
+        make_plan(parse(text + '[[event]]\nat_s = 3\ndo = "kill"\nwho = 5\n'), 0)
+
+
+def test_the_timeline_says_when_whom_and_how_many_are_left() -> None:
+    experiment = parse(HEAD + '[[event]]\nat_step = 5\ndo = "kill"\nwho = "rank 0"\n')
+    lines = timeline(experiment, make_plan(experiment, 0))
+    assert lines[1].split() == ["1", "step", "5", "kill", "rank", "0;", "2", "peers", "then"]
+    assert lines[-1].strip() == "all leave at 120 s"

@@ -1,0 +1,172 @@
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.errors import ExperimentError
+from p2p.experiment.drawing import INNER, thin
+from p2p.experiment.folder import read_run, runs_in, write_account
+from p2p.experiment.page import About, page
+from p2p.experiment.report import evaluate, to_json
+from p2p.experiment.statistics import describe
+from p2p.experiment.steps import Split
+from p2p.step.receipts import Ledger, Moment
+from p2p.telemetry.records import Kind, Record
+from p2p.telemetry.trace import write_trace
+from tests.p2p.experiment.runs import A, B, account, event, killed, receipt, record, run
+from tests.p2p.telemetry.pages import identity
+
+
+class Checked(HTMLParser):
+    """All tags are closed, and nothing comes from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: set[str] = set()
+        self.links: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        assert tag not in ("script", "link", "img", "iframe")
+        assert "src" not in values
+        if "id" in values:
+            self.ids.add(values["id"] or "")
+        if "href" in values:
+            self.links.add((values["href"] or "").removeprefix("#"))
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def checked(text: str) -> Checked:
+    found = Checked()
+    found.feed(text)
+    assert found.open == []
+    assert found.links <= found.ids
+    assert "url(" not in text and "@import" not in text
+    return found
+
+
+def test_the_page_is_whole_needs_nothing_else_and_links_table_and_picture() -> None:
+    found = checked(page(About("<b>", 'script = "<x>"', {}), [evaluate(killed())]))
+    assert {"e1", "row1"} <= found.links
+    assert "&lt;b&gt;" in page(About("<b>", "", {}), [evaluate(killed())])
+
+
+def test_ten_thousand_steps_are_less_than_300_kb() -> None:
+    number = 10_000
+    receipts = [receipt(step, [A, B], [(32 * step, 16), (32 * step + 16, 16)]) for step in range(1, number + 1)]
+    commits = [record(20.0 * step + 5 * math.sin(step * step), Kind.COMMITTED, step) for step in range(1, number + 1)]
+    long = run({A: receipts, B: receipts}, {A: commits, B: commits}, [event("kill", 5000, A)])
+    assert len(page(About("long", "", {}), [evaluate(long)] * 3)) < 300_000
+
+
+def test_over_repetitions_there_are_medians_and_intervals() -> None:
+    text = page(About("x", "", {}), [evaluate(killed())] * 3)
+    assert "Over 3 runs" in text
+    assert "25.0 (25.0 to 25.0)" in text
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(-1e6, 1e6)), max_size=300))
+def test_thinned_lines_keep_least_and_largest(points: list[tuple[float, float]]) -> None:
+    points.sort()
+    found = thin(points, 100.0, 20)
+    assert len(found) <= 2 * 21
+    assert set(found) <= set(points)
+    for choose in (min, max):
+        wanted = choose((value for _, value in points), default=None)
+        assert choose((value for _, value in found), default=None) == wanted
+    assert thin(found, 100.0, 20) == found
+    assert len(thin(points, 100.0, INNER)) <= len(points)
+
+
+def test_the_parts_of_a_step_add_up_to_it_and_who_submits_last_is_named() -> None:
+    def steps(*submitted: float) -> list[Record]:
+        found = []
+        for step, at in enumerate(submitted, 1):
+            kinds = ((at, Kind.SUBMITTED), (100.0 * step - 20, Kind.FINISHED), (100.0 * step, Kind.COMMITTED))
+            found += [record(time_ms, kind, step) for time_ms, kind in kinds]
+        return found
+
+    receipts = [receipt(step, [A, B]) for step in (1, 2, 3)]
+    splits = evaluate(run({A: receipts, B: receipts}, {A: steps(10, 130, 230), B: steps(20, 170, 210)})).splits
+    assert splits[A] == Split(step=100.0, compute=30.0, exchange=50.0, wait=20.0, last=0.5)
+    assert splits[B] == Split(step=100.0, compute=40.0, exchange=40.0, wait=20.0, last=0.5)
+
+
+def test_intervals_are_the_same_for_the_same_values_and_hold_the_median() -> None:
+    values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
+    described = describe(values)
+    assert described == describe(values)
+    low, high = described["interval"]
+    assert low <= described["p50"] <= high
+    assert described["max"] == 9.0
+    assert "interval" not in describe(values[:2])
+    assert describe([]) == {"number": 0}
+
+
+def write_receipts(folder: Path, lineage: str = "1", peer_id: str = A) -> None:
+    ledger = Ledger(folder / "receipts", peer_id, pytest.fail)
+    for step in (1, 2):
+        ledger.record(receipt(step, [peer_id], [(10 * step - 10, 10)], lineage=lineage))
+        ledger.note(Moment(step / 10, "committed", step))
+    ledger.close()
+
+
+def test_a_run_made_elsewhere_is_read_from_its_receipts(tmp_path: Path) -> None:
+    write_receipts(tmp_path)
+    (folder,) = runs_in(tmp_path / "receipts")
+    evaluated = evaluate(read_run(folder))
+    assert evaluated.chain.num_samples == 20
+    assert evaluated.splits == {}
+    assert evaluated.steps[1].took_ms == pytest.approx(100)
+    json.dumps(to_json("x", [evaluated], {}))
+    assert "without traces nobody says when a step was submitted" in page(About("x", "", {}), [evaluated])
+
+
+def test_a_trace_says_more_than_receipts(tmp_path: Path) -> None:
+    write_receipts(tmp_path)
+    (tmp_path / "traces").mkdir()
+    write_trace(tmp_path / "traces" / f"{A}.trace", identity(), [])
+    assert read_run(tmp_path).tracks[A].is_whole
+
+
+def test_folders_that_hold_no_run_or_two_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="there is no folder"):
+        runs_in(tmp_path / "nowhere")
+    with pytest.raises(ExperimentError, match="there are no receipts in"):
+        runs_in(tmp_path)
+    write_receipts(tmp_path)
+    write_receipts(tmp_path, "2", B)
+    with pytest.raises(ExperimentError, match="receipts of 2 runs"):
+        read_run(tmp_path)
+
+
+def test_half_a_receipt_or_trace_is_left_out_and_nonsense_is_named(tmp_path: Path) -> None:
+    write_receipts(tmp_path)
+    path = tmp_path / "receipts" / f"{A}.receipts.jsonl"
+    path.write_bytes(path.read_bytes()[:-5])
+    assert len(read_run(tmp_path).tracks[A].receipts) == 1
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / f"{A}.trace").write_bytes(b"nonsense")
+    with pytest.raises(ExperimentError, match=f"cannot read what peer {A} left"):
+        read_run(tmp_path)
+
+
+def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
+    write_receipts(tmp_path)
+    write_account(tmp_path, account([event("kill", 5, A)], [A]))
+    assert read_run(tmp_path).account == account([event("kill", 5, A)], [A])
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ExperimentError, match="is not what this version of shoal writes"):
+        read_run(tmp_path)
