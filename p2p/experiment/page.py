@@ -240,7 +240,7 @@ def _splits(each: Evaluated) -> Iterable[str]:
     if not each.splits:
         yield '<p class="sub">Not known: without traces nobody says when a step was submitted.</p>'
         return
-    yield '<p class="sub">ms, means, so that the parts add up; last: share of its steps that it was the last to submit</p>'
+    yield '<p class="sub">Means, in ms, which add up; last: share of its steps that it was the last to submit</p>'
     names_of_parts = ("step", "compute", "exchange", "wait", "last")
     yield '<table><tr><th class="l">peer</th>' + "".join(f"<th>{name}</th>" for name in names_of_parts) + "</tr>"
     for peer_id, split in sorted(each.splits.items(), key=lambda item: names.get(item[0], item[0])):
