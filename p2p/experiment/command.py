@@ -63,7 +63,8 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None]) -> int:
     except OSError as error:
         raise ExperimentError(f"cannot write the report to {target}: {error.strerror}") from error
     found, wrong = metrics(evaluated), failures(evaluated, about.expect)
-    say(f"{found['steps']:g} steps, {found['steps_lost']:g} lost; {target / HTML}")
+    least = "at least " if len(evaluated) > 1 else ""
+    say(f"{least}{found['steps']:g} steps, {found['steps_lost']:g} lost; {target / HTML}")
     for line in [*_missed(evaluated), *(line for each in evaluated for line in each.failed)]:
         say(line)
     for line in wrong:

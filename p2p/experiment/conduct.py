@@ -1,5 +1,6 @@
 """`shoal experiment`: runs a plan as often as asked, and writes what came of it."""
 
+import os
 import shutil
 import signal
 import tempfile
@@ -23,6 +24,8 @@ from .swarm import Started, Swarm
 from .venue import Lab, Starter, ThisHost, Venue, execute
 
 SWARM = "experiment"
+LAST_BYTES = 1 << 14
+"""Of output, in which the last line is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +132,9 @@ def plans(experiment: Experiment, seed: int, repeat: int) -> list[tuple[int, Pla
 
 def _process(started: Started) -> Process:
     peer, lines = started.peer, list[str]()
-    with suppress(OSError):
-        lines = started.log.read_text(errors="replace").splitlines()
+    with suppress(OSError), started.log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
     return Process(
         index=started.index,
         peer_id="" if peer is None else peer.peer_id,

@@ -97,8 +97,8 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
     event = cost.event
     installed = {
         peer_id: record.time_ns
-        for peer_id, track in timeline.run.tracks.items()
-        if peer_id not in event.victims and (record := _without(track, event.victims, event.time_ns)) is not None
+        for peer_id, track in _others(event, timeline).items()
+        if (record := _without(track, event.victims, event.time_ns)) is not None
     }
     if not installed:
         cost.why["agreed"] = cost.why["resumed"] = "nobody installed a view without it: the run ended, or all wait"
@@ -117,6 +117,12 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
             if record.kind == Kind.REDO and installed[peer_id] <= record.time_ns <= resumed
         }
     )
+
+
+def _others(event: Happened, timeline: Timeline) -> dict[str, Track]:
+    """Who may have taken a victim out: who is none, or, where two hosts that are cut apart have all, any of them."""
+    tracks = timeline.run.tracks
+    return {peer_id: track for peer_id, track in tracks.items() if peer_id not in event.victims} or tracks
 
 
 def _without(track: Track, victims: Sequence[str], since_ns: int) -> Record | None:
@@ -215,8 +221,7 @@ def _pause(cost: Cost, timeline: Timeline) -> None:
         cost.why["resumed"] = "there was nobody"
         return
     until_ns = event.until_ns or max((record.time_ns for record in _all_records(timeline)), default=event.time_ns)
-    others = [track for peer_id, track in timeline.run.tracks.items() if peer_id not in event.victims]
-    found = (_without(track, event.victims, event.time_ns) for track in others)
+    found = (_without(track, event.victims, event.time_ns) for track in _others(event, timeline).values())
     noticed = [record for record in found if record is not None and record.time_ns <= until_ns]
     if noticed:
         _removal(cost, timeline)

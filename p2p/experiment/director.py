@@ -117,7 +117,7 @@ class Director:
     def _change_network(self, event: Event, happened: Happened) -> None:
         venue, host = self._swarm.venue, host_number(event.who)
         assert isinstance(venue, Lab) and host is not None, "the file was checked"
-        there = [each for each in self._swarm.living() if each.host == host]
+        there = [each for each in self._swarm.living() if each.host in (host, host_number(event.to))]
         happened.time_ns = time.monotonic_ns()
         if event.do == "kill_host":
             venue.crash(host)

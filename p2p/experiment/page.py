@@ -178,8 +178,9 @@ def _events(each: Evaluated) -> Iterable[str]:
         at = f'<a href="#e{event.number}">{event.at_step}</a>' if event.time_ns else "never"
         times = "".join(f"<td>{_ms(cost.times_ms.get(name))}</td>" for name in SHOWN_TIMES)
         recounted = "–" if cost.recounted is None else str(cost.recounted)
+        whom = f" → peer {', '.join(map(str, event.peers))}" if event.peers else ""
         yield (
-            f'<tr id="row{event.number}"><td>{event.number}</td><td class="l">{escape(event.who)}</td>'
+            f'<tr id="row{event.number}"><td>{event.number}</td><td class="l">{escape(event.who)}{whom}</td>'
             f'<td class="l">{escape(event.planned)}</td><td>{at}</td>{times}<td>{_ms(cost.gap_ms)}</td>'
             f"<td>{cost.lost}</td><td>{', '.join(map(str, cost.redone)) or '–'}</td><td>{recounted}</td></tr>"
         )
@@ -239,7 +240,7 @@ def _splits(each: Evaluated) -> Iterable[str]:
     if not each.splits:
         yield '<p class="sub">Not known: without traces nobody says when a step was submitted.</p>'
         return
-    yield '<p class="sub">ms, means, so that the parts add up; last: in so many of its steps it was the last to submit</p>'
+    yield '<p class="sub">Means, in ms, which add up; last: share of its steps that it was the last to submit</p>'
     names_of_parts = ("step", "compute", "exchange", "wait", "last")
     yield '<table><tr><th class="l">peer</th>' + "".join(f"<th>{name}</th>" for name in names_of_parts) + "</tr>"
     for peer_id, split in sorted(each.splits.items(), key=lambda item: names.get(item[0], item[0])):

@@ -164,7 +164,9 @@ def in_words(event: Event) -> str:
     if event.do == "restart_all":
         return "all are killed, and as many start again"
     if event.do in IN_THE_LAB:
-        deed = {"cut": "cut off", "heal": "heal", "link": "link of", "kill_host": "kill"}[event.do]
+        deed = {"cut": "cut apart" if event.to else "cut off", "heal": "heal", "link": "link of", "kill_host": "kill"}[
+            event.do
+        ]
         return (
             f"{deed} {event.who}"
             + (f" and {event.to}" if event.to else "")
