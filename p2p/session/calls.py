@@ -173,7 +173,7 @@ class Calls:
         """`is_alone`: no other operation of the same size is open, so that memory for its result can be kept."""
         device = self._session.device_of(tensor)
         if device is HOST:
-            if self._session.device_of(out) is not HOST:
+            if out is not None and self._session.device_of(out) is not HOST:
                 raise ValueError(f"out is on {out.device}, and what is reduced on the CPU: pass both on one device")
             return AllReduceCall(tensor, op, algorithm, out, self._buffers.like if is_alone else self._new)
         if out is not None and self._session.device_of(out) is not device:
