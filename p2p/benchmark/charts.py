@@ -70,6 +70,12 @@ class _Axis:
         return f"{value / unit[0]:g}{unit[1]}"
 
 
+def colours_of(panels: Sequence[Panel]) -> dict[str, str]:
+    """The same name has the same colour in all panels."""
+    names = dict.fromkeys(each.name for panel in panels for each in panel.series)
+    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
+
+
 def draw_panels(panels: Sequence[Panel], title: str) -> str:
     """The text of an SVG file, two panels in a row."""
     rows = -(-len(panels) // COLUMNS)
@@ -80,8 +86,7 @@ def draw_panels(panels: Sequence[Panel], title: str) -> str:
         f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<text x="{LEFT}" y="24" font-size="16">{escape(title)}</text>',
     ]
-    names = list(dict.fromkeys(each.name for panel in panels for each in panel.series))
-    colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
+    colours = colours_of(panels)
     for index, panel in enumerate(panels):
         x, y = WIDTH * (index % COLUMNS), TITLE + HEIGHT * (index // COLUMNS)
         parts += [f'<g transform="translate({x},{y})">', *_panel(panel, colours), "</g>"]

@@ -1,8 +1,10 @@
 """Which size is measured next, how often, and when there is enough. Pure; the first peer asks, and tells the others.
 
+Sizes take turns, some rounds each, so that the rounds of a size are spread over the run, and vary as much as it does.
 All that is measured is kept. Who stops as soon as an interval is narrow sees it a little narrower than it is.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,11 +16,11 @@ from .crossings import Pair, compare_pair
 from .plan import Plan
 from .sentence import SURE
 
-FIRST_ROUNDS: Final = 5
-"""Of each size, whatever the time says."""
+FEW_ROUNDS: Final = 5
+"""In a row; so many has each size, whatever the time says."""
 MOST_ROUNDS: Final = 1000
 BATCH_S: Final = 0.25
-"""Small sizes have so many rounds in a row that they take so long."""
+"""Where time is shared out, small sizes have so many rounds in a row that they take so long."""
 NUM_RESAMPLES: Final = 500
 
 
@@ -47,13 +49,9 @@ class Pacer:
         """None: it is enough."""
         plan = self.plan
         if len(self._times_s) < len(plan.sizes_bytes):
-            most = plan.num_iters or FIRST_ROUNDS
-            return Batch(
-                len(self._times_s), plan.num_warmup, most if plan.duration_s is None else min(most, FIRST_ROUNDS)
-            )
-        if plan.duration_s is None:
-            return None
-        rounds = {place: self._num_rounds(place, plan.duration_s - elapsed_s) for place in self._wanted()}
+            return Batch(len(self._times_s), plan.num_warmup, min(plan.num_iters or FEW_ROUNDS, FEW_ROUNDS))
+        left_s = math.inf if plan.duration_s is None else plan.duration_s - elapsed_s
+        rounds = {place: self._num_rounds(place, left_s) for place in self._wanted()}
         possible = [place for place, number in rounds.items() if number]
         if not possible:
             return None
@@ -65,13 +63,16 @@ class Pacer:
         times_s = self._times_s[place]
         round_s, done = float(times_s.sum(axis=0).mean()), int(times_s.shape[1])
         enough = (self.plan.num_iters or MOST_ROUNDS) - done
-        wanted = max(FIRST_ROUNDS, int(BATCH_S / round_s))
+        if self.plan.duration_s is None:
+            return max(0, min(FEW_ROUNDS, enough))
+        wanted = max(FEW_ROUNDS, int(BATCH_S / round_s))
         return max(0, min(wanted, enough, int(left_s / round_s)))
 
     def _spent(self, place: int) -> float:
-        """Sizes take turns by rounds where a crossing is looked for, otherwise by time."""
+        """Sizes take turns by time if that is what they share, otherwise by rounds."""
         times_s = self._times_s[place]
-        return times_s.shape[1] if self.plan.until is not None else float(times_s.sum())
+        by_rounds = self.plan.until is not None or self.plan.duration_s is None
+        return times_s.shape[1] if by_rounds else float(times_s.sum())
 
     def _wanted(self) -> list[int]:
         """Places of sizes of which more rounds are of use."""

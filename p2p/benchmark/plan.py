@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final, Self
 
 from collectives import ALGORITHMS
@@ -60,6 +60,7 @@ class Plan:
         duration_s: rounds go on for so long; None: `num_iters` says when it is over.
         until: they end before that if the crossing of the first two algorithms is known so well: the width of its
             interval over itself.
+        slowed: contenders that take so much longer than they need, 0.1 for 10 %, to see whether that is found.
     """
 
     num_peers: int
@@ -72,6 +73,7 @@ class Plan:
     net: str | None = None
     duration_s: float | None = None
     until: float | None = None
+    slowed: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_peers <= PEERS_MAX:

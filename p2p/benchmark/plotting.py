@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from p2p.errors import LaunchError
 
-from .charts import Panel, Series, draw_panels
+from .charts import Panel, Series, colours_of, draw_panels
 
 SUFFIXES: Final = (".svg", ".png", ".html")
 INCHES: Final = (13, 9)
@@ -88,19 +88,21 @@ def _png(panels: Sequence[Panel], title: str) -> bytes:
     import matplotlib
     from matplotlib.figure import Figure
 
+    colours = colours_of(panels)
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(INCHES, layout="constrained")
         figure.suptitle(title)
         for axes, panel in zip(figure.subplots(2, 2, squeeze=False).flat, panels, strict=False):
             for each in panel.series:
-                (line,) = axes.plot(each.xs, each.ys, marker="o", label=each.name)
+                axes.plot(each.xs, each.ys, marker="o", label=each.name, color=colours[each.name])
                 if each.lows:
-                    axes.fill_between(each.xs, each.lows, each.highs, alpha=0.2, color=line.get_color())
+                    axes.fill_between(each.xs, each.lows, each.highs, alpha=0.2, color=colours[each.name])
             axes.set(xscale="log", yscale="log", title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
             if panel.level is not None:
                 axes.axhline(panel.level, color="gray")
             if panel.is_diagonal:
-                axes.axline((1, 1), slope=1, color="gray")
+                ends = [each for one in panel.series for each in (*one.xs, *one.ys)]
+                axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="gray")
             axes.legend()
         for axes in figure.axes[len(panels) :]:
             axes.remove()

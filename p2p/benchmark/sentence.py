@@ -8,6 +8,8 @@ from .crossings import Crossing, Pair
 
 SURE: Final = 0.95
 """Where fewer resamples agree, it is said how many do."""
+HALF: Final = 0.5
+"""Where fewer do, no place is named."""
 
 
 def say_bytes(size_bytes: float) -> str:
@@ -23,6 +25,8 @@ def say_pair(pair: Pair, sizes_bytes: Sequence[int]) -> str:
     """One of the parts of the sentence."""
     if not pair.crossings:
         return _without(pair, sizes_bytes)
+    if pair.share < HALF:
+        return f"where {pair.a} and {pair.b} change places cannot be told: measure for longer"
     first, *more = pair.crossings
     said = f"{first.below} is faster than {first.above} below {_at(first)}, {first.above} above"
     said += "".join(f", {each.above} again above {_at(each)}" for each in more)

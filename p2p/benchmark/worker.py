@@ -156,6 +156,10 @@ class Bench:
         contender.barrier()
         cpu_start, start = time.process_time(), time.perf_counter()
         contender.all_reduce()
+        if share := self.plan.slowed.get(contender.name):
+            until = start + (1 + share) * (time.perf_counter() - start)
+            while time.perf_counter() < until:
+                pass
         time_s, cpu_time_s = time.perf_counter() - start, time.process_time() - cpu_start
         if timed is not None:
             timed.times_s.append(time_s)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from p2p.benchmark.pacing import FIRST_ROUNDS, Batch, Pacer
+from p2p.benchmark.pacing import FEW_ROUNDS, Batch, Pacer
 from p2p.benchmark.plan import DEFAULT_ITERS, UNTIL_DURATION_S, Plan, rounds_wanted
 from p2p.errors import LabError, LaunchError
 
@@ -32,25 +32,27 @@ def num_rounds(batches: list[Batch]) -> list[int]:
     return [sum(each.num_rounds for each in batches if each.place == place) for place in range(len(SIZES))]
 
 
-def test_without_a_time_each_size_has_its_rounds_in_one_batch() -> None:
+def test_without_a_time_each_size_has_its_rounds_spread_over_the_run() -> None:
     found, _ = run(PLAN)
-    assert found == [Batch(place, 2, 7) for place in range(len(SIZES))]
+    places = range(len(SIZES))
+    assert found == [*(Batch(place, 2, FEW_ROUNDS) for place in places), *(Batch(place, 0, 2) for place in places)]
+    assert run(replace(PLAN, num_iters=3))[0] == [Batch(place, 2, 3) for place in places]
 
 
 def test_with_a_time_each_size_has_some_and_then_as_much_time_as_the_others() -> None:
     found, elapsed_s = run(TIMED)
     assert [(each.place, each.num_rounds) for each in found[: len(SIZES)]] == [
-        (n, FIRST_ROUNDS) for n in range(len(SIZES))
+        (n, FEW_ROUNDS) for n in range(len(SIZES))
     ]
     assert all(each.num_warmup == 0 for each in found[len(SIZES) :])
     counts = num_rounds(found)
-    assert counts[0] > counts[-1] >= FIRST_ROUNDS
+    assert counts[0] > counts[-1] >= FEW_ROUNDS
     assert 19 < elapsed_s < 21
 
 
 def test_a_time_that_is_too_short_leaves_the_first_rounds() -> None:
     found, _ = run(replace(TIMED, duration_s=0.5))
-    assert num_rounds(found) == [FIRST_ROUNDS] * len(SIZES)
+    assert num_rounds(found) == [FEW_ROUNDS] * len(SIZES)
 
 
 def test_rounds_that_were_asked_for_are_the_most_there_are() -> None:
@@ -64,7 +66,7 @@ def test_until_the_crossing_is_known_only_sizes_around_it_go_on() -> None:
     counts = num_rounds(found)
     crossing = (RING[0] - TREE[0]) / (1 / TREE[1] - 1 / RING[1])
     around = [place for place, size in enumerate(SIZES) if size / 4 < crossing < size * 4]
-    assert {place for place, count in enumerate(counts) if count > 2 * FIRST_ROUNDS} == set(around)
+    assert {place for place, count in enumerate(counts) if count > 2 * FEW_ROUNDS} == set(around)
     assert elapsed_s < 900
 
 
@@ -75,7 +77,7 @@ def test_until_is_over_with_the_time() -> None:
 
 def test_two_that_do_not_cross_are_measured_no_longer() -> None:
     found, _ = run(replace(TIMED, until=0.05, sizes_bytes=SIZES[:3]))
-    assert num_rounds(found)[:3] == [FIRST_ROUNDS] * 3
+    assert num_rounds(found)[:3] == [FEW_ROUNDS] * 3
 
 
 @pytest.mark.parametrize(
