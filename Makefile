@@ -103,7 +103,7 @@ rounds-quick: $(STAMP)
 # Ring or tree over emulated links (under 25 minutes), and the tables of docs/ring-or-tree.md; is one run like the next
 # (under 20 minutes)? Both for a quiet machine.
 bench-wan: $(STAMP)
-	$(BIN)/python -m bench.wan --json $(or $(JSON),bench/results/wan.json)
+	$(BIN)/python -m bench.wan --page docs/ring-or-tree.md --json $(or $(JSON),bench/results/wan.json)
 
 bench-aa: $(STAMP)
 	$(BIN)/python -m bench.aa --json $(or $(JSON),bench/results/aa.json)

@@ -8,7 +8,6 @@ if something is not as it should be, and says what.
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -28,6 +27,7 @@ WIDEST: Final = 2.0
 PRICES: Final = (0.8, 1.25)
 """Predicted over measured."""
 MOST_REGRET: Final = 0.10
+BEGIN, END = "<!-- measured -->", "<!-- end -->"
 PARTS: Final[Mapping[str, tuple[int, str, str]]] = {
     "four": (4, "rate=200mbit,delay=20ms,queue=200ms", "16M"),
     "again": (4, "rate=200mbit,delay=20ms,queue=200ms", "16M"),
@@ -98,22 +98,39 @@ def rows_of(report: Report) -> Iterator[str]:
         yield f"| {name} | {' | '.join(texts)} |"
 
 
+def figures(reports: Sequence[Report]) -> str:
+    """The part of the page that is measured."""
+    lines = []
+    for report in reports:
+        machine = report["machine"]
+        num_hosts, net = report["config"]["num_peers"], report["config"]["net"]
+        where = f"{machine['cores']} cores, load {machine['load_1_min']} before the run, {report['wall_s']:.0f} s"
+        lines += [f"{num_hosts} hosts, `{net}` ({where}; {report['network']['said']}):", "", *rows_of(report), ""]
+        lines += [f"> {report['sentence']}", ""]
+    return "\n".join([BEGIN, "", *lines, END])
+
+
+def write_page(path: Path, reports: Sequence[Report]) -> None:
+    """Put the figures where older ones are."""
+    before, _, rest = path.read_text().partition(BEGIN)
+    path.write_text(before + figures(reports) + rest.partition(END)[2])
+
+
 def main() -> int:
     """Measure, print the tables of the page, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--duration", type=float, default=110.0, help="of each part, in seconds")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path, help="whose figures are replaced")
     options = parser.parse_args()
     reports: list[dict[str, Any]] = [measure(part, options.duration) for part in options.parts.split(",")]
-    for report in reports:
-        print(f"\n{report['part']}: {report['config']['net']}, {report['wall_s']} s, {report['network']['said']}\n")
-        print("\n".join(rows_of(report)))
-        print(f"\n{report['sentence']}")
+    print(figures(reports))
+    if options.page is not None:
+        write_page(options.page, reports)
     if options.json is not None:
         texts = ",\n".join(to_json(report).rstrip() for report in reports)
         options.json.write_text(f"[\n{texts}\n]\n")
-        json.loads(options.json.read_text())
     found = list(problems(reports))
     for problem in found:
         print(f"not as it should be: {problem}")

@@ -43,8 +43,9 @@ def bench_all_reduce(plan: Plan, environ: Mapping[str, str], outputs: Outputs = 
         The exit code: 0 if every result was the exact sum, and the same bits on all peers.
 
     Raises:
-        LaunchError: nothing was started, or it ended early, or results could not be written after they were printed.
-        LabError: the same of a network lab.
+        LaunchError: nothing was started.
+        ShoalError: it ended early, or results could not be written after they were printed.
+        LabError: there can be no network lab, or it has ended early.
     """
     outputs.check()
     described = machine()

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from p2p.errors import LaunchError
+from p2p.errors import LaunchError, ShoalError
 
 from .analysis import Analysis
 from .machine import commit
@@ -55,7 +55,7 @@ def write_all(texts: Mapping[Path, str | bytes]) -> None:
     """Write files; one that cannot be written to its end is removed.
 
     Raises:
-        LaunchError: some could not; it names all of them.
+        ShoalError: some could not; it names all of them.
     """
     failed = []
     for path, text in texts.items():
@@ -68,7 +68,7 @@ def write_all(texts: Mapping[Path, str | bytes]) -> None:
                 with suppress(OSError):
                     path.unlink()
     if failed:
-        raise LaunchError(f"the results above could not be written to {', '.join(failed)}")
+        raise ShoalError(f"the results above could not be written to {', '.join(failed)}")
 
 
 def to_json(report: Report) -> str:

@@ -31,7 +31,7 @@ def say_pair(pair: Pair, sizes_bytes: Sequence[int]) -> str:
     said = f"{first.below} is faster than {first.above} below {_at(first)}, {first.above} above"
     said += "".join(f", {each.above} again above {_at(each)}" for each in more)
     if pair.share < SURE:
-        said += f" (so in {pair.share:.0%} of the resamples only: measure for longer)"
+        said += f" (so in {int(100 * pair.share)} % of the resamples only: measure for longer)"
     return said
 
 
@@ -57,7 +57,9 @@ def _without(pair: Pair, sizes_bytes: Sequence[int]) -> str:
 def say_regret(name: str, regrets: Sequence[Interval]) -> str:
     least, most = (max(0.0, each(regret.value for regret in regrets)) * 100 for each in (min, max))
     span = f"{least:.0f} to {most:.0f} %" if round(least) != round(most) else f"{most:.0f} %"
-    return f"{name} cost {span} more than the best"
+    worst = max(regrets, key=lambda regret: regret.value)
+    low, high = (max(0.0, each) * 100 for each in (worst.low, worst.high))
+    return f"{name} cost {span} more than the best (95 % where it is most: {low:.0f} to {high:.0f} %)"
 
 
 def say(pairs: Sequence[Pair], regrets: Mapping[str, Sequence[Interval]], sizes_bytes: Sequence[int]) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import Progress
 
-from p2p.errors import LaunchError
+from p2p.errors import LaunchError, ShoalError
 from p2p.host.folders import default_home
 from p2p.host.keys import write_key
 from p2p.launch.config import LaunchConfig
@@ -48,7 +48,9 @@ def run_workers(plan: Plan, folder: Path, environ: Mapping[str, str]) -> tuple[i
         0, or 128 + N if signal N has ended the run; and what there is to say of the lab, if there was one.
 
     Raises:
-        LaunchError, LabError: nothing was started, or a peer, or the lab, has ended before the results were there.
+        LaunchError: nothing was started.
+        ShoalError: a peer has ended before the results were there.
+        LabError: there can be no lab, or it has ended before.
     """
     with tempfile.TemporaryFile(dir=folder) as said, shown_progress() as stdout:
         run = run_locally if plan.net is None else run_in_lab
@@ -60,7 +62,7 @@ def run_workers(plan: Plan, folder: Path, environ: Mapping[str, str]) -> tuple[i
         return code, network
     if "Traceback" in text:
         sys.stderr.write(text)
-    raise LaunchError(f"the run ended before there were results, with exit code {code}: {why(text)}")
+    raise ShoalError(f"the run ended before there were results, with exit code {code}: {why(text)}")
 
 
 def why(text: str) -> str:

@@ -137,7 +137,7 @@ def test_what_only_some_resamples_see_is_said_to_be_so() -> None:
     assert pair.share < 0.5
     assert say_pair(pair, SIZES) == "where a and b change places cannot be told: measure for longer"
     likely = replace(crossing(643, 610, 842), share=0.8)
-    assert "ring above (so in 80% of the resamples only: measure for longer)" in say_pair(likely, SIZES)
+    assert "ring above (so in 80 % of the resamples only: measure for longer)" in say_pair(likely, SIZES)
 
 
 def test_a_single_size_has_no_crossing() -> None:
@@ -191,8 +191,11 @@ def test_the_sentence_is_that_of_the_issue() -> None:
     regrets = {"auto": [Interval(-0.01, -0.02, 0.0), Interval(0.034, 0.0, 0.1)]}
     assert say([crossing(643, 610, 842), none], regrets, SIZES) == (
         "tree is faster than ring below 643 KiB (95 %: 610 to 842 KiB), ring above; direct is faster than ring at "
-        "every size, but not for certain (95 %) at 16 MiB; auto cost 0 to 3 % more than the best."
+        "every size, but not for certain (95 %) at 16 MiB; auto cost 0 to 3 % more than the best (95 % where it is "
+        "most: 0 to 10 %)."
     )
     assert say([], {}, SIZES) == ""
-    assert say_regret("auto", [Interval(-0.2, -0.3, 0)]) == "auto cost 0 % more than the best"
+    assert say_regret("auto", [Interval(-0.2, -0.3, 0)]) == (
+        "auto cost 0 % more than the best (95 % where it is most: 0 to 0 %)"
+    )
     assert "900 KiB to 1.5 MiB" in say_pair(crossing(1000, 900, 1536), SIZES)
