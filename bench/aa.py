@@ -1,6 +1,6 @@
 """Does `shoal bench compare` see what is there, and nothing else? Runs of the same code, side by side.
 
-    python -m bench.aa [--pairs 5] [--iters 60] [--json FILE]
+    python -m bench.aa [--pairs 5] [--duration 60] [--json FILE]
 
 In each pair 40 cells (four algorithms at ten sizes) are measured twice, and compared: none is slower or faster, but by
 chance. Then one algorithm is slowed by 10 %, and compared with the first of these runs: its ten cells are slower.
@@ -35,8 +35,9 @@ PLAN: Final = Plan(
     algorithms=("ring", "tree", "direct", "one-shot"),
     baseline=None,
     sizes_bytes=sizes_between(4 << 10, 2 << 20, 2),
-    num_iters=60,
+    num_iters=None,
     num_warmup=5,
+    duration_s=60.0,
 )
 
 
@@ -61,10 +62,10 @@ def main() -> int:
     """Measure, print a line per pair, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--iters", type=int, default=PLAN.num_iters)
+    parser.add_argument("--duration", type=float, default=PLAN.duration_s, help="of each run, in seconds")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    plan = replace(PLAN, num_iters=options.iters)
+    plan = replace(PLAN, duration_s=options.duration)
     pairs, lines, num_called, num_found = list[dict[str, Any]](), [], [], 0
     for number in range(options.pairs):
         first, second, slowed = (measure(each) for each in (plan, plan, replace(plan, slowed={SLOWED: SHARE})))
@@ -81,7 +82,12 @@ def main() -> int:
     print(f"called though the same: at most {most} of 40; slowed and found: {num_found} of {num_slowed}")
     is_good = most <= MOST_CALLED and num_found >= LEAST_FOUND * num_slowed
     if options.json is not None:
-        report: dict[str, Any] = {"commit": commit(), "machine": machine(), "iters": options.iters, "pairs": pairs}
+        report: dict[str, Any] = {
+            "commit": commit(),
+            "machine": machine(),
+            "duration_s": options.duration,
+            "pairs": pairs,
+        }
         options.json.write_text(json.dumps(report | {"is_good": is_good}, indent=1) + "\n")
     return 0 if is_good else 1
 

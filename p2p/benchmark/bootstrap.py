@@ -7,6 +7,7 @@ of what the resamples say. It knows what varied within the run, and nothing of o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,6 @@ Floats = npt.NDArray[np.float64]
 
 NUM_RESAMPLES: Final = 2000
 SEED: Final = 20
-MOST_PER_BLOCK: Final = 5
 LEVEL: Final = 0.95
 _AT_ONCE: Final = 2_000_000
 """So many elements are drawn at once: 16 MB."""
@@ -66,8 +66,8 @@ def interval(value: float, resamples: npt.NDArray[Any], level: float = LEVEL) ->
 
 
 def block_length(num_rounds: int) -> int:
-    """Long enough for what lasts some rounds, short enough that there are five."""
-    return max(1, min(MOST_PER_BLOCK, num_rounds // 5))
+    """Longer for more rounds, to hold what lasts for some of them, and short enough that there are five blocks."""
+    return max(1, min(isqrt(num_rounds), num_rounds // 5))
 
 
 def draw_rounds(num_rounds: int, generator: np.random.Generator, num: int) -> npt.NDArray[np.int64]:

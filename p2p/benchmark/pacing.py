@@ -19,8 +19,6 @@ from .sentence import SURE
 FEW_ROUNDS: Final = 5
 """In a row; so many has each size, whatever the time says."""
 MOST_ROUNDS: Final = 1000
-BATCH_S: Final = 0.25
-"""Where time is shared out, small sizes have so many rounds in a row that they take so long."""
 NUM_RESAMPLES: Final = 500
 
 
@@ -63,10 +61,7 @@ class Pacer:
         times_s = self._times_s[place]
         round_s, done = float(times_s.sum(axis=0).mean()), int(times_s.shape[1])
         enough = (self.plan.num_iters or MOST_ROUNDS) - done
-        if self.plan.duration_s is None:
-            return max(0, min(FEW_ROUNDS, enough))
-        wanted = max(FEW_ROUNDS, int(BATCH_S / round_s))
-        return max(0, min(wanted, enough, int(left_s / round_s)))
+        return max(0, min(FEW_ROUNDS, enough, math.floor(min(left_s / round_s, FEW_ROUNDS))))
 
     def _spent(self, place: int) -> float:
         """Sizes take turns by time if that is what they share, otherwise by rounds."""
