@@ -26,7 +26,18 @@ def values_of(dtype: str) -> Values:
 
 def contribution(index: int, count: int, dtype: str = "float32") -> Array:
     """What peer `index` adds: another number at each peer and at neighbouring positions."""
-    return ((np.arange(count) * 7 + index * 31) % values_of(dtype).num).astype(dtype)
+    return np.resize(_pattern(index, dtype), count)
+
+
+def total(num_peers: int, count: int, dtype: str) -> Array:
+    """What all of them add up to."""
+    return np.resize(np.sum([_pattern(index, dtype) for index in range(num_peers)], axis=0, dtype=dtype), count)
+
+
+def _pattern(index: int, dtype: str) -> Array:
+    """It begins anew after so many positions as there are values."""
+    num = values_of(dtype).num
+    return ((np.arange(num) * 7 + index * 31) % num).astype(dtype)
 
 
 def rounding(index: int, count: int, dtype: str) -> Array:

@@ -18,7 +18,7 @@ from p2p.errors import LaunchError
 from .bootstrap import NUM_RESAMPLES, SEED, Floats, Interval, interval, resample
 from .files import Report, read_reports
 from .plan import format_size
-from .report import FILE_WIDTH
+from .report import BUSY, FILE_WIDTH
 
 SAME: Final = 0.03
 """A smaller share is no difference."""
@@ -121,6 +121,13 @@ def notes(a: Sequence[Report], b: Sequence[Report], cells: Sequence[Cell]) -> It
         f"{counts}; of the ratio of the p50s, {LEVEL:.0%} of {NUM_RESAMPLES:,} resamples: all above {1 + SAME:g} is "
         f"slower, all below 1/{1 + SAME:g} faster, all between these the same, anything else unclear"
     )
+    for one, other in zip(a, b, strict=True):
+        loads = [report["machine"]["load_1_min"] for report in (one, other)]
+        if abs(loads[0] - loads[1]) > BUSY * one["machine"]["cores"]:
+            yield (
+                f"Warning: others used the machine in one run more than in the other (its load was {loads[0]} and "
+                f"{loads[1]} before them), so what differs may be that: measure both again"
+            )
     for name, reports in (("first", a), ("second", b)):
         for warning in dict.fromkeys(each for report in reports for each in report.get("warnings", ())):
             yield f"Warning, of the {name} run: {warning}"

@@ -61,7 +61,7 @@ class Pacer:
         times_s = self._times_s[place]
         round_s, done = float(times_s.sum(axis=0).mean()), int(times_s.shape[1])
         enough = (self.plan.num_iters or MOST_ROUNDS) - done
-        return max(0, min(FEW_ROUNDS, enough, math.floor(min(left_s / round_s, FEW_ROUNDS))))
+        return max(0, int(min(FEW_ROUNDS, enough, left_s / round_s)))
 
     def _spent(self, place: int) -> float:
         """Sizes take turns by time if that is what they share, otherwise by rounds."""

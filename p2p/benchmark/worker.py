@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from p2p.benchmark.arrays import contribution, digest, rounding, values_of
+from p2p.benchmark.arrays import contribution, digest, rounding, total, values_of
 from p2p.benchmark.bootstrap import Floats
 from p2p.benchmark.contenders import SHOAL, TIMEOUT, Array, Contender, Gloo
 from p2p.benchmark.pacing import Batch, Pacer
@@ -137,7 +137,7 @@ class Bench:
             progress.advance(1)
             batch = replace(batch, num_warmup=batch.num_warmup - 1)
         own = contribution(self.index, count, plan.dtype)
-        expected = sum((contribution(i, count, plan.dtype) for i in range(plan.num_peers)), start=np.zeros_like(own))
+        expected = total(plan.num_peers, count, plan.dtype)
         array = np.empty_like(own)
         for turn, (is_timed, place) in enumerate(turns(batch, len(self.contenders))):
             shift = own.dtype.type(

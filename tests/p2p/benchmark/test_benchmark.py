@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bench.replay import Compared, check, compare, indices_of
 from bench.replay_peer import GLOBAL_BATCH
 from bench.trace import Cost, Kill, Trace, costs, summary
-from p2p.benchmark.arrays import contribution, values_of
+from p2p.benchmark.arrays import contribution, total, values_of
 from p2p.benchmark.plan import ITEM_BYTES, Plan, format_size, parse_size, sizes_between, split_names
 from p2p.benchmark.report import compare as compare_with
 from p2p.benchmark.result import AllReduceResult, Measurement, combine, percentile, ratios_to
@@ -157,6 +157,7 @@ def test_sums_of_what_the_workers_add_are_exact_in_each_type(num_peers: int, cou
     exact = sum(part.astype(np.int64) for part in parts)
     assert parts[0].dtype == dtype
     assert np.array_equal(sum(parts), exact)
+    assert np.array_equal(total(num_peers, count, dtype) + np.dtype(dtype).type(num_peers * shift), exact)
     assert all((a != b).all() for a, b in pairwise(parts))
 
 

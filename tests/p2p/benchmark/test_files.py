@@ -246,11 +246,12 @@ def test_a_run_is_the_same_as_itself_measured_again() -> None:
 def test_what_has_become_slower_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = tmp_path / "a.json", tmp_path / "b.json"
     a.write_text(to_json(report(1)))
-    b.write_text(to_json(report(2, slower=1.1)))
+    b.write_text(to_json(report(2, slower=1.1, load_1_min=8.5)))
     assert compare_files(a, b) == 1
     printed = capsys.readouterr().out
     assert "0 faster, 4 slower" in printed
     assert "Warning, of the second run: the lab was late" in printed
+    assert "(its load was 3.5 and 8.5 before them), so what differs may be that" in printed
     assert compare_files(b, a) == 0
     assert "4 faster, 0 slower" in capsys.readouterr().out
 
