@@ -21,7 +21,7 @@ STAMP := .venv/.installed
 BIN := .venv/bin
 
 .PHONY: install demo test thorough check simulate churn storms resumes experiments coverage equivalence figures fuzz mutants staging api \
-  rounds rounds-quick clean
+  rounds rounds-quick bench-wan bench-aa clean
 
 install: $(STAMP)
 
@@ -111,6 +111,14 @@ rounds: $(STAMP)
 
 rounds-quick: $(STAMP)
 	$(BIN)/python -m bench.rounds --quick $(if $(JSON),--json $(JSON))
+
+# Ring or tree over emulated links (under 25 minutes), and the tables of docs/ring-or-tree.md; is one run like the next
+# (under 20 minutes)? Both for a quiet machine.
+bench-wan: $(STAMP)
+	$(BIN)/python -m bench.wan --page docs/ring-or-tree.md --json $(or $(JSON),bench/results/wan.json)
+
+bench-aa: $(STAMP)
+	$(BIN)/python -m bench.aa --json $(or $(JSON),bench/results/aa.json)
 
 clean:
 	rm -rf .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

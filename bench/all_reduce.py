@@ -17,7 +17,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2p import benchmark
+from p2p.benchmark.all_reduce import Outputs, bench_all_reduce
+from p2p.benchmark.plan import Plan, parse_size, split_names
 
 ALGORITHMS = ("auto@arena", "auto", "auto@early", "auto@sockets")
 
@@ -34,16 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reports, codes = [], []
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
         for num_peers in (int(number) for number in given.peers.split(",")):
-            plan = benchmark.Plan(
+            plan = Plan(
                 num_peers=num_peers,
-                algorithms=benchmark.split_names(given.algos),
+                algorithms=split_names(given.algos),
                 baseline="gloo",
-                sizes_bytes=tuple(map(benchmark.parse_size, given.sizes.split(","))),
+                sizes_bytes=tuple(map(parse_size, given.sizes.split(","))),
                 num_iters=given.iters,
                 num_warmup=5,
             )
             path = Path(folder) / f"{num_peers}.json"
-            codes.append(benchmark.bench_all_reduce(plan, os.environ, path))
+            codes.append(bench_all_reduce(plan, os.environ, Outputs(json=path)))
             reports += [json.loads(path.read_text())] if path.exists() else []
     if given.json is not None:
         given.json.write_text(json.dumps(reports, indent=1) + "\n")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
+from p2p.benchmark.command import app as bench
 from p2p.errors import LaunchError, ShoalError
 from p2p.netlab.command import app as lab
 
@@ -24,7 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-bench = typer.Typer(help="Measure, and compare with others.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bench, name="bench")
 key = typer.Typer(help="The swarm key: encryption and admission.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(key, name="key")
@@ -298,51 +298,6 @@ def checkpoint_verify(folder: Checkpoints) -> None:
     lines, are_whole = verify(folder)
     print("\n".join(lines))
     raise typer.Exit(0 if are_whole else 1)
-
-
-@bench.command("all-reduce")
-def bench_all_reduce(
-    num_peers: Annotated[int, typer.Option("-n", help="Number of peers.")] = 2,
-    algos: Annotated[
-        str,
-        typer.Option(
-            help="Of one-shot, direct, ring, tree, binary-tree, halving-doubling, hierarchical and auto, with commas; "
-            "@arena: in shared memory, @early: before the commit, @sockets: without shared memory, "
-            "@tcp: as between hosts, @curve: the same with a key."
-        ),
-    ] = "one-shot,direct,ring,tree",
-    baseline: Annotated[str | None, typer.Option(help="Whom to compare with: gloo.", show_default=False)] = None,
-    first: Annotated[str, typer.Option("-b", help="Size of the first arrays; K, M and G are powers of 1024.")] = "4K",
-    last: Annotated[str, typer.Option("-e", help="Largest size.")] = "4M",
-    factor: Annotated[int, typer.Option("-f", help="From size to size.")] = 2,
-    iters: Annotated[int, typer.Option(help="Timed iterations per size.")] = 50,
-    warmup: Annotated[int, typer.Option(help="Iterations before them.")] = 5,
-    json: Annotated[Path | None, typer.Option(help="Also write the results here.", show_default=False)] = None,
-    draw: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ALGO",
-            help="Measure nothing: draw what ALGO does with -n peers and an array of -b bytes, as ALGO-N.svg.",
-            show_default=False,
-        ),
-    ] = None,
-    net: Annotated[str, typer.Option(help="The links of --draw, as of `shoal lab`.")] = "rate=200mbit,delay=20ms",
-) -> None:
-    """Sum arrays over all peers, verify every result, and say how long it took on the slowest."""
-    from p2p import benchmark
-
-    if draw is not None:
-        print(benchmark.draw_all_reduce(draw, num_peers, benchmark.parse_size(first), net))
-        return
-    plan = benchmark.Plan(
-        num_peers=num_peers,
-        algorithms=benchmark.split_names(algos),
-        baseline=baseline,
-        sizes_bytes=benchmark.sizes_between(benchmark.parse_size(first), benchmark.parse_size(last), factor),
-        num_iters=iters,
-        num_warmup=warmup,
-    )
-    raise typer.Exit(benchmark.bench_all_reduce(plan, os.environ, json))
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from p2p.peer import Peer
 
 from .plan import BY_SIZE, EARLY, IN_ARENA, OWN_SWARM
 
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 TIMEOUT: Final = timedelta(seconds=60)
 
@@ -87,7 +87,10 @@ class ShoalInArena(Shoal):
 
     def begin(self, array: Array) -> None:
         if self._input.size != array.size:
-            self._input, self._output = (self._peer.empty(array.size).numpy() for _ in range(2))
+            import torch
+
+            dtype = getattr(torch, array.dtype.name)
+            self._input, self._output = (self._peer.empty(array.size, dtype=dtype).numpy() for _ in range(2))
         self._input[:] = array
 
     def all_reduce(self) -> None:
@@ -102,7 +105,8 @@ class ShoalEarly(Shoal):
 
     @property
     def ran(self) -> str:
-        return self._algorithm or choose_algorithm(self._array.nbytes, self._world_size)
+        is_wan = os.environ.get("SHOAL_NETWORK") == "wan"
+        return self._algorithm or choose_algorithm(self._array.nbytes, self._world_size, is_wan=is_wan)
 
     def all_reduce(self) -> None:
         self._peer.all_reduce(self._array, algorithm=self._algorithm, commit=False)
@@ -124,7 +128,7 @@ class Gloo:
 
     def __init__(self, store: Path, rank: int, world_size: int) -> None:
         """Meet the others through the file `store`, which nobody has used before."""
-        # Otherwise it looks up the host's name, which need not have an address.
+        # Otherwise it looks up the host's name, which need not have an address. A host of a lab has set it.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         # Only here: it takes seconds, and a run without a baseline does not need it.
         import torch

@@ -5,28 +5,14 @@ from typing import Final
 
 from collectives import ALGORITHMS
 from collectives.drawing import draw_play
-from collectives.pricing import Links, play
+from collectives.pricing import play
 
 from ..errors import LaunchError
-from ..netlab.settings import LineSettings, PairSettings, changed_line, changed_pair, parse_net
 from .plan import PEERS_MAX, format_size
+from .prediction import links_of
 
 MESSAGE_NS: Final = 100_000
 """What a message costs in Python, about, on either end."""
-NO_LIMIT_BIT_PER_S: Final = 100_000_000_000
-
-
-def links_of(net: str, num_peers: int) -> Links:
-    """Links that are all alike, of a text as of `shoal lab --net`.
-
-    Raises:
-        LabError: it says something else.
-    """
-    of_line, of_pair = parse_net(net)
-    line, pair = changed_line(LineSettings(), of_line), changed_pair(PairSettings(), of_pair)
-    up, down = (rate or NO_LIMIT_BIT_PER_S for rate in (line.up_bit_per_s, line.down_bit_per_s))
-    row = (pair.delay_ns,) * num_peers
-    return Links((up // 8,) * num_peers, (down // 8,) * num_peers, (row,) * num_peers, MESSAGE_NS)
 
 
 def draw_all_reduce(algorithm: str, num_peers: int, size_bytes: int, net: str) -> str:
@@ -40,7 +26,7 @@ def draw_all_reduce(algorithm: str, num_peers: int, size_bytes: int, net: str) -
     if not 1 <= num_peers <= PEERS_MAX:
         raise LaunchError(f"-n is the number of peers and must be 1 to {PEERS_MAX}, got {num_peers}")
     schedules = [ALGORITHMS[algorithm](rank, num_peers) for rank in range(num_peers)]
-    played = play(schedules, size_bytes, links_of(net, num_peers))
+    played = play(schedules, size_bytes, links_of(net, num_peers, MESSAGE_NS))
     what = f"{algorithm}, {num_peers} peers, {format_size(size_bytes)}, {net}: {played.time_ns / 1e6:.2f} ms"
     path = Path(f"{algorithm}-{num_peers}.svg")
     try:

@@ -1,40 +1,70 @@
-"""Results for people, as a table, and for programs, as JSON."""
+"""Results for people: a table, what can be said of it, and what is to be known before it is believed."""
 
-import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
-from .machine import commit
+from .analysis import Analysis
+from .bootstrap import LEVEL, NUM_RESAMPLES
 from .plan import Plan, format_size
 from .result import AllReduceResult, in_us, percentile, ratios_to
 
-FILE_WIDTH: Final = 120
+FILE_WIDTH: Final = 160
 """Columns of a table that goes to a file or a pipe, which has no width of its own."""
+BUSY: Final = 0.5
+"""Load per core before the run, from which on it is said."""
+LEFT: Final = ("algorithm", "ran", "last peer")
+HEADINGS: Final = (
+    *("size", "algorithm", "ran", "p50 us", f"{LEVEL:.0%} of p50", "p99 us", "cv", "algbw GB/s", "busbw GB/s"),
+    *("wrong", "bits", "sent", "pred/meas", "last peer"),
+)
 
 
-def print_table(plan: Plan, results: Sequence[AllReduceResult], described: dict[str, Any]) -> None:
+def warnings_of(plan: Plan, described: Mapping[str, Any], network: Mapping[str, Any] | None) -> list[str]:
+    """Why times are to be taken with care, in words."""
+    found, cores, load = [], described["cores"], described["load_1_min"]
+    if plan.num_peers > cores:
+        found.append(f"{plan.num_peers} peers share {cores} cores: times include waiting for a core")
+    if load > BUSY * cores:
+        found.append(f"others used this machine: its load was {load} before the run, and it has {cores} cores")
+    return found + list(network["warnings"] if network is not None else ())
+
+
+def print_report(
+    plan: Plan,
+    results: Sequence[AllReduceResult],
+    analysis: Analysis,
+    described: Mapping[str, Any],
+    network: Mapping[str, Any] | None,
+    warnings: Sequence[str],
+) -> None:
     """Print one row per size and contender; the fastest of each size is marked."""
-    console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
-    console.print(make_table(plan, results))
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+    console.print(make_table(plan, results, analysis))
     packages = ", ".join(f"{name} {found}" for name, found in described["packages"].items())
-    console.print(f"{described['cpu']}, {described['cores']} cores, load {described['load_1_min']}; {packages}")
+    said = [f"{described['cpu']}, {described['cores']} cores, load {described['load_1_min']}; {packages}"]
+    said.append(
+        f"time of the slowest peer of each round; beside its p50 those of {LEVEL:.0%} of {NUM_RESAMPLES:,} resamples, "
+        "in blocks of rounds; cv: deviation over mean; sent: bytes, of who sends most; last peer: slowest, how often"
+    )
+    if network is not None:
+        said.append(f"network lab, {network['net']}: {network['said']}")
     if plan.baseline is not None:
-        console.print(compare(results, plan.baseline))
-    if plan.num_peers > described["cores"]:
-        console.print(f"{plan.num_peers} peers share {described['cores']} cores: times include waiting for a core")
+        said.append(compare(results, plan.baseline))
+    for line in (*said, *(f"Warning: {warning}" for warning in warnings), analysis.sentence):
+        if line:
+            console.print(line, markup=False, soft_wrap=True)
 
 
-def make_table(plan: Plan, results: Sequence[AllReduceResult]) -> Table:
-    title = f"all-reduce, float32, {plan.num_peers} peers, {plan.num_iters} iterations, slowest rank"
-    table = Table(title=title, title_justify="left")
-    for heading in ("size", "contender", "p50 us", "p90 us", "p99 us", "cpu us", "algbw GB/s", "busbw GB/s", "wrong"):
-        table.add_column(heading, justify="left" if heading == "contender" else "right", no_wrap=True)
+def make_table(plan: Plan, results: Sequence[AllReduceResult], analysis: Analysis) -> Table:
+    where = "" if plan.net is None else f", {plan.net}"
+    title = f"all-reduce, {plan.dtype}, {plan.num_peers} peers{where}"
+    table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), box=None)
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in LEFT else "right", no_wrap=True)
     ratios: dict[tuple[str, int], float] = {}
     if plan.baseline is not None:
         ratios = ratios_to(plan.baseline, results)
@@ -44,21 +74,29 @@ def make_table(plan: Plan, results: Sequence[AllReduceResult]) -> Table:
         fastest = min(rows, key=lambda row: row.time_p50_s)
         for row in rows:
             ratio = ratios.get((row.algorithm, size_bytes))
-            cells = [*cells_of(row), *(() if ratio is None else (f"{ratio:.2f}",))]
+            cells = [*cells_of(row, analysis), *(() if ratio is None else (f"{ratio:.2f}",))]
             table.add_row(*cells, style="bold" if row is fastest else "", end_section=row is rows[-1])
     return table
 
 
-def cells_of(result: AllReduceResult) -> list[str]:
-    name = result.algorithm if result.ran == result.algorithm else f"{result.algorithm} ({result.ran})"
+def cells_of(result: AllReduceResult, analysis: Analysis) -> list[str]:
+    p50, ratio = analysis.p50(result), result.predicted_to_measured
+    (last, times), *_ = result.last_peers.items()
     return [
         format_size(result.size_bytes),
-        name,
-        *(f"{in_us(percentile(result.times_s, percent)):.1f}" for percent in (50, 90, 99)),
-        f"{in_us(result.cpu_time_p50_s):.0f}",
-        f"{result.algbw_gb_per_s:.3f}",
-        f"{result.busbw_gb_per_s:.3f}",
+        result.algorithm,
+        result.ran,
+        f"{in_us(p50.value):.1f}",
+        f"{in_us(p50.low):.1f} to {in_us(p50.high):.1f}",
+        f"{in_us(percentile(result.times_s, 99)):.1f}",
+        f"{result.cv:.1%}",
+        f"{result.algbw_gb_per_s:.4f}",
+        f"{result.busbw_gb_per_s:.4f}",
         str(result.wrong),
+        {True: "equal", False: "DIFFER", None: "-"}[result.hash_equal],
+        "-" if result.wire_bytes is None else f"{result.wire_bytes:,}",
+        "-" if ratio is None else f"{ratio:.2f}",
+        f"{last} ({times / len(result.times_s):.0%})",
     ]
 
 
@@ -73,15 +111,3 @@ def compare(results: Sequence[AllReduceResult], baseline: str) -> str:
         f"best of ours against {baseline}, p50 to p50: slower at {num_slower} of {len(best)} sizes; "
         f"worst ratio {best[worst]:.2f}, at {format_size(worst)}"
     )
-
-
-def write_json(path: Path, plan: Plan, results: Sequence[AllReduceResult], described: dict[str, Any]) -> None:
-    """Write everything; `described` is the machine as it was before the run."""
-    report = {
-        "version": 2,
-        "commit": commit(),
-        "machine": described,
-        "config": asdict(plan),
-        "results": [result.to_json() for result in results],
-    }
-    path.write_text(json.dumps(report, indent=1) + "\n")

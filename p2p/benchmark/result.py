@@ -1,27 +1,32 @@
-"""What came out: times, and the bandwidths that follow from them (nccl-tests, doc/PERFORMANCE.md). Pure."""
+"""What came out: every sample, and the bandwidths that follow from them (nccl-tests, doc/PERFORMANCE.md). Pure."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class Measurement:
     """One contender at one size, as one rank saw it.
 
     Attributes:
         ran: the algorithm that was carried out.
         wrong: elements of all verified results that were not the exact sum.
-        times_s: one per iteration.
+        digest: of a sum in which additions round; empty: there was none.
+        times_s: one per round.
         cpu_times_s: likewise, of the processor, in all threads of the process.
     """
 
     algorithm: str
-    ran: str
+    ran: str = ""
     size_bytes: int
-    wrong: int
-    times_s: tuple[float, ...]
-    cpu_times_s: tuple[float, ...]
+    wrong: int = 0
+    digest: str = ""
+    times_s: list[float] = field(default_factory=list)
+    cpu_times_s: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +35,9 @@ class AllReduceResult:
 
     Attributes:
         wrong: elements, of all ranks.
-        ranks: what each rank saw.
+        ranks: what each peer saw.
+        wire_bytes: what the peer sends that sends most, by the schedule; None: nobody knows.
+        predicted_s: what a play of the schedule over the given links takes; None: no links are given.
     """
 
     algorithm: str
@@ -38,6 +45,8 @@ class AllReduceResult:
     size_bytes: int
     wrong: int
     ranks: tuple[Measurement, ...]
+    wire_bytes: int | None = None
+    predicted_s: float | None = None
 
     @property
     def world_size(self) -> int:
@@ -45,18 +54,35 @@ class AllReduceResult:
 
     @property
     def times_s(self) -> tuple[float, ...]:
-        """One per iteration, each that of its slowest rank."""
+        """One per round, each that of its slowest rank."""
         return tuple(map(max, zip(*(rank.times_s for rank in self.ranks), strict=True)))
 
     @property
+    def last_peers(self) -> dict[int, int]:
+        """In how many rounds each peer was the slowest, of those that ever were; the most frequent first."""
+        rounds = zip(*(rank.times_s for rank in self.ranks), strict=True)
+        return dict(Counter(max(range(len(times)), key=times.__getitem__) for times in rounds).most_common())
+
+    @property
+    def hash_equal(self) -> bool | None:
+        """Whether all ranks had the same bits where additions round; None: that was not looked at."""
+        digests = {rank.digest for rank in self.ranks}
+        return None if digests == {""} else len(digests) == 1
+
+    @property
     def cpu_time_p50_s(self) -> float:
-        """Of the processor, per rank: the median iteration's."""
+        """Of the processor, per rank: the median round's."""
         means = [sum(times) / len(times) for times in zip(*(rank.cpu_times_s for rank in self.ranks), strict=True)]
         return percentile(means, 50)
 
     @property
     def time_p50_s(self) -> float:
         return percentile(self.times_s, 50)
+
+    @property
+    def cv(self) -> float:
+        """Standard deviation of the times over their mean."""
+        return float(np.std(self.times_s) / np.mean(self.times_s))
 
     @property
     def algbw_gb_per_s(self) -> float:
@@ -71,9 +97,13 @@ class AllReduceResult:
         """
         return self.algbw_gb_per_s * 2 * (self.world_size - 1) / self.world_size
 
+    @property
+    def predicted_to_measured(self) -> float | None:
+        return None if self.predicted_s is None else self.predicted_s / self.time_p50_s
+
     def to_json(self) -> dict[str, Any]:
         """With every sample, of each rank."""
-        times_s = self.times_s
+        times_s, ratio = self.times_s, self.predicted_to_measured
         return {
             "algorithm": self.algorithm,
             "ran": self.ran,
@@ -81,11 +111,17 @@ class AllReduceResult:
             "size_bytes": self.size_bytes,
             "iters": len(times_s),
             "time_min_us": in_us(min(times_s)),
-            **{f"time_p{percent}_us": in_us(percentile(times_s, percent)) for percent in (50, 90, 99)},
+            **{f"time_p{percent}_us": in_us(percentile(times_s, percent)) for percent in (5, 50, 90, 95, 99)},
+            "time_cv": round(self.cv, 4),
             "cpu_time_p50_us": in_us(self.cpu_time_p50_s),
             "algbw_gb_per_s": round(self.algbw_gb_per_s, 6),
             "busbw_gb_per_s": round(self.busbw_gb_per_s, 6),
             "wrong": self.wrong,
+            "hash_equal": self.hash_equal,
+            "wire_bytes_per_peer": self.wire_bytes,
+            "predicted_us": None if self.predicted_s is None else in_us(self.predicted_s),
+            "predicted_to_measured": None if ratio is None else round(ratio, 4),
+            "last_peers": {str(peer): number for peer, number in self.last_peers.items()},
             "times_us": [list(map(in_us, rank.times_s)) for rank in self.ranks],
             "cpu_times_us": [list(map(in_us, rank.cpu_times_s)) for rank in self.ranks],
         }

@@ -2,9 +2,11 @@
 
     python worker.py FOLDER PLAN
 
-The contenders take turns within every iteration, in the order and then back, so that whatever else the machine does
-meets all of them. Before each turn they wait for each other, in their own way; only the sum itself is timed. Every
-result is verified, untimed: the values are small integers, so the sum has to be exact.
+The contenders take turns within every round, in the order and then back, so that whatever else the machine does meets
+all of them. Before each turn they wait for each other, in their own way; only the sum itself is timed. Every result is
+verified, untimed: the values are small integers, so the sum has to be exact. The first round of a size, untimed, has
+values whose sums round, to compare the bits. After each batch of rounds all times go to the first peer, which says what
+is next.
 """
 
 import json
@@ -13,13 +15,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from p2p.benchmark.arrays import contribution, digest, rounding, total, values_of
+from p2p.benchmark.bootstrap import Floats
 from p2p.benchmark.contenders import SHOAL, TIMEOUT, Array, Contender, Gloo
+from p2p.benchmark.pacing import Batch, Pacer
 from p2p.benchmark.plan import CURVE, ITEM_BYTES, OTHER_HOSTS, OWN_SWARM, Plan
 from p2p.benchmark.result import Measurement
 from p2p.errors import ShoalError
@@ -27,11 +32,9 @@ from p2p.joining import join
 from p2p.peer import Peer
 
 REPORT_S: Final = 0.25
-"""RunProgress is reported this often: reports must not be what is measured."""
-
-VALUES: Final = 251
-SHIFTS: Final = 61
-"""Both prime, so that ranks, positions and turns never fall into step."""
+"""How far it is, is reported this often: reports must not be what is measured."""
+NUM_CALIBRATIONS: Final = 9
+NO_BATCH: Final = -1.0
 
 
 def main(folder: Path, plan: Plan, index: int) -> None:
@@ -47,9 +50,12 @@ def main(folder: Path, plan: Plan, index: int) -> None:
             contenders.append(SHOAL[way](peers[swarm], name, plan.num_peers))
         if plan.baseline == Gloo.name:
             contenders.append(stack.enter_context(Gloo(folder / "gloo", index, plan.num_peers)))
-        progress = RunProgress(len(plan.sizes_bytes) * plan.num_rounds, is_shown=index == 0)
-        found = [m for size in plan.sizes_bytes for m in measure(plan, contenders, size, index, progress)]
-        (folder / f"{index}.json").write_text(json.dumps([asdict(measurement) for measurement in found]))
+        table = Table(next(iter(peers.values())), plan.num_peers, index)
+        calibration_s = calibrate(table) if plan.net is not None else []
+        bench = Bench(plan, contenders, index)
+        bench.run(table)
+        found = [asdict(each) for row in bench.found for each in row]
+        (folder / f"{index}.json").write_text(json.dumps({"found": found, "calibration_s": calibration_s}))
 
 
 def enter(stack: ExitStack, folder: Path, index: int, way: str) -> Peer:
@@ -67,71 +73,133 @@ def enter(stack: ExitStack, folder: Path, index: int, way: str) -> Peer:
     return peer
 
 
-def measure(
-    plan: Plan, contenders: Sequence[Contender], size_bytes: int, index: int, progress: "RunProgress"
-) -> list[Measurement]:
-    """All contenders at one size."""
-    count = size_bytes // ITEM_BYTES
-    own = contribution(index, count)
-    expected = sum((contribution(i, count) for i in range(plan.num_peers)), start=np.zeros(count, np.float32))
-    array = np.empty_like(own)
-    times_s: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    cpu_times_s: dict[str, list[float]] = {name: [] for name in times_s}
-    wrong = dict.fromkeys(times_s, 0)
-    ran = dict.fromkeys(times_s, "")
-    for turn, (is_timed, contender) in enumerate(turns(plan, contenders)):
-        shift = turn % SHIFTS  # what an earlier turn left in a buffer is wrong in this one
-        np.add(own, np.float32(shift), out=array)
+@dataclass(frozen=True)
+class Table:
+    """Numbers of all peers, which all know then; by committed operations."""
+
+    peer: Peer
+    num_peers: int
+    index: int
+
+    def exchange(self, numbers: Floats) -> Floats:
+        """Those of each peer, by its index."""
+        rows = np.zeros((self.num_peers, *numbers.shape))
+        rows[self.index] = numbers
+        self.peer.all_reduce(rows)
+        return rows
+
+
+def calibrate(table: Table) -> list[float]:
+    """How long a sum of one number takes that each peer sends to each, on the slowest, for the cost of a message."""
+    times_s = []
+    for _ in range(NUM_CALIBRATIONS):
+        table.peer.barrier()
+        start = time.perf_counter()
+        table.peer.all_reduce(np.ones(1, np.float32), algorithm="one-shot", commit=False)
+        times_s.append(time.perf_counter() - start)
+    return [float(each) for each in table.exchange(np.array(times_s)).max(axis=0)]
+
+
+@dataclass
+class Bench:
+    """The rounds of one rank. `found`: by size, and by contender."""
+
+    plan: Plan
+    contenders: Sequence[Contender]
+    index: int
+    found: list[list[Measurement]] = field(default_factory=list)
+
+    def run(self, table: Table) -> None:
+        """All batches, until the first peer says that it is enough."""
+        self.found = [
+            [Measurement(algorithm=each.name, size_bytes=size) for each in self.contenders]
+            for size in self.plan.sizes_bytes
+        ]
+        pacer, progress = Pacer(self.plan), Progress(self.plan, is_shown=self.index == 0)
+        while (batch := self._next(table, pacer, progress)) is not None:
+            self._measure(batch, progress)
+            own = [each.times_s[-batch.num_rounds :] for each in self.found[batch.place]]
+            pacer.take(batch.place, table.exchange(np.array(own)).max(axis=0))
+
+    def _next(self, table: Table, pacer: Pacer, progress: "Progress") -> Batch | None:
+        numbers = np.full(3, NO_BATCH)
+        if self.index == 0 and (batch := pacer.next(progress.elapsed_s())) is not None:
+            numbers[:] = batch.place, batch.num_warmup, batch.num_rounds
+        said = table.exchange(numbers)[0]
+        return None if said[0] == NO_BATCH else Batch(*map(int, said))
+
+    def _measure(self, batch: Batch, progress: "Progress") -> None:
+        """All contenders at one size."""
+        plan, found = self.plan, self.found[batch.place]
+        count = plan.sizes_bytes[batch.place] // ITEM_BYTES[plan.dtype]
+        if batch.num_warmup:
+            self._compare_bits(count, found)
+            progress.advance(1)
+            batch = replace(batch, num_warmup=batch.num_warmup - 1)
+        own = contribution(self.index, count, plan.dtype)
+        expected = total(plan.num_peers, count, plan.dtype)
+        array = np.empty_like(own)
+        for turn, (is_timed, place) in enumerate(turns(batch, len(self.contenders))):
+            shift = own.dtype.type(
+                turn % values_of(plan.dtype).shifts
+            )  # what is left of an earlier turn is wrong in this one
+            np.add(own, shift, out=array)
+            contender, each = self.contenders[place], found[place]
+            self._take_turn(contender, array, each if is_timed else None)
+            np.subtract(contender.result(), shift * own.dtype.type(plan.num_peers), out=array)
+            each.wrong += int(np.count_nonzero(array != expected))
+            each.ran = contender.ran
+            progress.advance(1 / len(self.contenders))
+
+    def _take_turn(self, contender: Contender, array: Array, timed: Measurement | None) -> None:
         contender.begin(array)
         contender.barrier()
         cpu_start, start = time.process_time(), time.perf_counter()
         contender.all_reduce()
+        if share := self.plan.slowed.get(contender.name):
+            until = start + (1 + share) * (time.perf_counter() - start)
+            while time.perf_counter() < until:
+                pass
         time_s, cpu_time_s = time.perf_counter() - start, time.process_time() - cpu_start
-        if is_timed:
-            times_s[contender.name].append(time_s)
-            cpu_times_s[contender.name].append(cpu_time_s)
-        np.subtract(contender.result(), np.float32(shift * plan.num_peers), out=array)
-        wrong[contender.name] += int(np.count_nonzero(array != expected))
-        ran[contender.name] = contender.ran
-        progress.advance(1 / len(contenders))
-    return [
-        Measurement(
-            algorithm=name,
-            ran=ran[name],
-            size_bytes=size_bytes,
-            wrong=wrong[name],
-            times_s=tuple(times),
-            cpu_times_s=tuple(cpu_times_s[name]),
-        )
-        for name, times in times_s.items()
-    ]
+        if timed is not None:
+            timed.times_s.append(time_s)
+            timed.cpu_times_s.append(cpu_time_s)
+
+    def _compare_bits(self, count: int, found: Sequence[Measurement]) -> None:
+        own = rounding(self.index, count, self.plan.dtype)
+        for contender, each in zip(self.contenders, found, strict=True):
+            self._take_turn(contender, own.copy(), None)
+            each.digest = digest(contender.result())
 
 
-def contribution(index: int, count: int) -> Array:
-    """What peer `index` adds: whole numbers below `VALUES`, another at each peer and at neighbouring positions."""
-    return ((np.arange(count) * 7 + index * 31) % VALUES).astype(np.float32)
-
-
-def turns(plan: Plan, contenders: Sequence[Contender]) -> Iterator[tuple[bool, Contender]]:
+def turns(batch: Batch, num_contenders: int) -> Iterator[tuple[bool, int]]:
     """Whose turn it is, and whether it is timed; the same on every rank."""
-    for number in range(plan.num_rounds):
-        for contender in contenders if number % 2 == 0 else reversed(contenders):
-            yield number >= plan.num_warmup, contender
+    order = range(num_contenders)
+    for number in range(batch.num_warmup + batch.num_rounds):
+        for place in order if number % 2 == 0 else reversed(order):
+            yield number >= batch.num_warmup, place
 
 
-class RunProgress:
+class Progress:
     """Writes the part that is done to stdout, for the director, now and then."""
 
-    def __init__(self, total: float, *, is_shown: bool) -> None:
-        self._total, self._done = total, 0.0
+    def __init__(self, plan: Plan, *, is_shown: bool) -> None:
+        self._plan, self._num_rounds = plan, 0.0
+        self._start_s = time.perf_counter()
         self._next_s = 0.0 if is_shown else float("inf")
 
-    def advance(self, number: float) -> None:
-        self._done += number
-        now = time.perf_counter()
-        if now >= self._next_s:
-            self._next_s = now + REPORT_S
-            print(f"{self._done / self._total:.4f}", flush=True)
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._start_s
+
+    def advance(self, num_rounds: float) -> None:
+        self._num_rounds += num_rounds
+        elapsed_s = self.elapsed_s()
+        if elapsed_s >= self._next_s:
+            self._next_s = elapsed_s + REPORT_S
+            plan = self._plan
+            total = len(plan.sizes_bytes) * (plan.num_warmup + (plan.num_iters or 0))
+            part = self._num_rounds / total if plan.duration_s is None else elapsed_s / plan.duration_s
+            print(f"{min(1.0, part):.4f}", flush=True)
 
 
 if __name__ == "__main__":

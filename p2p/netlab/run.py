@@ -4,7 +4,8 @@ import os
 import selectors
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from ..errors import LabError
@@ -35,11 +36,25 @@ def words_of(host: HostSettings, index: int, command: Sequence[str]) -> list[str
 class Run:
     """All commands of a lab; once, and in the main thread, which gets the signals."""
 
-    def __init__(self, config: LabConfig, *, name: str, seed: int, stdout: int, stderr: int) -> None:
-        """LabError if a host has nothing to run. Descriptors: of what commands write, and of what is said."""
+    def __init__(
+        self,
+        config: LabConfig,
+        *,
+        name: str,
+        seed: int,
+        stdout: int,
+        stderr: int,
+        environ: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """LabError if a host has nothing to run. Descriptors: of what commands write, and of what is said.
+
+        `environ`: of the commands, besides ours. `shown`: what the lab said of itself at the end.
+        """
         if not all(host.command or config.command for host in config.hosts):
             raise LabError("nothing to run: give -- COMMAND, or `command` in the file")
+        self.shown: Message = {}
         self._config = config
+        self._environ = environ
         self._lab = NetworkLab(config, name=name, seed=seed)
         self._selector = selectors.DefaultSelector()
         self._output = Output(self._selector, stdout, stderr, self._end_unheard)
@@ -59,8 +74,9 @@ class Run:
                 self._start(index, words_of(host, index, self._config.command))
             while self._running:
                 self._wait(woken)
-            for line in summary(lab.show(), self._config):
-                self._output.say(line)
+            self.shown = lab.show()
+        for line in summary(self.shown, self._config):
+            self._output.say(line)
         if self._ended_by is not None:
             return 128 + self._ended_by
         failed = [self._codes[host] for host in sorted(self._codes) if self._codes[host]]
@@ -72,7 +88,8 @@ class Run:
             os.set_blocking(source, False)
         try:
             with open(os.devnull) as nothing:
-                command = self._lab.start(host, words, streams=(nothing.fileno(), pipes[0][1], pipes[1][1]))
+                streams = nothing.fileno(), pipes[0][1], pipes[1][1]
+                command = self._lab.start(host, words, streams=streams, environ=self._environ)
         finally:
             for _, sink in pipes:
                 os.close(sink)
@@ -121,16 +138,26 @@ class Run:
 
 def summary(shown: Message, config: LabConfig) -> list[str]:
     """What is to be known of a lab that has ended, in lines."""
+    return [counts(shown), *warnings(shown, config)]
+
+
+def counts(shown: Message) -> str:
+    """Packets, drops and lateness."""
     late, drops = shown["lateness_us"], {"queue": 0, "loss": 0, "cut": 0}
     for pair in shown["pairs"]:
         for why in drops:
             drops[why] += pair[f"dropped_{why}"]
     num_packets = sum(pair["packets"] for pair in shown["pairs"])
     dropped = ", ".join(f"{num:,} by {why}" for why, num in drops.items() if num) or "none"
-    lines = [
+    return (
         f"{num_packets:,} packets, dropped {dropped}; "
         f"lateness p50 {late['p50'] / 1e3:.2f} ms, p99 {late['p99'] / 1e3:.2f} ms"
-    ]
+    )
+
+
+def warnings(shown: Message, config: LabConfig) -> list[str]:
+    """Why times are to be taken with care."""
+    late, lines = shown["lateness_us"], []
     shortest = min((pair.delay_ns for pair in config.pairs.values() if pair.delay_ns), default=0)
     if shortest and late["p99"] * 1e3 > TOO_LATE * shortest:
         lines.append(

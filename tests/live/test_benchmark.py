@@ -11,29 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.light
-
-RESULT_FIELDS = {
-    "algorithm",
-    "ran",
-    "world_size",
-    "size_bytes",
-    "iters",
-    "time_min_us",
-    "time_p50_us",
-    "time_p90_us",
-    "time_p99_us",
-    "algbw_gb_per_s",
-    "busbw_gb_per_s",
-    "cpu_time_p50_us",
-    "wrong",
-    "times_us",
-    "cpu_times_us",
-}
 
 
 @pytest.fixture
@@ -68,38 +51,116 @@ def all_reduce(scratch: Path, path: Path, *options: str) -> dict[str, Any]:
 
 def test_all_algorithms_are_right_and_their_times_are_written(scratch: Path, tmp_path: Path) -> None:
     options = ("-n", "2", "--algos", "ring,tree,one-shot,direct", "-b", "4K", "-e", "64K", "-f", "4", "--iters", "3")
-    report = all_reduce(scratch, tmp_path / "out.json", *options)
-    assert report["version"] == 2
-    assert report.keys() == {"version", "commit", "machine", "config", "results"}
+    files = ("--csv", str(tmp_path / "out.csv"), "--plot", str(tmp_path / "out.svg"))
+    report = all_reduce(scratch, tmp_path / "out.json", *options, *files)
+    assert (report["version"], report["network"]) == (2, None)
     assert report["config"]["sizes_bytes"] == [4096, 16384, 65536]
     rows = report["results"]
     expected = [(s, a) for s in (4096, 16384, 65536) for a in ("ring", "tree", "one-shot", "direct")]
     assert [(row["size_bytes"], row["algorithm"]) for row in rows] == expected
-    assert all(row.keys() == RESULT_FIELDS and row["algorithm"] == row["ran"] for row in rows)
+    assert all(row["algorithm"] == row["ran"] and row["hash_equal"] for row in rows)
     assert all(row["world_size"] == 2 and row["iters"] == 3 and row["wrong"] == 0 for row in rows)
     assert all([len(times) for times in row["times_us"]] == [3, 3] for row in rows)
     assert all(0 < row["time_min_us"] <= row["time_p50_us"] <= row["time_p99_us"] for row in rows)
+    assert "ring" in report["sentence"]
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 1 + len(rows)
+    assert (tmp_path / "out.svg").read_text().endswith("</svg>\n")
 
 
 def test_every_way_that_the_bytes_may_take_is_right(scratch: Path, tmp_path: Path) -> None:
     names = "auto", "auto@arena", "auto@early", "ring@early", "auto@sockets", "auto@tcp", "auto@curve"
-    options = ("-n", "2", "--algos", ",".join(names), "-b", "4K", "-e", "1M", "-f", "256", "--iters", "3")
-    rows = all_reduce(scratch, tmp_path / "out.json", *options)["results"]
-    assert [(row["algorithm"], row["ran"], row["wrong"]) for row in rows] == [
-        (name, "ring" if name == "ring@early" else ran, 0) for ran in ("one-shot", "direct") for name in names
+    sizes = ("-b", "4K", "-e", "1M", "-f", "256", "--iters", "3", "--dtype", "float16")
+    rows = all_reduce(scratch, tmp_path / "out.json", "-n", "2", "--algos", ",".join(names), *sizes)["results"]
+    assert [(row["algorithm"], row["ran"], row["wrong"], row["hash_equal"]) for row in rows] == [
+        (name, "ring" if name == "ring@early" else ran, 0, True) for ran in ("one-shot", "direct") for name in names
     ]
 
 
-def test_gloo_takes_part_as_the_baseline(scratch: Path, tmp_path: Path) -> None:
-    options = ("-n", "2", "--algos", "auto", "--baseline", "gloo", "-b", "4K", "-e", "4K", "--iters", "2")
-    rows = all_reduce(scratch, tmp_path / "out.json", *options)["results"]
+def test_gloo_takes_part_as_the_baseline_for_as_long_as_was_said(scratch: Path, tmp_path: Path) -> None:
+    options = ("-n", "2", "--algos", "auto", "--baseline", "gloo", "-b", "4K", "-e", "16K", "-f", "4")
+    rows = all_reduce(scratch, tmp_path / "out.json", *options, "--duration", "0.5", "--dtype", "int64")["results"]
     assert [(row["algorithm"], row["ran"], row["wrong"]) for row in rows] == [
         ("auto", "one-shot", 0),
         ("gloo", "gloo", 0),
+    ] * 2
+    assert all(row["iters"] >= 5 for row in rows)
+
+
+def test_each_peer_may_have_a_host_of_a_network_lab(scratch: Path, tmp_path: Path, namespaces: None) -> None:
+    net = ("--net", "rate=200mbit,delay=2ms")
+    options = ("-n", "2", "--algos", "ring,auto@early", "-b", "4K", "-e", "4K", "--iters", "3", "--warmup", "1")
+    report = all_reduce(scratch, tmp_path / "out.json", *options, *net)
+    rows = report["results"]
+    assert [(row["algorithm"], row["ran"], row["wrong"]) for row in rows] == [
+        ("ring", "ring", 0),
+        ("auto@early", "one-shot", 0),
     ]
+    assert report["network"]["preset"] == "lan"
+    assert all(pair["packets"] for pair in report["network"]["pairs"])
+    assert rows[0]["time_min_us"] > 6000, "two hops, and one of the commit"
+    assert rows[0]["predicted_us"] > rows[1]["predicted_us"] > 2000
 
 
-@pytest.mark.parametrize("option", [("-n", "0"), ("--algos", "star"), ("-b", "8K", "-e", "4K"), ("-f", "1")])
+def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_table(scratch: Path) -> None:
+    options = ("-n", "2", "--algos", "auto", "-b", "4K", "-e", "4K", "--iters", "2", "--json", "/dev/full")
+    process = start(scratch, "p2p.cli", "bench", "all-reduce", *options)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 2
+    assert "busbw GB/s" in stdout
+    assert stderr == "shoal: the results above could not be written to /dev/full (No space left on device)\n"
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["here", "lab"])
+def test_a_process_that_is_killed_in_the_middle_ends_the_run_with_one_line(
+    where: str, scratch: Path, request: pytest.FixtureRequest
+) -> None:
+    """A peer on this host; the process that carries the packets of a lab."""
+    options = ["-n", "2", "--algos", "auto", "--iters", "1000000", "-b", "4K", "-e", "4K"]
+    if where == "lab":
+        request.getfixturevalue("namespaces")
+        options += ["--net", "delay=1ms"]
+    process = start(scratch, "p2p.cli", "bench", "all-reduce", *options)
+    victim = None
+    while victim is None:
+        assert process.poll() is None
+        children = psutil.Process(process.pid).children(recursive=True)
+        workers = [each for each in children if "worker.py" in " ".join(words_of(each)[:2])]
+        if len(workers) == 2 and any(each.num_threads() > 2 for each in workers):
+            victim = workers[0] if where == "here" else process_of_lab(children)
+        threading.Event().wait(0.02)
+    victim.kill()
+    stdout, stderr = process.communicate()
+    assert (process.returncode, stdout, stderr.count("\n")) == (2, "", 1), stderr
+    assert stderr.startswith("shoal: the lab is gone" if where == "lab" else "shoal: the run ended before there were")
+    assert not psutil.wait_procs(workers, timeout=10)[1]
+    assert list(scratch.iterdir()) == []
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    try:
+        words: list[str] = process.cmdline()
+    except psutil.Error:  # it has just ended
+        return []
+    return words
+
+
+def process_of_lab(children: list[psutil.Process]) -> psutil.Process:
+    """The first process of its namespaces, a child of the one that was started."""
+    first = next(each for each in children if "p2p.netlab" in words_of(each))
+    return first.children()[0]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("-n", "0"),
+        ("--algos", "star"),
+        ("-b", "8K", "-e", "4K"),
+        ("--net", "rate=200mbits"),
+        ("--plot", "a.pdf"),
+    ],
+)
 def test_bad_input_is_one_line_and_nothing_starts(scratch: Path, option: tuple[str, ...]) -> None:
     process = start(scratch, "p2p.cli", "bench", "all-reduce", *option)
     stdout, stderr = process.communicate()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from bench.replay import Compared, check, compare, indices_of
 from bench.replay_peer import GLOBAL_BATCH
 from bench.trace import Cost, Kill, Trace, costs, summary
-from p2p.benchmark.plan import Plan, format_size, parse_size, sizes_between, split_names
+from p2p.benchmark.arrays import contribution, total, values_of
+from p2p.benchmark.plan import ITEM_BYTES, Plan, format_size, parse_size, sizes_between, split_names
 from p2p.benchmark.report import compare as compare_with
 from p2p.benchmark.result import AllReduceResult, Measurement, combine, percentile, ratios_to
-from p2p.benchmark.worker import contribution
 from p2p.errors import LaunchError
 from p2p.step.receipts import Contribution, Moment, Receipt
 
@@ -24,9 +24,14 @@ PLAN = Plan(
 
 
 def measurement(algorithm: str, *times_s: float, size_bytes: int = 4096, wrong: int = 0) -> Measurement:
-    cpu_times_s = tuple(time_s / 2 for time_s in times_s)
+    cpu_times_s = [time_s / 2 for time_s in times_s]
     return Measurement(
-        algorithm=algorithm, ran=algorithm, size_bytes=size_bytes, wrong=wrong, times_s=times_s, cpu_times_s=cpu_times_s
+        algorithm=algorithm,
+        ran=algorithm,
+        size_bytes=size_bytes,
+        wrong=wrong,
+        times_s=list(times_s),
+        cpu_times_s=cpu_times_s,
     )
 
 
@@ -74,6 +79,10 @@ def test_sizes_that_do_not_grow_are_refused() -> None:
         ({"algorithms": ("ring", "ring")}, "once"),
         ({"baseline": "mpi"}, "--baseline is gloo, got 'mpi'"),
         ({"num_iters": 0}, "--iters"),
+        ({"num_iters": None}, "a number of rounds is needed, or a time"),
+        ({"dtype": "bfloat16"}, "--dtype is float32, float64, float16, int32, int64, got 'bfloat16'"),
+        ({"dtype": "float64", "sizes_bytes": (4096, 8196)}, "a multiple of 8 bytes .float64., got 8196"),
+        ({"net": "delay=1ms", "algorithms": ("ring", "auto@tcp")}, "auto@tcp cannot be"),
         ({"num_warmup": -1}, "--warmup"),
     ],
 )
@@ -115,23 +124,21 @@ def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
 
 
 def test_a_result_is_written_in_microseconds_with_each_sample_of_each_rank() -> None:
-    assert result("auto", 0.002).to_json() == {
-        "algorithm": "auto",
-        "ran": "auto",
-        "world_size": 2,
-        "size_bytes": 4096,
-        "iters": 1,
-        "time_min_us": 2000.0,
-        "time_p50_us": 2000.0,
-        "time_p90_us": 2000.0,
-        "time_p99_us": 2000.0,
-        "cpu_time_p50_us": 1000.0,
-        "algbw_gb_per_s": 0.002048,
-        "busbw_gb_per_s": 0.002048,
-        "wrong": 0,
-        "times_us": [[2000.0], [2000.0]],
-        "cpu_times_us": [[1000.0], [1000.0]],
-    }
+    written = result("auto", 0.002).to_json()
+    assert (written["time_p50_us"], written["cpu_time_p50_us"]) == (2000.0, 1000.0)
+    assert (written["times_us"], written["cpu_times_us"]) == ([[2000.0], [2000.0]], [[1000.0], [1000.0]])
+    assert (written["algbw_gb_per_s"], written["iters"], written["time_cv"]) == (0.002048, 1, 0.0)
+
+
+def test_who_was_last_and_whose_bits_differ_is_known() -> None:
+    ranks = [[replace(measurement("ring", 1.0, 4.0, 2.0), digest="a")], [measurement("ring", 3.0, 1.0, 2.5)]]
+    (ring,) = combine(ranks)
+    assert (ring.last_peers, ring.hash_equal) == ({1: 2, 0: 1}, False)
+    assert combine([ranks[0], ranks[0]])[0].hash_equal is True
+    assert combine([ranks[1], ranks[1]])[0].hash_equal is None
+    assert ring.cv == pytest.approx(0.1969, abs=1e-4)
+    assert ring.predicted_to_measured is None
+    assert replace(ring, predicted_s=1.5).predicted_to_measured == 0.5
 
 
 def test_the_best_of_ours_is_compared_with_the_baseline() -> None:
@@ -143,11 +150,14 @@ def test_the_best_of_ours_is_compared_with_the_baseline() -> None:
     assert compare_with(results, "gloo").endswith("slower at 1 of 2 sizes; worst ratio 1.25, at 8K")
 
 
-@given(st.integers(1, 64), st.integers(1, 2000))
-def test_sums_of_what_the_workers_add_are_exact_in_float32(num_peers: int, count: int) -> None:
-    parts = [contribution(index, count) for index in range(num_peers)]
+@given(st.integers(1, 64), st.integers(1, 2000), st.sampled_from(sorted(ITEM_BYTES)))
+def test_sums_of_what_the_workers_add_are_exact_in_each_type(num_peers: int, count: int, dtype: str) -> None:
+    shift = values_of(dtype).shifts - 1
+    parts = [contribution(index, count, dtype) + np.dtype(dtype).type(shift) for index in range(num_peers)]
     exact = sum(part.astype(np.int64) for part in parts)
+    assert parts[0].dtype == dtype
     assert np.array_equal(sum(parts), exact)
+    assert np.array_equal(total(num_peers, count, dtype) + np.dtype(dtype).type(num_peers * shift), exact)
     assert all((a != b).all() for a, b in pairwise(parts))
 
 

@@ -3,14 +3,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from p2p.benchmark.drawing import NO_LIMIT_BIT_PER_S, draw_all_reduce, links_of
+from p2p.benchmark.drawing import draw_all_reduce
+from p2p.benchmark.prediction import NO_LIMIT_BIT_PER_S, links_of
 from p2p.errors import LabError, LaunchError
 
 
 def test_links_are_those_that_a_lab_would_have() -> None:
-    links = links_of("rate=200mbit,down=80mbit,delay=20ms,loss=1%", 3)
+    links = links_of("rate=200mbit,down=80mbit,delay=20ms,loss=1%", 3, 5)
     assert (links.up, links.down, links.delay_ns[1]) == ((25_000_000,) * 3, (10_000_000,) * 3, (20_000_000,) * 3)
-    assert links_of("", 1).up == (NO_LIMIT_BIT_PER_S // 8,)
+    assert links.message_ns == 5
+    assert links_of("rate=200mbit,delay=20ms", 2, 0).down == (25_000_000,) * 2
+    assert links_of("", 1, 0).up == (NO_LIMIT_BIT_PER_S // 8,)
 
 
 def test_a_drawing_lies_in_this_folder_and_says_what_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,50 @@
+"""What is summed: whole numbers, whose sum is exact in any order, and once what is not, to compare bits."""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import xxhash
+
+from .contenders import Array
+
+
+class Values(NamedTuple):
+    """Numbers are below `num`, and moved by less than `shifts`: of 64 peers, sums are exact in the type."""
+
+    num: int
+    shifts: int
+    """Prime, as `num` is, so that ranks, positions and turns never fall into step."""
+
+
+VALUES: Final = Values(251, 61)
+HALF_VALUES: Final = Values(13, 11)
+
+
+def values_of(dtype: str) -> Values:
+    return HALF_VALUES if dtype == "float16" else VALUES
+
+
+def contribution(index: int, count: int, dtype: str = "float32") -> Array:
+    """What peer `index` adds: another number at each peer and at neighbouring positions."""
+    return np.resize(_pattern(index, dtype), count)
+
+
+def total(num_peers: int, count: int, dtype: str) -> Array:
+    """What all of them add up to."""
+    return np.resize(np.sum([_pattern(index, dtype) for index in range(num_peers)], axis=0, dtype=dtype), count)
+
+
+def _pattern(index: int, dtype: str) -> Array:
+    """It begins anew after so many positions as there are values."""
+    num = values_of(dtype).num
+    return ((np.arange(num) * 7 + index * 31) % num).astype(dtype)
+
+
+def rounding(index: int, count: int, dtype: str) -> Array:
+    """What peer `index` adds where bits are compared: of floats, sums depend on the order of additions."""
+    drawn = np.random.default_rng([index, count]).standard_normal(count, np.float32)
+    return (drawn * 8).astype(dtype)
+
+
+def digest(array: Array) -> str:
+    return xxhash.xxh3_64(array.tobytes()).hexdigest()

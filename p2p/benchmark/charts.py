@@ -1,0 +1,142 @@
+"""Panels with logarithmic axes as SVG. Pure."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+from xml.sax.saxutils import escape
+
+WIDTH, HEIGHT = 560, 380
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 34, 44
+TITLE: Final = 34
+COLUMNS: Final = 2
+COLOURS: Final = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777", "#000000")
+GREY: Final = "#999999"
+_UNITS: Final = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a panel: points, and between which values each lies; no band where both are empty."""
+
+    name: str
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    lows: tuple[float, ...] = ()
+    highs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Both axes are logarithmic. `level`: a value of y that is marked; `is_diagonal`: where y is x is marked."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    level: float | None = None
+    is_diagonal: bool = False
+
+
+class _Axis:
+    """From values to places."""
+
+    def __init__(self, values: Sequence[float], begin: float, end: float, *, is_binary: bool) -> None:
+        self._is_binary = is_binary
+        low, high = min(values), max(values)
+        if low == high:
+            low, high = low / 2, high * 2
+        margin = (high / low) ** 0.04
+        self.low, self.high = low / margin, high * margin
+        self._begin, self._end = begin, end
+
+    def place(self, value: float) -> float:
+        share = math.log(value / self.low) / math.log(self.high / self.low)
+        return round(self._begin + share * (self._end - self._begin), 1)
+
+    def ticks(self) -> Iterator[tuple[float, str]]:
+        """Powers of 4 for bytes; of 10 otherwise, with 2 and 5 where there is little room."""
+        if self._is_binary:
+            values = [4.0**power for power in range(1, 24)]
+        else:
+            factors = (1, 2, 5) if self.high / self.low < 300 else (1,)
+            values = [factor * 10.0**power for power in range(-6, 10) for factor in factors]
+        for value in values:
+            if self.low <= value <= self.high:
+                yield self.place(value), self._say(value)
+
+    def _say(self, value: float) -> str:
+        unit = next(((size, name) for size, name in _UNITS if value >= size), (1, "")) if self._is_binary else (1, "")
+        return f"{value / unit[0]:g}{unit[1]}"
+
+
+def colours_of(panels: Sequence[Panel]) -> dict[str, str]:
+    """The same name has the same colour in all panels."""
+    names = dict.fromkeys(each.name for panel in panels for each in panel.series)
+    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
+
+
+def draw_panels(panels: Sequence[Panel], title: str) -> str:
+    """The text of an SVG file, two panels in a row."""
+    rows = -(-len(panels) // COLUMNS)
+    width, height = WIDTH * COLUMNS, TITLE + HEIGHT * rows
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="{LEFT}" y="24" font-size="16">{escape(title)}</text>',
+    ]
+    colours = colours_of(panels)
+    for index, panel in enumerate(panels):
+        x, y = WIDTH * (index % COLUMNS), TITLE + HEIGHT * (index // COLUMNS)
+        parts += [f'<g transform="translate({x},{y})">', *_panel(panel, colours), "</g>"]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(panel: Panel, colours: dict[str, str]) -> Iterator[str]:
+    xs = [x for each in panel.series for x in each.xs]
+    ys = [y for each in panel.series for values in (each.ys, each.lows, each.highs) for y in values if y > 0]
+    ys += [] if panel.level is None else [panel.level]
+    x_axis = _Axis(xs, LEFT, WIDTH - RIGHT, is_binary=panel.x_label == "bytes")
+    y_axis = _Axis(ys or [1.0], HEIGHT - BOTTOM, TOP, is_binary=False)
+    yield from _frame(panel, x_axis, y_axis)
+    if panel.level is not None:
+        at = y_axis.place(panel.level)
+        yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}" stroke="{GREY}" stroke-width="2"/>'
+    if panel.is_diagonal and (low := max(x_axis.low, y_axis.low)) < (high := min(x_axis.high, y_axis.high)):
+        ends = (x_axis.place(low), y_axis.place(low), x_axis.place(high), y_axis.place(high))
+        yield '<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="{}" stroke-width="2"/>'.format(*ends, GREY)
+    for each in panel.series:
+        yield from _series(each, x_axis, y_axis, colours[each.name])
+    for number, each in enumerate(panel.series):
+        y = TOP + 16 + 15 * number
+        yield f'<rect x="{LEFT + 8}" y="{y - 8}" width="9" height="9" fill="{colours[each.name]}"/>'
+        yield f'<text x="{LEFT + 22}" y="{y}">{escape(each.name)}</text>'
+
+
+def _frame(panel: Panel, x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:
+    bottom = HEIGHT - BOTTOM
+    yield f'<text x="{LEFT}" y="{TOP - 8}" font-size="13">{escape(panel.title)}</text>'
+    for x, text in x_axis.ticks():
+        yield f'<line x1="{x}" x2="{x}" y1="{TOP}" y2="{bottom}" stroke="#e4e4e4"/>'
+        yield f'<text x="{x}" y="{bottom + 15}" text-anchor="middle">{text}</text>'
+    for y, text in y_axis.ticks():
+        yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#e4e4e4"/>'
+        yield f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{text}</text>'
+    yield f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 10}" text-anchor="middle">{escape(panel.x_label)}</text>'
+    yield f'<text x="14" y="{TOP - 8}">{escape(panel.y_label)}</text>'
+
+
+def _series(each: Series, x_axis: _Axis, y_axis: _Axis, colour: str) -> Iterator[str]:
+    """A band, a line, and its points; what is 0 has no place on such an axis."""
+
+    def line(values: Sequence[float]) -> list[str]:
+        return [f"{x_axis.place(x)},{y_axis.place(y)}" for x, y in zip(each.xs, values, strict=True) if y > 0]
+
+    if each.lows:
+        band = " ".join([*line(each.lows), *reversed(line(each.highs))])
+        yield f'<polygon points="{band}" fill="{colour}" fill-opacity="0.2"/>'
+    points = line(each.ys)
+    yield f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+    for x, y in (point.split(",") for point in points):
+        yield f'<circle cx="{x}" cy="{y}" r="2.6" fill="{colour}"/>'

@@ -1,0 +1,155 @@
+"""Where two contenders change places, what one costs per operation and per byte, and what `auto` gave away. Pure.
+
+Between two measured sizes the ratio of two times is taken as straight, over the logarithms of both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from .bootstrap import Floats, Interval, Medians, interval
+
+_FIT_STEPS: Final = 60
+_MOST_STEP: Final = 1.0
+"""Of a logarithm, in one step of a fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A size from which another one is faster.
+
+    Attributes:
+        at_bytes: with the interval of the resamples that cross as often, and in the same directions.
+        below, above: who is faster.
+    """
+
+    at_bytes: Interval
+    below: str
+    above: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two contenders.
+
+    Attributes:
+        crossings: of what was measured.
+        share: of the resamples that cross as often, and in the same directions.
+        shares: by number of crossings.
+        ratios: time of `a` over that of `b`, by size.
+    """
+
+    a: str
+    b: str
+    crossings: tuple[Crossing, ...]
+    share: float
+    shares: dict[int, float]
+    ratios: tuple[Interval, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "a": self.a,
+            "b": self.b,
+            "crossings": [
+                {"at_bytes": each.at_bytes.to_json(), "below": each.below, "above": each.above}
+                for each in self.crossings
+            ],
+            "share": self.share,
+            "shares": {str(number): share for number, share in self.shares.items()},
+            "ratios": [ratio.to_json() for ratio in self.ratios],
+        }
+
+
+def compare_pair(medians: Medians, a: str, b: str) -> Pair:
+    """Where `a` and `b` cross."""
+    whole = np.log(medians.measured[a] / medians.measured[b])[None]
+    parts = np.log(medians.resampled[a] / medians.resampled[b])
+    (changes,), (places,) = _crossings(medians.sizes_bytes, whole)
+    all_changes, all_places = _crossings(medians.sizes_bytes, parts)
+    counts = all_changes.sum(axis=1)
+    number, is_above = int(changes.sum()), whole[0, 0] > 0
+    alike = (counts == number) & ((parts[:, 0] > 0) == is_above)
+    found = all_places[alike][all_changes[alike]].reshape(int(alike.sum()), number)
+    crossings = []
+    for index, place in enumerate(places[changes]):
+        order = (b, a) if is_above ^ bool(index % 2) else (a, b)
+        at_bytes = (
+            interval(np.exp(place), np.exp(found[:, index])) if len(found) else Interval(np.exp(place), 0, np.inf)
+        )
+        crossings.append(Crossing(at_bytes, *order))
+    shares = {int(each): float(np.mean(counts == each)) for each in np.unique(counts)}
+    ratios = tuple(medians.ratio(a, b, place) for place in range(len(medians.sizes_bytes)))
+    return Pair(a, b, tuple(crossings), float(np.mean(alike)), shares, ratios)
+
+
+def _crossings(sizes_bytes: Sequence[int], ratios: Floats) -> tuple[npt.NDArray[np.bool_], Floats]:
+    """Between which sizes logarithms of ratios change their sign, and at which logarithm of a size; in rows."""
+    logs = np.log(np.asarray(sizes_bytes, np.float64))
+    before, after = ratios[:, :-1], ratios[:, 1:]
+    changes = (before > 0) != (after > 0)
+    share = before / np.where(changes, before - after, 1.0)
+    return changes, logs[:-1] + share * np.diff(logs)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """time = alpha + size / rate, with the least squares of the logarithm's errors.
+
+    Attributes:
+        alpha_s: of an operation without bytes.
+        rate_bytes_per_s: beta is 1 over it.
+        worst_error: the largest share by which a size's p50 is off.
+    """
+
+    name: str
+    alpha_s: Interval
+    rate_bytes_per_s: Interval
+    worst_error: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "algorithm": self.name,
+            "alpha_s": self.alpha_s.to_json(),
+            "rate_bytes_per_s": self.rate_bytes_per_s.to_json(),
+            "worst_error": round(self.worst_error, 4),
+        }
+
+
+def fit(medians: Medians, name: str) -> Fit | None:
+    """None where there are fewer than three sizes, so that anything would fit."""
+    if len(medians.sizes_bytes) < 3:
+        return None
+    sizes = np.asarray(medians.sizes_bytes, np.float64)
+    (whole,), parts = _fit(sizes, medians.measured[name][None]), _fit(sizes, medians.resampled[name])
+    errors = np.exp(whole[0]) + sizes * np.exp(whole[1])
+    return Fit(
+        name,
+        interval(np.exp(whole[0]), np.exp(parts[:, 0])),
+        interval(np.exp(-whole[1]), np.exp(-parts[:, 1])),
+        float(np.max(np.abs(errors / medians.measured[name] - 1))),
+    )
+
+
+def _fit(sizes: Floats, times: Floats) -> Floats:
+    """Logarithms of alpha and beta, for each row of times: Gauss and Newton."""
+    found = np.stack([np.log(times[:, 0]), np.log(times[:, -1] / sizes[-1])], axis=1)
+    for _ in range(_FIT_STEPS):
+        alpha, slope = np.exp(found[:, :1]), np.exp(found[:, 1:]) * sizes
+        errors = np.log(times) - np.log(alpha + slope)
+        first = alpha / (alpha + slope)
+        second = 1 - first
+        a, b, d = (first * first).sum(1) + 1e-9, (first * second).sum(1), (second * second).sum(1) + 1e-9
+        x, y = (first * errors).sum(1), (second * errors).sum(1)
+        step = np.stack([d * x - b * y, a * y - b * x], axis=1) / (a * d - b * b)[:, None]
+        found += np.clip(step, -_MOST_STEP, _MOST_STEP)
+    return found
+
+
+def regret(medians: Medians, name: str, candidates: Sequence[str]) -> tuple[Interval, ...]:
+    """By how much `name` is slower than the best candidate, by size: 0.05 is 5 %; below 0 it is faster than all."""
+    measured = medians.measured[name] / np.min([medians.measured[each] for each in candidates], axis=0) - 1
+    resampled = medians.resampled[name] / np.min([medians.resampled[each] for each in candidates], axis=0) - 1
+    return tuple(interval(value, resampled[:, place]) for place, value in enumerate(measured))

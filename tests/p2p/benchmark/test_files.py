@@ -1,0 +1,312 @@
+"""Result files: what is in them, what is refused, what a full disk leaves, plots, and two runs side by side."""
+
+import csv
+import importlib.util
+import json
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from p2p.benchmark.analysis import analyse
+from p2p.benchmark.bootstrap import Interval
+from p2p.benchmark.compare import Cell, compare, compare_files
+from p2p.benchmark.files import Report, check_writable, make_report, read_reports, to_csv, to_json, write_all
+from p2p.benchmark.plan import Plan
+from p2p.benchmark.plotting import check_plot, panels_of, plot
+from p2p.benchmark.prediction import links_of, message_ns, predicted_s, wire_bytes
+from p2p.benchmark.report import print_report, warnings_of
+from p2p.benchmark.result import AllReduceResult, Measurement
+from p2p.errors import LaunchError, ShoalError
+
+ROOT = Path(__file__).parents[3]
+SIZES = (4096, 65536, 1 << 20, 16 << 20)
+COSTS = {"ring": (0.16, 45e6), "tree": (0.06, 20e6), "auto": (0.062, 21e6)}
+NET = "rate=200mbit,delay=20ms"
+MACHINE = {
+    "cpu": "x",
+    "cores": 2,
+    "memory_bytes": 1,
+    "load_1_min": 3.5,
+    "system": "Linux",
+    "python": "3.11",
+    "packages": {"shoal": "0.1.0", "numpy": "2"},
+}
+PLAN = Plan(num_peers=4, algorithms=tuple(COSTS), baseline=None, sizes_bytes=SIZES, num_iters=20, num_warmup=1, net=NET)
+NETWORK = {"net": NET, "said": "no packets", "warnings": ["the lab was late"]}
+
+
+def results(seed: int = 0, *, slower: float = 1.0) -> list[AllReduceResult]:
+    """Made ones; `slower`: by which factor the tree is."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for size in SIZES:
+        for name, (alpha_s, rate) in COSTS.items():
+            exact = (alpha_s + size / rate) * (slower if name == "tree" else 1.0)
+            times = exact * np.exp(0.02 * generator.standard_normal((4, 20)))
+            ran = "tree" if name == "auto" else name
+            ranks = tuple(
+                Measurement(
+                    algorithm=name, ran=ran, size_bytes=size, times_s=list(row), cpu_times_s=list(row / 9), digest="d"
+                )
+                for row in times
+            )
+            sent, links = wire_bytes(ran, 4, size), links_of(NET, 4, 1_000_000)
+            found.append(
+                AllReduceResult(
+                    algorithm=name,
+                    ran=ran,
+                    size_bytes=size,
+                    wrong=0,
+                    ranks=ranks,
+                    wire_bytes=sent,
+                    predicted_s=predicted_s(name, ran, size, links),
+                )
+            )
+    return found
+
+
+def report(seed: int = 0, *, slower: float = 1.0, **machine: Any) -> Report:
+    found = results(seed, slower=slower)
+    described = {**MACHINE, **machine}
+    warnings = warnings_of(PLAN, described, NETWORK)
+    made = make_report(PLAN, found, analyse(PLAN, found), described, NETWORK, warnings)
+    again: Report = json.loads(to_json(made))
+    return again
+
+
+# JSON and CSV.
+
+
+def described_keys(heading: str) -> set[str]:
+    """Of a table of docs/benchmark.md."""
+    page = (ROOT / "docs" / "benchmark.md").read_text()
+    table = page.partition(f"**{heading}**")[2].partition("\n\n|")[2].partition("\n\n")[0]
+    return {
+        key
+        for line in table.splitlines()
+        for key in re.findall(r"`(\w+)`", line.split("|")[0 if line[0] != "|" else 1])
+    }
+
+
+def test_the_page_names_each_key_of_the_file() -> None:
+    made = report()
+    assert set(made) == described_keys("The file")
+    assert {key for row in made["results"] for key in row} == described_keys("Of each result")
+    assert {key for row in made["pairs"] for key in row} == described_keys("Of each pair")
+    assert {key for row in made["fits"] for key in row} == described_keys("Of each fit")
+    assert set(made["config"]) == described_keys("The settings")
+
+
+def test_every_sample_is_kept() -> None:
+    made = report()
+    assert made["version"] == 2
+    row = made["results"][0]
+    assert np.array(row["times_us"]).shape == (4, 20)
+    assert np.array(row["times_us"]) == pytest.approx(
+        1e6 * np.array([each.times_s for each in results()[0].ranks]), abs=0.06
+    )
+    assert row["iters"] == 20
+    assert row["time_p50_interval_us"][0] < row["time_p50_us"] < row["time_p50_interval_us"][1]
+    assert row["wire_bytes_per_peer"] == 6144
+    assert 0.9 < row["predicted_to_measured"] < 1.2
+    assert sum(row["last_peers"].values()) == 20
+
+
+def test_what_is_to_be_known_is_said_in_words() -> None:
+    assert report()["warnings"] == [
+        "4 peers share 2 cores: times include waiting for a core",
+        "others used this machine: its load was 3.5 before the run, and it has 2 cores",
+        "the lab was late",
+    ]
+    assert warnings_of(PLAN, {**MACHINE, "cores": 8}, None) == []
+    sentence = report()["sentence"]
+    assert re.fullmatch(
+        r"tree is faster than ring below [\d.]+ MiB \(95 %: [\d.]+ to [\d.]+ MiB\), ring above; "
+        r"auto cost 0 to \d+ % more than the best \(95 % where it is most: \d+ to \d+ %\)\.",
+        sentence,
+    )
+
+
+def test_the_table_has_a_row_for_each_and_says_what_its_intervals_are(capsys: pytest.CaptureFixture[str]) -> None:
+    found = results()
+    print_report(PLAN, found, analyse(PLAN, found), MACHINE, NETWORK, ["the lab was late"])
+    printed = capsys.readouterr().out
+    assert sum(" equal " in line for line in printed.splitlines()) == len(found)
+    for word in ("95% of 2,000 resamples", "Warning: the lab was late", "network lab, rate=200mbit", "tree is faster"):
+        assert word in printed
+
+
+def test_a_row_of_csv_is_one_algorithm_at_one_size() -> None:
+    rows = list(csv.DictReader(to_csv(report()).splitlines()))
+    assert [(row["algorithm"], row["size_bytes"]) for row in rows[:4]] == [
+        *((name, "4096") for name in COSTS),
+        ("ring", "65536"),
+    ]
+    assert (rows[0]["net"], rows[0]["dtype"], rows[0]["world_size"]) == (NET, "float32", "4")
+    assert float(rows[0]["time_p50_low_us"]) < float(rows[0]["time_p50_us"]) < float(rows[0]["time_p50_high_us"])
+    assert "times_us" not in rows[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"version": 2, "machine"', "is no JSON, or is cut short"),
+        ('{"version": 1}', "has version 1, and this shoal reads version 2"),
+        ("[1]", "has no version"),
+        ('{"version": 2, "machine": {}}', "lacks config, results"),
+    ],
+)
+def test_what_is_no_result_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(LaunchError, match=said):
+        read_reports(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"cannot read .*none\.json: No such file"):
+        read_reports(tmp_path / "none.json")
+    with pytest.raises(LaunchError, match="--csv is a file in a folder that can be written"):
+        check_writable("--csv", tmp_path / "no" / "a.csv")
+
+
+@contextmanager
+def files_up_to(num_bytes: int) -> Iterator[None]:
+    """As a disk on which there is no more room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path) -> None:
+    there = tmp_path / "there.csv"
+    there.write_text("old")
+    with (
+        files_up_to(1000),
+        pytest.raises(ShoalError, match=r"results above .* to .*a\.json \(File too large\), .*there"),
+    ):
+        write_all({tmp_path / "a.json": "x" * 2000, there: "y" * 2000, tmp_path / "b.csv": "short"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.csv", "there.csv"]
+
+
+# Plots.
+
+
+def test_four_panels_show_all_that_was_asked_for() -> None:
+    panels = list(panels_of(report()))
+    assert [panel.title.split(",")[0] for panel in panels] == [
+        "time: p50",
+        "bus bandwidth",
+        "speed-up over ring",
+        "predicted against measured",
+    ]
+    assert [each.name for each in panels[2].series] == ["tree"]
+    speed_up = panels[2].series[0]
+    assert all(low <= y <= high for low, y, high in zip(speed_up.lows, speed_up.ys, speed_up.highs, strict=True))
+    assert speed_up.ys[0] > 2 > 1 > speed_up.ys[-1]
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".html"])
+def test_a_drawing_needs_no_library(suffix: str) -> None:
+    text = plot(report(), suffix)
+    assert isinstance(text, str)
+    svg = ElementTree.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
+    names = {"polyline": 3 + 3 + 1 + 3, "polygon": 3 + 1}
+    assert {name: len(list(svg.iter(f"{{http://www.w3.org/2000/svg}}{name}"))) for name in names} == names
+    assert ("tree is faster than ring" in text) == (suffix == ".html")
+
+
+def test_a_format_that_cannot_be_drawn_is_refused_before_anything_is_measured() -> None:
+    with pytest.raises(LaunchError, match=r"ends with \.svg, \.png, \.html, got a\.pdf"):
+        check_plot(Path("a.pdf"))
+    if importlib.util.find_spec("matplotlib") is None:
+        with pytest.raises(LaunchError, match=r"needs matplotlib: pip install 'shoal\[report\]'"):
+            check_plot(Path("a.png"))
+    else:
+        assert plot(report(), ".png")[:4] == b"\x89PNG"
+
+
+# Two runs.
+
+
+def test_a_run_is_the_same_as_itself_measured_again() -> None:
+    assert {cell.verdict for cell in compare(report(1), report(2))} <= {"same", "unclear"}
+
+
+def test_what_has_become_slower_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    a.write_text(to_json(report(1)))
+    b.write_text(to_json(report(2, slower=1.1, load_1_min=8.5)))
+    assert compare_files(a, b) == 1
+    printed = capsys.readouterr().out
+    assert "0 faster, 4 slower" in printed
+    assert "Warning, of the second run: the lab was late" in printed
+    assert "(its load was 3.5 and 8.5 before them), so what differs may be that" in printed
+    assert compare_files(b, a) == 0
+    assert "4 faster, 0 slower" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1.031, 1.2, "slower"),
+        (0.9, 0.97, "faster"),
+        (0.98, 1.02, "same"),
+        (0.98, 1.04, "unclear"),
+        (1.01, 1.05, "unclear"),
+        (0.5, 2.0, "unclear"),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval(low: float, high: float, verdict: str) -> None:
+    assert Cell("ring", 4, 2, Interval(1.0, low, high)).verdict == verdict
+
+
+def test_other_machines_and_settings_are_refused_by_name() -> None:
+    with pytest.raises(LaunchError, match="cpu is 'x' and 'y'; numpy is 2 and 3"):
+        compare(report(), report(cpu="y", packages={"shoal": "0.2.0", "numpy": "3"}))
+    other = report()
+    other["config"]["net"] = None
+    with pytest.raises(LaunchError, match=f"net is '{NET}' and None"):
+        compare(report(), other)
+
+
+def test_a_file_with_fewer_settings_was_measured_on_one_host(tmp_path: Path) -> None:
+    older, newer = report(), report()
+    for name in ("dtype", "net", "duration_s", "until"):
+        del older["config"][name]
+    newer["config"]["net"] = None
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps([older, newer]))
+    first, second = read_reports(path)
+    assert {cell.ratio.value for cell in compare(first, second)} == {1.0}
+
+
+# What the model says.
+
+
+def test_the_cost_of_a_message_is_what_a_sum_of_one_number_takes_beyond_the_delay() -> None:
+    cost_ns = message_ns(NET, 4, [0.023, 0.026, 0.9])
+    assert cost_ns == 2_000_000
+    price_s = predicted_s("one-shot@early", "one-shot", 4, links_of(NET, 4, cost_ns))
+    assert price_s == pytest.approx(0.026, rel=1e-3)
+    committed_s = predicted_s("one-shot", "one-shot", 4, links_of(NET, 4, cost_ns))
+    assert committed_s == pytest.approx(0.026 + 0.020 + 0.002, rel=1e-3)
+    assert message_ns(NET, 4, [0.01]) == 0
+    assert message_ns(NET, 1, [0.5]) == 0
+
+
+def test_bytes_are_those_of_who_sends_most() -> None:
+    assert wire_bytes("ring", 4, 4096) == 2 * 3 * 1024
+    assert wire_bytes("one-shot", 4, 4096) == 3 * 4096
+    assert wire_bytes("gloo", 4, 4096) is None
+    assert predicted_s("gloo", "gloo", 4096, links_of(NET, 4, 0)) is None

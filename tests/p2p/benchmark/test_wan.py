@@ -1,0 +1,53 @@
+"""What was measured over emulated links, and what the page says of it."""
+
+from pathlib import Path
+
+from bench.wan import BEGIN, END, crossing, figures, problems, write_page
+from p2p.benchmark.files import Report, read_reports
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "ring-or-tree.md"
+
+
+def measured() -> list[Report]:
+    (path,) = (ROOT / "bench" / "results").glob("wan-2026*.json")
+    return read_reports(path)
+
+
+def test_the_page_has_the_figures_of_the_file() -> None:
+    assert figures(measured()) in PAGE.read_text()
+
+
+def test_ring_and_tree_cross_once_within_a_factor_of_two_and_two_runs_agree() -> None:
+    reports = {report["part"]: report for report in measured()}
+    found = [crossing(reports[part]) for part in ("four", "again")]
+    assert all(at is not None and at[2] < 2 * at[1] for at in found)
+    said = list(problems(list(reports.values())))
+    assert not [each for each in said if "overlap" in each or "cross once" in each or "is wrong" in each]
+    assert all(reports[part]["wall_s"] < 120 for part in ("four", "again"))
+
+
+def test_a_model_without_queues_is_off_where_all_send_to_one_and_nowhere_else() -> None:
+    prices = [each for each in problems(measured()) if "predicted" in each]
+    assert {each.partition(" of ")[2] for each in prices} <= {"direct at 16777216 bytes", "tree at 16777216 bytes"}
+
+
+def test_what_is_not_as_it_should_be_is_found() -> None:
+    one, other = ({**report, "results": []} for report in measured()[:2])
+    pair = next(pair for pair in other["pairs"] if {pair["a"], pair["b"]} == {"ring", "tree"})
+    other["pairs"] = [{**pair, "crossings": [{**pair["crossings"][0], "at_bytes": [4e6, 3e6, 9e6]}]}]
+    other["regrets"] = {"auto": [[0.2, 0.1, 0.3], *other["regrets"]["auto"][1:]]}
+    said = list(problems([one, other]))
+    assert said[0].startswith("again: ring and tree cross once, and the interval is at most a factor of 2 wide: [4")
+    assert said[1] == "again: auto took 20% longer than the best at 4096 bytes"
+    assert said[2].startswith("the intervals of two runs do not overlap")
+
+
+def test_figures_take_the_place_of_older_ones(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_page(page, measured()[:1])
+    text = page.read_text()
+    assert text.startswith("before\n" + BEGIN)
+    assert text.endswith(END + "\nafter\n")
+    assert "old" not in text
