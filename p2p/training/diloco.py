@@ -125,12 +125,7 @@ class DiLoCo(torch.nn.Module):
         session.callers.check_process("p2p.DiLoCo")
         config = OuterConfig(codec=codec, outer_lr=outer_lr, momentum=momentum, decay=decay)
         check_length(inner_steps, round_s)
-        if dense_steps < 0:
-            raise ValueError(f"dense_steps must be at least 0, is {dense_steps}")
-        if state_digest not in ("part", "all"):
-            raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
-        if buffers not in ("mean", "local"):
-            raise ValueError(f"buffers must be mean or local in rounds, is {buffers!r}")
+        _check(dense_steps, state_digest, buffers)
         self.module = module
         parts = name_parts({"": unwrapped(optimizer)}, extra)
         check_optimizers(module, parts)
@@ -138,12 +133,7 @@ class DiLoCo(torch.nn.Module):
         self._outer = Outer(trained, config)
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, self._may_be_kept)
         strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
-        if inner_steps is not None:
-            strategy += f", {inner_steps} steps each"
-        if round_s is not None:
-            strategy += f", {round_s:g} s each"
-        if dense_steps:
-            strategy += f", after {dense_steps} dense steps"
+        strategy += _describe_lengths(inner_steps, round_s, dense_steps)
         averaged = Buffers(module, buffers, None)
         session.share.dense_steps = dense_steps
         self._dense: DensePhase | None = None
@@ -266,3 +256,20 @@ class DiLoCo(torch.nn.Module):
 
 def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _check(dense_steps: int, state_digest: str, buffers: str) -> None:
+    """Raise ValueError for what is no such setting."""
+    if dense_steps < 0:
+        raise ValueError(f"dense_steps must be at least 0, is {dense_steps}")
+    if state_digest not in ("part", "all"):
+        raise ValueError(f"state_digest must be part or all, is {state_digest!r}")
+    if buffers not in ("mean", "local"):
+        raise ValueError(f"buffers must be mean or local in rounds, is {buffers!r}")
+
+
+def _describe_lengths(inner_steps: int | None, round_s: float | None, dense_steps: int) -> str:
+    """Who exchanges in another way is refused with these words."""
+    steps = "" if inner_steps is None else f", {inner_steps} steps each"
+    seconds = "" if round_s is None else f", {round_s:g} s each"
+    return f"{steps}{seconds}" + (f", after {dense_steps} dense steps" if dense_steps else "")
