@@ -187,10 +187,16 @@ class Order:
     def indices(self, positions: Ranges) -> list[int]:
         """Indices into the dataset."""
         size = self._sampler.num_samples
-        every = list(each(positions))
         if not self._sampler.shuffle:
-            return [p % size for p in every]
-        return [int(self._permutation(p // size)[p % size]) for p in every]
+            return [p % size for p in each(positions)]
+        found: list[int] = []
+        for first, number in positions:
+            while number:
+                epoch, place = divmod(first, size)
+                taken = min(number, size - place)
+                found += self._permutation(epoch)[place : place + taken].tolist()
+                first, number = first + taken, number - taken
+        return found
 
     def _permutation(self, epoch: int) -> npt.NDArray[np.int64]:
         if epoch not in self._permutations:

@@ -83,9 +83,12 @@ class Share:
     def plan(self, track: Track) -> Plan:
         """The next step's, if it is one of this loader."""
         assert track.sampler is not None
-        track.state = track.sampler.settle(track.state)
         sampler = track.dense if self.is_dense and track.dense is not None else track.sampler
-        return sampler.plan(track.state, self.contributors)
+        if track.planned is None or track.planned[:3] != (track.state, self.contributors, sampler):
+            track.state = track.sampler.settle(track.state)
+            plan = sampler.plan(track.state, self.contributors)
+            track.planned = track.state, self.contributors, sampler, plan
+        return track.planned[3]
 
     def hand_out(self, track: Track, part: Slice | None) -> None:
         """The script is given a batch of this loader, which adds `part` to the open step."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ..errors import JoinRefused, ShoalError
 from .ranges import union
-from .sampler import Sampler, SamplerState
+from .sampler import Plan, Sampler, SamplerState
 
 MAY_CHANGE: Final = ("global_batch=", "epochs=", "drop_last=", "max_attempts=")
 """What of a loader may be another when a run goes on from a checkpoint: a position in its samples means the same."""
@@ -32,6 +32,7 @@ class Track:
         is_resumed: `description` is that of a checkpoint, and the script may have other settings.
         round_s: its rounds end by time.
         dense: plans the steps before rounds begin.
+        planned: the plan that was made last, after what it was made of.
     """
 
     description: str
@@ -44,6 +45,7 @@ class Track:
     is_resumed: bool = False
     round_s: float | None = None
     dense: Sampler | None = None
+    planned: tuple[SamplerState, tuple[str, ...], Sampler, Plan] | None = None
 
 
 def pack_track(track: Track) -> list[Any]:

@@ -7,8 +7,10 @@ shows that a joiner has begun its own anew. They are looked for among the object
 
 import gc
 import logging
+import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import compress
 from typing import Any, Final
 
 import torch
@@ -21,23 +23,33 @@ from .replica_state import Stateful, raw_bytes
 
 logger = logging.getLogger("p2p")
 
+FIRST_LOOKS: Final = (1, 4, 16)
+"""Steps; a later look is after four times as many steps as the one before, since one goes through all objects."""
+
 MOST_BETWEEN: Final = 4096
-"""Steps; looks are at steps 1, 4, 16, 64 and so on, since one goes through all objects of the process."""
+"""Steps."""
+
+MOST_SHARE: Final = 0.01
+"""Of the time of a run that later looks may take."""
 
 
 class Copies:
     """Of one model, or of several."""
 
-    def __init__(self, module: nn.Module, parts: Mapping[str, Stateful]) -> None:
+    def __init__(
+        self, module: nn.Module, parts: Mapping[str, Stateful], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Of all of `module`, and of each model in it, if it is a dict of several.
 
         Args:
             module: the model.
             parts: all that a joiner is given.
+            clock: in seconds.
         """
         self._models = [module, *(module.values() if isinstance(module, nn.ModuleDict) else ())]
         self._parts = parts
-        self._num_steps = 0
+        self._clock = clock
+        self._num_steps, self._next, self._not_before_s = 0, FIRST_LOOKS[0], 0.0
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._has_warned = False
 
@@ -48,10 +60,17 @@ class Copies:
     def hand_out(self, receipt: Receipt) -> None:
         """A step is committed: look, if it is time to."""
         self._num_steps += 1
-        is_power = self._num_steps & (self._num_steps - 1) == 0 and self._num_steps.bit_length() % 2
-        is_due = is_power or self._num_steps % MOST_BETWEEN == 0
-        if self._has_warned or not is_due:
+        if self._num_steps < self._next or self._has_warned:
             return
+        began_s = self._clock()
+        if self._num_steps not in FIRST_LOOKS and began_s < self._not_before_s:
+            return
+        self._look()
+        self._next = self._num_steps + min(3 * self._num_steps, MOST_BETWEEN)
+        ended_s = self._clock()
+        self._not_before_s = ended_s + (ended_s - began_s) / MOST_SHARE
+
+    def _look(self) -> None:
         before, self._known = self._known, {}
         for holder, tensors in self._found():
             digest = _digest(tensors)
@@ -86,7 +105,7 @@ def _stateful() -> Iterator[Any]:
     """All objects that have a `state_dict`; by their types, so that no object is asked anything."""
     objects = gc.get_objects()
     kinds = {kind for kind in set(map(type, objects)) if _has_state(kind)}
-    return (each for each in objects if type(each) in kinds)
+    return compress(objects, map(kinds.__contains__, map(type, objects)))
 
 
 def _has_state(kind: type) -> bool:

@@ -53,6 +53,13 @@ def summary():
 torch.set_num_threads(1)
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 model, optimizer, schedule = make(int(sys.argv[1]))
+if "held" in sys.argv:
+    class StepLR(type(schedule)):
+        def load_state_dict(self, state):
+            say("holds")
+            sys.stdin.readline()
+            super().load_state_dict(state)
+    schedule.__class__ = StepLR
 if "joins" in sys.argv:
     with torch.no_grad():
         model.table.zero_()
@@ -152,14 +159,18 @@ def moments(swarm: Swarm, peer: Process, event: str) -> list[Moment]:
 def test_a_large_state_is_handed_over_while_the_others_train(swarm: Swarm) -> None:
     peers = start_all(swarm, 2, LARGE)
     peers[0].expect_step(20)
-    joiner = swarm.start(TRAIN, str(LARGE), "joins")
+    joiner = swarm.start(TRAIN, str(LARGE), "joins", "held")
+    joiner.expect("holds")
+    last = int(next(line for line in reversed(peers[0].stdout) if line.startswith("step ")).split()[1])
+    peers[0].expect_step(last + 20)
+    joiner.tell("go on")
     seen_by(joiner, 3)
     stop([*peers, joiner])
     check_receipts(swarm, [*peers, joiner])
     began, loaded = (moments(swarm, joiner, event)[0] for event in ("state", "loaded"))
     for peer in peers:
         times = [moment.time_s for moment in moments(swarm, peer, "committed")]
-        assert sum(began.time_s <= time_s <= loaded.time_s for time_s in times) >= 5
+        assert sum(began.time_s <= time_s <= loaded.time_s for time_s in times) >= 19
     words = joiner.expect("from").split()
     assert words[2] == words[3] == "2", "an observer's rank is that of the next joiner"
 

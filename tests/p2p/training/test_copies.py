@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import swa_utils
 
 from p2p.step.receipts import Receipt
-from p2p.training.copies import MOST_BETWEEN, Copies
+from p2p.training.copies import FIRST_LOOKS, MOST_BETWEEN, MOST_SHARE, Copies
 
 pytestmark = pytest.mark.light
 
@@ -54,6 +54,16 @@ def named(copies: Copies, holder: Any, caplog: pytest.LogCaptureFixture, num_ste
         with torch.no_grad():
             tensors(holder)[0].data.add_(1)
     return [record.getMessage().split(" has a copy")[0] for record in caplog.records]
+
+
+def looks(copies: Copies, num_steps: int) -> list[int]:
+    """The steps in which it looks."""
+    found = []
+    for step in range(1, num_steps + 1):
+        before = copies._known
+        copies.hand_out(RECEIPT)
+        found += [step] if copies._known is not before else []
+    return found
 
 
 @pytest.mark.parametrize(
@@ -98,11 +108,14 @@ def test_what_is_no_copy_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_looks_become_rare_and_do_not_end(caplog: pytest.LogCaptureFixture) -> None:
     model = model_of(3, 8, 2)
-    copies, late = Copies(model, {}), copy.deepcopy(model)
-    looks = []
-    for step in range(1, 2 * MOST_BETWEEN + 1):
-        before = copies._known
-        copies.hand_out(RECEIPT)
-        looks += [step] if copies._known is not before else []
-    assert looks == [4**power for power in range(7)] + [2 * MOST_BETWEEN]
+    copies, late = Copies(model, {}, clock=lambda: 0.0), copy.deepcopy(model)
+    assert looks(copies, 2 * MOST_BETWEEN) == [4**power for power in range(7)] + [2 * MOST_BETWEEN]
     assert named(copies, late, caplog, MOST_BETWEEN) == ["Sequential"]
+
+
+def test_later_looks_take_a_hundredth_of_the_time() -> None:
+    seconds = count()  # a look takes one, and so does each step that one is due in
+    found = looks(Copies(model_of(3, 8, 2), {}, clock=lambda: float(next(seconds))), 1000)
+    assert found[:3] == list(FIRST_LOOKS)
+    waits_s = 1 / MOST_SHARE
+    assert found[3:] == [64 + waits_s - 1, 4 * (64 + waits_s - 1) + waits_s - 1]
