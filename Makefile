@@ -20,7 +20,7 @@ NUM_SEEDS ?= 1
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test thorough check simulate churn storms resumes experiments coverage equivalence figures fuzz mutants staging api \
+.PHONY: install demo test long thorough check simulate churn storms resumes experiments coverage equivalence figures fuzz mutants staging api \
   rounds rounds-quick bench-wan bench-aa clean
 
 install: $(STAMP)
@@ -42,6 +42,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m tests.everything
+
+# What takes long, and is shown in small by `make test`.
+long: $(STAMP)
+	$(BIN)/python -m tests.everything --long
 
 # The laws of the pure packages, with many examples each.
 thorough: $(STAMP)

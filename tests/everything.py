@@ -1,11 +1,14 @@
-"""All tests, as `make test` runs them: `python -m tests.everything`.
+"""All tests but the long ones, as `make test` runs them: `python -m tests.everything`; the long ones with `--long`.
+
+A test is `long` that takes more than some seconds of a processor and shows at length what others show in small.
 
 Living peers are in front: first tests that need no more than a core (`light`), three at a time, since they also wait;
 then the others one after the other, so that none of them waits for a core that another one has. What needs no other
-process runs beside these, and yields to them (`nice`); its output comes at the end. Ends with one line for each part
+process runs beside all these, and yields to them (`nice`); its output comes at the end. Ends with one line for each part
 and one for all, and with 1 if any part failed.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -24,7 +27,7 @@ PURE: Final = ("gossip", "collectives", "p2p", "simulated")
 LIVE: Final = ("live", "equivalence")
 AT_ONCE: Final = 3
 """So many light tests run at the same time, however many cores there are."""
-NICE: Final = ("nice", "-n", "10")
+NICE: Final = ("nice", "-n", "19")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,17 @@ def run(name: str, folders: tuple[str, ...], *options: str, yields: bool = False
 
 def main() -> int:
     """The exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--long", action="store_true", help="those that are long, and no others")
+    kind = "long" if parser.parse_args().long else "not long"
     num_workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
-    light = run(f"live, {AT_ONCE} at a time", LIVE, "-m", "light", "-n", str(AT_ONCE), "--dist", "worksteal")
     with ThreadPoolExecutor(1) as beside:
         # Who yields may have to wait for long.
-        workers = ("-n", str(num_workers), "--dist", "loadfile", "--timeout", "300")
+        workers = ("-m", kind, "-n", str(num_workers), "--dist", "loadfile", "--timeout", "300")
         pure = beside.submit(run, ", ".join(PURE), PURE, *workers, yields=True)
-        parts = [light, run("live, one at a time", LIVE, "-m", "not light"), pure.result()]
+        three = ("-n", str(AT_ONCE), "--dist", "worksteal")
+        light = run(f"live, {AT_ONCE} at a time", LIVE, "-m", f"light and {kind}", *three)
+        parts = [light, run("live, one at a time", LIVE, "-m", f"not light and {kind}"), pure.result()]
     print()
     for part in parts:
         print(part)

@@ -67,6 +67,7 @@ def test_all_algorithms_are_right_and_their_times_are_written(scratch: Path, tmp
     assert (tmp_path / "out.svg").read_text().endswith("</svg>\n")
 
 
+@pytest.mark.long
 def test_every_way_that_the_bytes_may_take_is_right(scratch: Path, tmp_path: Path) -> None:
     names = "auto", "auto@arena", "auto@early", "ring@early", "auto@sockets", "auto@tcp", "auto@curve"
     sizes = ("-b", "4K", "-e", "1M", "-f", "256", "--iters", "3", "--dtype", "float16")
@@ -180,6 +181,7 @@ def test_ctrl_c_leaves_nothing_behind(scratch: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.long
 def test_one_process_learns_what_four_peers_did_although_two_were_killed(scratch: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     process = start(scratch, "bench.replay", "--steps", "10", "--kill", "2", "--json", str(path))
@@ -191,6 +193,7 @@ def test_one_process_learns_what_four_peers_did_although_two_were_killed(scratch
     assert not any(scratch.glob("shoal-*"))  # torch makes a folder of its own
 
 
+@pytest.mark.long
 def test_what_kills_cost_is_measured_and_no_step_is_lost(scratch: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     process = start(scratch, "bench.elastic", "--peers", "3", "--kills", "1", "--resident", "1M", "--json", str(path))
@@ -204,6 +207,7 @@ def test_what_kills_cost_is_measured_and_no_step_is_lost(scratch: Path, tmp_path
     assert not any(scratch.glob("shoal-*"))
 
 
+@pytest.mark.long
 def test_calls_are_counted_where_they_are_made(scratch: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     process = start(scratch, "bench.calls", "--rounds", "2", "--deaths", "1", "--json", str(path))

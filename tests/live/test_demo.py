@@ -190,6 +190,7 @@ def test_a_cost_that_nobody_noted_is_unknown() -> None:
     assert measure(good_run(), {}, killed_at_s=2.25) == Figures(None, None, None, None)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_a_short_demo_ends_with_ok() -> None:
     command = [

@@ -76,6 +76,7 @@ def test_two_peers_train_a_gpt(run: Run) -> None:
     assert output.count("step 10: loss") == 2, output
 
 
+@pytest.mark.long
 @pytest.mark.timeout(100)
 def test_two_peers_train_on_a_dataset_with_workers_and_validate_and_what_was_stopped_is_trained_further(
     run: Run, tmp_path: Path
@@ -169,6 +170,7 @@ def test_a_loop_of_ones_own_trains_as_its_receipts_say_through_a_join_and_a_kill
         assert loss == pytest.approx(replayed[step - 1], rel=1e-3, abs=1e-4), step
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_an_experiment_with_a_join_a_kill_and_a_leave_proves_that_nothing_is_lost() -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}

@@ -199,6 +199,7 @@ def rounds_of(peer: Process) -> list[str]:
     return [line for line in peer.stdout if line.startswith(("round ", "dense "))]
 
 
+@pytest.mark.long
 def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_same_anchors(swarm: Swarm) -> None:
     peers = [swarm.start(SCRIPT, "sparse16", str(EPOCHS), min_peers=4) for _ in range(4)]
     for peer in peers:

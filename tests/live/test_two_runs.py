@@ -188,6 +188,7 @@ with p2p.join() as peer:
 """Whoever founds stays between backward and `optimizer.step`, so that nobody can be given its state."""
 
 
+@pytest.mark.long
 def test_joiners_that_were_told_of_a_run_whose_members_have_left_found_no_other(shoal: Shoal, script: Script) -> None:
     """Who only joins ends with 0, since there is nothing to join; who would have founded fails."""
     path = script(WITHHELD)

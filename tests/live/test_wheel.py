@@ -42,6 +42,7 @@ def programs(tmp_path: Path) -> Path:
     return environment / "bin"
 
 
+@pytest.mark.long
 @pytest.mark.light
 @pytest.mark.timeout(120)
 def test_the_wheel_has_all_that_a_script_needs(programs: Path, shoal: Shoal, tmp_path: Path) -> None:

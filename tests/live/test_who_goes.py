@@ -71,6 +71,8 @@ def load(peer, model, word):
         print("odd", peer.done)
     if peer.done % 10 == 0:
         print("size", peer.world_size)
+    if peer.done == 10 and "waits" in sys.argv:
+        sys.stdin.readline()
     return peer.done == last
 
 with p2p.join() as peer:
@@ -166,7 +168,7 @@ def test_two_founders_whose_parameters_differ_both_raise(swarm: Swarm, attempt: 
 def test_one_of_three_founders_with_other_parameters_comes_back_for_those_of_the_others(
     swarm: Swarm, rank: int
 ) -> None:
-    peers = swarm.start_all(3, MIDLOAD, str(rank), "600")
+    peers = swarm.start_all(3, MIDLOAD, str(rank), "300")
     for each in peers:
         each.expect("size 3")
     (odd,) = [each for each in peers if any(line.startswith("odd") for line in each.stdout)]
@@ -174,9 +176,11 @@ def test_one_of_three_founders_with_other_parameters_comes_back_for_those_of_the
 
 
 def test_a_joiner_whose_parameters_differ_from_the_founders_loads_these(swarm: Swarm) -> None:
-    (founder,) = swarm.start_all(1, MIDLOAD, "nobody", "1200")
+    (founder,) = swarm.start_all(1, MIDLOAD, "nobody", "600", "waits")
     founder.expect("size")
-    joiner = swarm.start(MIDLOAD, "odd", "1200")
+    joiner = swarm.start(MIDLOAD, "odd", "600")
+    joiner.expect("here")
+    founder.tell("go on")
     founder.expect("size 2")
     joiner.tell("odd")
     joiner.expect("odd")

@@ -280,6 +280,7 @@ print(torch.backends.cpu.get_cpu_capability(), found.hexdigest())
 """
 
 
+@pytest.mark.long
 def test_a_processor_with_fewer_instructions_leaves_the_same_bits() -> None:
     config: Any = np.show_config(mode="dicts")
     fewer = {"ATEN_CPU_CAPABILITY": "default"}
