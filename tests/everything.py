@@ -4,8 +4,8 @@ A test is `long` that takes more than some seconds of a processor and shows at l
 
 Living peers are in front: first tests that need no more than a core (`light`), three at a time, since they also wait;
 then the others one after the other, so that none of them waits for a core that another one has. What needs no other
-process runs beside all these, and yields to them (`nice`); its output comes at the end. Ends with one line for each part
-and one for all, and with 1 if any part failed.
+process runs beside all these, and yields to them (`nice`); its output comes at the end. Ends with one line for each
+part and one for all, and with 1 if any part failed.
 """
 
 import argparse
