@@ -77,6 +77,7 @@ def test_every_way_that_the_bytes_may_take_is_right(scratch: Path, tmp_path: Pat
     ]
 
 
+@pytest.mark.long
 def test_gloo_takes_part_as_the_baseline_for_as_long_as_was_said(scratch: Path, tmp_path: Path) -> None:
     options = ("-n", "2", "--algos", "auto", "--baseline", "gloo", "-b", "4K", "-e", "16K", "-f", "4")
     rows = all_reduce(scratch, tmp_path / "out.json", *options, "--duration", "0.5", "--dtype", "int64")["results"]
