@@ -60,7 +60,7 @@ class StepMachine:
         self.done = NOTHING_DONE
         self.digest = b""
         self.previous = b""
-        self.submitted = self.complete = 0
+        self.submitted = self.complete = self.inner_steps = 0
         self.finish: Finish | None = None
         self._finish_view: View | None = None
         self.parting = Parting(me)
@@ -295,6 +295,11 @@ class StepMachine:
             return 0
         return progress.submitted if progress.done == self.done and progress.finish is None else None
 
+    def inner_steps_of_others(self) -> dict[Member, int]:
+        """Local steps, as said by who has not finished the open step."""
+        said = [*self._progress.items()]
+        return {who: each.inner_steps for who, each in said if each.done == self.done and each.finish is None}
+
     def awaited(self) -> list[Member]:
         """Whose word the barrier of the installed view waits for."""
         if self.view is None or self.phase is not Phase.INSTALLING:
@@ -332,7 +337,7 @@ class StepMachine:
         """Who has no seat yet has finished nothing here, whatever it took over elsewhere."""
         if not self.seated:
             return Progress(NOTHING_DONE, b"", None)
-        return Progress(self.done, self.digest, self.finish, self.submitted)
+        return Progress(self.done, self.digest, self.finish, self.submitted, self.inner_steps)
 
     def _try_commit(self) -> list[Effect]:
         assert self.view is not None
@@ -373,7 +378,8 @@ class StepMachine:
     def _commit(self, finish: Finish) -> list[Effect]:
         assert self._finish_view is not None
         self.previous, self.digest = self.digest, chain(self.digest, finish)
-        self.done, self.finish, self.submitted, self.complete, self._called = finish.step, None, 0, 0, {}
+        self.done, self.finish, self._called = finish.step, None, {}
+        self.submitted = self.complete = self.inner_steps = 0
         self.parting.committed(finish)
         self._giving_up.is_in_use = False
         self._giving_up.keep_of(self.done + 1)

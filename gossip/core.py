@@ -99,6 +99,15 @@ class Core(Standing):
         if step == self.done + 1:
             self._membership.restarts.submitted(num_operations, num_complete)
 
+    def advanced(self, step: int, num_inner_steps: int) -> None:
+        """So many local steps are made here of the round that `step` ends."""
+        if step == self.done + 1:
+            self._steps.inner_steps = num_inner_steps
+
+    def inner_steps_of_others(self) -> dict[Member, int]:
+        """Local steps of the open round, as said by the members that have not finished it; a snapshot."""
+        return self._steps.inner_steps_of_others()
+
     def handed_out(self, view_number: int) -> bool:
         """Results of step done + 1 are used here before its commit: if others than now do it over, all give it up.
 

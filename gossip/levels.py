@@ -64,10 +64,10 @@ def has_finished(progress: Progress, mine: Finish) -> bool:
     return progress.done >= mine.step
 
 
-def recency(progress: Progress) -> tuple[int, int, int, int]:
+def recency(progress: Progress) -> tuple[int, ...]:
     """Orders what one member says in one view."""
     number, step = (0, 0) if progress.finish is None else (progress.finish.view_number, progress.finish.step)
-    return progress.done, number, step, progress.submitted
+    return progress.done, number, step, progress.submitted, progress.inner_steps
 
 
 def who_stays(

@@ -54,12 +54,14 @@ class Progress:
         finish: step done + 1, if it is finished.
         submitted: how many operations of step done + 1 have been submitted; before it is finished only beats say so.
             0 with `finish`: not known.
+        inner_steps: local steps made of the round that step done + 1 ends; only beats say so.
     """
 
     done: int
     digest: bytes
     finish: Finish | None
     submitted: int = 0
+    inner_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,12 +167,17 @@ class Session:
             self.membership.post(self._closing(b"" if state_digest is None else state_digest()))
             self._await((Commit,), self.membership.next_notice, state_digest)
 
-    def exchange(self, state_digest: StateDigest, patience_s: float) -> bool:
+    def advance(self, num_inner_steps: int) -> None:
+        """So many local steps of the round that is under way are made: told to whoever waits for its end."""
+        self.membership.post(
+            partial(self.membership.loop.core.advanced, self.history.done + 1, num_inner_steps), is_urgent=False
+        )
+
+    def exchange(self, state_digest: StateDigest) -> bool:
         """As `commit`, of a round of local steps, in whose middle no state can be loaded.
 
         Args:
             state_digest: as of `commit`.
-            patience_s: is waited for the others beyond `step_timeout_s`.
 
         Returns:
             Whether it is committed. If not, a member's state has come, and the step is taken back: `load_offer` comes
@@ -182,7 +187,7 @@ class Session:
             self.membership.check_usable()
             self._note(Kind.SUBMITTED, self.history.done + 1)
             self.membership.post(self._closing(state_digest()))
-            arrival = self._await((Commit, StateOffer), self.membership.next_notice, state_digest, patience_s)
+            arrival = self._await((Commit, StateOffer), self.membership.next_notice, state_digest)
             if isinstance(arrival, StateOffer):
                 before = self._attempt.number - 1  # what was submitted last
                 self.membership.post(partial(self.membership.loop.withdraw, self.history.done + 1, before))
@@ -294,18 +299,27 @@ class Session:
         awaited: tuple[type[Awaited], ...],
         take: Callable[..., Notice],
         state_digest: StateDigest | None = None,
-        patience_s: float = 0.0,
     ) -> Awaited:
-        """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1."""
+        """Take what the loop says until `awaited` comes; all but an early result end this attempt at step done + 1.
+
+        `step_timeout_s` begins anew as long as members that are missing make local steps of a round.
+        """
         step = self.history.done + 1
         submitted = [] if Uncommitted in awaited else self._attempt.end()
-        limit_s = self._step_timeout_s + patience_s
-        deadline = self.membership.loop.now() + limit_s
+        limit_s = self._step_timeout_s
+        deadline, others = self.membership.loop.now() + limit_s, self.membership.loop.core.inner_steps_of_others()
         arrival: Notice | None = None
         offer: StateOffer | None = None
         try:
             while not isinstance(arrival, awaited):
-                arrival = take(timeout=max(0.0, deadline - self.membership.loop.now()))
+                try:
+                    arrival = take(timeout=max(0.0, deadline - self.membership.loop.now()))
+                except Empty:
+                    before, others = others, self.membership.loop.core.inner_steps_of_others()
+                    if not any(number > before.get(who, 0) for who, number in others.items()):
+                        raise
+                    deadline = self.membership.loop.now() + limit_s
+                    continue
                 if isinstance(arrival, StateOffer) and Withdrawn in awaited:
                     offer = arrival  # a backward pass may be under way, which needs its parameters
                     continue

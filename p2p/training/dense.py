@@ -87,7 +87,7 @@ class DensePhase:
             partial(Updates, parts, self._gradients, num_models=1, allow_local=False),
             self._digest,
             self.edge,
-            commit=partial(session.exchange, patience_s=0.0),
+            commit=session.exchange,
         )
         self._numerics = describe_numerics(self._gradients.device, [*parts.values()])
 

@@ -26,9 +26,6 @@ from .rates import Rates
 logger = logging.getLogger("p2p")
 
 EXCHANGE: Final = "an exchange is under way: call no other operation before it ends"
-PATIENCE: Final = 10
-"""Who has ended its round waits for the others as long as so many rounds of its own take, and `step_timeout_s`."""
-
 NUM_TURNS: Final = 16
 """In so many rounds all of the anchor is compared, where a part of it is in each."""
 
@@ -163,6 +160,7 @@ class Rounds:
             return
         self.has_committed = False
         self.num_inner_steps += 1
+        self._session.advance(self.num_inner_steps)
         self._share.is_amid_round = True
         if self._is_over():
             self.end()
@@ -203,8 +201,7 @@ class Rounds:
         self._session.submit(self._share.operation(), is_urgent=False)
         for operation in (*self._buffers.operations(self._session.done + 1), *operations):
             self._session.submit(operation, is_urgent=False)
-        patience_s = PATIENCE * max(self._lasted_s(), self._length_s or 0.0)  # an observer's round is short
-        if self._session.exchange(self._digest, patience_s):
+        if self._session.exchange(self._digest):
             self._apply(operations)
             self.has_committed = True
         else:

@@ -74,6 +74,21 @@ def test_r1_every_beat_repeats_what_is_finished_and_after_commit_that_it_is_done
     assert committed().beat() == to((B, C), Beat(NOTHING, Progress(0, DIGEST_0, None)))
 
 
+def test_local_steps_of_a_round_are_said_with_beats_until_it_is_committed() -> None:
+    machine = active()
+    machine.inner_steps = 3
+    assert machine.beat() == to((B, C), Beat(NOTHING, Progress(-1, GENESIS, None, inner_steps=3)))
+    for number in (5, 4):  # a beat that was overtaken changes nothing
+        machine.receive(B, Beat(NOTHING, Progress(-1, GENESIS, None, inner_steps=number)))
+    assert machine.inner_steps_of_others() == {B: 5}
+    machine.finished(0, b"bits", b"state")
+    for member in (B, C):
+        machine.receive(member, Progress(-1, GENESIS, ZERO))
+    assert machine.done == 0
+    assert machine.beat() == to((B, C), Beat(NOTHING, Progress(0, DIGEST_0, None)))
+    assert machine.inner_steps_of_others() == {}
+
+
 def test_r1_who_says_that_it_is_done_has_finished() -> None:
     machine = finished()
     assert machine.receive(B, Beat(NOTHING, Progress(0, DIGEST_0, None))) == []
