@@ -55,11 +55,13 @@ class _Axis:
         return round(self._begin + share * (self._end - self._begin), 1)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Powers of 4 for bytes; of 10 otherwise, with 2 and 5 where there is little room."""
+        """Powers of 4 for bytes; of 10 otherwise, with 2 and 5, or all tenths, where there is little room."""
         if self._is_binary:
             values = [4.0**power for power in range(1, 24)]
         else:
-            factors = (1, 2, 5) if self.high / self.low < 300 else (1,)
+            factors: tuple[float, ...] = (1, 2, 5) if self.high / self.low < 300 else (1,)
+            if self.high / self.low < 3:
+                factors = tuple(tenths / 10 for tenths in range(10, 100, 1 if self.high / self.low < 1.5 else 2))
             values = [factor * 10.0**power for power in range(-6, 10) for factor in factors]
         for value in values:
             if self.low <= value <= self.high:

@@ -4,11 +4,12 @@ from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
-from bench import rounds
+from bench import rounds, rounds_plot
 from bench.simulated_workers import Setting, run
 
 NUM_PARAMETERS = 137_216
@@ -61,6 +62,23 @@ def test_losses_are_compared_seed_by_seed() -> None:
     assert lines[2][-5:] == ["2.3100", "+15.50", "%", "+5.00", "%"]
     assert lines[3][-5:] == ["2.0000", "+0.00", "%", "-9.09", "%"]
     assert rounds.table(rows[-1:], rows).row_count == 1
+
+
+def test_losses_are_drawn_against_bytes_and_against_time_where_that_is_known(tmp_path: Path) -> None:
+    curve = [[60, 2e6, 2.5], [120, 4e6, 2.0]]
+    rows = [row(2.0, inner_steps=0), row(2.0, codec="int4"), row(2.0, codec="sign"), row(2.0, codec="sign", seed=1)]
+    runs = tmp_path / "rounds.json"
+    runs.write_text(json.dumps({"runs": [each | {"curve": curve} for each in rows]}))
+    rates = [{"strategy": name, "tokens_per_s": 2048.0} for name in ("parallel", "rounds-30", "rounds-10")]
+    links = tmp_path / "wan.json"
+    links.write_text(json.dumps({"config": {"net": "rate=50mbit", "codec": "int4"}, "results": rates}))
+    picture = tmp_path / "rounds.svg"
+    for options, names in (([], 3), (["--links", str(links)], 5)):
+        assert rounds_plot.main([str(runs), str(picture), *options]) == 0
+        found = ElementTree.fromstring(picture.read_text())
+        words = [each.text for each in found.iter("{http://www.w3.org/2000/svg}text")]
+        assert sum(word in ("DataParallel", "int4", "sign") for word in words) == names
+        assert ("the same, where 4 live peers have rate=50mbit" in words) == bool(options)
 
 
 def test_runs_of_another_text_are_not_added_to(tmp_path: Path) -> None:
