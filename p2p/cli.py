@@ -263,6 +263,21 @@ def report(
     raise typer.Exit(write_report(folder, out, print))
 
 
+@app.command(short_help="Say who failed first, and why, from what a run has left.")
+def postmortem(
+    folder: Annotated[
+        Path, typer.Argument(help="Of `shoal experiment`, of `shoal run --receipts`, or of a registry, with pages.")
+    ],
+) -> None:
+    """Say who failed, in the order of causes: by what, in which step, at what, and what the others waited for.
+
+    Ends with 1 if somebody has failed.
+    """
+    from p2p.experiment.postmortem import postmortem as tell
+
+    raise typer.Exit(tell(folder, print))
+
+
 @key.command("new")
 def key_new(
     out: Annotated[

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ExperimentError, RemoteProtocolError
+from ..launch.traces import ENDS, TRACES
 from ..step.receipts import Moment, Receipt, read_moments, read_receipts
 from ..telemetry.records import How, Kind, Record
+from ..telemetry.snapshot import Identity
 from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import read_trace
 from .happened import Account, Happened, Process
@@ -31,12 +33,14 @@ class Track:
         receipts: of the steps that it has committed as a member, in order.
         records: in the order of their times.
         is_whole: with the records of its training thread.
+        who: as its trace says; None: there is none.
     """
 
     peer_id: str
     receipts: Sequence[Receipt]
     records: Sequence[Record]
     is_whole: bool
+    who: Identity | None = None
 
     def lineages(self, steps: Iterable[int]) -> list[tuple[str, int]]:
         """Each step with its lineage; the receipt of the last one may be missing, where the peer ended right then."""
@@ -91,7 +95,7 @@ def runs_in(folder: Path) -> list[Path]:
     found = sorted(folder.glob(f"run-*/{ACCOUNT}"), key=lambda path: (len(path.parent.name), path.parent.name))
     if found:
         return [path.parent for path in found]
-    if (folder / ACCOUNT).is_file() or any(_receipt_files(folder)):
+    if (folder / ACCOUNT).is_file() or (folder / ENDS).is_file() or any(_receipt_files(folder)):
         return [folder]
     raise ExperimentError(
         f"there are no receipts in {folder}: give the folder of `shoal experiment --out`, or of `shoal run --receipts`"
@@ -106,17 +110,10 @@ def read_run(folder: Path) -> Run:
     """
     account = _read_account(folder / ACCOUNT) if (folder / ACCOUNT).is_file() else None
     tracks: dict[str, Track] = {}
-    for path in sorted(_receipt_files(folder)):
-        peer_id = path.name.removesuffix(RECEIPTS)
+    files = {path.name.removesuffix(RECEIPTS): path for path in _receipt_files(folder)}
+    for peer_id in sorted({*files, *(path.name.removesuffix(TRACE) for path in (folder / TRACES).glob(f"*{TRACE}"))}):
         try:
-            receipts = read_receipts(path)
-            trace = folder / "traces" / f"{peer_id}{TRACE}"
-            if trace.is_file():
-                tracks[peer_id] = Track(peer_id, receipts, read_trace(trace)[1], True)
-            else:
-                timings = path.with_name(f"{peer_id}{TIMINGS}")
-                moments = read_moments(timings) if timings.is_file() else []
-                tracks[peer_id] = Track(peer_id, receipts, [_record(moment) for moment in moments], False)
+            tracks[peer_id] = _read_track(folder, peer_id, files.get(peer_id))
         except (OSError, ValueError, KeyError, TypeError, RemoteProtocolError) as error:
             raise ExperimentError(f"cannot read what peer {peer_id} left in {folder}: {error}") from error
     run = Run(tracks, account)
@@ -126,6 +123,18 @@ def read_run(folder: Path) -> Run:
             "give each run a folder"
         )
     return run
+
+
+def _read_track(folder: Path, peer_id: str, path: Path | None) -> Track:
+    """`path`: of its receipts; None: it had none yet."""
+    receipts = [] if path is None else read_receipts(path)
+    trace = folder / TRACES / f"{peer_id}{TRACE}"
+    if path is None or trace.is_file():
+        who, records = read_trace(trace)
+        return Track(peer_id, receipts, records, True, who)
+    timings = path.with_name(f"{peer_id}{TIMINGS}")
+    moments = read_moments(timings) if timings.is_file() else []
+    return Track(peer_id, receipts, [_record(moment) for moment in moments], False)
 
 
 def _receipt_files(folder: Path) -> Iterator[Path]:

@@ -151,7 +151,7 @@ def test_what_a_run_has_cost_and_why_it_failed_is_said(shoal: Shoal, script: Scr
     source = training(happening, before, size=3).replace(
         "with peer.step", "peer.log(loss=1.5)\n            with peer.step"
     )
-    code, _, stderr = outcome(shoal("-n", "3", "--restarts", "1", script(source)))
+    code, _, stderr = outcome(shoal("-n", "3", "--restarts", "1", "--receipts", "kept", script(source)))
     text, took = "\n".join(stderr), r"\d+\.\d s"
     assert code == 0, text
     assert re.search(
@@ -165,7 +165,12 @@ def test_what_a_run_has_cost_and_why_it_failed_is_said(shoal: Shoal, script: Scr
         rf"^shoal: peer 1 counts, {took} after its start, {took} after p2p\.join; 3 members$", text, re.M
     ), text
     why = "shoal: peer 1 failed first, in step 21: it was killed by SIGKILL while computing step 21"
-    assert why in stderr, text
+    assert any(line.startswith(why) for line in stderr), text
+    code, stdout, stderr = outcome(shoal("kept", program=("-m", "p2p", "postmortem")))
+    assert code == 1, stderr
+    found = next(line for line in stdout if " 1. " in line)
+    assert re.sub(r" \([0-9a-f]{8}\)", "", found).strip() == why.replace("shoal:", "1.")  # another one had its place
+    assert any(re.search(r"went on had a step after \d+ ms", line) for line in stdout), stdout
 
 
 def test_an_exception_is_why_a_run_has_failed(shoal: Shoal, script: Script) -> None:
