@@ -2,6 +2,8 @@
 
 import os
 import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -109,6 +111,15 @@ def run(
         float | None, typer.Option(help="Kill a peer that somebody has stopped (SIGSTOP, Ctrl-Z) for so many seconds.")
     ] = None,
     log_dir: Annotated[Path | None, typer.Option(help="Folder for one file per peer, with all that it writes.")] = None,
+    web: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve a page, /status.json and /metrics of the peers here, at 127.0.0.1:8400, say; where other "
+            "hosts can come, only with a token in SHOAL_WEB_TOKEN.",
+            envvar="SHOAL_WEB",
+        ),
+    ] = "",
     verbose: Annotated[bool, typer.Option("-v", help="Show the log of each peer, too.")] = False,
     quiet: Annotated[bool, typer.Option("-q", help="Say nothing but who has failed, and why.")] = False,
     home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
@@ -191,7 +202,17 @@ def run(
         tcp=TcpOptions(seeds=seeds, bind=bind, advertise=advertise, key=key, insecure=insecure, network=network),
     )
     launcher = Launcher(config, environ=os.environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
-    raise typer.Exit(launcher.run())
+    with ExitStack() as stack:
+        if web:
+            from p2p.host.folders import default_home
+            from p2p.status.web import serving
+
+            folder = home or default_home(os.environ)
+            url = stack.enter_context(serving(web, folder, config.swarm_name, time.monotonic_ns))
+            if not quiet:
+                print(f"shoal: {url} shows the peers of this host", file=sys.stderr, flush=True)
+        code = launcher.run()
+    raise typer.Exit(code)
 
 
 def _target(words: list[str], module: str | None, *, is_command: bool) -> "Target":
@@ -228,6 +249,21 @@ def status(
 
         tcp = TcpOptions(seeds=seeds, key=None if insecure else key, insecure=insecure, network=network)
     show(home, name, tcp, is_json=json, watches=watch)
+
+
+@app.command(short_help="Show a row per peer, with its last steps, until Ctrl-C.")
+def top(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of a swarm; without it, all of this host.")] = "",
+    home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
+) -> None:
+    """Show the peers of this host, a row for each: what its last steps took, what it is at, and what happened last.
+
+    Bars are steps: the third height is the median of the last 240, two heights more are a factor of 2. Where the output
+    is no terminal, it is shown once.
+    """
+    from p2p.status.screen import top as show_top
+
+    show_top(home, name)
 
 
 @app.command(short_help="Run a script with joins, leaves, kills and pauses as planned, and report what each cost.")

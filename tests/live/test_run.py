@@ -4,9 +4,12 @@ import os
 import re
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -178,6 +181,33 @@ def test_an_exception_is_why_a_run_has_failed(shoal: Shoal, script: Script) -> N
     _, _, stderr = outcome(shoal("-n", "2", script(training(happening))))
     why = "shoal: peer 1 failed first, in step 21: it ended with exit code 1 (ValueError: a bad sample)"
     assert why in stderr
+
+
+def test_a_run_is_shown_on_a_page_until_it_ends(shoal: Shoal, script: Script) -> None:
+    source = training().replace("train(40)", "assert 'SHOAL_WEB_TOKEN' not in os.environ; train(10**9)")
+    token = "long enough to be a token"
+    run = shoal(
+        *("-n", "2", "--web", "127.0.0.1:0", "--swarm", "shown"), script(source), environ={"SHOAL_WEB_TOKEN": token}
+    )
+    url = line_like(run, r"shoal: (http://127\.0\.0\.1:\d+/) shows the peers of this host")[1]
+    line_like(run, r"shoal: first step .*")
+    with urlopen(Request(f"{url}metrics", headers={"Authorization": f"Bearer {token}"})) as answer:
+        text = answer.read().decode()
+    assert 'shoal_peers{swarm="shown",condition="running"} 2\n' in text
+    run.send_signal(signal.SIGTERM)
+    assert outcome(run)[0] == 0
+    with pytest.raises(URLError):
+        urlopen(url)
+
+
+def test_a_web_port_that_is_taken_ends_a_run_before_anything_starts(shoal: Shoal, script: Script) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, stdout, stderr = outcome(shoal("-n", "2", "--web", address, script("print('started')")))
+    why = f"shoal: --web cannot listen at {address}: Address already in use; give another port"
+    assert (code, stdout, stderr) == (2, [], [why])
 
 
 def test_sigterm_lets_all_leave_and_ends_with_0(shoal: Shoal, script: Script) -> None:

@@ -51,7 +51,9 @@ def test_each_peer_is_found_with_the_state_of_its_process(tmp_path: Path) -> Non
 
 
 def test_where_nobody_is_that_is_said_with_what_else_could_be_asked(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"no peer of any swarm on this host, in .*; of other hosts: --seeds"):
+    with pytest.raises(
+        LaunchError, match=r"no peer of any swarm on this host, in .*; of other hosts: shoal status NAME --seeds"
+    ):
         look(tmp_path, "", lambda: 0)
     with pytest.raises(LaunchError, match="no peer of swarm pond"):
         look(tmp_path, "pond", lambda: 0)
