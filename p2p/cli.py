@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from p2p.benchmark.command import app as bench
-from p2p.errors import LaunchError, ShoalError
+from p2p.errors import ExperimentError, LaunchError, ShoalError
 from p2p.netlab.command import app as lab
 
 if TYPE_CHECKING:
@@ -286,17 +286,33 @@ def experiment(
     )
 
 
-@app.command(short_help="Report on a folder of an experiment, or of the receipts of any run.")
+@app.command(short_help="Report on a folder of an experiment, or of the receipts of any run; or compare two.")
 def report(
-    folder: Annotated[Path, typer.Argument(help="Of `shoal experiment`, or of `shoal run --receipts`.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="FOLDER | compare A B", help="Of `shoal experiment`, or of `shoal run --receipts`."),
+    ],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the report.  [default: the same]", show_default=False)
     ] = None,
+    plots: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="DIR", help="Draw it there, too: SVG, and PNG and PDF with the extra `report`."),
+    ] = None,
 ) -> None:
-    """Evaluate receipts and traces, and write report.html and report.json. Ends with 1 if not all is as expected."""
+    """Evaluate receipts and traces, and write report.html and report.json. Ends with 1 if not all is as expected.
+
+    `compare A B` prints each time in both, with the interval of its ratio, and what differs of what is lost; ends with
+    1 if anything is slower in B, or more is lost.
+    """
+    from p2p.experiment.command import compare_reports
     from p2p.experiment.command import report as write_report
 
-    raise typer.Exit(write_report(folder, out, print))
+    if str(folders[0]) == "compare" and len(folders) == 3:
+        raise typer.Exit(compare_reports(*folders[1:]))
+    if len(folders) != 1:
+        raise ExperimentError(f"report takes one FOLDER, or `compare A B`, got {' '.join(map(str, folders))}")
+    raise typer.Exit(write_report(folders[0], out, print, plots))
 
 
 @app.command(short_help="Say who failed first, and why, from what a run has left.")

@@ -105,6 +105,11 @@ def _head(about: About, evaluated: Sequence[Evaluated]) -> Iterable[str]:
 
 
 def _picture(evaluated: Sequence[Evaluated]) -> str:
+    return draw(*picture_of(evaluated))
+
+
+def picture_of(evaluated: Sequence[Evaluated]) -> tuple[list[Panel], list[Row], list[Mark], float]:
+    """What there is to `draw`."""
     first, *others = evaluated
     origin = first.origin_ns
     account = first.run.account
@@ -126,7 +131,7 @@ def _picture(evaluated: Sequence[Evaluated]) -> str:
         Row(lane.name, [(kind, (a - origin) / 1e9, (b - origin) / 1e9) for kind, a, b in lane.spans], lane.end)
         for lane in lanes(first.run, [cost.event for cost in first.costs])
     ]
-    return draw(panels, rows, [_mark(cost, origin) for cost in first.costs if cost.event.time_ns], span_s)
+    return panels, rows, [_mark(cost, origin) for cost in first.costs if cost.event.time_ns], span_s
 
 
 def _sizes(each: Evaluated) -> list[tuple[float, float]]:
