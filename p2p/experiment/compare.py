@@ -58,9 +58,9 @@ def compare(a: Sequence[Evaluated], b: Sequence[Evaluated]) -> list[Row]:
 def counts(a: Sequence[Evaluated], b: Sequence[Evaluated]) -> dict[str, tuple[float, float]]:
     """Those that differ, or of which there should be none."""
     found = [metrics(each) for each in (a, b)]
-    known = {name: tuple(each[name] for each in found) for name in COUNTS if all(name in each for each in found)}
-    del known["step_ms_p50"]  # a time
-    return {name: (one, other) for name, (one, other) in known.items() if one != other or (name in WORSE and one)}
+    names = [name for name in COUNTS if "_ms" not in name and all(name in each for each in found)]
+    both = {name: (found[0][name], found[1][name]) for name in names}
+    return {name: (one, other) for name, (one, other) in both.items() if one != other or (name in WORSE and one)}
 
 
 def is_worse(rows: Sequence[Row], counted: dict[str, tuple[float, float]]) -> bool:
