@@ -86,7 +86,7 @@ def test_reports_are_compared_from_their_folders(tmp_path: Path, capsys: pytest.
 def test_a_step_of_many_is_compared_with_its_neighbours() -> None:
     def steps(took_ms: float) -> list[Evaluated]:
         receipts = [receipt(step, [A]) for step in range(1, 101)]
-        commits = [record(took_ms * step + step % 2, Kind.COMMITTED, step) for step in range(1, 101)]
+        commits = [record(took_ms * step + step % 2 / 10, Kind.COMMITTED, step) for step in range(1, 101)]
         return [evaluate(run({A: receipts}, {A: commits}))]
 
     (row,) = compare(steps(10), steps(12))
