@@ -199,6 +199,8 @@ def _notes(cost: Cost) -> list[str]:
     notes = []
     if cost.phases_ms:
         notes.append("; ".join(f"{name} {time_ms:.1f} ms" for name, time_ms in cost.phases_ms.items()))
+    if cost.at:
+        notes.append(f"it was {cost.at}")
     if cost.by:
         notes.append(f"known by {cost.by}")
     if "back_after_it_went_on" in cost.times_ms and "back after it went on" not in cost.phases_ms:

@@ -192,6 +192,7 @@ def _event(cost: Cost, origin_ns: int) -> dict[str, Any]:
         "at_s": round((event.time_ns - origin_ns) / 1e9, 3) if event.time_ns else None,
         "victims": event.victims,
         "detected_by": cost.by,
+        "was_at": cost.at,
         "times_ms": cost.times_ms,
         "phases_ms": cost.phases_ms,
         "gap_ms": cost.gap_ms,

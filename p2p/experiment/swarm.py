@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from ..telemetry.page import SUFFIX as PAGE
 from ..telemetry.records import Kind, unpack_record
 from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import Tail, write_trace
+from .events import STATE
 from .venue import Process, Venue
 
 BATCH: Final = 512
@@ -63,6 +65,7 @@ class Seen:
         out: when it had installed a view without these members.
         fed: when it was last asked for its state.
         raw: records that are not written yet.
+        phase: what it is in the middle of, one of `events.DURING`; empty: none of these.
     """
 
     tail: Tail
@@ -74,6 +77,7 @@ class Seen:
     seated_ns: int = 0
     out: dict[str, int] = field(default_factory=dict)
     raw: list[bytes] = field(default_factory=list)
+    phase: str = ""
 
     @property
     def peer_id(self) -> str:
@@ -81,9 +85,10 @@ class Seen:
 
     def take(self) -> None:
         """What is new in its page."""
-        for raw in self.tail.read():
-            self.raw.append(raw)
-            record = unpack_record(raw)
+        new = self.tail.read()
+        self.raw += new
+        for record in sorted(map(unpack_record, new), key=attrgetter("time_ns")):
+            self.phase = _PHASES.get(record.kind, self.phase)
             if record.kind == Kind.COMMITTED:
                 self.step, self.commit_ns = record.step, record.time_ns
                 if not self.first_ns and record.step > 0:
@@ -94,6 +99,17 @@ class Seen:
                 self.seated_ns = record.time_ns
             elif record.kind == Kind.GIVES:
                 self.fed_ns = record.time_ns
+
+
+_PHASES: Final[Mapping[int, str]] = {
+    Kind.BEGUN: "backward",
+    Kind.SUBMITTED: "exchange",
+    Kind.FINISHED: "",
+    Kind.COMMITTED: "",
+    Kind.RECEIVED: "",
+    Kind.STATE: STATE,
+    Kind.LOADED: "",
+}
 
 
 class Swarm:
