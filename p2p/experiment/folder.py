@@ -6,7 +6,7 @@ Receipts of a run that was made elsewhere (`shoal run --receipts`) are read, too
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from ..telemetry.records import How, Kind, Record
 from ..telemetry.snapshot import Identity
 from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import read_trace
+from .clocks import Clocks, ClocksDisagree, fit, merge, moments
 from .happened import Account, Happened, Process
 
 ACCOUNT: Final = "run.json"
@@ -55,10 +56,16 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that is known of one run. `account` is None where nobody has written one."""
+    """Everything that is known of one run.
+
+    Attributes:
+        account: None where nobody has written one.
+        clocks: of its hosts, where there are several; all times are by the reference's.
+    """
 
     tracks: dict[str, Track]
     account: Account | None
+    clocks: Clocks | None = None
 
     def receipts(self) -> list[Receipt]:
         """One per step of each lineage, in the order of their commits."""
@@ -95,7 +102,7 @@ def runs_in(folder: Path) -> list[Path]:
     found = sorted(folder.glob(f"run-*/{ACCOUNT}"), key=lambda path: (len(path.parent.name), path.parent.name))
     if found:
         return [path.parent for path in found]
-    if (folder / ACCOUNT).is_file() or (folder / ENDS).is_file() or any(_receipt_files(folder)):
+    if (folder / ACCOUNT).is_file() or any(ends_in(folder)) or any(_receipt_files(folder)):
         return [folder]
     raise ExperimentError(
         f"there are no receipts in {folder}: give the folder of `shoal experiment --out`, or of `shoal run --receipts`"
@@ -122,7 +129,33 @@ def read_run(folder: Path) -> Run:
             f"{folder} has receipts of {len(lineages)} runs ({', '.join(each[:8] for each in lineages)}): "
             "give each run a folder"
         )
-    return run
+    return run if account is not None else _by_one_clock(run, folder)
+
+
+def _by_one_clock(run: Run, folder: Path) -> Run:
+    """The records of peers on several hosts, by the clock of one of them; a director has seen all by its own."""
+    hosts = {peer_id: track.who.host for peer_id, track in run.tracks.items() if track.who is not None}
+    if len(set(hosts.values())) < 2:
+        return run
+    order = [(receipt.lineage, receipt.step) for receipt in run.receipts()]
+    lineages = {peer_id: {each.step: each.lineage for each in run.tracks[peer_id].receipts} for peer_id in hosts}
+    peers = [(host, moments(run.tracks[peer_id].records, lineages[peer_id])) for peer_id, host in hosts.items()]
+    try:
+        clocks = fit(merge(peers, order))
+    except ClocksDisagree:
+        raise ExperimentError(
+            f"the clocks of {len(set(hosts.values()))} hosts in {folder} cannot be compared: whatever they are, a step "
+            "was committed before it was finished; are these traces and receipts of one run?"
+        ) from None
+    tracks = {
+        peer_id: replace(
+            track, records=[r._replace(time_ns=clocks.to_reference(hosts[peer_id], r.time_ns)) for r in track.records]
+        )
+        if peer_id in hosts
+        else track
+        for peer_id, track in run.tracks.items()
+    }
+    return replace(run, tracks=tracks, clocks=clocks)
 
 
 def _read_track(folder: Path, peer_id: str, path: Path | None) -> Track:
@@ -135,6 +168,11 @@ def _read_track(folder: Path, peer_id: str, path: Path | None) -> Track:
     timings = path.with_name(f"{peer_id}{TIMINGS}")
     moments = read_moments(timings) if timings.is_file() else []
     return Track(peer_id, receipts, [_record(moment) for moment in moments], False)
+
+
+def ends_in(folder: Path) -> list[Path]:
+    """What launchers say of the processes that have ended, a file per host."""
+    return sorted(folder.glob(ENDS.format(host="*")))
 
 
 def _receipt_files(folder: Path) -> Iterator[Path]:

@@ -15,12 +15,13 @@ import numpy as np
 
 from ..errors import ExperimentError, RemoteProtocolError
 from ..launch.places import Ending
-from ..launch.traces import ENDS, End
+from ..launch.traces import End
 from ..telemetry.failures import Failure, Trail, consequences, failures, sentence
 from ..telemetry.page import SUFFIX as PAGE
 from ..telemetry.page import Seen, read_page
 from ..telemetry.snapshot import SHORT, Identity
-from .folder import Run, read_run, runs_in
+from .clocks import Clocks
+from .folder import Run, ends_in, read_run, runs_in
 from .happened import Process
 
 BY_HAND: Final = " (by the experiment)"
@@ -39,7 +40,10 @@ def postmortem(folder: Path, say: Callable[[str], None]) -> int:
     code = 0
     for each in runs_in(folder):
         run = read_run(each)
-        code |= _tell(each.name, trails(run, each), [track.who for track in run.tracks.values() if track.who], say)
+        who = [track.who for track in run.tracks.values() if track.who is not None]
+        if run.clocks is not None:
+            who = [each for each in who if each.host == run.clocks.reference]
+        code |= _tell(each.name, trails(run, each), who, say, 0.0 if run.clocks is None else run.clocks.plus_minus_ms)
     return code
 
 
@@ -56,7 +60,7 @@ def trail_of_page(seen: Seen) -> Trail:
 
 def trails(run: Run, folder: Path) -> list[Trail]:
     """Of all peers of a run, and of processes that have never joined."""
-    ended = _by_experiment(run) if run.account is not None else _by_launchers(folder)
+    ended = _by_experiment(run) if run.account is not None else _by_launchers(folder, run.clocks)
     known = {trail.peer_id for trail in ended}
     found = ended + [
         Trail(peer_id=peer_id, name=peer_id[:SHORT] if track.who is None else track.who.name)
@@ -96,19 +100,20 @@ def _of_process(process: Process, run: Run) -> Trail:
     )
 
 
-def _by_launchers(folder: Path) -> list[Trail]:
+def _by_launchers(folder: Path, clocks: Clocks | None) -> list[Trail]:
     """Of all hosts whose launchers had this folder."""
-    path = folder / ENDS
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
-        ends = [End(**json.loads(line)) for line in lines if line.endswith("\n")]
-    except (OSError, ValueError, TypeError) as error:
-        raise ExperimentError(f"{path} is not what this version of shoal writes: {error}") from error
+    ends: list[End] = []
+    for path in ends_in(folder):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            ends += [End(**json.loads(line)) for line in lines if line.endswith("\n")]
+        except (OSError, ValueError, TypeError) as error:
+            raise ExperimentError(f"{path} is not what this version of shoal writes: {error}") from error
     return [
         Trail(
             peer_id=end.peer_id,
             name=end.name,
-            ended_ns=end.time_ns,
+            ended_ns=end.time_ns if clocks is None else clocks.to_reference(end.host, end.time_ns),
             code=end.code,
             how=end.how,
             has_failed=end.has_failed,
@@ -118,12 +123,16 @@ def _by_launchers(folder: Path) -> list[Trail]:
     ]
 
 
-def _tell(name: str, found: Sequence[Trail], who: Sequence[Identity], say: Callable[[str], None]) -> int:
-    """Of one run."""
+def _tell(
+    name: str, found: Sequence[Trail], who: Sequence[Identity], say: Callable[[str], None], plus_minus_ms: float = 0.0
+) -> int:
+    """Of one run. `plus_minus_ms`: of times between hosts."""
     failed = failures(found)
     newest = max((record.step for trail in found for record in trail.records), default=-1)
     begin_ns = min((trail.records[0].time_ns for trail in found if trail.records), default=0)
     say(f"{name}: {len(found)} peers, step {newest}; {len(failed) or 'none of them'} failed")
+    if plus_minus_ms:
+        say(f"  times between hosts are right to ± {plus_minus_ms:g} ms")
     if not failed and not any(trail.has_failed is False for trail in found):
         say("  nobody has said how any of them ended: they still run, or whatever ended them ended all at once")
     for number, failure in enumerate(failed, 1):

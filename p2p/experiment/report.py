@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ..errors import ExperimentError
 from .chain import Chain, check
+from .clocks import Clocks
 from .config import Bound, Experiment
 from .costs import Cost, costs
 from .folder import Run
@@ -177,8 +178,23 @@ def _run(each: Evaluated) -> dict[str, Any]:
         "goodput": chain.goodput,
         "failed": each.failed,
         "events": [_event(cost, each.origin_ns) for cost in each.costs],
+        "clocks": _clocks(each.run.clocks),
         "splits_ms": {peer_id: asdict(split) for peer_id, split in each.splits.items()},
     }
+
+
+def _clocks(clocks: Clocks | None) -> dict[str, Any] | None:
+    """Of several hosts: how far each is ahead of the reference, in each window of steps; None: there is one clock."""
+    if clocks is None:
+        return None
+    hosts = {
+        host: {
+            "ahead_ms": [[each.low_ns / 1e6, each.high_ns / 1e6] for each in bounds],
+            "drift_ppm": clocks.drift_ppm(host) if bounds else None,
+        }
+        for host, bounds in clocks.bounds.items()
+    }
+    return {"reference": clocks.reference, "plus_minus_ms": clocks.plus_minus_ms, "hosts": hosts}
 
 
 def _event(cost: Cost, origin_ns: int) -> dict[str, Any]:

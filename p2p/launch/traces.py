@@ -1,6 +1,7 @@
 """What a launch keeps beside the receipts of its peers: all their records (telemetry/trace.py), and how each ended.
 
-The peers do nothing for it: their pages are read from outside. `ends.jsonl` has a line per process that has ended.
+The peers do nothing for it: their pages are read from outside. `ends-HOST.jsonl` has a line per process that has ended;
+so the folders of several hosts can be put together.
 """
 
 import json
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import RemoteProtocolError
+from ..host.processes import read_host
 from ..telemetry.page import page_path
 from ..telemetry.trace import SUFFIX, Tail, write_trace
 from .places import Place
 
 LOOK_S: Final = 0.1
 """A half has room for what a peer does in a hundred steps at the least: those of 1 ms take as long."""
-ENDS: Final = "ends.jsonl"
+ENDS: Final = "ends-{host}.jsonl"
 TRACES: Final = "traces"
 
 
@@ -102,7 +104,7 @@ class Traces:
             missed=missed,
         )
         if self._folder is not None:
-            self._write(lambda folder: _append(folder / ENDS, json.dumps(asdict(end)) + "\n"))
+            self._write(lambda folder: _append(folder / ENDS.format(host=read_host()), json.dumps(asdict(end)) + "\n"))
 
     def _take(self, peer_id: str) -> None:
         tail = self._tails.get(peer_id)

@@ -50,7 +50,7 @@ def test_what_shoal_run_leaves_says_who_failed_by_what_and_who_waited(tmp_path: 
         has_failed=True,
         last_words="",
     )
-    (folder / "ends.jsonl").write_text(json.dumps(asdict(end)) + '\n{"cut short')
+    (folder / "ends-1.jsonl").write_text(json.dumps(asdict(end)) + '\n{"cut short')
     code, said = told(folder)
     assert code == 1
     assert said == [
@@ -85,6 +85,6 @@ def test_where_nobody_failed_it_says_so_and_ends_with_0(tmp_path: Path) -> None:
 def test_what_is_no_run_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="there are no receipts"):
         told(tmp_path)
-    (tmp_path / "ends.jsonl").write_text('{"peer_id": 1}\n')
-    with pytest.raises(ExperimentError, match=r"ends.jsonl is not what this version of shoal writes"):
+    (tmp_path / "ends-1.jsonl").write_text('{"peer_id": 1}\n')
+    with pytest.raises(ExperimentError, match=r"ends-1.jsonl is not what this version of shoal writes"):
         told(tmp_path)

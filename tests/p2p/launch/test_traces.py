@@ -5,6 +5,7 @@ import math
 import os
 from pathlib import Path
 
+from p2p.host.processes import read_host
 from p2p.launch.places import Ending, Place
 from p2p.launch.traces import ENDS, Traces
 from p2p.telemetry.records import Kind
@@ -35,14 +36,14 @@ def test_all_records_are_kept_also_those_of_a_peer_that_has_removed_its_page(tmp
     its_place.ending = Ending.of(1, has_begun=True)
     traces.end(its_place, 7, "ValueError: no", was_asked=False)
     assert [record.step for record in read_trace(receipts / "traces" / f"{A}.trace")[1]] == [1, 2]
-    (line,) = (receipts / ENDS).read_text().splitlines()
+    (line,) = (receipts / ENDS.format(host=read_host())).read_text().splitlines()
     assert json.loads(line) == {
         **{"peer_id": A, "name": "0", "host": "f" * 16, "time_ns": 7, "code": 1, "how": "ended with exit code 1"},
         **{"has_failed": True, "last_words": "ValueError: no", "missed": 0},
     }
     traces.end(its_place, 8, "", was_asked=True)
     assert said == []
-    assert not json.loads((receipts / ENDS).read_text().splitlines()[1])["has_failed"]
+    assert not json.loads((receipts / ENDS.format(host=read_host())).read_text().splitlines()[1])["has_failed"]
 
 
 def test_where_nothing_can_be_written_that_is_said_once_and_the_run_goes_on(tmp_path: Path) -> None:
