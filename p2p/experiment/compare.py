@@ -58,7 +58,7 @@ def compare(a: Sequence[Evaluated], b: Sequence[Evaluated]) -> list[Row]:
 def counts(a: Sequence[Evaluated], b: Sequence[Evaluated]) -> dict[str, tuple[float, float]]:
     """Those that differ, or of which there should be none."""
     found = [metrics(each) for each in (a, b)]
-    names = [name for name in COUNTS if "_ms" not in name and all(name in each for each in found)]
+    names = [name for name in COUNTS if not name.endswith(("_p50", "_max")) and all(name in each for each in found)]
     both = {name: (found[0][name], found[1][name]) for name in names}
     return {name: (one, other) for name, (one, other) in both.items() if one != other or (name in WORSE and one)}
 
