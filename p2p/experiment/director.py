@@ -67,7 +67,7 @@ class Director:
             self._swarm.look(now_ns)
             looks += 1
             if looks % LOSSES_EVERY == 0:
-                self._swarm.look_for_losses(now_ns)
+                self._swarm.look_at_snapshots(now_ns)
             if not self.begun_ns and self._swarm.newest_step() > 0:
                 self.begun_ns = min(each.peer.first_ns or now_ns for each in self._swarm.seated() if each.peer)
                 self._say("step 1 is committed")
@@ -75,7 +75,7 @@ class Director:
             if not self._ends_ns:
                 self._do_due(now_ns)
             self._look_at_end(now_ns, began_ns)
-        self._swarm.look_for_losses(time.monotonic_ns())
+        self._swarm.look_at_snapshots(time.monotonic_ns())
         self.ended_by = self.ended_by if self._ends_ns else "script"
 
     # Events.

@@ -19,6 +19,7 @@ from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import read_trace
 from .clocks import Clocks, ClocksDisagree, fit, merge, moments
 from .happened import Account, Happened, Process
+from .usage import Usage
 
 ACCOUNT: Final = "run.json"
 RECEIPTS: Final = ".receipts.jsonl"
@@ -186,6 +187,7 @@ def _read_account(path: Path) -> Account:
         values["processes"] = tuple(Process(**each) for each in values["processes"])
         values["events"] = tuple(Happened(**each) for each in values["events"])
         values["losses"] = tuple((int(time_ns), int(index), float(loss)) for time_ns, index, loss in values["losses"])
+        values["usage"] = tuple(Usage(*map(int, each)) for each in values.get("usage", ()))
         return Account(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ExperimentError(f"{path} is not what this version of shoal writes: {error}") from error

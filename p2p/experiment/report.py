@@ -14,10 +14,12 @@ from .folder import Run
 from .lines import nearest
 from .statistics import describe
 from .steps import Split, Step, splits, steps
+from .usage import growth
 
 COUNTS: Final = (
     *("steps", "steps_lost", "samples", "samples_twice", "samples_missing", "receipts_unequal"),
     *("events_missed", "peers_failed", "goodput", "step_ms_p50", "accounting_ms_max", "split_error_max"),
+    *("memory_growth_mb_max", "files_growth_max"),
 )
 DOS: Final = ("kill", "leave", "pause", "join", "restart_all", "cut", "kill_host")
 TIMES: Final = ("detect", "agree", "resume", "gap", "back")
@@ -77,6 +79,8 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
     if took := [step.took_ms for each in evaluated for step in each.steps if step.took_ms is not None]:
         found["step_ms_p50"] = round(median(took), 3)
     found |= _accounting(evaluated)
+    grown = [growth(each.run.account.usage) for each in evaluated if each.run.account is not None]
+    found |= {name: max(each[name] for each in grown if name in each) for each in grown for name in each}
     for do in ("", *DOS):
         for name in TIMES:
             values = times(evaluated, do, name)

@@ -20,6 +20,7 @@ from ..telemetry.records import Kind, unpack_record
 from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import Tail, write_trace
 from .events import STATE
+from .usage import Usage
 from .venue import Process, Venue
 
 BATCH: Final = 512
@@ -118,6 +119,7 @@ class Swarm:
     Attributes:
         started: all that ever were.
         losses: (monotonic ns, index of the peer, loss).
+        usage: of memory and files, by their snapshots.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Swarm:
         self._shown: dict[int, int] = {}
         self.started: list[Started] = []
         self.losses: list[tuple[int, int, float]] = []
+        self.usage: list[Usage] = []
 
     # What is done.
 
@@ -247,17 +250,19 @@ class Swarm:
                 if each.peer is not None:
                     each.peer.take()
 
-    def look_for_losses(self, now_ns: int) -> None:
-        """What peers have printed, or told their snapshots, since the last look."""
+    def look_at_snapshots(self, now_ns: int) -> None:
+        """What peers have printed, or said by their snapshots, since the last look."""
         for each in self.started:
             if self._pattern is not None:
                 self._read_log(each, now_ns)
-            elif each.peer is not None and each.code is None:
-                snapshot = each.peer.tail.snapshot()
-                if snapshot is not None and snapshot.time_ns != self._shown.get(each.index):
-                    self._shown[each.index] = snapshot.time_ns
-                    if "loss" in snapshot.logged:
-                        self.losses.append((snapshot.time_ns, each.index, snapshot.logged["loss"]))
+            snapshot = each.peer.tail.snapshot() if each.peer is not None and each.code is None else None
+            if snapshot is None or snapshot.time_ns == self._shown.get(each.index):
+                continue
+            self._shown[each.index] = snapshot.time_ns
+            use = snapshot.resident_bytes, snapshot.num_files, len(snapshot.members)
+            self.usage.append(Usage(snapshot.time_ns, each.index, *use))
+            if self._pattern is None and "loss" in snapshot.logged:
+                self.losses.append((snapshot.time_ns, each.index, snapshot.logged["loss"]))
 
     def _read_log(self, each: Started, now_ns: int) -> None:
         assert self._pattern is not None

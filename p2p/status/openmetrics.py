@@ -19,6 +19,7 @@ FAMILIES: Final = {
     "shoal_step_part_seconds": ("gauge", "Compute, exchange and wait of a step; they add up to it."),
     "shoal_snapshot_age_seconds": ("gauge", "Since a peer has last said how it stands."),
     "shoal_resident_bytes": ("gauge", "Memory of the process."),
+    "shoal_open_files": ("gauge", "Descriptors of the process."),
     "shoal_counted_steps": ("counter", "Steps with this peer on the receipt."),
     "shoal_samples": ("counter", "Samples of this peer that count."),
     "shoal_dropped_frames": ("counter", "Frames that changed nothing, by reason."),
@@ -68,6 +69,7 @@ def _of_peer(looked: Looked, own: Mapping[str, str]) -> Iterator[tuple[str, Mapp
     for part in ("compute", "exchange", "wait"):
         yield "shoal_step_part_seconds", {**own, "part": part}, getattr(snapshot.pace, f"{part}_s")
     yield "shoal_resident_bytes", own, snapshot.resident_bytes
+    yield "shoal_open_files", own, snapshot.num_files
     yield "shoal_counted_steps", own, snapshot.counted.steps
     yield "shoal_samples", own, snapshot.counted.samples
     for reason, number in snapshot.dropped.items():
