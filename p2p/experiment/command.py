@@ -68,6 +68,8 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None], plots: Pa
     found, wrong = metrics(evaluated), failures(evaluated, about.expect)
     least = "at least " if len(evaluated) > 1 else ""
     say(f"{least}{found['steps']:g} steps, {found['steps_lost']:g} lost; {target / HTML}")
+    if about.loss and not any(each.run.account and each.run.account.losses for each in evaluated):
+        say(f"loss = {about.loss!r} has matched nothing that the peers have printed")
     for line in [*map(str, drawn), *_missed(evaluated), *(line for each in evaluated for line in each.failed)]:
         say(line)
     for line in wrong:
@@ -85,7 +87,7 @@ def _about(folder: Path, evaluated: Sequence[Evaluated]) -> About:
     asked = Experiment.parse(text, folder.name, folder) if text else None
     account = evaluated[0].run.account
     name = folder.absolute().name if account is None else account.name
-    return About(name, text, asked.expect if asked is not None else {})
+    return About(name, text, *((asked.expect, asked.run.loss) if asked is not None else ({}, "")))
 
 
 def compare_reports(a: Path, b: Path) -> int:

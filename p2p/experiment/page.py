@@ -49,12 +49,13 @@ class About:
     Attributes:
         name: of the experiment, or the folder.
         text: of the TOML; empty: there is none.
-        expect: of it.
+        expect, loss: of it.
     """
 
     name: str
     text: str
     expect: Mapping[str, Bound]
+    loss: str = ""
 
 
 def page(about: About, evaluated: Sequence[Evaluated]) -> str:

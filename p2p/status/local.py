@@ -48,25 +48,27 @@ def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[
         LaunchError: nobody is there.
     """
     found: dict[str, list[Looked]] = {}
+    unreadable = ""
     host = read_host()
     for path in sorted(home.glob(f"{swarm or '*'}/*{SUFFIX}")):
         try:
             seen = read_page(path)
-        except (OSError, RemoteProtocolError):
-            continue  # it is gone meanwhile, is being made, or none of ours
+        except OSError:
+            continue  # it is gone meanwhile, or none of ours
+        except RemoteProtocolError as error:
+            unreadable = str(error)
+            continue
         found.setdefault(seen.identity.swarm, []).append(looked_at(seen, host, clock_ns()))
+    if not found and unreadable:
+        raise LaunchError(f"{unreadable}; look with the version of shoal that its peer runs")
     if not found:
-        raise nobody(swarm, home)
+        what = f"no peer of swarm {swarm}" if swarm else "no peer of any swarm"
+        raise LaunchError(
+            f"there is {what} on this host, in {home}; of other hosts: shoal status NAME --seeds HOST:PORT --key FILE"
+        )
     for peers in found.values():
         peers.sort(key=lambda looked: (len(looked.seen.identity.name), looked.seen.identity.name))
     return found
-
-
-def nobody(swarm: str, home: Path) -> LaunchError:
-    what = f"no peer of swarm {swarm}" if swarm else "no peer of any swarm"
-    return LaunchError(
-        f"there is {what} on this host, in {home}; of other hosts: shoal status NAME --seeds HOST:PORT --key FILE"
-    )
 
 
 def looked_at(seen: Seen, host: str, now_ns: int) -> Looked:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..host.folders import default_home
-from .local import Looked, look, nobody
+from .local import Looked, look
 from .report import for_people, for_programs
 
 if TYPE_CHECKING:
@@ -75,9 +75,7 @@ def top(home: Path | None, swarm: str) -> None:
 
     folder = home or default_home(os.environ)
     follower = Follower(folder, swarm, time.monotonic_ns)
-    found = follower.look()
-    if not found:
-        raise nobody(swarm, folder)
+    found = follower.look() or look(folder, swarm, time.monotonic_ns)  # which says why nobody is there
     if not sys.stdout.isatty():
         Console(width=WIDTH, color_system=None).print(screen(found, follower.step_times_s()))
         return

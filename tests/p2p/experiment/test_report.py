@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.errors import ExperimentError
+from p2p.experiment.command import report
 from p2p.experiment.drawing import INNER, thin
 from p2p.experiment.folder import read_run, runs_in, write_account
 from p2p.experiment.page import About, page
@@ -186,3 +187,12 @@ def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(ExperimentError, match="is not what this version of shoal writes"):
         read_run(tmp_path)
+
+
+def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run-1").mkdir()
+    write_account(tmp_path / "run-1", account([], [A, B]))
+    (tmp_path / "experiment.toml").write_text("[run]\nscript = \"a.py\"\nloss = 'loss (.)'\n")
+    said: list[str] = []
+    assert report(tmp_path, None, said.append) == 0
+    assert said[1:] == ["loss = 'loss (.)' has matched nothing that the peers have printed"]

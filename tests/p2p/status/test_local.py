@@ -59,6 +59,15 @@ def test_where_nobody_is_that_is_said_with_what_else_could_be_asked(tmp_path: Pa
         look(tmp_path, "pond", lambda: 0)
 
 
+def test_where_only_peers_of_another_version_are_that_is_said(tmp_path: Path) -> None:
+    peer_of(os.getpid(), tmp_path, A, "pond", "0")
+    path = tmp_path / "pond" / f"{A}.page"
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + (2).to_bytes(4, "little") + content[8:])
+    with pytest.raises(LaunchError, match="version 2; we read version 1; look with the version of shoal that its peer"):
+        look(tmp_path, "", lambda: 0)
+
+
 def test_what_is_no_page_is_passed_over(tmp_path: Path) -> None:
     peer_of(os.getpid(), tmp_path, A, "pond", "0")
     (tmp_path / "pond" / f"{B}.page").write_bytes(b"?")
