@@ -144,7 +144,9 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(help="FOLDER/STEP of the checkpoint to go on from; without it, the last one.")
     ] = None,
-    receipts: Annotated[Path | None, typer.Option(help="Folder for one receipt per committed step.")] = None,
+    receipts: Annotated[
+        Path | None, typer.Option(help="Folder for one receipt per committed step, traces, and how peers ended.")
+    ] = None,
     receipts_full: Annotated[
         str | None, typer.Option(help="When they cannot be written: warn (go on without) or stop (that peer leaves).")
     ] = None,
