@@ -103,11 +103,10 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
         for peer_id, track in _others(event, timeline).items()
         if (record := _without(track, event.victims, event.time_ns)) is not None
     }
-    if not installed and not any(timeline.commits.get(victim, True) for victim in event.victims):
-        cost.why["agreed"] = "it had no seat yet, so nobody had to go on without it"
-        return
     if not installed:
-        cost.why["agreed"] = cost.why["resumed"] = "nobody installed a view without it: the run ended, or all wait"
+        cost.why["agreed"] = "it had no seat yet, so nobody had to go on without it"
+        if any(timeline.commits.get(victim, True) for victim in event.victims):
+            cost.why["agreed"] = cost.why["resumed"] = "nobody installed a view without it: the run ended, or all wait"
         return
     _detect(cost, timeline, installed)
     resumed = _resume(cost, timeline, installed)
