@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import ExperimentError, RemoteProtocolError
 from ..launch.places import Ending
+from ..launch.postmortem import MOST_CHARACTERS
 from ..launch.traces import End
 from ..telemetry.failures import Failure, Trail, consequences, failures, sentence
 from ..telemetry.page import SUFFIX as PAGE
@@ -81,6 +82,10 @@ def trails(run: Run, folder: Path) -> list[Trail]:
     ]
 
 
+def shortened(last_words: str) -> str:
+    return last_words.removeprefix("shoal: ")[:MOST_CHARACTERS]
+
+
 def _by_experiment(run: Run) -> list[Trail]:
     assert run.account is not None
     return [_of_process(process, run) for process in run.account.processes]
@@ -96,7 +101,7 @@ def _of_process(process: Process, run: Run) -> Trail:
         trail,
         how=ending.words + (BY_HAND if process.was_ended and ending.exit_code else ""),
         has_failed=bool(ending.exit_code),
-        last_words=process.last_line,
+        last_words=shortened(process.last_line),
     )
 
 
@@ -117,7 +122,7 @@ def _by_launchers(folder: Path, clocks: Clocks | None) -> list[Trail]:
             code=end.code,
             how=end.how,
             has_failed=end.has_failed,
-            last_words=end.last_words,
+            last_words=shortened(end.last_words),
         )
         for end in ends
     ]
@@ -129,7 +134,7 @@ def _tell(
     """Of one run. `plus_minus_ms`: of times between hosts."""
     failed = failures(found)
     newest = max((record.step for trail in found for record in trail.records), default=-1)
-    begin_ns = min((trail.records[0].time_ns for trail in found if trail.records), default=0)
+    begin_ns = min((trail.records[0].time_ns for trail in found if trail.records), default=None)
     say(f"{name}: {len(found)} peers, step {newest}; {len(failed) or 'none of them'} failed")
     if plus_minus_ms:
         say(f"  times between hosts are right to ± {plus_minus_ms:g} ms")
@@ -137,7 +142,8 @@ def _tell(
         say("  nobody has said how any of them ended: they still run, or whatever ended them ended all at once")
     for number, failure in enumerate(failed, 1):
         say(f"{number:3}. {sentence(failure, is_first=number == 1)}")
-        say(f"     {(failure.time_ns - begin_ns) / 1e9:.3f} s after the first record{_wall(failure, who)}")
+        if begin_ns is not None:
+            say(f"     {(failure.time_ns - begin_ns) / 1e9:.3f} s after the first record{_wall(failure, who)}")
         for line in consequences(failure):
             say(f"     {line}")
     return 1 if failed else 0

@@ -80,8 +80,10 @@ class Postmortem:
         self.is_news = place.standing is not None
         (failure,) = failures([own, *self._trails(others if seen is not None else ())])
         failure = replace(failure, step=place.step + 1 if place.step >= 0 else -1)
-        waited = [each.name for each in failure.others if each.waits]
-        self.first = sentence(failure) + (f"; peer {', '.join(waited)} waited for it" if waited else "")
+        waiting = [each.name for each in failure.others if each.waits]
+        self.first = sentence(failure) + (f"; peer {', '.join(waiting)} waited for it" if waiting else "")
+        if failure.waited_for:
+            self.first += f"; it waited for peer {', '.join(failure.waited_for)}"
 
     def _trails(self, others: Iterable[Place]) -> list[Trail]:
         """Nobody of them is known to have failed."""

@@ -65,6 +65,7 @@ class Other:
 
     Attributes:
         waits: it could not go on without the one that failed.
+        lags: that one could not go on without it: it had not submitted the step.
         went_on_s: after the failure it had committed a step; None: it never has.
     """
 
@@ -72,6 +73,7 @@ class Other:
     at: str
     for_s: float
     waits: bool
+    lags: bool
     went_on_s: float | None
 
 
@@ -107,8 +109,7 @@ class Failure:
     @property
     def waited_for(self) -> tuple[str, ...]:
         """Those that it waited for when it failed."""
-        is_waiting = self.at.startswith(_WAITS)
-        return tuple(other.name for other in self.others if is_waiting and other.at.startswith("computing"))
+        return tuple(other.name for other in self.others if other.lags)
 
 
 def failures(trails: Sequence[Trail]) -> list[Failure]:
@@ -189,13 +190,17 @@ def _word_of_others(trail: Trail, trails: Iterable[Trail]) -> Record | None:
 def _other(other: Trail, time_ns: int, done: int, *, is_idle: bool) -> Other:
     """`done`: by the one that failed; `is_idle`: that was waiting itself."""
     before = other.until(time_ns)
-    at, since_ns = doing(before)
+    submitted = max((each.step for each in before if each.kind in (*_STEPS, Kind.SUBMITTED)), default=-1)
+    lags = is_idle and submitted == _last_step(before) == done
+    # Who lags is told by its script, whatever its loop has heard since: of a new view, say.
+    at, since_ns = doing([each for each in before if each.kind < Kind.FINISHED] if lags else before)
     next_ns = next((each.time_ns for each in other.records if each.time_ns > time_ns and each.kind in _DONE), None)
     return Other(
         other.name,
         at,
         max(0, time_ns - since_ns) / 1e9 if since_ns else 0.0,
         waits=at.startswith(_WAITS) and not is_idle and _last_step(before) >= done,
+        lags=lags,
         went_on_s=None if next_ns is None else (next_ns - time_ns) / 1e9,
     )
 
@@ -246,9 +251,13 @@ def consequences(failure: Failure) -> list[str]:
         return ["nobody else was there"]
     waiting = [each for each in failure.others if each.waits]
     lines = [f"peer {each.name} waited for it, {each.at}, {_ms(each.for_s)} already" for each in waiting]
-    lines += [f"peer {each.name} was {each.at}" for each in failure.others if not each.waits]
-    if failure.waited_for:
-        lines.append(f"it waited for peer {', '.join(failure.waited_for)}")
+    lines += [
+        f"it waited for peer {each.name}, which was {each.at} for {_ms(each.for_s)} already"
+        if each.lags
+        else f"peer {each.name} was {each.at}"
+        for each in failure.others
+        if not each.waits
+    ]
     if went_on := [each.went_on_s for each in failure.others if each.went_on_s is not None]:
         redone = f", step {', '.join(map(str, failure.redone))} done over" if failure.redone else ""
         by = f"known by {failure.known_by}; " if failure.known_by else ""

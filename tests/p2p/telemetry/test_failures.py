@@ -99,6 +99,23 @@ def test_who_ended_since_it_waited_comes_after_the_one_that_stood_still() -> Non
     assert [each.name for each in failures([killed_too, hanging])] == ["1", "0"]  # from outside, whoever it waited for
 
 
+def test_a_peer_that_stands_still_and_has_not_failed_is_named_by_those_that_gave_up() -> None:
+    """Its script is stuck; its loop hears of the others' going."""
+    stuck = Trail(peer_id=A, name="0", records=[*steps(50, 100), record(9001, Kind.INSTALLED, 2)])
+    waiter = Trail(
+        peer_id=B,
+        name="1",
+        records=[*steps(50, 100), record(110, Kind.SUBMITTED, 3), record(9100, Kind.LEAVES)],
+        ended_ns=9_200_000_000,
+        code=1,
+        how="ended with exit code 1",
+        has_failed=True,
+    )
+    (failure,) = failures([stuck, waiter])
+    assert failure.waited_for == ("0",)
+    assert consequences(failure)[0] == "it waited for peer 0, which was computing step 3 for 9000 ms already"
+
+
 def test_a_failure_after_which_steps_were_done_is_not_why_the_next_one_failed() -> None:
     later = replace(survivor(B, "1", 120), ended_ns=900_000_000, code=1, how="ended with exit code 1", has_failed=True)
     first, then = failures([replace(KILLED, ended_ns=119_000_000), later])
