@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ from p2p.launch.children import die_with_parent, kill_session
 SCRIPT: Final = ROOT / "bench" / "ddp_training.py"
 POLL_S: Final = 0.05
 START_S: Final = 120.0
+STAY_S: Final = 20.0
 never = threading.Event()
 
 
@@ -73,28 +75,45 @@ def kill_workers(num_peers: int, number: int, every: int, seed: int, advance: Ca
                 preexec_fn=die_with_parent(),
             )
         try:
-            before = wait_for(folder, process, num_peers, {}, every)
+            before = frozenset(wait_for(folder, process, num_peers, frozenset(), every))
+            known = before
             for _ in range(number):
                 never.wait(rng.uniform(0.1, 0.6))
-                time_ns, known = time.monotonic_ns(), frozenset(before)
-                os.kill(rng.choice(sorted(before)), signal.SIGKILL)
+                time_ns = kill(rng.choice(sorted(before)), name)
                 after = wait_for(folder, process, num_peers, known, 2 * every)
-                found.append(cost(time_ns, read(folder, known), after))
-                before = after
+                found.append(cost(time_ns, read(folder, before), after))
+                before = frozenset(after)
+                known |= before
                 advance()
         finally:
-            end(process)
+            end(process, folder)
     return found
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """With all its workers, each of which may lead a session."""
+def kill(pid: int, folder: str) -> int:
+    """SIGKILL to a worker that trains in this folder; the monotonic time right before. OSError: it has ended."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        if os.fsencode(folder) not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            raise ProcessLookupError(pid)
+        time_ns = time.monotonic_ns()
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        return time_ns
+    finally:
+        os.close(pidfd)
+
+
+def end(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    """With all its workers."""
     process.terminate()
     try:
-        process.wait(20)
+        process.wait(STAY_S)
     finally:
         kill_session(process.pid)
         process.wait()
+        for pid in read(folder):
+            with suppress(OSError):
+                kill(pid, str(folder))
 
 
 def read(folder: Path, pids: frozenset[int] | None = None) -> dict[int, list[Done]]:
@@ -110,11 +129,7 @@ def read(folder: Path, pids: frozenset[int] | None = None) -> dict[int, list[Don
 
 
 def wait_for(
-    folder: Path,
-    process: "subprocess.Popen[bytes]",
-    num_peers: int,
-    known: Mapping[int, object] | frozenset[int],
-    steps: int,
+    folder: Path, process: "subprocess.Popen[bytes]", num_peers: int, known: frozenset[int], steps: int
 ) -> dict[int, list[Done]]:
     """The workers that are none of the `known`, once each of them has done so many steps.
 
