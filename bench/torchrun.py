@@ -23,6 +23,8 @@ SCRIPT: Final = ROOT / "bench" / "ddp_training.py"
 POLL_S: Final = 0.05
 START_S: Final = 120.0
 STAY_S: Final = 20.0
+MOST_RESTARTS: Final = 1000
+"""A kill may take several: workers that are started again may not find each other, and fail once more."""
 never = threading.Event()
 
 
@@ -64,7 +66,7 @@ def kill_workers(num_peers: int, number: int, every: int, seed: int, advance: Ca
     with tempfile.TemporaryDirectory(prefix="shoal-") as name:
         folder = Path(name)
         command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_peers}"]
-        command += [f"--max-restarts={number}", str(SCRIPT), name, str(every)]
+        command += [f"--max-restarts={MOST_RESTARTS}", str(SCRIPT), name, str(every)]
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, *command],
