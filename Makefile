@@ -16,11 +16,13 @@ SEED ?= 0
 KILLS ?= 30
 DURATION_S ?= 600
 NUM_SEEDS ?= 1
+MINUTES ?= 10
 
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: install demo test long thorough check simulate churn storms resumes experiments coverage equivalence figures fuzz mutants staging api \
+.PHONY: install demo test long thorough check simulate churn storms resumes experiments soak coverage equivalence figures \
+  fuzz mutants staging api \
   rounds rounds-quick bench-wan bench-aa clean
 
 install: $(STAMP)
@@ -78,6 +80,10 @@ experiments: $(STAMP)
 	@failed=""; for file in examples/experiments/*.toml; do name=$$(basename $$file .toml); \
 	  $(BIN)/shoal experiment $$file --out $(or $(OUT),experiments)/$$name || failed="$$failed $$name"; \
 	done; test -z "$$failed" || { echo "not as expected:$$failed"; exit 1; }
+
+# Constant churn for so many minutes: is anything lost, do memory and descriptors stay? The report is kept in OUT.
+soak: $(STAMP)
+	$(BIN)/python -m bench.soak --minutes $(MINUTES) --seed $(SEED) --out $(or $(OUT),soak)
 
 coverage: $(STAMP)
 	SHOAL_EXAMPLES=300 $(BIN)/python -m coverage run -m pytest tests/gossip tests/collectives

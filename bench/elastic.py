@@ -3,11 +3,15 @@
     python -m bench.elastic --json out.json
     python -m bench.elastic --peers 3 --kills 10 --resident 2G
     python -m bench.elastic --peers 3,4 --stop 20
+    python -m bench.elastic --peers 3 --kills 5 --against torchrun
 
 Swarms train a small model as fast as it goes. A random member, rank 0 too, is killed at a random moment; when the
 others go on, a new peer joins, so that the next kill meets as many. With --stop it is not killed but stopped for so
 many seconds (bench/pauses.py). All times are read from the peers' own files, on the host's monotonic clock. Ends with
 1 if a step was lost or two peers have different receipts of one step.
+
+With --against torchrun the same model is trained by DDP afterwards, and torchrun starts all workers again after each
+kill, from the last checkpoint (bench/torchrun.py).
 
 Peers are forked from a process that has imported torch; with --exec each is a program of its own, and joins slower.
 """
@@ -29,6 +33,7 @@ from rich.table import Table
 
 from bench.pauses import Pause, pause_one, summary_of_pauses, table_of_pauses
 from bench.swarm import RunningPeer, Swarm, pause
+from bench.torchrun import Restart, kill_workers
 from bench.trace import Cost, Kill, costs, summary
 from bench.zygote import ROOT, Zygote
 from p2p.benchmark.machine import commit, machine
@@ -62,6 +67,8 @@ class Options:
     is_forked: bool
     seed: int
     json: Path | None
+    against: str
+    every: int
 
 
 class Director:
@@ -126,13 +133,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         zygote = stack.enter_context(Zygote(os.environ)) if options.is_forked else None
         bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-        task = stack.enter_context(bar).add_task("killing", total=options.kills * len(options.peers))
+        task = stack.enter_context(bar).add_task(
+            "killing", total=options.kills * len(options.peers) * (2 if options.against else 1)
+        )
         director = Director(options, zygote, lambda: bar.advance(task))
         if options.stop_s:
             paused = {num_peers: director.pauses(num_peers) for num_peers in options.peers}
         else:
             killed = {num_peers: director.kills(num_peers) for num_peers in options.peers}
+        restarts = [
+            each
+            for num_peers in options.peers
+            if options.against
+            for each in kill_workers(num_peers, options.kills, options.every, options.seed, lambda: bar.advance(task))
+        ]
     report = report_pauses(paused, console) if options.stop_s else report_kills(killed, console)
+    if restarts:
+        console.print(table_of_restarts(restarts))
+        report["torchrun"] = [asdict(each) for each in restarts]
     console.print(f"{described['cpu']}, {described['cores']} cores, load {described['load_1_min']}")
     if options.json is not None:
         config = {**asdict(options), "json": None}
@@ -150,6 +168,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--exec", action="store_true", help="start each peer as a program of its own")
     parser.add_argument("--seed", type=int, default=0, help="of victims and moments")
     parser.add_argument("--json", type=Path, help="also write the results here")
+    parser.add_argument("--against", choices=["torchrun"], default="", help="kill workers of torchrun, too")
+    parser.add_argument("--every", type=int, default=50, help="steps between the checkpoints of those; default 50")
     given = parser.parse_args(arguments)
     default, least, number = ((3, 4), 3, STOPS) if given.stop else ((2, 3, 4, 6), 2, KILLS)
     try:
@@ -160,6 +180,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
     kills = number if given.kills is None else given.kills
     if min(peers) < least or kills < 1 or given.stop < 0:
         parser.error(f"--peers must be at least {least}, --kills at least 1, and --stop no less than 0")
+    if given.every < 1 or (given.against and given.stop):
+        parser.error(f"--every must be at least 1, got {given.every}, and --against is of kills, not of --stop")
     if given.json is not None and not given.json.absolute().parent.is_dir():
         parser.error(f"--json is a file in a folder that is there, got {given.json}")
     return Options(
@@ -170,6 +192,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
         is_forked=not given.exec,
         seed=given.seed,
         json=given.json,
+        against=given.against,
+        every=given.every,
     )
 
 
@@ -212,6 +236,16 @@ def table_of_kills(num_peers: int, group: Sequence[Cost]) -> Table:
         times = (f"{time_ms:.1f}" for time_ms in (entry.detect_ms, entry.agree_ms, entry.resume_ms))
         is_equal = "yes" if entry.digests_equal else "NO"
         table.add_row(str(number), str(entry.rank), *times, str(entry.steps_lost), is_equal)
+    return table
+
+
+def table_of_restarts(found: Sequence[Restart]) -> Table:
+    table = Table(title="torchrun, SIGKILL to a worker", title_justify="left")
+    for heading in ("workers", "any step again ms", "new step ms", "step ms", "steps lost", "replicas equal"):
+        table.add_column(heading, justify="right")
+    for each in found:
+        times = (f"{time_ms:.1f}" for time_ms in (each.again_ms, each.resume_ms, each.step_ms))
+        table.add_row(str(each.peers), *times, str(each.steps_lost), "yes" if each.replicas_equal else "NO")
     return table
 
 

@@ -2,6 +2,8 @@
 
 import os
 import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -10,6 +12,7 @@ from typer.core import TyperCommand
 
 from p2p.benchmark.command import app as bench
 from p2p.errors import LaunchError, ShoalError
+from p2p.experiment.commands import add_to as add_experiments
 from p2p.netlab.command import app as lab
 
 if TYPE_CHECKING:
@@ -109,6 +112,15 @@ def run(
         float | None, typer.Option(help="Kill a peer that somebody has stopped (SIGSTOP, Ctrl-Z) for so many seconds.")
     ] = None,
     log_dir: Annotated[Path | None, typer.Option(help="Folder for one file per peer, with all that it writes.")] = None,
+    web: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve a page, /status.json and /metrics of the peers here, at 127.0.0.1:8400, say; where other "
+            "hosts can come, only with a token in SHOAL_WEB_TOKEN.",
+            envvar="SHOAL_WEB",
+        ),
+    ] = "",
     verbose: Annotated[bool, typer.Option("-v", help="Show the log of each peer, too.")] = False,
     quiet: Annotated[bool, typer.Option("-q", help="Say nothing but who has failed, and why.")] = False,
     home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
@@ -133,7 +145,9 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(help="FOLDER/STEP of the checkpoint to go on from; without it, the last one.")
     ] = None,
-    receipts: Annotated[Path | None, typer.Option(help="Folder for one receipt per committed step.")] = None,
+    receipts: Annotated[
+        Path | None, typer.Option(help="Folder for one receipt per committed step, traces, and how peers ended.")
+    ] = None,
     receipts_full: Annotated[
         str | None, typer.Option(help="When they cannot be written: warn (go on without) or stop (that peer leaves).")
     ] = None,
@@ -191,7 +205,17 @@ def run(
         tcp=TcpOptions(seeds=seeds, bind=bind, advertise=advertise, key=key, insecure=insecure, network=network),
     )
     launcher = Launcher(config, environ=os.environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
-    raise typer.Exit(launcher.run())
+    with ExitStack() as stack:
+        if web:
+            from p2p.host.folders import default_home
+            from p2p.status.web import serving
+
+            folder = home or default_home(os.environ)
+            url = stack.enter_context(serving(web, folder, config.swarm_name, time.monotonic_ns))
+            if not quiet:
+                print(f"shoal: {url} shows the peers of this host", file=sys.stderr, flush=True)
+        code = launcher.run()
+    raise typer.Exit(code)
 
 
 def _target(words: list[str], module: str | None, *, is_command: bool) -> "Target":
@@ -230,37 +254,22 @@ def status(
     show(home, name, tcp, is_json=json, watches=watch)
 
 
-@app.command(short_help="Run a script with joins, leaves, kills and pauses as planned, and report what each cost.")
-def experiment(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="What is run, what happens, what is expected.")],
-    repeat: Annotated[int, typer.Option(help="Run it so often, with seeds that count up.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="A new folder.  [default: FILE-report]", show_default=False)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file, and show what would happen.")] = False,
+@app.command(short_help="Show a row per peer, with its last steps, until Ctrl-C.")
+def top(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Of a swarm; without it, all of this host.")] = "",
+    home: Annotated[Path | None, typer.Option(help="Registry folder of this user.", envvar="SHOAL_HOME")] = None,
 ) -> None:
-    """Run an unchanged script, and do to its peers what FILE says; leaves report.html and report.json.
+    """Show the peers of this host, a row for each: what its last steps took, what it is at, and what happened last.
 
-    Ends with 0 if all is as expected; 1 if it is not, or an event has not happened; 2 if nothing was run; 130 after
-    Ctrl-C.
+    Bars are steps: the third height is the median of the last 240, two heights more are a factor of 2. Where the output
+    is no terminal, it is shown once.
     """
-    from p2p.experiment.command import experiment as run_experiment
+    from p2p.status.screen import top as show_top
 
-    raise typer.Exit(
-        run_experiment(file, out, repeat=repeat, seed=seed, is_dry=dry_run, say=lambda text: print(text, flush=True))
-    )
+    show_top(home, name)
 
 
-@app.command(short_help="Report on a folder of an experiment, or of the receipts of any run.")
-def report(
-    folder: Annotated[Path, typer.Argument(help="Of `shoal experiment`, or of `shoal run --receipts`.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the report.  [default: the same]", show_default=False)
-    ] = None,
-) -> None:
-    """Evaluate receipts and traces, and write report.html and report.json. Ends with 1 if not all is as expected."""
-    from p2p.experiment.command import report as write_report
-
-    raise typer.Exit(write_report(folder, out, print))
+add_experiments(app)
 
 
 @key.command("new")

@@ -2,15 +2,21 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rich.console import Console
+
+from ..benchmark.report import FILE_WIDTH
 from ..errors import ExperimentError
+from .compare import compare, counts, is_worse, notes, table
 from .conduct import Conductor, plans
 from .config import Experiment
 from .folder import read_run, runs_in
 from .page import About, page
 from .plan import timeline
+from .plots import plot
 from .report import Evaluated, check_expectations, evaluate, failures, is_missed, metrics, to_json
 
 MOST_SAID = 5
@@ -43,33 +49,61 @@ def experiment(
     return code if is_done else 130
 
 
-def report(folder: Path, out: Path | None, say: Callable[[str], None]) -> int:
+def report(folder: Path, out: Path | None, say: Callable[[str], None], plots: Path | None = None) -> int:
     """Evaluate a folder, and write report.json and report.html into it, or into `out`; 1 if not all is as expected.
 
     Raises:
         ExperimentError: there is no run in it.
     """
-    evaluated = [evaluate(read_run(each)) for each in runs_in(folder)]
-    text = (folder / TOML).read_text() if (folder / TOML).is_file() else ""
-    asked = Experiment.parse(text, folder.name, folder) if text else None
-    account = evaluated[0].run.account
-    name = folder.absolute().name if account is None else account.name
-    about = About(name, text, asked.expect if asked is not None else {})
+    evaluated = evaluate_all(folder)
+    about = _about(folder, evaluated)
     target = out or folder
     try:
         target.mkdir(parents=True, exist_ok=True)
-        (target / JSON).write_text(json.dumps(to_json(name, evaluated, about.expect), indent=1) + "\n")
+        (target / JSON).write_text(json.dumps(to_json(about.name, evaluated, about.expect), indent=1) + "\n")
         (target / HTML).write_text(page(about, evaluated))
+        drawn = [] if plots is None else plot(evaluated, plots)
     except OSError as error:
-        raise ExperimentError(f"cannot write the report to {target}: {error.strerror}") from error
+        raise ExperimentError(f"cannot write the report to {error.filename or target}: {error.strerror}") from error
     found, wrong = metrics(evaluated), failures(evaluated, about.expect)
     least = "at least " if len(evaluated) > 1 else ""
     say(f"{least}{found['steps']:g} steps, {found['steps_lost']:g} lost; {target / HTML}")
-    for line in [*_missed(evaluated), *(line for each in evaluated for line in each.failed)]:
+    if about.loss and not any(each.run.account and each.run.account.losses for each in evaluated):
+        say(f"loss = {about.loss!r} has matched nothing that the peers have printed")
+    for line in [*map(str, drawn), *_missed(evaluated), *(line for each in evaluated for line in each.failed)]:
         say(line)
     for line in wrong:
         say(f"not as expected: {line}")
     return 1 if wrong else 0
+
+
+def evaluate_all(folder: Path) -> list[Evaluated]:
+    """Each run in it. ExperimentError: there is none."""
+    return [evaluate(read_run(each)) for each in runs_in(folder)]
+
+
+def _about(folder: Path, evaluated: Sequence[Evaluated]) -> About:
+    text = (folder / TOML).read_text() if (folder / TOML).is_file() else ""
+    asked = Experiment.parse(text, folder.name, folder) if text else None
+    account = evaluated[0].run.account
+    name = folder.absolute().name if account is None else account.name
+    return About(name, text, *((asked.expect, asked.run.loss) if asked is not None else ({}, "")))
+
+
+def compare_reports(a: Path, b: Path) -> int:
+    """Print what is slower in B, or lost; 1 if anything is.
+
+    Raises:
+        ExperimentError: there is no run in one of them.
+    """
+    before, after = evaluate_all(a), evaluate_all(b)
+    rows, counted = compare(before, after), counts(before, after)
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+    console.print(f"A is {a}, {len(before)} runs; B is {b}, {len(after)} runs", markup=False, soft_wrap=True)
+    console.print(table(rows, counted))
+    for line in notes(before, after):
+        console.print(line, markup=False, soft_wrap=True)
+    return 1 if is_worse(rows, counted) else 0
 
 
 def _missed(evaluated: Sequence[Evaluated]) -> list[str]:

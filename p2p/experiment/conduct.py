@@ -111,6 +111,7 @@ def _account(
         processes=tuple(map(_process, swarm.started)),
         events=tuple(director.happened),
         losses=tuple(swarm.losses),
+        usage=tuple(swarm.usage),
         environment=environment,
     )
 

@@ -15,7 +15,7 @@ from ..telemetry.records import How, Kind, Record
 from .chain import Chain
 from .folder import Run, Track
 from .happened import Happened
-from .timeline import Timeline, changes, find, ms
+from .timeline import Timeline, changes, find, ms, was_at
 
 NUM_BESIDE: Final = 40
 """Steps before a change of links, and after it."""
@@ -34,6 +34,7 @@ class Cost:
         times_ms: after the event, by name.
         phases_ms: consecutive, in order.
         by: who said that somebody is gone.
+        at: what the victim was at; empty: it is not known, or there were several.
         gap_ms: the longest time in which nobody committed anything, from the event until all go on.
         redone: steps that were done over.
         lost: steps.
@@ -45,6 +46,7 @@ class Cost:
     times_ms: dict[str, float] = field(default_factory=dict)
     phases_ms: dict[str, float] = field(default_factory=dict)
     by: str = ""
+    at: str = ""
     gap_ms: float | None = None
     redone: list[int] = field(default_factory=list)
     lost: int = 0
@@ -78,6 +80,7 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
             _join(cost, timeline)
         case _:
             _restart(cost, timeline)
+    cost.at = was_at(event, timeline)
     end_ns = event.time_ns + round(cost.times_ms.get("resumed", cost.times_ms.get("back", 0.0)) * 1e6)
     is_open = bool(event.until_ns) and event.do != "restart_all"
     end_ns = event.until_ns if is_open else end_ns
@@ -101,7 +104,9 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
         if (record := _without(track, event.victims, event.time_ns)) is not None
     }
     if not installed:
-        cost.why["agreed"] = cost.why["resumed"] = "nobody installed a view without it: the run ended, or all wait"
+        cost.why["agreed"] = "it had no seat yet, so nobody had to go on without it"
+        if any(timeline.commits.get(victim, True) for victim in event.victims):
+            cost.why["agreed"] = cost.why["resumed"] = "nobody installed a view without it: the run ended, or all wait"
         return
     _detect(cost, timeline, installed)
     resumed = _resume(cost, timeline, installed)
@@ -282,7 +287,10 @@ def _join(cost: Cost, timeline: Timeline) -> None:
     slowest = max(peers, key=lambda peer_id: each[peer_id].get("resumed", float("inf")))
     cost.times_ms = each[slowest]
     if "resumed" not in cost.times_ms:
-        cost.why["resumed"] = "it was counted in no step"
+        was_ended = slowest in timeline.processes and timeline.processes[slowest].was_ended
+        cost.why["counted" if was_ended else "resumed"] = (
+            "it was counted in no step" + ", since it was ended before" * was_ended
+        )
         return
     if event.do == "came":
         cost.why["joined"] = UNRECORDED

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .config import Experiment
-from .events import IN_THE_LAB, Event, host_number
+from .events import IN_THE_LAB, STATE, Event, host_number
 from .happened import Happened
 from .plan import Plan, in_words, when
 from .swarm import Seen, Started, Swarm
@@ -16,6 +16,9 @@ from .venue import Lab
 POLL_S: Final = 0.005
 LOSSES_EVERY: Final = 20
 """Looks."""
+CLOSELY_S: Final = 0.25
+"""So long it looks at one peer, and at nothing else, for the moment in which that is in the middle of something."""
+CLOSE_POLL_S: Final = 0.0003
 LEAVE_S: Final = 20.0
 """Who was asked to leave is killed after this."""
 SETTLE_S: Final = 30.0
@@ -64,7 +67,7 @@ class Director:
             self._swarm.look(now_ns)
             looks += 1
             if looks % LOSSES_EVERY == 0:
-                self._swarm.look_for_losses(now_ns)
+                self._swarm.look_at_snapshots(now_ns)
             if not self.begun_ns and self._swarm.newest_step() > 0:
                 self.begun_ns = min(each.peer.first_ns or now_ns for each in self._swarm.seated() if each.peer)
                 self._say("step 1 is committed")
@@ -72,7 +75,7 @@ class Director:
             if not self._ends_ns:
                 self._do_due(now_ns)
             self._look_at_end(now_ns, began_ns)
-        self._swarm.look_for_losses(time.monotonic_ns())
+        self._swarm.look_at_snapshots(time.monotonic_ns())
         self.ended_by = self.ended_by if self._ends_ns else "script"
 
     # Events.
@@ -110,7 +113,7 @@ class Director:
             self._change_network(event, happened)
         else:
             victim = self._choose(event)
-            if victim is None or not self._hit(event, happened, victim):
+            if victim is None or not self._waits_for(event, victim) or not self._hit(event, happened, victim):
                 return
         self._say(f"step {max(happened.at_step, 0)}: {happened.who}{self._whom(happened)}")
 
@@ -131,6 +134,25 @@ class Director:
         for each in there if event.do == "kill_host" else ():
             each.was_ended = True
 
+    def _waits_for(self, event: Event, victim: Started) -> bool:
+        """Look on closely until it is at what it is to be at, for a while; whether it is."""
+        until_ns = time.monotonic_ns() + CLOSELY_S * 1e9
+        while event.during:
+            joiners = [each.peer for each in self._swarm.living() if each.peer is not None]
+            watched = (
+                joiners
+                if event.who == "donor" and event.during == STATE
+                else [each for each in (victim.peer,) if each is not None]
+            )
+            for peer in watched:
+                peer.take()
+            if any(peer.phase == event.during for peer in watched):
+                return True
+            if time.monotonic_ns() > until_ns:
+                return False
+            self._never.wait(CLOSE_POLL_S)
+        return True
+
     def _hit(self, event: Event, happened: Happened, victim: Started) -> bool:
         assert victim.peer is not None
         number = {"kill": signal.SIGKILL, "leave": signal.SIGTERM, "pause": signal.SIGSTOP}[event.do]
@@ -144,6 +166,9 @@ class Director:
     def _choose(self, event: Event) -> Started | None:
         """Whom it is done to; None: there is nobody now, or nobody else who could go on."""
         able = [each for each in self._swarm.seated() if not each.was_ended]
+        if event.during == STATE and event.who == "newest":
+            takers = [each for each in self._swarm.living() if each.peer is not None and not each.peer.first_ns]
+            return max(takers, key=lambda each: each.index, default=None) if able else None
         if event.do != "pause" and len(able) < 2:
             return None
         if isinstance(event.who, int):
@@ -228,9 +253,15 @@ class Director:
         return is_new and peer.commit_ns > since_ns and (not was_out or peer.seated_ns > happened.time_ns)
 
     def _goes_on_without(self, happened: Happened) -> bool:
-        """Whether all who knew the victim have committed a step since they have a view without it."""
-        gone = happened.victims
+        """Whether all who knew the victim have committed a step since they have a view without it.
+
+        Nobody misses one that had no seat.
+        """
+        victims = [self._swarm.started[index].peer for index in happened.peers]
+        gone = [peer.peer_id for peer in victims if peer is not None and peer.step >= 0]
         peers = [each.peer for each in self._swarm.seated() if each.peer is not None and each.peer.peer_id not in gone]
+        if not gone:
+            return all(peer.commit_ns > happened.time_ns for peer in peers)
         left = [peer for peer in peers if peer.first_ns < happened.time_ns]  # who has come since never knew them
         return bool(peers) and all(peer.commit_ns > peer.out.get(each, 1 << 63) for peer in left for each in gone)
 

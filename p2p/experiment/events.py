@@ -12,6 +12,8 @@ IN_THE_LAB: Final = ("cut", "heal", "link", "kill_host")
 ENDS: Final = ("leave", "kill")
 HAVE_VICTIMS: Final = (*ENDS, "pause")
 AFTER: Final = "previous resumed"
+STATE: Final = "state transfer"
+DURING: Final = ("backward", "exchange", STATE)
 _WHO: Final = re.compile(r"rank (\d+)|random|newest|donor")
 _HOST: Final = re.compile(r"host (\d+)")
 
@@ -43,6 +45,8 @@ class Event:
         wait_s: so much later than that.
         who: `rank K`, `newest`, `random`, `donor` (who feeds a joiner), or the number of a peer in the order of starts;
             `host K` of what is done to a host, or its links.
+        during: only while that peer is at it, one of `DURING`; empty: at any moment. Of a state transfer `newest` is
+            the one that takes it.
         number: of peers that join; of equal events for the others.
         for_s: how long a pause takes, or a cut; 0: a cut stays.
         to: of a cut, heal or link: another host; empty: all.
@@ -58,6 +62,7 @@ class Event:
     random: Random | None = None
     wait_s: float = 0.0
     who: str | int = "random"
+    during: str = ""
     number: int = 1
     for_s: float = 0.0
     to: str = ""
@@ -101,6 +106,10 @@ def _check_hosts(event: Event, lines: Lines, index: int, num_hosts: int) -> None
             raise ExperimentError(f'{where}{key} is "host 0" and the like for a {event.do}, got {word!r}')
         if number is not None and number >= num_hosts:
             raise ExperimentError(f"{where}there is no {word}: [network] has {num_hosts}, from 0 on")
+    if event.during:
+        raise ExperimentError(
+            f"{lines.where('event', index, 'during')}during is of what is done to one peer, and this is a {event.do}"
+        )
     if bool(event.net) != (event.do == "link"):
         where = lines.where("event", index, "net") or lines.where("event", index)
         raise ExperimentError(f'{where}a link has net, "delay=50ms" say, and nothing else has')
@@ -116,10 +125,24 @@ def host_number(word: str | int) -> int | None:
     return int(match.group(1)) if match else None
 
 
+def _check_during(event: Event, lines: Lines, index: int) -> None:
+    where = lines.where("event", index, "during")
+    if event.during not in DURING:
+        raise ExperimentError(f"{where}during is {event.during!r}{nearest(event.during, DURING)}")
+    if event.do not in HAVE_VICTIMS:
+        raise ExperimentError(f"{where}during is of what is done to one peer, and this is a {event.do}")
+    if event.during == STATE and event.who not in ("donor", "newest"):
+        raise ExperimentError(
+            f'{where}in a state transfer who is "donor" or "newest", who takes it, and not {event.who!r}'
+        )
+
+
 def _check_what(event: Event, lines: Lines, index: int) -> None:
     if isinstance(event.who, str) and not _WHO.fullmatch(event.who):
         where = lines.where("event", index, "who")
         raise ExperimentError(f'{where}who is "rank 0", "newest", "random", "donor" or a number, got {event.who!r}')
+    if event.during:
+        _check_during(event, lines, index)
     if event.do == "pause" and not event.for_s:
         raise ExperimentError(f"{lines.where('event', index)}a pause needs for_s, in seconds")
     if event.to or event.net:

@@ -6,16 +6,20 @@ Receipts of a run that was made elsewhere (`shoal run --receipts`) are read, too
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ExperimentError, RemoteProtocolError
+from ..launch.traces import ENDS, TRACES
 from ..step.receipts import Moment, Receipt, read_moments, read_receipts
 from ..telemetry.records import How, Kind, Record
+from ..telemetry.snapshot import Identity
 from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import read_trace
+from .clocks import Clocks, ClocksDisagree, fit, merge, moments
 from .happened import Account, Happened, Process
+from .usage import Usage
 
 ACCOUNT: Final = "run.json"
 RECEIPTS: Final = ".receipts.jsonl"
@@ -31,12 +35,14 @@ class Track:
         receipts: of the steps that it has committed as a member, in order.
         records: in the order of their times.
         is_whole: with the records of its training thread.
+        who: as its trace says; None: there is none.
     """
 
     peer_id: str
     receipts: Sequence[Receipt]
     records: Sequence[Record]
     is_whole: bool
+    who: Identity | None = None
 
     def lineages(self, steps: Iterable[int]) -> list[tuple[str, int]]:
         """Each step with its lineage; the receipt of the last one may be missing, where the peer ended right then."""
@@ -51,10 +57,16 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that is known of one run. `account` is None where nobody has written one."""
+    """Everything that is known of one run.
+
+    Attributes:
+        account: None where nobody has written one.
+        clocks: of its hosts, where there are several; all times are by the reference's.
+    """
 
     tracks: dict[str, Track]
     account: Account | None
+    clocks: Clocks | None = None
 
     def receipts(self) -> list[Receipt]:
         """One per step of each lineage, in the order of their commits."""
@@ -91,7 +103,7 @@ def runs_in(folder: Path) -> list[Path]:
     found = sorted(folder.glob(f"run-*/{ACCOUNT}"), key=lambda path: (len(path.parent.name), path.parent.name))
     if found:
         return [path.parent for path in found]
-    if (folder / ACCOUNT).is_file() or any(_receipt_files(folder)):
+    if (folder / ACCOUNT).is_file() or any(ends_in(folder)) or any(_receipt_files(folder)):
         return [folder]
     raise ExperimentError(
         f"there are no receipts in {folder}: give the folder of `shoal experiment --out`, or of `shoal run --receipts`"
@@ -106,17 +118,10 @@ def read_run(folder: Path) -> Run:
     """
     account = _read_account(folder / ACCOUNT) if (folder / ACCOUNT).is_file() else None
     tracks: dict[str, Track] = {}
-    for path in sorted(_receipt_files(folder)):
-        peer_id = path.name.removesuffix(RECEIPTS)
+    files = {path.name.removesuffix(RECEIPTS): path for path in _receipt_files(folder)}
+    for peer_id in sorted({*files, *(path.name.removesuffix(TRACE) for path in (folder / TRACES).glob(f"*{TRACE}"))}):
         try:
-            receipts = read_receipts(path)
-            trace = folder / "traces" / f"{peer_id}{TRACE}"
-            if trace.is_file():
-                tracks[peer_id] = Track(peer_id, receipts, read_trace(trace)[1], True)
-            else:
-                timings = path.with_name(f"{peer_id}{TIMINGS}")
-                moments = read_moments(timings) if timings.is_file() else []
-                tracks[peer_id] = Track(peer_id, receipts, [_record(moment) for moment in moments], False)
+            tracks[peer_id] = _read_track(folder, peer_id, files.get(peer_id))
         except (OSError, ValueError, KeyError, TypeError, RemoteProtocolError) as error:
             raise ExperimentError(f"cannot read what peer {peer_id} left in {folder}: {error}") from error
     run = Run(tracks, account)
@@ -125,7 +130,50 @@ def read_run(folder: Path) -> Run:
             f"{folder} has receipts of {len(lineages)} runs ({', '.join(each[:8] for each in lineages)}): "
             "give each run a folder"
         )
-    return run
+    return run if account is not None else _by_one_clock(run, folder)
+
+
+def _by_one_clock(run: Run, folder: Path) -> Run:
+    """The records of peers on several hosts, by the clock of one of them; a director has seen all by its own."""
+    hosts = {peer_id: track.who.host for peer_id, track in run.tracks.items() if track.who is not None}
+    if len(set(hosts.values())) < 2:
+        return run
+    order = [(receipt.lineage, receipt.step) for receipt in run.receipts()]
+    lineages = {peer_id: {each.step: each.lineage for each in run.tracks[peer_id].receipts} for peer_id in hosts}
+    peers = [(host, moments(run.tracks[peer_id].records, lineages[peer_id])) for peer_id, host in hosts.items()]
+    try:
+        clocks = fit(merge(peers, order))
+    except ClocksDisagree:
+        raise ExperimentError(
+            f"the clocks of {len(set(hosts.values()))} hosts in {folder} cannot be compared: whatever they are, a step "
+            "was committed before it was finished; are these traces and receipts of one run?"
+        ) from None
+    tracks = {
+        peer_id: replace(
+            track, records=[r._replace(time_ns=clocks.to_reference(hosts[peer_id], r.time_ns)) for r in track.records]
+        )
+        if peer_id in hosts
+        else track
+        for peer_id, track in run.tracks.items()
+    }
+    return replace(run, tracks=tracks, clocks=clocks)
+
+
+def _read_track(folder: Path, peer_id: str, path: Path | None) -> Track:
+    """`path`: of its receipts; None: it had none yet."""
+    receipts = [] if path is None else read_receipts(path)
+    trace = folder / TRACES / f"{peer_id}{TRACE}"
+    if path is None or trace.is_file():
+        who, records = read_trace(trace)
+        return Track(peer_id, receipts, records, True, who)
+    timings = path.with_name(f"{peer_id}{TIMINGS}")
+    moments = read_moments(timings) if timings.is_file() else []
+    return Track(peer_id, receipts, [_record(moment) for moment in moments], False)
+
+
+def ends_in(folder: Path) -> list[Path]:
+    """What launchers say of the processes that have ended, a file per host."""
+    return sorted(folder.glob(ENDS.format(host="*")))
 
 
 def _receipt_files(folder: Path) -> Iterator[Path]:
@@ -139,6 +187,7 @@ def _read_account(path: Path) -> Account:
         values["processes"] = tuple(Process(**each) for each in values["processes"])
         values["events"] = tuple(Happened(**each) for each in values["events"])
         values["losses"] = tuple((int(time_ns), int(index), float(loss)) for time_ns, index, loss in values["losses"])
+        values["usage"] = tuple(Usage(*map(int, each)) for each in values.get("usage", ()))
         return Account(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ExperimentError(f"{path} is not what this version of shoal writes: {error}") from error

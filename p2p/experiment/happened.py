@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from .usage import Usage
+
 
 @dataclass(slots=True, kw_only=True)
 class Happened:
@@ -68,6 +70,7 @@ class Account:
         begun_ns: when step 1 was committed; 0: it was not.
         ended_by: `script`, `until`, `limit` or `interrupt`.
         losses: (time, index of the peer, loss).
+        usage: of memory and files.
         environment: machine, versions, commit.
     """
 
@@ -81,4 +84,5 @@ class Account:
     events: tuple[Happened, ...]
     losses: tuple[tuple[int, int, float], ...]
     environment: dict[str, object]
+    usage: tuple[Usage, ...] = ()
     version: int = 1

@@ -49,12 +49,13 @@ class About:
     Attributes:
         name: of the experiment, or the folder.
         text: of the TOML; empty: there is none.
-        expect: of it.
+        expect, loss: of it.
     """
 
     name: str
     text: str
     expect: Mapping[str, Bound]
+    loss: str = ""
 
 
 def page(about: About, evaluated: Sequence[Evaluated]) -> str:
@@ -105,6 +106,11 @@ def _head(about: About, evaluated: Sequence[Evaluated]) -> Iterable[str]:
 
 
 def _picture(evaluated: Sequence[Evaluated]) -> str:
+    return draw(*picture_of(evaluated))
+
+
+def picture_of(evaluated: Sequence[Evaluated]) -> tuple[list[Panel], list[Row], list[Mark], float]:
+    """What there is to `draw`."""
     first, *others = evaluated
     origin = first.origin_ns
     account = first.run.account
@@ -126,7 +132,7 @@ def _picture(evaluated: Sequence[Evaluated]) -> str:
         Row(lane.name, [(kind, (a - origin) / 1e9, (b - origin) / 1e9) for kind, a, b in lane.spans], lane.end)
         for lane in lanes(first.run, [cost.event for cost in first.costs])
     ]
-    return draw(panels, rows, [_mark(cost, origin) for cost in first.costs if cost.event.time_ns], span_s)
+    return panels, rows, [_mark(cost, origin) for cost in first.costs if cost.event.time_ns], span_s
 
 
 def _sizes(each: Evaluated) -> list[tuple[float, float]]:
@@ -170,18 +176,19 @@ def _mark(cost: Cost, origin: int) -> Mark:
 
 
 def _events(each: Evaluated) -> Iterable[str]:
+    plus_minus_ms = 0.0 if each.run.clocks is None else each.run.clocks.plus_minus_ms
     headings = ("detected", "agreed", "resumed", "longest gap", "steps lost", "done over", "recounted")
     yield '<div class="scroll"><table><tr><th></th><th class="l">event</th><th class="l">planned</th><th>at step</th>'
     yield "".join(f"<th>{heading}</th>" for heading in headings) + "</tr>"
     for cost in each.costs:
         event = cost.event
         at = f'<a href="#e{event.number}">{event.at_step}</a>' if event.time_ns else "never"
-        times = "".join(f"<td>{_ms(cost.times_ms.get(name))}</td>" for name in SHOWN_TIMES)
+        times = "".join(f"<td>{_ms(cost.times_ms.get(name), plus_minus_ms)}</td>" for name in SHOWN_TIMES)
         recounted = "–" if cost.recounted is None else str(cost.recounted)
         whom = f" → peer {', '.join(map(str, event.peers))}" if event.peers else ""
         yield (
             f'<tr id="row{event.number}"><td>{event.number}</td><td class="l">{escape(event.who)}{whom}</td>'
-            f'<td class="l">{escape(event.planned)}</td><td>{at}</td>{times}<td>{_ms(cost.gap_ms)}</td>'
+            f'<td class="l">{escape(event.planned)}</td><td>{at}</td>{times}<td>{_ms(cost.gap_ms, plus_minus_ms)}</td>'
             f"<td>{cost.lost}</td><td>{', '.join(map(str, cost.redone)) or '–'}</td><td>{recounted}</td></tr>"
         )
         if notes := _notes(cost):
@@ -194,6 +201,8 @@ def _notes(cost: Cost) -> list[str]:
     notes = []
     if cost.phases_ms:
         notes.append("; ".join(f"{name} {time_ms:.1f} ms" for name, time_ms in cost.phases_ms.items()))
+    if cost.at:
+        notes.append(f"it was {cost.at}")
     if cost.by:
         notes.append(f"known by {cost.by}")
     if "back_after_it_went_on" in cost.times_ms and "back after it went on" not in cost.phases_ms:
@@ -256,5 +265,8 @@ def _environment(each: Evaluated) -> Iterable[str]:
         yield f"<h2>Environment</h2><pre>{escape(text)}</pre>"
 
 
-def _ms(time_ms: float | None) -> str:
-    return "–" if time_ms is None else f"{time_ms:.1f} ms" if time_ms < 1e4 else f"{time_ms / 1e3:.1f} s"
+def _ms(time_ms: float | None, plus_minus_ms: float = 0.0) -> str:
+    if time_ms is None:
+        return "–"
+    within = f" ± {plus_minus_ms:.1f}" if plus_minus_ms else ""
+    return f"{time_ms:.1f}{within} ms" if time_ms < 1e4 else f"{time_ms / 1e3:.1f} s"

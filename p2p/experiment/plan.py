@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..errors import ExperimentError
 from .config import Experiment, RunSettings
-from .events import ENDS, HAVE_VICTIMS, IN_THE_LAB, Event
+from .events import ENDS, HAVE_VICTIMS, IN_THE_LAB, STATE, Event
 
 MOST_DRAWN: Final = 1000
 DIGITS: Final = 3
@@ -134,6 +134,8 @@ def _check_who(event: Event, living: int, started: int, *, has_joined: bool) -> 
         )
     if event.who == "donor" and not has_joined:
         raise ExperimentError(f"line {event.line}: who is the donor, and nobody has joined before: there is none")
+    if event.during == STATE and not has_joined:
+        raise ExperimentError(f"line {event.line}: nobody has joined before, so no state is on its way")
 
 
 def _fitting(written: Sequence[Event], drawn: Sequence[Event], num_peers: int) -> tuple[list[Event], int]:
@@ -175,7 +177,8 @@ def in_words(event: Event) -> str:
         )
     who = f"peer {event.who}" if isinstance(event.who, int) else event.who
     who = f"random ({event.draw:g})" if event.draw is not None else who
-    return f"{event.do} {who}" + (f" for {event.for_s:g} s" if event.for_s else "")
+    during = f" in its {event.during}" if event.during else ""
+    return f"{event.do} {who}{during}" + (f" for {event.for_s:g} s" if event.for_s else "")
 
 
 def when(event: Event) -> str:
@@ -224,7 +227,7 @@ def to_toml(experiment: Experiment, plan: Plan) -> str:
         parts.append("env = {" + ", ".join(f"{_quoted(k)} = {_quoted(v)}" for k, v in run.env.items()) + "}")
     parts += _network(experiment.network_table)
     for event in plan.events:
-        keys = ("at_step", "at_s", "after", "wait_s", "for_s", "to", "net", "draw")
+        keys = ("at_step", "at_s", "after", "wait_s", "during", "for_s", "to", "net", "draw")
         values = {"do": event.do, **{key: getattr(event, key) for key in keys}}
         values |= {"who": event.who} if event.do in (*HAVE_VICTIMS, *IN_THE_LAB) else {"number": event.number}
         parts += ["", "[[event]]", *_pairs(values)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-from ..telemetry.records import Kind
+from ..telemetry.records import Kind, Record
 from .folder import Run, Track
 from .happened import Happened
 
@@ -37,6 +37,7 @@ class Split:
         exchange: until its operations were complete.
         wait: until all others had finished it, too.
         last: share of its steps which it was the last to submit, so that others waited for it.
+        error: by which share the parts are off what lies between its commits, step after step.
     """
 
     step: float
@@ -44,6 +45,7 @@ class Split:
     exchange: float
     wait: float
     last: float
+    error: float
 
 
 def steps(run: Run) -> list[Step]:
@@ -95,7 +97,9 @@ def splits(run: Run) -> dict[str, Split]:
                 round(fmean(times[index] for times in own.values()) / 1e6, 3) for index in range(1, 5)
             )
             share = round(last[peer_id] / len(own), 3)
-            found[peer_id] = Split(step=step, compute=compute, exchange=exchange, wait=wait, last=share)
+            between = sum(_between_commits(run.tracks[peer_id])) / 1e6
+            error = round(abs(sum(sum(times[2:]) for times in own.values()) / 1e6 - between) / between, 5)
+            found[peer_id] = Split(step=step, compute=compute, exchange=exchange, wait=wait, last=share, error=error)
     return found
 
 
@@ -103,7 +107,8 @@ def _parts(track: Track) -> dict[tuple[str, int], tuple[int, int, int, int, int]
     """Of each step: when it was submitted, how long it took, and its three parts, which add up to that; ns."""
     lineages = {receipt.step: receipt.lineage for receipt in track.receipts}
     found = {}
-    begun = submitted = finished = 0
+    submitted = finished = 0
+    before: Record | None = None
     for record in track.records:
         if record.kind == Kind.SUBMITTED:
             submitted = record.time_ns
@@ -111,12 +116,34 @@ def _parts(track: Track) -> dict[tuple[str, int], tuple[int, int, int, int, int]
             finished = record.time_ns
         elif record.kind == Kind.COMMITTED:
             end = record.time_ns
-            if begun and begun < submitted <= end and record.step in lineages:
+            if (
+                before is not None
+                and _follows(before, record)
+                and before.time_ns < submitted <= end
+                and record.step in lineages
+            ):
                 done = min(max(finished, submitted), end)
+                begun = before.time_ns
                 times = submitted, end - begun, submitted - begun, done - submitted, end - done
                 found[lineages[record.step], record.step] = times
-            begun = end
+            before = record
     return found
+
+
+def _follows(before: Record, record: Record) -> bool:
+    """Whether no step lies between two commits of a peer: it was not out, nor given a state."""
+    return record.step == before.step + 1
+
+
+def _between_commits(track: Track) -> list[int]:
+    """What each step took that has a receipt, by commits alone; ns."""
+    known = {receipt.step for receipt in track.receipts}
+    commits = [record for record in track.records if record.kind == Kind.COMMITTED]
+    return [
+        record.time_ns - before.time_ns
+        for before, record in pairwise(commits)
+        if _follows(before, record) and record.step in known
+    ]
 
 
 @dataclass(frozen=True, slots=True)

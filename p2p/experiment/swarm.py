@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,8 @@ from ..telemetry.page import SUFFIX as PAGE
 from ..telemetry.records import Kind, unpack_record
 from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import Tail, write_trace
+from .events import STATE
+from .usage import Usage
 from .venue import Process, Venue
 
 BATCH: Final = 512
@@ -63,6 +66,7 @@ class Seen:
         out: when it had installed a view without these members.
         fed: when it was last asked for its state.
         raw: records that are not written yet.
+        phase: what it is in the middle of, one of `events.DURING`; empty: none of these.
     """
 
     tail: Tail
@@ -74,6 +78,7 @@ class Seen:
     seated_ns: int = 0
     out: dict[str, int] = field(default_factory=dict)
     raw: list[bytes] = field(default_factory=list)
+    phase: str = ""
 
     @property
     def peer_id(self) -> str:
@@ -81,9 +86,10 @@ class Seen:
 
     def take(self) -> None:
         """What is new in its page."""
-        for raw in self.tail.read():
-            self.raw.append(raw)
-            record = unpack_record(raw)
+        new = self.tail.read()
+        self.raw += new
+        for record in sorted(map(unpack_record, new), key=attrgetter("time_ns")):
+            self.phase = _PHASES.get(record.kind, self.phase)
             if record.kind == Kind.COMMITTED:
                 self.step, self.commit_ns = record.step, record.time_ns
                 if not self.first_ns and record.step > 0:
@@ -96,12 +102,24 @@ class Seen:
                 self.fed_ns = record.time_ns
 
 
+_PHASES: Final[Mapping[int, str]] = {
+    Kind.BEGUN: "backward",
+    Kind.SUBMITTED: "exchange",
+    Kind.FINISHED: "",
+    Kind.COMMITTED: "",
+    Kind.RECEIVED: "",
+    Kind.STATE: STATE,
+    Kind.LOADED: "",
+}
+
+
 class Swarm:
     """Peers of one run, in a registry folder of their own.
 
     Attributes:
         started: all that ever were.
         losses: (monotonic ns, index of the peer, loss).
+        usage: of memory and files, by their snapshots.
     """
 
     def __init__(
@@ -123,6 +141,7 @@ class Swarm:
         self._shown: dict[int, int] = {}
         self.started: list[Started] = []
         self.losses: list[tuple[int, int, float]] = []
+        self.usage: list[Usage] = []
 
     # What is done.
 
@@ -231,17 +250,19 @@ class Swarm:
                 if each.peer is not None:
                     each.peer.take()
 
-    def look_for_losses(self, now_ns: int) -> None:
-        """What peers have printed, or told their snapshots, since the last look."""
+    def look_at_snapshots(self, now_ns: int) -> None:
+        """What peers have printed, or said by their snapshots, since the last look."""
         for each in self.started:
             if self._pattern is not None:
                 self._read_log(each, now_ns)
-            elif each.peer is not None and each.code is None:
-                snapshot = each.peer.tail.snapshot()
-                if snapshot is not None and snapshot.time_ns != self._shown.get(each.index):
-                    self._shown[each.index] = snapshot.time_ns
-                    if "loss" in snapshot.logged:
-                        self.losses.append((snapshot.time_ns, each.index, snapshot.logged["loss"]))
+            snapshot = each.peer.tail.snapshot() if each.peer is not None and each.code is None else None
+            if snapshot is None or snapshot.time_ns == self._shown.get(each.index):
+                continue
+            self._shown[each.index] = snapshot.time_ns
+            use = snapshot.resident_bytes, snapshot.num_files, len(snapshot.members)
+            self.usage.append(Usage(snapshot.time_ns, each.index, *use))
+            if self._pattern is None and "loss" in snapshot.logged:
+                self.losses.append((snapshot.time_ns, each.index, snapshot.logged["loss"]))
 
     def _read_log(self, each: Started, now_ns: int) -> None:
         assert self._pattern is not None

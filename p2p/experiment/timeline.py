@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from ..telemetry.records import Kind, Record
+from ..telemetry.timeline import doing
 from .chain import Chain
 from .folder import Run
 from .happened import Happened, Process
@@ -81,6 +82,15 @@ def _first_sign(timeline: Timeline, peer_id: str, view: int) -> int:
         ),
         default=0,
     )
+
+
+def was_at(event: Happened, timeline: Timeline) -> str:
+    """By its own last records: of who is killed, all; else those before the event."""
+    track = timeline.run.tracks.get(event.victims[0]) if len(event.victims) == 1 else None
+    if track is None or not track.is_whole:
+        return ""
+    records = [each for each in track.records if event.do == "kill" or each.time_ns <= event.time_ns]
+    return doing(records)[0]
 
 
 def find(records: Sequence[Record], since_ns: int, is_wanted: Callable[[Record], bool]) -> Record | None:

@@ -121,8 +121,8 @@ class LaunchConfig:
         return self.swarm or self.target.swarm(one_host=not self.is_open)
 
 
-NOT_OURS: Final = ("RANK", "WORLD_SIZE", "SHOAL_ONLY")
-"""Of another launcher, if anybody's; rank and size change, so no variable can say them."""
+NOT_OURS: Final = ("RANK", "WORLD_SIZE", "SHOAL_ONLY", "SHOAL_WEB", "SHOAL_WEB_TOKEN")
+"""Of another launcher, if anybody's; rank and size change, so no variable can say them. Or of this one, and secret."""
 
 
 def peer_environment(

@@ -37,6 +37,7 @@ from .postmortem import Postmortem
 from .progress import Progress
 from .report import names, run_exit_code, table, what_became_of
 from .signals import catches, signal_name, signals_to_socket
+from .traces import Traces
 
 SETTLED_S: Final = 1.5
 """A peer that still waits so long after a death has heard of it."""
@@ -88,6 +89,7 @@ class Launcher:
         self._places = [Place(index, str(number)) for index, number in enumerate(numbers)]
         self._postmortem = Postmortem(self._registry.folder)
         self._progress = Progress(self._places, partial(name_here, self._registry), time.monotonic())
+        self._traces = Traces(self._registry.folder, config.receipts, self._output.say)
         self._fence = Fence(config.fence_s)
         self._streams: dict[Child, tuple[Stream, ...]] = {}
         self._died_at = -math.inf
@@ -177,6 +179,7 @@ class Launcher:
     def _hear(self, place: Place, packet: bytes) -> None:
         with suppress(RemoteProtocolError):  # it runs another version of shoal
             self._tell(self._progress.take(place, Snapshot.parse(packet), time.monotonic()))
+            self._traces.follow(place)
 
     def _end_if_hopeless(self) -> None:
         """The first step waits for more peers than can come: some have died."""
@@ -192,7 +195,8 @@ class Launcher:
     def _wait(self, wake_up: socket.socket) -> None:
         """Sleep until something happens, and deal with it."""
         now = time.monotonic()
-        deadlines = self._death_notices.deadline, self._progress.deadline, self._fence.deadline
+        parts = self._death_notices, self._progress, self._fence, self._traces
+        deadlines = [part.deadline for part in parts]
         wake_at = min(self._kill_at, self._next_start(), *deadlines)
         for key, _ in self._selector.select(max(0.0, wake_at - now)):
             if isinstance(key.data, Stream):
@@ -207,6 +211,7 @@ class Launcher:
             self._warn(self._death_notices.look())
         self._start_again(now)
         self._tell(self._progress.look(now))
+        self._traces.look(now)
         for place in self._fence.look(self._living(), now):
             assert place.child is not None
             self._output.say(f"peer {place.name} was stopped for {self._fence.limit_s:g} s: killing it (--fence)")
@@ -286,10 +291,12 @@ class Launcher:
         )
         assert place.ending is not None
         self._died_at = now
-        if return_code and self._ended_by is None and not killed:
-            if place.ending.exit_code:
-                self._postmortem.conclude(place, seen, streams[1].prefixer.last_line)
+        last_words, was_asked = streams[1].prefixer.last_line, self._ended_by is not None or killed
+        self._traces.end(place, round(now * 1e9), last_words, was_asked=was_asked)
+        if return_code and not was_asked:
             others = [other for other in self._places if other is not place]
+            if place.ending.exit_code:
+                self._postmortem.conclude(place, seen, last_words, round(now * 1e9), self._living())
             line = what_became_of(place, child.pid, others, what_next)
             for each in self._progress.died(place, line, now) if self._config.verbosity >= 0 else [line]:
                 self._output.say(each)

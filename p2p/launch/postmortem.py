@@ -1,17 +1,20 @@
 """Why a run has failed: which of its peers failed first, in which step, by what, and what it was at."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from ..errors import RemoteProtocolError
+from ..telemetry.failures import Trail, failures, sentence
 from ..telemetry.page import Seen, page_path, read_page
 from ..telemetry.records import Kind
-from ..telemetry.timeline import doing
 from .places import Place
 
 MOST_CHARACTERS: Final = 200
 """Of the last words of a peer."""
+MOST_OTHERS: Final = 16
+"""Whose pages are read, to see who waited for the first one that failed."""
 
 
 class Postmortem:
@@ -33,11 +36,8 @@ class Postmortem:
         Its step is then the one that it had come to, which its last report may not say.
         """
         standing = place.standing
-        if standing is None:
-            return None
-        try:
-            seen = read_page(page_path(self._folder, standing.who.peer_id))
-        except (OSError, RemoteProtocolError):
+        seen = None if standing is None else self._read(standing.who.peer_id)
+        if standing is None or seen is None:
             return None
         done = max((record.step for record in seen.records if record.kind in _DONE), default=-1)
         counted = next((record for record in reversed(seen.records) if record.kind == Kind.RECEIVED), None)
@@ -51,19 +51,55 @@ class Postmortem:
         )
         return seen
 
-    def conclude(self, place: Place, seen: Seen | None, last_words: str) -> None:
-        """It has failed. `last_words`: what it wrote last to stderr."""
+    def conclude(
+        self, place: Place, seen: Seen | None, last_words: str, now_ns: int = 0, others: Iterable[Place] = ()
+    ) -> None:
+        """It has failed.
+
+        Args:
+            place: of the peer.
+            seen: what it did last.
+            last_words: what it wrote last to stderr.
+            now_ns: by the clock of its records.
+            others: that still run.
+        """
         assert place.ending is not None
         if self.first:
             self.is_news = True
             return
-        where = f"in step {place.step + 1}" if place.step >= 0 else "before its first step"
-        at = f" while {doing(seen.records)[0]}" if seen is not None else ""
-        words = (
-            f" ({last_words.removeprefix('shoal: ')[:MOST_CHARACTERS]})" if last_words and place.ending.code > 0 else ""
+        own = Trail(
+            peer_id="" if place.standing is None else place.standing.who.peer_id,
+            name=place.name,
+            records=() if seen is None else seen.records,
+            ended_ns=now_ns,
+            code=place.ending.code,
+            how=place.ending.words,
+            has_failed=True,
+            last_words=last_words.removeprefix("shoal: ")[:MOST_CHARACTERS],
         )
         self.is_news = place.standing is not None
-        self.first = f"peer {place.name} failed first, {where}: it {place.ending.words}{at}{words}"
+        (failure,) = failures([own, *self._trails(others if seen is not None else ())])
+        failure = replace(failure, step=place.step + 1 if place.step >= 0 else -1)
+        waiting = [each.name for each in failure.others if each.waits]
+        self.first = sentence(failure) + (f"; peer {', '.join(waiting)} waited for it" if waiting else "")
+        if failure.waited_for:
+            self.first += f"; it waited for peer {', '.join(failure.waited_for)}"
+
+    def _trails(self, others: Iterable[Place]) -> list[Trail]:
+        """Nobody of them is known to have failed."""
+        trails = []
+        for other in [other for other in others if other.standing is not None][:MOST_OTHERS]:
+            assert other.standing is not None
+            peer_id = other.standing.who.peer_id
+            if (seen := self._read(peer_id)) is not None:
+                trails.append(Trail(peer_id=peer_id, name=other.name, records=seen.records, has_failed=False))
+        return trails
+
+    def _read(self, peer_id: str) -> Seen | None:
+        try:
+            return read_page(page_path(self._folder, peer_id))
+        except (OSError, RemoteProtocolError):
+            return None
 
 
 _DONE: Final = (Kind.COMMITTED, Kind.FOLLOWED, Kind.LOADED)

@@ -139,6 +139,7 @@ class Reporter:
             reason=core.reason,
             events=tuple(loop.inbox.explained),
             resident_bytes=resident_bytes(),
+            num_files=num_files(),
             dropped=loop.dropped_frames,
             error="" if failure is None else str(failure),
             waiting=self._waiting(),
@@ -184,3 +185,11 @@ def resident_bytes() -> int:
     except OSError:  # there are no descriptors left
         return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def num_files() -> int:
+    """Descriptors of this process; 0: unknown."""
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # one is that of the folder
+    except OSError:
+        return 0

@@ -48,23 +48,34 @@ def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[
         LaunchError: nobody is there.
     """
     found: dict[str, list[Looked]] = {}
+    unreadable = ""
     host = read_host()
     for path in sorted(home.glob(f"{swarm or '*'}/*{SUFFIX}")):
         try:
             seen = read_page(path)
-        except (OSError, RemoteProtocolError):
-            continue  # it is gone meanwhile, is being made, or none of ours
-        now_ns = clock_ns()
-        since_ns = seen.identity.joined_ns if seen.snapshot is None else seen.snapshot.time_ns
-        age_s = max(0, now_ns - since_ns) / 1e9
-        looked = Looked(seen, _condition(seen.identity, host, age_s), age_s, now_ns)
-        found.setdefault(seen.identity.swarm, []).append(looked)
+        except OSError:
+            continue  # it is gone meanwhile, or none of ours
+        except RemoteProtocolError as error:
+            unreadable = str(error)
+            continue
+        found.setdefault(seen.identity.swarm, []).append(looked_at(seen, host, clock_ns()))
+    if not found and unreadable:
+        raise LaunchError(f"{unreadable}; look with the version of shoal that its peer runs")
     if not found:
         what = f"no peer of swarm {swarm}" if swarm else "no peer of any swarm"
-        raise LaunchError(f"there is {what} on this host, in {home}; of other hosts: --seeds HOST:PORT --key FILE")
+        raise LaunchError(
+            f"there is {what} on this host, in {home}; of other hosts: shoal status NAME --seeds HOST:PORT --key FILE"
+        )
     for peers in found.values():
         peers.sort(key=lambda looked: (len(looked.seen.identity.name), looked.seen.identity.name))
     return found
+
+
+def looked_at(seen: Seen, host: str, now_ns: int) -> Looked:
+    """With what the kernel says of its process. `host`: this one."""
+    since_ns = seen.identity.joined_ns if seen.snapshot is None else seen.snapshot.time_ns
+    age_s = max(0, now_ns - since_ns) / 1e9
+    return Looked(seen, _condition(seen.identity, host, age_s), age_s, now_ns)
 
 
 def _condition(who: Identity, host: str, age_s: float) -> Condition:

@@ -103,16 +103,25 @@ def for_people(found: Mapping[str, Sequence[Looked]]) -> "RenderableType":
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for swarm, peers in sorted(found.items(), key=lambda item: (_is_over(item[1]), item[0])):
-        latest = latest_snapshot(peers)
-        names = {looked.seen.identity.peer_id: looked.seen.identity.name for looked in peers}
-        parts += [Text(_headline(swarm, peers, latest)), _table(peers, latest, names)]
-        parts += [Text(f"  {line}") for line in _events(peers, latest, names)]
+    for swarm, peers in in_order(found):
+        latest, names = latest_snapshot(peers), names_of(peers)
+        parts += [Text(headline(swarm, peers, latest)), _table(peers, latest, names)]
+        parts += [Text(f"  {line}") for line in events(peers, latest, names)]
         parts.append(Text(""))
     return Group(*parts[:-1])
 
 
-def _headline(swarm: str, peers: Sequence[Looked], latest: Snapshot | None) -> str:
+def in_order(found: Mapping[str, Sequence[Looked]]) -> list[tuple[str, Sequence[Looked]]]:
+    """Swarms by name, those that are over last."""
+    return sorted(found.items(), key=lambda item: (_is_over(item[1]), item[0]))
+
+
+def names_of(peers: Sequence[Looked]) -> dict[str, str]:
+    """By peer_id."""
+    return {looked.seen.identity.peer_id: looked.seen.identity.name for looked in peers}
+
+
+def headline(swarm: str, peers: Sequence[Looked], latest: Snapshot | None) -> str:
     if latest is None:
         return f"swarm {swarm}: starting"
     step = max(last_step(looked.seen) for looked in peers)
@@ -133,7 +142,7 @@ def _table(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str,
     table.add_column("is at", overflow="fold", max_width=52)
     table.add_column("logged", overflow="fold")
     for looked in peers:
-        table.add_row(*map(Text, _row(looked, latest, names)))
+        table.add_row(*map(Text, row_of(looked, latest, names)))
     members = {} if latest is None else dict(latest.members)
     for other in () if latest is None or _is_over(peers) else latest.others:
         if other.peer_id not in names:
@@ -144,7 +153,8 @@ def _table(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str,
     return table
 
 
-def _row(looked: Looked, latest: Snapshot | None, names: Mapping[str, str]) -> tuple[str, ...]:
+def row_of(looked: Looked, latest: Snapshot | None, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Name, process, seat, step, steps/s, compute, exchange, wait, what it is at, what it has logged."""
     who, snapshot = looked.seen.identity, looked.seen.snapshot
     process = looked.condition.value + (f" ({who.pid})" if looked.condition is not Condition.ELSEWHERE else "")
     if snapshot is None:
@@ -176,7 +186,8 @@ def _is_at(looked: Looked, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     return f"{snapshot.error or at}{since}"
 
 
-def _events(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str, str]) -> Iterator[str]:
+def events(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str, str]) -> Iterator[str]:
+    """What happened last, in words."""
     if latest is None:
         return
     now_ns = next(looked.now_ns for looked in peers if looked.seen.snapshot is latest)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..net.tcp import TcpOptions
 
 EVERY_S: Final = 1.0
+MOST_EACH_SECOND: Final = 32
+"""Peers; of more, `top` looks less often, so that it costs little."""
 WIDTH: Final = 160
 """Where it goes to a file or a pipe."""
 
@@ -59,14 +61,38 @@ def present(look_now: Look, *, is_json: bool, watches: bool) -> None:
             live.update(for_people(look_now()), refresh=True)
 
 
+def top(home: Path | None, swarm: str) -> None:
+    """Show a row per peer, with its last steps, until Ctrl-C; where that goes to no terminal, once.
+
+    Raises:
+        LaunchError: nobody is there.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from .follow import Follower
+    from .top import screen
+
+    folder = home or default_home(os.environ)
+    follower = Follower(folder, swarm, time.monotonic_ns)
+    found = follower.look() or look(folder, swarm, time.monotonic_ns)  # which says why nobody is there
+    if not sys.stdout.isatty():
+        Console(width=WIDTH, color_system=None).print(screen(found, follower.step_times_s()))
+        return
+    with Live(screen(found, follower.step_times_s()), auto_refresh=False, screen=True) as live:
+        while _pause(EVERY_S * max(1.0, sum(map(len, found.values())) / MOST_EACH_SECOND)):
+            found = follower.look()
+            live.update(screen(found, follower.step_times_s()), refresh=True)
+
+
 def _print_json(found: Mapping[str, Sequence[Looked]]) -> None:
     print(json.dumps(for_programs(found), separators=(",", ":"), allow_nan=False), flush=True)
 
 
-def _pause() -> bool:
+def _pause(seconds: float = EVERY_S) -> bool:
     """Wait for the next look; False after Ctrl-C."""
     try:
-        threading.Event().wait(EVERY_S)
+        threading.Event().wait(seconds)
     except KeyboardInterrupt:
         return False
     return True

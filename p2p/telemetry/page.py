@@ -131,16 +131,21 @@ def read_page(path: Path) -> Seen:
         OSError: it is gone, or no private file of this user.
         RemoteProtocolError: it is being made, or is of another version.
     """
+    memory = map_page(path)
+    records = [record for start in halves() for record in read_half(memory[start : start + HALF_BYTES])]
+    identity, snapshot = read_identity(path, memory), read_snapshot(memory)
+    return Seen(identity, snapshot, tuple(sorted(records, key=_time)))
+
+
+def map_page(path: Path) -> memoryview:
+    """The memory of a page, which stays when the file is gone; errors as of `read_page`."""
     fd = open_private(str(path), os.O_RDONLY | os.O_CLOEXEC)
     try:
         if os.fstat(fd).st_size != PAGE_BYTES:
             raise RemoteProtocolError(f"{path} is no page of this version, or is just being made")
-        memory = memoryview(mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ))
+        return memoryview(mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ))
     finally:
         os.close(fd)
-    records = [record for start in halves() for record in read_half(memory[start : start + HALF_BYTES])]
-    identity, snapshot = read_identity(path, memory), read_snapshot(memory)
-    return Seen(identity, snapshot, tuple(sorted(records, key=_time)))
 
 
 _time = attrgetter("time_ns")

@@ -168,6 +168,12 @@ def unpack_record(buffer: bytes, offset: int = 0) -> Record:
     return _record(_RECORD.unpack_from(buffer, offset))
 
 
+def pack_record(record: Record) -> bytes:
+    """As it is in a half."""
+    *values, peer_id, value = record
+    return _RECORD.pack(*values, peer_number(peer_id) if peer_id else 0, value, record.number)
+
+
 def _whole_records(memory: Memory) -> Iterator[Record]:
     for slot in range(NUM_RECORDS):
         last, raw = read_raw(memory, slot)

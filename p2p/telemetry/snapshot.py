@@ -127,7 +127,7 @@ class Snapshot:
         has_begun: it has, or had, a seat, or observes.
         reason: why the view is as it is, or why there is none.
         events: the last things that happened to members, with their times: (ns, words).
-        resident_bytes: of its process.
+        resident_bytes, num_files: memory and descriptors of its process; 0: unknown.
         dropped: frames that changed nothing, by reason.
         error: why it cannot go on; empty: it can.
         logged: what its script has said by `peer.log`.
@@ -146,6 +146,7 @@ class Snapshot:
     events: tuple[tuple[int, str], ...]
     resident_bytes: int
     dropped: dict[str, int]
+    num_files: int = 0
     error: str = ""
     waiting: Waiting = field(default_factory=Waiting)
     pace: Pace = field(default_factory=Pace)

@@ -8,8 +8,6 @@ page. The peer does nothing for that. A *trace* is a file:
 """
 
 import json
-import mmap
-import os
 import struct
 from dataclasses import asdict
 from operator import attrgetter
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import RemoteProtocolError
-from ..host.folders import create_private, open_private
-from .page import PAGE_BYTES, halves, read_identity, read_snapshot
+from ..host.folders import create_private
+from .page import halves, map_page, read_identity, read_snapshot
 from .records import HALF_BYTES, NUM_RECORDS, RECORD_BYTES, Record, read_raw, unpack_record
 from .snapshot import IDENTITY_FIELDS, Identity, Snapshot, to_json
 
@@ -44,13 +42,7 @@ class Tail:
             OSError: it is gone, or no private file of this user.
             RemoteProtocolError: it is being made, or is of another version.
         """
-        fd = open_private(str(path), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if os.fstat(fd).st_size != PAGE_BYTES:
-                raise RemoteProtocolError(f"{path} is no page of this version, or is just being made")
-            self._memory = memoryview(mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ))
-        finally:
-            os.close(fd)
+        self._memory = map_page(path)
         self.identity = read_identity(path, self._memory)
         self.num_missed = 0
         self._halves = [self._memory[start : start + HALF_BYTES] for start in halves()]

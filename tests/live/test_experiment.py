@@ -55,6 +55,7 @@ loss = 'loss (\d+\.\d+)'
 at_step = 10
 do = "kill"
 who = "rank 0"
+during = "exchange"
 
 [[event]]
 after = "previous resumed"
@@ -129,7 +130,7 @@ def test_a_kill_a_join_a_leave_and_a_pause_cost_no_step_and_are_all_accounted_fo
     experiment, evaluated = conduct(ALL)
     assert failures([evaluated], experiment.expect) == []
     kill, join, leave, pause = evaluated.costs
-    assert kill.by == "the kernel"
+    assert kill.by == "the kernel" and kill.at
     assert leave.by == "its own word"
     for cost in (kill, join, leave):
         assert sum(cost.phases_ms.values()) == pytest.approx(cost.times_ms["resumed"], abs=5)
@@ -155,6 +156,17 @@ def test_a_run_that_is_killed_as_a_whole_goes_on_from_its_checkpoint_and_counts_
     assert restart.lost == len(evaluated.chain.lost)
     assert sum(restart.phases_ms.values()) == pytest.approx(restart.times_ms["resumed"], abs=5)
     assert len(evaluated.run.lineages()) == 2
+
+
+def test_a_joiner_dies_while_its_state_comes_and_nobody_minds(conduct: Run) -> None:
+    join = '[[event]]\nat_step = 10\ndo = "join"\n'
+    kill = join.replace("join", "kill") + 'who = "newest"\nduring = "state transfer"\n'
+    experiment, evaluated = conduct(ALL[: ALL.index("[[event]]")] + join + kill + ALL[ALL.index("[expect]") :])
+    assert failures([evaluated], experiment.expect) == []
+    came, died = evaluated.costs
+    assert died.event.peers == came.event.peers == [3]
+    assert died.why["agreed"] == "it had no seat yet, so nobody had to go on without it"
+    assert came.why["counted"] == "it was counted in no step, since it was ended before"
 
 
 def test_rank_0_dies_three_times_in_an_experiment_that_ships(start: Starter, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,12 @@ from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
 from p2p.experiment.folder import read_run
 from p2p.experiment.report import evaluate, failures
+from p2p.telemetry.records import pack_record
+from p2p.telemetry.trace import read_trace, write_trace
 
 pytestmark = pytest.mark.light
+
+HOUR_NS = 3600 * 10**9
 
 SCRIPT = """
 import numpy as np
@@ -58,6 +63,26 @@ steps_lost = 0
 """
 
 
+def by_themselves(folder: Path, copy: Path, ahead_ns: int) -> None:
+    """What hosts leave without a director bounds their clocks, which are one; also if one is `ahead_ns`."""
+    shutil.copytree(folder / "receipts", copy)
+    (copy / "traces").mkdir()
+    hosts: dict[str, int] = {}
+    for path in sorted((folder / "traces").iterdir()):
+        who, records = read_trace(path)
+        later_ns = hosts.setdefault(who.host, ahead_ns if len(hosts) == 1 else 0)
+        moved = [each._replace(time_ns=each.time_ns + later_ns) for each in records]
+        write_trace(copy / "traces" / path.name, who, [pack_record(each) for each in moved])
+    run = read_run(copy)
+    assert run.clocks is not None
+    for host, bounds in run.clocks.bounds.items():
+        for each in bounds:
+            assert each.low_ns <= hosts[host] - hosts[run.clocks.reference] <= each.high_ns
+    print(f"{len(run.receipts())} steps: within {run.clocks.plus_minus_ms} ms")
+    kill = next(cost for cost in evaluate(run).costs if cost.event.do == "gone")
+    assert kill.times_ms["resumed"] >= kill.times_ms["agreed"] - 2 * run.clocks.plus_minus_ms
+
+
 @pytest.mark.usefixtures("namespaces")
 def test_links_are_changed_and_cut_and_peers_of_hosts_die_and_come(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -73,5 +98,7 @@ def test_links_are_changed_and_cut_and_peers_of_hosts_die_and_come(tmp_path: Pat
     assert "nobody took it out" in cut.why["detected"]
     assert sum(kill.phases_ms.values()) == pytest.approx(kill.times_ms["resumed"], abs=5)
     assert sum(join.phases_ms.values()) == pytest.approx(join.times_ms["resumed"], abs=5)
+    by_themselves(tmp_path / "out" / "run-1", tmp_path / "one", 0)
+    by_themselves(tmp_path / "out" / "run-1", tmp_path / "shifted", HOUR_NS)
     again = Experiment.read(tmp_path / "out" / "run-1" / "schedule.toml")
     assert again.network == experiment.network

@@ -4,9 +4,12 @@ import os
 import re
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 
@@ -151,7 +154,7 @@ def test_what_a_run_has_cost_and_why_it_failed_is_said(shoal: Shoal, script: Scr
     source = training(happening, before, size=3).replace(
         "with peer.step", "peer.log(loss=1.5)\n            with peer.step"
     )
-    code, _, stderr = outcome(shoal("-n", "3", "--restarts", "1", script(source)))
+    code, _, stderr = outcome(shoal("-n", "3", "--restarts", "1", "--receipts", "kept", script(source)))
     text, took = "\n".join(stderr), r"\d+\.\d s"
     assert code == 0, text
     assert re.search(
@@ -165,7 +168,12 @@ def test_what_a_run_has_cost_and_why_it_failed_is_said(shoal: Shoal, script: Scr
         rf"^shoal: peer 1 counts, {took} after its start, {took} after p2p\.join; 3 members$", text, re.M
     ), text
     why = "shoal: peer 1 failed first, in step 21: it was killed by SIGKILL while computing step 21"
-    assert why in stderr, text
+    assert any(line.startswith(why) for line in stderr), text
+    code, stdout, stderr = outcome(shoal("kept", program=("-m", "p2p", "postmortem")))
+    assert code == 1, stderr
+    found = next(line for line in stdout if " 1. " in line)
+    assert re.sub(r" \([0-9a-f]{8}\)", "", found).strip() == why.replace("shoal:", "1.")  # another one had its place
+    assert any(re.search(r"went on had a step after \d+ ms", line) for line in stdout), stdout
 
 
 def test_an_exception_is_why_a_run_has_failed(shoal: Shoal, script: Script) -> None:
@@ -173,6 +181,34 @@ def test_an_exception_is_why_a_run_has_failed(shoal: Shoal, script: Script) -> N
     _, _, stderr = outcome(shoal("-n", "2", script(training(happening))))
     why = "shoal: peer 1 failed first, in step 21: it ended with exit code 1 (ValueError: a bad sample)"
     assert why in stderr
+
+
+def test_a_run_is_shown_on_a_page_until_it_ends(shoal: Shoal, script: Script) -> None:
+    source = training().replace("train(40)", "assert 'SHOAL_WEB_TOKEN' not in os.environ; train(10**9)")
+    token = "long enough to be a token"
+    run = shoal(
+        *("-n", "2", "--web", "127.0.0.1:0", "--swarm", "shown"), script(source), environ={"SHOAL_WEB_TOKEN": token}
+    )
+    url = line_like(run, r"shoal: (http://127\.0\.0\.1:\d+/) shows the peers of this host")[1]
+    line_like(run, r"shoal: first step .*")
+    direct = build_opener(ProxyHandler({}))
+    with direct.open(Request(f"{url}metrics", headers={"Authorization": f"Bearer {token}"})) as answer:
+        text = answer.read().decode()
+    assert 'shoal_peers{swarm="shown",condition="running"} 2\n' in text
+    run.send_signal(signal.SIGTERM)
+    assert outcome(run)[0] == 0
+    with pytest.raises(URLError):
+        direct.open(url)
+
+
+def test_a_web_port_that_is_taken_ends_a_run_before_anything_starts(shoal: Shoal, script: Script) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, stdout, stderr = outcome(shoal("-n", "2", "--web", address, script("print('started')")))
+    why = f"shoal: --web cannot listen at {address}: Address already in use; give another port"
+    assert (code, stdout, stderr) == (2, [], [why])
 
 
 def test_sigterm_lets_all_leave_and_ends_with_0(shoal: Shoal, script: Script) -> None:

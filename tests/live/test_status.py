@@ -28,9 +28,13 @@ LOGS = STREAM.replace(
 
 
 def status(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return command(home, "status", *arguments)
+
+
+def command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("SHOAL_")}
     return subprocess.run(
-        [sys.executable, "-m", "p2p", "status", *arguments],
+        [sys.executable, "-m", "p2p", *arguments],
         env={**clean, "SHOAL_HOME": str(home), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -101,6 +105,8 @@ def test_two_swarms_are_seen_together_or_one_of_them(swarm: Swarm) -> None:
     (lake,) = swarms(swarm.home, "lake")["lake"]["peers"]
     assert (lake["peer_id"], lake["pid"]) == (name(other), other.pid)
     assert set(lake["snapshot"]["logged"]) == {"loss", "tensor"}
+    rows = [line for line in command(swarm.home, "top").stdout.splitlines() if "running (" in line]
+    assert len(rows) == 2 and all("▃" in row for row in rows), rows
     sea = status(swarm.home, "sea")
     assert (sea.returncode, sea.stdout) == (2, "") and "there is no peer of swarm sea on this host" in sea.stderr
     stop([one])

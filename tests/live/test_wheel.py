@@ -22,6 +22,7 @@ import gpt, images  # examples
 
 for module in (collectives, gossip, p2p):
     assert Path(module.__file__).is_relative_to(sys.prefix), module.__file__
+assert (Path(p2p.__file__).parent / "status" / "page.html").is_file()
 """
 
 

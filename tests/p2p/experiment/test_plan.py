@@ -64,6 +64,7 @@ def _deed(event: Event) -> tuple[object, ...]:
         (['at_step = 1\nwho = "rank 3"'], "line 5: there is no rank 3, with 3 peers at that time"),
         (["at_step = 1\nwho = 3"], "line 5: there is no peer 3: 3 have started by then, from 0 on"),
         (['at_step = 1\nwho = "donor"'], "line 5: who is the donor, and nobody has joined before"),
+        (['at_step = 1\nwho = "newest"\nduring = "state transfer"'], "line 5: nobody has joined before, so no state"),
         (["at_s = 120"], "line 5: at_s = 120 would be after the end, until_s = 120"),
         (["at_step = 1", "random = {per_minute = 3}"], "line 5: beside random events others have at_s"),
     ],
@@ -72,6 +73,13 @@ def test_events_that_cannot_be_are_refused(events: list[str], says: str) -> None
     text = HEAD + "".join(f'[[event]]\ndo = "kill"\n{event}\n\n' for event in events)
     with pytest.raises(ExperimentError, match=re.escape(says)):
         make_plan(parse(text), 0)
+
+
+def test_a_moment_within_a_step_is_said_and_written_out() -> None:
+    experiment = parse(HEAD + '[[event]]\nat_step = 3\ndo = "kill"\nwho = "rank 0"\nduring = "exchange"\n')
+    plan = make_plan(experiment, 0)
+    assert "kill rank 0 in its exchange; 2 peers then" in timeline(experiment, plan)[1]
+    assert [event.during for event in parse(to_toml(experiment, plan)).events] == ["exchange"]
 
 
 def test_random_events_need_an_end() -> None:

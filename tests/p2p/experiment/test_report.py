@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.errors import ExperimentError
+from p2p.experiment.command import report
 from p2p.experiment.drawing import INNER, thin
 from p2p.experiment.folder import read_run, runs_in, write_account
 from p2p.experiment.page import About, page
-from p2p.experiment.report import evaluate, to_json
+from p2p.experiment.report import evaluate, failures, to_json
 from p2p.experiment.statistics import describe
 from p2p.experiment.steps import Split
 from p2p.step.receipts import Ledger, Moment
@@ -90,6 +91,22 @@ def test_thinned_lines_keep_least_and_largest(points: list[tuple[float, float]])
     assert len(thin(points, 100.0, INNER)) <= len(points)
 
 
+def test_a_step_of_which_nobody_knows_the_parts_is_seen_and_a_time_without_steps_is_none() -> None:
+    times = [(1, 100), (2, 200), (3, 300), (7, 5000), (8, 5100)]  # out, and back with a state, after step 3
+    records = [
+        each
+        for step, time_ms in times
+        for each in (record(time_ms - 50, Kind.SUBMITTED, step), record(time_ms, Kind.COMMITTED, step))
+    ]
+    receipts = [receipt(step, [A, B]) for step, _ in times]
+    whole = evaluate(run({A: receipts}, {A: records}))
+    assert whole.splits[A].step == 100.0 and whole.splits[A].error == 0.0
+    missed = [each for each in records if (each.kind, each.step) != (Kind.SUBMITTED, 8)]
+    lacking = evaluate(run({A: receipts}, {A: missed}))
+    assert lacking.splits[A].error == pytest.approx(1 / 3, abs=1e-4)
+    assert "split_error_max is 0.33333, expected <= 0.02" in failures([lacking], {})[-1]
+
+
 def test_the_parts_of_a_step_add_up_to_it_and_who_submits_last_is_named() -> None:
     def steps(*submitted: float) -> list[Record]:
         found = []
@@ -100,8 +117,8 @@ def test_the_parts_of_a_step_add_up_to_it_and_who_submits_last_is_named() -> Non
 
     receipts = [receipt(step, [A, B]) for step in (1, 2, 3)]
     splits = evaluate(run({A: receipts, B: receipts}, {A: steps(10, 130, 230), B: steps(20, 170, 210)})).splits
-    assert splits[A] == Split(step=100.0, compute=30.0, exchange=50.0, wait=20.0, last=0.5)
-    assert splits[B] == Split(step=100.0, compute=40.0, exchange=40.0, wait=20.0, last=0.5)
+    assert splits[A] == Split(step=100.0, compute=30.0, exchange=50.0, wait=20.0, last=0.5, error=0.0)
+    assert splits[B] == Split(step=100.0, compute=40.0, exchange=40.0, wait=20.0, last=0.5, error=0.0)
 
 
 def test_intervals_are_the_same_for_the_same_values_and_hold_the_median() -> None:
@@ -170,3 +187,12 @@ def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(ExperimentError, match="is not what this version of shoal writes"):
         read_run(tmp_path)
+
+
+def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run-1").mkdir()
+    write_account(tmp_path / "run-1", account([], [A, B]))
+    (tmp_path / "experiment.toml").write_text("[run]\nscript = \"a.py\"\nloss = 'loss (.)'\n")
+    said: list[str] = []
+    assert report(tmp_path, None, said.append) == 0
+    assert said[1:] == ["loss = 'loss (.)' has matched nothing that the peers have printed"]

@@ -51,10 +51,21 @@ def test_each_peer_is_found_with_the_state_of_its_process(tmp_path: Path) -> Non
 
 
 def test_where_nobody_is_that_is_said_with_what_else_could_be_asked(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"no peer of any swarm on this host, in .*; of other hosts: --seeds"):
+    with pytest.raises(
+        LaunchError, match=r"no peer of any swarm on this host, in .*; of other hosts: shoal status NAME --seeds"
+    ):
         look(tmp_path, "", lambda: 0)
     with pytest.raises(LaunchError, match="no peer of swarm pond"):
         look(tmp_path, "pond", lambda: 0)
+
+
+def test_where_only_peers_of_another_version_are_that_is_said(tmp_path: Path) -> None:
+    peer_of(os.getpid(), tmp_path, A, "pond", "0")
+    path = tmp_path / "pond" / f"{A}.page"
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + (2).to_bytes(4, "little") + content[8:])
+    with pytest.raises(LaunchError, match="version 2; we read version 1; look with the version of shoal that its peer"):
+        look(tmp_path, "", lambda: 0)
 
 
 def test_what_is_no_page_is_passed_over(tmp_path: Path) -> None:

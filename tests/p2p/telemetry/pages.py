@@ -1,9 +1,11 @@
 """Pages and snapshots of peers that do nothing else."""
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
+from p2p.host.processes import process_start, read_host
 from p2p.telemetry.page import Page
 from p2p.telemetry.snapshot import Identity, Snapshot
 from tests.p2p.launch.standings import standing
@@ -14,6 +16,11 @@ A, B = "a" * 16, "b" * 16
 def identity(peer_id: str = A, **changes: Any) -> Identity:
     values = {"swarm": "pond", "name": "0", "pid": 1, "process_start": 1, "host": "f" * 16, "script": "train.py"}
     return Identity(peer_id=peer_id, **{**values, "joined_ns": 10**9, "wall_ns": 10**18, **changes})
+
+
+def of_this_process() -> dict[str, Any]:
+    """What an identity says of it."""
+    return {"pid": os.getpid(), "process_start": process_start(os.getpid()), "host": read_host()}
 
 
 def page(folder: Path, who: Identity) -> Page:

@@ -1,0 +1,80 @@
+"""`shoal experiment`, `shoal report` and `shoal postmortem`. What they need is imported when they run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import ExperimentError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the three commands."""
+    app.command(short_help="Run a script with joins, leaves, kills and pauses as planned, and report what each cost.")(
+        experiment
+    )
+    app.command(short_help="Report on a folder of an experiment, or of the receipts of any run; or compare two.")(
+        report
+    )
+    app.command(short_help="Say who failed first, and why, from what a run has left.")(postmortem)
+
+
+def experiment(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="What is run, what happens, what is expected.")],
+    repeat: Annotated[int, typer.Option(help="Run it so often, with seeds that count up.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="A new folder.  [default: FILE-report]", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file, and show what would happen.")] = False,
+) -> None:
+    """Run an unchanged script, and do to its peers what FILE says; leaves report.html and report.json.
+
+    Ends with 0 if all is as expected; 1 if it is not, or an event has not happened; 2 if nothing was run; 130 after
+    Ctrl-C.
+    """
+    from .command import experiment as run_experiment
+
+    raise typer.Exit(
+        run_experiment(file, out, repeat=repeat, seed=seed, is_dry=dry_run, say=lambda text: print(text, flush=True))
+    )
+
+
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="FOLDER | compare A B", help="Of `shoal experiment`, or of `shoal run --receipts`."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report.  [default: the same]", show_default=False)
+    ] = None,
+    plots: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="DIR", help="Draw it there, too: SVG, and PNG and PDF with the extra `report`."),
+    ] = None,
+) -> None:
+    """Evaluate receipts and traces, and write report.html and report.json. Ends with 1 if not all is as expected.
+
+    `compare A B` prints each time in both, with the interval of its ratio, and what differs of what is lost; ends with
+    1 if anything is slower in B, or more is lost.
+    """
+    from .command import compare_reports
+    from .command import report as write_report
+
+    if str(folders[0]) == "compare" and len(folders) == 3:
+        raise typer.Exit(compare_reports(*folders[1:]))
+    if len(folders) != 1:
+        raise ExperimentError(f"report takes one FOLDER, or `compare A B`, got {' '.join(map(str, folders))}")
+    raise typer.Exit(write_report(folders[0], out, print, plots))
+
+
+def postmortem(
+    folder: Annotated[
+        Path, typer.Argument(help="Of `shoal experiment`, of `shoal run --receipts`, or of a registry, with pages.")
+    ],
+) -> None:
+    """Say who failed, in the order of causes: by what, in which step, at what, and what the others waited for.
+
+    Ends with 1 if somebody has failed.
+    """
+    from .postmortem import postmortem as tell
+
+    raise typer.Exit(tell(folder, print))

@@ -1,0 +1,94 @@
+"""Peers of a host as OpenMetrics text 1.0, for Prometheus and the like. Pure."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from .local import Condition, Looked
+from .report import last_step, latest_snapshot
+
+CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+Sample = tuple[Mapping[str, str], float]
+FAMILIES: Final = {
+    "shoal_members": ("gauge", "Members of the newest view that is known."),
+    "shoal_view": ("gauge", "Number of that view."),
+    "shoal_peers": ("gauge", "Peers of this host, by what their processes are."),
+    "shoal_step": ("gauge", "The last step that a peer has committed."),
+    "shoal_steps_per_second": ("gauge", "Over the last seconds."),
+    "shoal_step_part_seconds": ("gauge", "Compute, exchange and wait of a step; they add up to it."),
+    "shoal_snapshot_age_seconds": ("gauge", "Since a peer has last said how it stands."),
+    "shoal_resident_bytes": ("gauge", "Memory of the process."),
+    "shoal_open_files": ("gauge", "Descriptors of the process."),
+    "shoal_counted_steps": ("counter", "Steps with this peer on the receipt."),
+    "shoal_samples": ("counter", "Samples of this peer that count."),
+    "shoal_dropped_frames": ("counter", "Frames that changed nothing, by reason."),
+    "shoal_change_waited_seconds": ("gauge", "What the last change of the view has cost."),
+    "shoal_steps_lost": ("gauge", "By that change; 0, as long as the protocol holds."),
+    "shoal_logged": ("gauge", "What the script has said by peer.log."),
+}
+
+
+def openmetrics(found: Mapping[str, Sequence[Looked]]) -> str:
+    """All of it; the same names in the same order, whoever is there."""
+    samples: dict[str, list[Sample]] = {name: [] for name in FAMILIES}
+    for swarm, peers in sorted(found.items()):
+        for name, labels, value in _of_swarm(swarm, peers):
+            samples[name].append((labels, value))
+    lines = []
+    for name, (kind, text) in FAMILIES.items():
+        lines += [f"# TYPE {name} {kind}", f"# HELP {name} {text}"]
+        if name.endswith(("_seconds", "_bytes")):
+            lines.insert(-1, f"# UNIT {name} {name.rpartition('_')[2]}")
+        suffix = "_total" if kind == "counter" else ""
+        lines += [f"{name}{suffix}{_labels(labels)} {_number(value)}" for labels, value in samples[name]]
+    return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+def _of_swarm(swarm: str, peers: Sequence[Looked]) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    own = {"swarm": swarm}
+    if (latest := latest_snapshot(peers)) is not None:
+        yield "shoal_members", own, len(latest.members)
+        yield "shoal_view", own, latest.view
+    for condition in Condition:
+        number = sum(looked.condition is condition for looked in peers)
+        yield "shoal_peers", {**own, "condition": condition.value}, number
+    for looked in peers:
+        who = looked.seen.identity
+        yield from _of_peer(looked, {**own, "peer": who.name, "peer_id": who.peer_id})
+
+
+def _of_peer(looked: Looked, own: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    snapshot = looked.seen.snapshot
+    yield "shoal_step", own, last_step(looked.seen)
+    yield "shoal_snapshot_age_seconds", own, round(looked.age_s, 3)
+    if snapshot is None:
+        return
+    is_going_on = looked.condition in (Condition.RUNNING, Condition.ELSEWHERE)
+    yield "shoal_steps_per_second", own, snapshot.pace.steps_per_s if is_going_on else 0.0
+    for part in ("compute", "exchange", "wait"):
+        yield "shoal_step_part_seconds", {**own, "part": part}, getattr(snapshot.pace, f"{part}_s")
+    yield "shoal_resident_bytes", own, snapshot.resident_bytes
+    yield "shoal_open_files", own, snapshot.num_files
+    yield "shoal_counted_steps", own, snapshot.counted.steps
+    yield "shoal_samples", own, snapshot.counted.samples
+    for reason, number in snapshot.dropped.items():
+        yield "shoal_dropped_frames", {**own, "reason": reason}, number
+    if snapshot.change.view:
+        yield "shoal_change_waited_seconds", own, snapshot.change.waited_s
+        yield "shoal_steps_lost", own, snapshot.change.num_lost
+    for name, value in snapshot.logged.items():
+        yield "shoal_logged", {**own, "name": name}, value
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    escaped = (
+        (name, text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")) for name, text in labels.items()
+    )
+    return "{" + ",".join(f'{name}="{text}"' for name, text in escaped) + "}"
+
+
+def _number(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -1,0 +1,273 @@
+"""Who failed, in the order of causes: from records of peers, and what is known of the ends of their processes. Pure.
+
+A peer has failed at the first sign of it: it raised, its process ended, somebody recorded that it is gone, or went on
+without it. Who waited for a peer that stood still, and ended by itself, did so because of that one, which comes first.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from .records import How, Kind, Record
+from .timeline import doing
+
+LATER_S: Final = 0.5
+"""Whose process was killed so long after the others had gone on without it was silent first."""
+
+_KNOWN_BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher"}
+_DONE: Final = (Kind.COMMITTED, Kind.FOLLOWED)
+_STEPS: Final = (*_DONE, Kind.LOADED)
+_OF_OTHERS: Final = (Kind.GONE, Kind.IN, Kind.OUT)
+_LEAVING: Final = (Kind.LEAVES, Kind.LEFT)
+_WAITS: Final = ("exchanging", "waiting for the others to finish")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trail:
+    """What is left of one peer.
+
+    Attributes:
+        name: in messages.
+        records: in the order of their times.
+        ended_ns: when its process had ended; 0: nobody has seen that.
+        code: of its process, -N of signal N; None: nobody has seen that.
+        how: that, in words ("was killed by SIGKILL").
+        has_failed: by its code; None: nobody has seen that.
+        last_words: what it wrote last.
+    """
+
+    peer_id: str
+    name: str
+    records: Sequence[Record] = ()
+    ended_ns: int = 0
+    code: int | None = None
+    how: str = ""
+    has_failed: bool | None = None
+    last_words: str = ""
+
+    def until(self, time_ns: int) -> list[Record]:
+        """What it had done by then, but for its leaving."""
+        return [record for record in self.records if record.time_ns <= time_ns and record.kind not in _ENDS]
+
+    def end(self) -> Record | None:
+        """By which it was over for this peer, for good."""
+        for record in reversed(self.records):
+            if record.kind in _STEPS:
+                return None  # it has come back since
+            if record.kind in _ENDS:
+                return record
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """What another peer was at when one failed, and for how long already.
+
+    Attributes:
+        waits: it could not go on without the one that failed.
+        lags: that one could not go on without it: it had not submitted the step.
+        went_on_s: after the failure it had committed a step; None: it never has.
+    """
+
+    name: str
+    at: str
+    for_s: float
+    waits: bool
+    lags: bool
+    went_on_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One peer that has failed.
+
+    Attributes:
+        how: by what, in words.
+        time_ns: of the first sign of it.
+        since_ns: since when it was at what it was at; 0: unknown.
+        step: in which; -1: before its first one.
+        at: what it was at; empty: unknown.
+        last_words: what it wrote last, if it ended by itself.
+        known_by: who said first that it is gone; empty: nobody has, or it was silence.
+        others: those who were there.
+        redone: steps that they did over.
+        after: an earlier failure since which this peer had committed nothing; empty: none.
+    """
+
+    name: str
+    how: str
+    time_ns: int
+    since_ns: int
+    step: int
+    at: str
+    last_words: str
+    known_by: str
+    others: tuple[Other, ...]
+    redone: tuple[int, ...]
+    after: str = ""
+
+    @property
+    def waited_for(self) -> tuple[str, ...]:
+        """Those that it waited for when it failed."""
+        return tuple(other.name for other in self.others if other.lags)
+
+
+def failures(trails: Sequence[Trail]) -> list[Failure]:
+    """All, in the order of causes."""
+    found = [(each, trail) for trail in trails if (each := _failure(trail, trails)) is not None]
+    found.sort(key=lambda item: item[0].time_ns)
+    ordered: list[tuple[Failure, Trail]] = []
+    for each, trail in found:
+        by_itself = trail.code is not None and trail.code > 0
+        for item in found:
+            cause = item[0]
+            stood = cause.name in each.waited_for and cause.since_ns <= each.time_ns < cause.time_ns
+            if by_itself and stood and item not in ordered:
+                ordered.append(item)
+        if (each, trail) not in ordered:
+            ordered.append((each, trail))
+    return [
+        _linked(each, [cause for cause, _ in ordered[:index]], trail.records)
+        for index, (each, trail) in enumerate(ordered)
+    ]
+
+
+def _failure(trail: Trail, trails: Sequence[Trail]) -> Failure | None:
+    sign = _sign(trail, trails)
+    if sign is None:
+        return None
+    time_ns, how, known_by = sign
+    own = trail.until(time_ns)
+    at, since_ns = doing(own)
+    done = _last_step(own)
+    there = [other for other in trails if other is not trail and _is_there(other, time_ns)]
+    others = tuple(_other(other, time_ns, done, is_idle=at.startswith(_WAITS)) for other in there)
+    until = time_ns + max((each.went_on_s or 0.0 for each in others), default=0.0) * 1e9
+    redone = {r.step for other in there for r in other.records if r.kind == Kind.REDO and time_ns < r.time_ns <= until}
+    return Failure(
+        name=trail.name,
+        how=how,
+        time_ns=time_ns,
+        since_ns=since_ns,
+        step=done + 1 if done >= 0 else -1,
+        at=at if own else "",
+        last_words=trail.last_words if trail.code is not None and trail.code > 0 else "",
+        known_by=known_by,
+        others=others,
+        redone=tuple(sorted(redone)),
+    )
+
+
+def _sign(trail: Trail, trails: Sequence[Trail]) -> tuple[int, str, str] | None:
+    """When it had failed, by what, and who said so; None: it has not, as far as anybody knows."""
+    said, end = _word_of_others(trail, trails), trail.end()
+    known_by = _KNOWN_BY.get(How(said.how), "") if said is not None and said.how in set(How) else ""
+    last_ns = trail.records[-1].time_ns if trail.records else 0
+    signs = [time_ns for time_ns in (trail.ended_ns, said and said.time_ns, end and end.time_ns) if time_ns]
+    time_ns = min(signs, default=last_ns)
+    if trail.has_failed is not None:
+        later_s = (trail.ended_ns - time_ns) / 1e9
+        was_silent = trail.code is not None and trail.code < 0 and end is None and not known_by and later_s > LATER_S
+        how = f"{_SILENT}, and {later_s:.1f} s later it {trail.how}" if was_silent else trail.how
+        return (time_ns, how, known_by) if trail.has_failed else None
+    if end is not None:
+        return (time_ns, _ENDS_BADLY[Kind(end.kind)], known_by) if end.kind in _ENDS_BADLY else None
+    if said is not None:
+        return time_ns, "died" if said.kind == Kind.GONE else _SILENT, known_by
+    return None
+
+
+def _word_of_others(trail: Trail, trails: Iterable[Trail]) -> Record | None:
+    """The first record of anybody else by which it is gone, or out, for good."""
+    found = []
+    for other in trails:
+        about = [r for r in other.records if r.kind in _OF_OTHERS and r.peer_id == trail.peer_id and other is not trail]
+        back = max((index for index, record in enumerate(about) if record.kind == Kind.IN), default=-1)
+        found += about[back + 1 : back + 2]
+    return min(found, key=lambda record: record.time_ns, default=None)
+
+
+def _other(other: Trail, time_ns: int, done: int, *, is_idle: bool) -> Other:
+    """`done`: by the one that failed; `is_idle`: that was waiting itself."""
+    before = other.until(time_ns)
+    submitted = max((each.step for each in before if each.kind in (*_STEPS, Kind.SUBMITTED)), default=-1)
+    lags = is_idle and submitted == _last_step(before) == done
+    # Who lags is told by its script, whatever its loop has heard since: of a new view, say.
+    at, since_ns = doing([each for each in before if each.kind < Kind.FINISHED] if lags else before)
+    next_ns = next((each.time_ns for each in other.records if each.time_ns > time_ns and each.kind in _DONE), None)
+    return Other(
+        other.name,
+        at,
+        max(0, time_ns - since_ns) / 1e9 if since_ns else 0.0,
+        waits=at.startswith(_WAITS) and not is_idle and _last_step(before) >= done,
+        lags=lags,
+        went_on_s=None if next_ns is None else (next_ns - time_ns) / 1e9,
+    )
+
+
+def _is_there(other: Trail, time_ns: int) -> bool:
+    """It had begun, and neither ended nor left."""
+    end = other.end()
+    over_ns = [each for each in (other.ended_ns, end and end.time_ns) if each]
+    return bool(other.records) and other.records[0].time_ns <= time_ns < min(over_ns, default=1 << 63)
+
+
+def _last_step(records: Iterable[Record]) -> int:
+    return max((record.step for record in records if record.kind in _STEPS), default=-1)
+
+
+def _linked(failure: Failure, earlier: Sequence[Failure], records: Sequence[Record]) -> Failure:
+    """With the one that may be why."""
+    done = [record.time_ns for record in records if record.kind in _DONE]
+    for cause in earlier:
+        if not any(cause.time_ns < time_ns <= failure.time_ns for time_ns in done):
+            return replace(failure, after=cause.name)
+    return failure
+
+
+_SILENT: Final = "fell silent: the others went on without it"
+_ENDS_BADLY: Final = {
+    Kind.REMOVED: "was removed: the others went on without it",
+    Kind.DIVERGED: "had other bits than the others",
+}
+_ENDS: Final = (*_LEAVING, *_ENDS_BADLY)
+
+
+# For people.
+
+
+def sentence(failure: Failure, *, is_first: bool = True) -> str:
+    """Who, in which step, by what, and what it was at."""
+    where = f"in step {failure.step}" if failure.step >= 0 else "before its first step"
+    at = f" while {failure.at}" if failure.at else ""
+    words = f" ({failure.last_words})" if failure.last_words else ""
+    when = "first" if is_first else "then"
+    return f"peer {failure.name} failed {when}, {where}: it {failure.how}{at}{words}"
+
+
+def consequences(failure: Failure) -> list[str]:
+    """What the others were at, and what became of that."""
+    if not failure.others:
+        return ["nobody else was there"]
+    waiting = [each for each in failure.others if each.waits]
+    lines = [f"peer {each.name} waited for it, {each.at}, {_ms(each.for_s)} already" for each in waiting]
+    lines += [
+        f"it waited for peer {each.name}, which was {each.at} for {_ms(each.for_s)} already"
+        if each.lags
+        else f"peer {each.name} was {each.at}"
+        for each in failure.others
+        if not each.waits
+    ]
+    if went_on := [each.went_on_s for each in failure.others if each.went_on_s is not None]:
+        redone = f", step {', '.join(map(str, failure.redone))} done over" if failure.redone else ""
+        by = f"known by {failure.known_by}; " if failure.known_by else ""
+        lines.append(f"{by}all that went on had a step after {_ms(max(went_on))}{redone}")
+    if stuck := [each.name for each in failure.others if each.went_on_s is None]:
+        lines.append(f"peer {', '.join(stuck)} committed nothing after it")
+    if failure.after:
+        lines.append(f"it had committed nothing since peer {failure.after} failed, which may be why")
+    return lines
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds < 10 else f"{seconds:.0f} s"

@@ -1,0 +1,90 @@
+"""`shoal postmortem`, from what runs leave."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from p2p.errors import ExperimentError
+from p2p.experiment.folder import write_account
+from p2p.experiment.postmortem import postmortem
+from p2p.launch.traces import End
+from p2p.telemetry.records import Kind
+from p2p.telemetry.trace import Tail, write_trace
+from tests.p2p.experiment.runs import account
+from tests.p2p.telemetry.pages import A, B, identity, page
+
+
+def told(folder: Path) -> tuple[int, list[str]]:
+    said: list[str] = []
+    return postmortem(folder, said.append), said
+
+
+def leave_traces(tmp_path: Path) -> Path:
+    """A computed step 3 when it died, as B has seen; made by the pages that they had."""
+    folder = tmp_path / "run"
+    (folder / "traces").mkdir(parents=True)
+    made = {peer_id: page(tmp_path, identity(peer_id, name=name)) for peer_id, name in ((A, "0"), (B, "1"))}
+    for peer_id, each in made.items():
+        each.loop.note(Kind.COMMITTED, 2)
+        each.training.note(Kind.RECEIVED, 2)
+        if peer_id == B:
+            each.training.note(Kind.SUBMITTED, 3)
+            each.loop.note(Kind.GONE, peer=int(A, 16), how=1)
+            each.loop.note(Kind.COMMITTED, 3)
+        tail = Tail(each.path)
+        write_trace(folder / "traces" / f"{peer_id}.trace", tail.identity, tail.read())
+    return folder
+
+
+def test_what_shoal_run_leaves_says_who_failed_by_what_and_who_waited(tmp_path: Path) -> None:
+    folder = leave_traces(tmp_path)
+    end = End(
+        peer_id=A,
+        name="0",
+        host="f" * 16,
+        time_ns=0,
+        code=-9,
+        how="was killed by SIGKILL",
+        has_failed=True,
+        last_words="",
+    )
+    (folder / "ends-1.jsonl").write_text(json.dumps(asdict(end)) + '\n{"cut short')
+    code, said = told(folder)
+    assert code == 1
+    assert said == [
+        "run: 2 peers, step 3; 1 failed",
+        "  1. peer 0 failed first, in step 3: it was killed by SIGKILL while computing step 3",
+        "     0.003 s after the first record, 2001-09-09 01:46:40.003 UTC",
+        "     peer 1 waited for it, exchanging step 3 with the others, 1 ms already",
+        "     known by the kernel; all that went on had a step after 1 ms",
+    ]
+
+
+def test_pages_of_the_dead_are_enough(tmp_path: Path) -> None:
+    leave_traces(tmp_path)
+    code, said = told(tmp_path)
+    assert code == 1
+    assert said[1] == "  1. peer 0 failed first, in step 3: it died while computing step 3"
+
+
+def test_an_experiment_says_what_it_did_itself(tmp_path: Path) -> None:
+    folder = leave_traces(tmp_path)
+    known = account([], [A, B])
+    killed, other = known.processes
+    write_account(folder, replace(known, processes=(replace(killed, code=-9, was_ended=True), other)))
+    assert told(folder)[1][1].endswith("it was killed by SIGKILL (by the experiment) while computing step 3")
+
+
+def test_where_nobody_failed_it_says_so_and_ends_with_0(tmp_path: Path) -> None:
+    write_account(tmp_path, account([], [A, B]))
+    assert told(tmp_path) == (0, [f"{tmp_path.name}: 2 peers, step -1; none of them failed"])
+
+
+def test_what_is_no_run_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="there are no receipts"):
+        told(tmp_path)
+    (tmp_path / "ends-1.jsonl").write_text('{"peer_id": 1}\n')
+    with pytest.raises(ExperimentError, match=r"ends-1.jsonl is not what this version of shoal writes"):
+        told(tmp_path)

@@ -1,0 +1,30 @@
+from p2p.experiment.usage import LEAST, Usage, growth
+
+
+def life(index: int, number: int, leak_bytes: int = 0, leak_files: float = 0.0) -> list[Usage]:
+    """A sample a second, of a view whose size goes up and down; with each member come two files."""
+    return [
+        Usage(
+            second * 10**9,
+            index,
+            10**8 + leak_bytes * second,
+            20 + 2 * (2 + second % 3) + int(leak_files * second),
+            2 + second % 3,
+        )
+        for second in range(number)
+    ]
+
+
+def test_who_takes_as_much_as_before_has_not_grown_however_members_come_and_go() -> None:
+    assert growth([*life(0, 200), *life(1, 100)]) == {"memory_growth_mb_max": 0.0, "files_growth_max": 0.0}
+
+
+def test_the_one_that_grows_most_is_what_is_said() -> None:
+    found = growth([*life(0, 200), *life(1, 200, leak_bytes=10**5, leak_files=0.1), *life(2, 200, leak_bytes=10)])
+    assert found["memory_growth_mb_max"] == 10.0
+    assert found["files_growth_max"] in (9.0, 10.0)
+
+
+def test_of_peers_that_lived_for_a_short_time_nothing_is_known() -> None:
+    assert growth(life(0, LEAST - 1, leak_bytes=10**9)) == {}
+    assert growth([]) == {}

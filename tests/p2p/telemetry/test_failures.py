@@ -1,0 +1,131 @@
+"""Who failed first, and what came of it."""
+
+from dataclasses import replace
+
+from p2p.telemetry.failures import Trail, consequences, failures, sentence
+from p2p.telemetry.records import How, Kind, Record
+
+A, B, C = "a" * 16, "b" * 16, "c" * 16
+
+
+def record(time_ms: float, kind: Kind, step: int = -1, peer: str = "", how: int = How.UNKNOWN) -> Record:
+    return Record(0, round(time_ms * 1e6), kind, how, 0, step, 0, peer, 0.0)
+
+
+def steps(*times_ms: float) -> list[Record]:
+    """Commits of steps 1, 2, ... at these times."""
+    return [
+        each
+        for step, time_ms in enumerate(times_ms, 1)
+        for each in (record(time_ms, Kind.COMMITTED, step), record(time_ms, Kind.RECEIVED, step))
+    ]
+
+
+KILLED = Trail(peer_id=A, name="0", records=steps(50, 100), code=-9, how="was killed by SIGKILL", has_failed=True)
+"""In step 3, some time after 100 ms."""
+
+
+def survivor(peer_id: str, name: str, gone_ms: float, how: int = How.KERNEL) -> Trail:
+    """It waits for step 3 from 110 ms on, and has done it over at 150."""
+    records = [
+        *steps(50, 100),
+        record(110, Kind.SUBMITTED, 3),
+        record(gone_ms, Kind.GONE, peer=A, how=how),
+        record(gone_ms + 5, Kind.OUT, peer=A),
+        record(gone_ms + 6, Kind.REDO, 3),
+        record(150, Kind.COMMITTED, 3),
+    ]
+    return Trail(peer_id=peer_id, name=name, records=records)
+
+
+def test_a_kill_is_told_with_who_waited_who_knew_and_what_it_cost() -> None:
+    computing = Trail(peer_id=C, name="2", records=[*steps(50, 100), record(160, Kind.COMMITTED, 3)])
+    (failure,) = failures([KILLED, survivor(B, "1", 120), computing])
+    assert sentence(failure) == "peer 0 failed first, in step 3: it was killed by SIGKILL while computing step 3"
+    assert consequences(failure) == [
+        "peer 1 waited for it, exchanging step 3 with the others, 10 ms already",
+        "peer 2 was computing step 3",
+        "known by the kernel; all that went on had a step after 40 ms, step 3 done over",
+    ]
+
+
+def test_a_death_of_which_nobody_has_seen_the_end_is_known_by_the_others() -> None:
+    unseen = replace(KILLED, code=None, how="", has_failed=None)
+    (dead,) = failures([unseen, survivor(B, "1", 120, How.LAUNCHER)])
+    assert (dead.how, dead.known_by, dead.time_ns) == ("died", "its launcher", 120_000_000)
+    silent = Trail(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps()])
+    (failure,) = failures([unseen, silent])
+    assert failure.how == "fell silent: the others went on without it"
+    assert failure.others[0].went_on_s is None
+    assert consequences(failure)[-1] == "peer 1 committed nothing after it"
+
+
+def test_a_peer_that_was_out_for_a_while_and_one_that_left_have_not_failed() -> None:
+    records = [*steps(50, 100), record(200, Kind.OUT, peer=A), record(300, Kind.IN, peer=A)]
+    left = Trail(peer_id=C, name="2", records=[*steps(50), record(60, Kind.LEAVES), record(61, Kind.LEFT)])
+    returned = Trail(peer_id=A, name="0", records=[record(150, Kind.REMOVED), record(400, Kind.COMMITTED, 9)])
+    other = Trail(peer_id=B, name="1", records=[*records, record(310, Kind.OUT, peer=C)])
+    assert failures([returned, other, left]) == []
+
+
+def test_who_was_stopped_and_killed_later_fell_silent_first() -> None:
+    stopped = replace(KILLED, ended_ns=5_000_000_000)
+    other = Trail(peer_id=B, name="1", records=[*steps(50, 100), record(3000, Kind.OUT, peer=A), *steps(3010)])
+    (failure,) = failures([stopped, other])
+    assert failure.time_ns == 3_000_000_000
+    assert failure.how == "fell silent: the others went on without it, and 2.0 s later it was killed by SIGKILL"
+
+
+def test_who_ended_since_it_waited_comes_after_the_one_that_stood_still() -> None:
+    """The first one gives up waiting for the second, which hangs, and is killed only then."""
+    waiter = Trail(
+        peer_id=B,
+        name="1",
+        records=[*steps(50, 100), record(110, Kind.SUBMITTED, 3), record(9000, Kind.LEAVES)],
+        ended_ns=9_100_000_000,
+        code=1,
+        how="ended with exit code 1",
+        has_failed=True,
+        last_words="StepTimeout",
+    )
+    hanging = replace(KILLED, ended_ns=20_000_000_000)
+    first, then = failures([waiter, hanging])
+    assert (first.name, then.name, then.after) == ("0", "1", "0")
+    assert then.waited_for == ("0",)
+    assert sentence(then, is_first=False) == (
+        "peer 1 failed then, in step 3: it ended with exit code 1 while exchanging step 3 with the others (StepTimeout)"
+    )
+    killed_too = replace(waiter, code=-9, how="was killed by SIGKILL")
+    assert [each.name for each in failures([killed_too, hanging])] == ["1", "0"]  # from outside, whoever it waited for
+
+
+def test_a_peer_that_stands_still_and_has_not_failed_is_named_by_those_that_gave_up() -> None:
+    """Its script is stuck; its loop hears of the others' going."""
+    stuck = Trail(peer_id=A, name="0", records=[*steps(50, 100), record(9001, Kind.INSTALLED, 2)])
+    waiter = Trail(
+        peer_id=B,
+        name="1",
+        records=[*steps(50, 100), record(110, Kind.SUBMITTED, 3), record(9100, Kind.LEAVES)],
+        ended_ns=9_200_000_000,
+        code=1,
+        how="ended with exit code 1",
+        has_failed=True,
+    )
+    (failure,) = failures([stuck, waiter])
+    assert failure.waited_for == ("0",)
+    assert consequences(failure)[0] == "it waited for peer 0, which was computing step 3 for 9000 ms already"
+
+
+def test_a_failure_after_which_steps_were_done_is_not_why_the_next_one_failed() -> None:
+    later = replace(survivor(B, "1", 120), ended_ns=900_000_000, code=1, how="ended with exit code 1", has_failed=True)
+    first, then = failures([replace(KILLED, ended_ns=119_000_000), later])
+    assert (first.name, then.name, then.after) == ("0", "1", "")
+    at_once = replace(later, ended_ns=130_000_000)
+    assert [each.after for each in failures([replace(KILLED, ended_ns=119_000_000), at_once])] == ["", "0"]
+
+
+def test_a_process_that_never_joined_has_failed_without_a_step() -> None:
+    never = Trail(peer_id="", name="3", ended_ns=10, code=2, how="ended with exit code 2", has_failed=True)
+    (failure,) = failures([never])
+    assert sentence(failure) == "peer 3 failed first, before its first step: it ended with exit code 2"
+    assert consequences(failure) == ["nobody else was there"]
