@@ -1,23 +1,28 @@
 """CUDA devices. The only module that uses `torch.cuda`. Written after its documentation; never run on a GPU yet.
 
 Copies to the host and back have a stream each, beside the current one, so that they run while kernels do. torch's host
-allocator does not know the memory of the host that is copied: an open copy holds it here.
-
-Left out: page-locked memory, so that copies are staged once more by the driver, and wait for it.
+allocator does not know the memory of the host that is copied: an open copy holds it here. Memory that is not pinned is
+staged once more by the driver, which the host waits for.
 """
 
+import ctypes
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from collectives import Array
 
-from .device import Mark
+from .device import Device, Mark, PinRefused
 from .errors import ShoalError
+
+PORTABLE: Final = 1
+"""cudaHostRegisterPortable: pinned for all devices of this process."""
 
 
 class CudaMark:
@@ -73,6 +78,29 @@ class CudaDevice:
         if isinstance(mark, CudaMark):
             self._current().wait_event(mark.event)
 
+    def pin(self, memory: Array) -> None:
+        """As `Device.pin`."""
+        runtime = _runtime()
+        with torch.cuda.device(self.index):
+            error = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, PORTABLE)
+        if int(error):
+            _forget_error()
+            raise PinRefused(f"cudaHostRegister: {runtime.cudaGetErrorString(error)} ({int(error)})")
+
+    def unpin(self, memory: Array) -> None:
+        """As `Device.unpin`."""
+        runtime = _runtime()
+        with torch.cuda.device(self.index):
+            error = runtime.cudaHostUnregister(memory.ctypes.data)
+        if int(error):
+            _forget_error()
+
+    def settle(self) -> None:
+        """As `Device.settle`. A device that is lost copies nothing."""
+        with suppress(RuntimeError):
+            for mark in list(self._open):
+                mark.wait()
+
     def _copy(self, stream: torch.cuda.Stream, source: torch.Tensor, into: torch.Tensor, after: Sequence[Mark]) -> Mark:
         self._current()
         while self._open and self._open[0].is_over():
@@ -107,6 +135,32 @@ def describe(index: int) -> str:
     found: Any = torch.cuda.get_device_properties(index)
     capability = f"{found.major}.{found.minor}"
     return f"{found.name} ({found.multi_processor_count} SMs, {capability}, CUDA {torch.version.cuda})"
+
+
+def found() -> tuple[dict[str, Device], str]:
+    """All GPUs that this process sees, by what people call them; and why there are none, if so."""
+    if torch.version.cuda is None:
+        return {}, f"torch {torch.__version__} is built without CUDA"
+    if not torch.cuda.is_available():
+        return {}, "the driver shows no device (nvidia-smi; CUDA_VISIBLE_DEVICES)"
+    devices: dict[str, Device] = {}
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        devices[f"cuda:{index}, {free >> 20} of {total >> 20} MiB free"] = cuda_device(index)
+    return devices, ""
+
+
+def _runtime() -> Any:
+    cudart: Any = torch.cuda.cudart
+    return cudart()
+
+
+def _forget_error() -> None:
+    """Or the next kernel would raise it. torch offers no cudaGetLastError: the library that it has loaded is asked."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = {line.partition("/")[2] for line in lines if "libcudart" in line}
+    for path in paths:
+        ctypes.CDLL(f"/{path.removesuffix(' (deleted)')}").cudaGetLastError()
 
 
 def _of_bytes(array: Array) -> torch.Tensor:

@@ -9,8 +9,8 @@ Another peer finds it among the descriptors of its process by the name, maps it 
 it is the right one: neither a process id nor a host's name is taken for granted (containers share neither, and both are
 used again).
 
-Left out: page-locking for CUDA; huge pages; the memory limit of a cgroup, which is told from the machine's only by
-being killed.
+What a device has registered of it is in extents.py. Left out: huge pages; the memory limit of a cgroup, which is told
+from the machine's only by being killed.
 """
 
 import ctypes
@@ -158,6 +158,16 @@ class Arena(Memory):
                 self._free[index : index + 1] = [rest] if rest.length else []
                 return Region(offset, length)
         return None
+
+    def fill(self, region: Region) -> bool:
+        """Take all pages of a region that is whole pages, whoever has parts of it; whether they are to be had."""
+        if region.length > available_bytes():
+            return False
+        try:
+            os.posix_fallocate(self._fd, *region)
+        except OSError:
+            return False
+        return True
 
     def free(self, region: Region) -> None:
         """Take back what `allocate` gave. Nobody may read it any more."""

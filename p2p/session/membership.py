@@ -236,7 +236,10 @@ class Membership:
         try:
             reactor.ended.wait(self._config.leave_timeout_s)
         finally:
-            reactor.stop(is_aside=is_aside)
+            try:
+                self.loop.resources.host_memory.unpin()
+            finally:
+                reactor.stop(is_aside=is_aside)
             self.history.note(self.loop.inbox.moments)
             self.history.close()
             if self._unrecorded is not None and self._unrecorded.__traceback__ is None:

@@ -10,6 +10,7 @@ import xxhash
 
 from ..device import HOST
 from ..errors import NonFiniteGradient, ShoalError
+from ..session.device_memory import pin, staged_by
 from ..session.session import BACKWARD, Session
 from ..step.collective import AllReduce
 from .buckets import Bucket, layout_of, make_bucket, make_buckets
@@ -67,6 +68,7 @@ class Gradients:
         self._of_models = {name: self._make(name, each) for name, each in summable.items()}
         self._buckets = [bucket for each in self._of_models.values() for bucket in each]
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
+        pin(self._session, self.device, [bucket.operation for bucket in self._buckets])
         self._begin_reaching()
 
     def _make(self, name: str, parameters: Sequence[torch.nn.Parameter]) -> list[Bucket]:
@@ -74,11 +76,11 @@ class Gradients:
         tables, algorithm, empty = tables_of(self._models[name]), self._algorithm, self._session.empty
 
         def make(parameters: Sequence[torch.Tensor]) -> Bucket | None:
-            if id(parameters[0]) not in tables:
-                return None
-            return make_bucket(parameters, algorithm, empty, RowBucket, len(parameters[0]))
+            is_table = id(parameters[0]) in tables
+            return make_bucket(parameters, algorithm, empty, RowBucket, len(parameters[0])) if is_table else None
 
-        make_other = make_bucket if self.device is HOST else partial(make_staged_bucket, device=self.device)
+        staged = partial(make_staged_bucket, make_staged=partial(staged_by, self._session, self.device))
+        make_other = make_bucket if self.device is HOST else staged
         buckets = make_buckets(parameters, self._bucket_bytes, algorithm, empty, make, make_other)
         for bucket in buckets:
             bucket.model = name
@@ -216,8 +218,8 @@ class Gradients:
             else:
                 bucket.take_back()
                 self._num_submitted += 1
-                is_end = self._num_submitted == len(self._turns)  # that of the step follows
-                self._session.submit(bucket.operation, is_urgent=not is_end)
+                # Behind the last one comes the end of the step.
+                self._session.submit(bucket.operation, is_urgent=self._num_submitted < len(self._turns))
 
     def submit_all(self) -> None:
         """The last pass is over: what no pass has reached adds nothing."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from p2p import DataParallel, Peer
+from p2p.staging import Staged
 from p2p.training.staged_buckets import StagedBucket, make_staged_bucket
 from tests.p2p.staging.pair import play
 from tests.p2p.staging.standin import StandIn
@@ -55,7 +56,7 @@ def training(seeds: range) -> None:
 def given_up(seeds: range) -> None:
     """The result of a step may be on its way when that is given up, and the next one begins in the same buffer."""
     device = StandIn(0)
-    bucket = make_staged_bucket([nn.Parameter(torch.zeros(6))], None, device=device)
+    bucket = make_staged_bucket([nn.Parameter(torch.zeros(6))], None, make_staged=lambda: Staged(device))
     assert bucket.operation.completed is not None
     for seed in seeds:
         for step in range(3):

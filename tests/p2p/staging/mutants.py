@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from collectives import Array
+from p2p.memory.extents import Extents
+from p2p.memory.host_memory import HostMemory
 from p2p.session.all_reduce_call import StagedAllReduceCall
-from p2p.staging import Staged
+from p2p.staging import Staged, whole
 from p2p.training import staged_buckets
 from p2p.training.staged_buckets import StagedBucket
 from tests.p2p.staging.campaign import CAMPAIGNS, Wrong
-from tests.p2p.staging.standin import Unordered
+from tests.p2p.staging.standin import StandIn, Unordered
 from tests.simulated.mutant import Mutant, mutant, without
 
 NUM_TRIES = 40
@@ -38,12 +40,18 @@ def _nothing(*_: object) -> None:
 
 
 def _fetch_after_nothing(self: Staged, *pairs: tuple[Any, Array]) -> None:
-    self._fetched = [self._device.fetch(source, into, after=[]) for source, into in pairs]
+    self._fetched = [
+        self._device.fetch(source[piece], into[piece], after=[]) for source, into in pairs for piece in self._cut(into)
+    ]
 
 
 def _fetch_after_the_first_mark(self: Staged, *pairs: tuple[Any, Array]) -> None:
     first = vars(self).setdefault("first", self._device.mark())
-    self._fetched = [self._device.fetch(source, into, after=[first]) for source, into in pairs]
+    self._fetched = [
+        self._device.fetch(source[piece], into[piece], after=[first])
+        for source, into in pairs
+        for piece in self._cut(into)
+    ]
 
 
 def _fetch_the_last_only(self: Staged, *pairs: tuple[Any, Array]) -> None:
@@ -60,7 +68,8 @@ Staged_fetch = Staged.fetch
 
 
 def _store_after_nothing(self: Staged, source: Array, into: Any) -> None:
-    self._stored = self._device.store(source, into, after=[])
+    for piece in self._cut(source):
+        self._stored = self._device.store(source[piece], into[piece], after=[])
 
 
 def _stored_alone(self: Staged) -> bool:
@@ -121,6 +130,9 @@ MUTANTS = {
         "training", 0, (StagedBucket, "fetch", _fetch_as_stored_before(StagedBucket.fetch))
     ),
     "what the script keeps is written": _missing("training", 1, (staged_buckets, "num_users", lambda tensor: 0)),
+    "copies are not cut where extents end": _missing("calls", 0, (HostMemory, "cut", lambda self, array: whole(array))),
+    "an extent is unpinned while it is copied": _missing("calls", 0, (StandIn, "settle", _nothing)),
+    "extents stay pinned": _missing("training", 0, (Extents, "unpin", _nothing)),
     "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
 }
 

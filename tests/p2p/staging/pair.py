@@ -1,5 +1,6 @@
 """Peers of this process, mostly two, each with a device of its own, and a script in a thread."""
 
+import mmap
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,9 +8,12 @@ from tempfile import TemporaryDirectory
 
 from p2p import Peer, PeerConfig
 from p2p.config import LoopConfig
-from tests.p2p.staging.standin import StandIn
+from tests.p2p.staging.standin import StandIn, Unordered
 
 TIMEOUT_S = 20.0
+
+REFUSES_EVERY = 3
+"""So that operations lie in extents that are pinned, in some that are not, and in both."""
 
 Script = Callable[[Peer, StandIn], None]
 
@@ -22,15 +26,17 @@ def play(script: Script, seeds: Sequence[int] = (0, 1)) -> None:
 
         def run(seed: int) -> None:
             device = StandIn(seed)
-            loop = LoopConfig(device_of=device.device_of)
+            device.refuses_every = REFUSES_EVERY
+            loop = LoopConfig(device_of=device.device_of, extent_bytes=mmap.PAGESIZE)
             config = PeerConfig(
                 swarm="pond", home=Path(folder) / "home", min_peers=len(seeds), step_timeout_s=TIMEOUT_S, loop=loop
             )
             try:
                 with Peer(config) as peer:
                     script(peer, device)
-                    device.drain()
                     all_are_done.wait(TIMEOUT_S)
+                if device.pinned:
+                    raise Unordered(f"{len(device.pinned)} extents are pinned, and nobody has them any more")
             except threading.BrokenBarrierError:
                 pass  # another one says why
             except BaseException as error:

@@ -7,11 +7,14 @@ Compute is the CPU, so what a script computes is done at once. A copy is not:
 2. Until then its target holds poison: NaN, or bytes 0xA5 in whole numbers.
 3. After `hold` the current stream sees what was copied, but the copy is not over: its source must not change yet.
 4. A copy of a tensor that the current stream may have written after all that the copy comes after is refused.
-5. All of it is called by one thread.
+5. All of it is called by one thread, but for `pin`, `unpin` and `settle`.
+6. What is copied lies in one piece of pinned memory, or in none; each piece is whole pages, and no part of another;
+   `unpin` finds no copy of it under way. `refuses_every` k: each k-th `pin` is refused.
 
 `Unordered` says which law was broken. What a missing wait makes of the results has to be seen in these.
 """
 
+import mmap
 import random
 import threading
 from collections import deque
@@ -24,7 +27,7 @@ import numpy as np
 import torch
 
 from collectives import Array
-from p2p.device import HOST, Device, Mark
+from p2p.device import HOST, Device, Mark, PinRefused
 
 
 class Unordered(AssertionError):
@@ -91,7 +94,9 @@ class StandIn:
 
     def __init__(self, seed: int) -> None:
         self.begin(seed)
-        self.num_copies = 0
+        self.num_copies = self.num_pins = self.refuses_every = 0
+        self.pinned: dict[int, int] = {}
+        """Begin and end of each piece, by address."""
         self._clock = count()
         self._queues: dict[str, deque[Copy]] = {"fetch": deque(), "store": deque()}
         self._seen: dict[int, int] = {}
@@ -120,6 +125,29 @@ class StandIn:
         while isinstance(mark, Copy) and not mark.has_run:
             self._run_one()
 
+    def pin(self, memory: Array) -> None:
+        begin, end = _extent(memory)
+        self.num_pins += 1
+        if begin % mmap.PAGESIZE or end % mmap.PAGESIZE or begin == end:
+            raise Unordered(f"{memory.nbytes} bytes at {begin:#x} are no whole pages")
+        if any(begin < other_end and other < end for other, other_end in self.pinned.items()):
+            raise Unordered(f"a part of {memory.nbytes} bytes at {begin:#x} is pinned already")
+        if self.refuses_every and self.num_pins % self.refuses_every == 0:
+            raise PinRefused(f"the stand-in refuses each {self.refuses_every}th")
+        self.pinned[begin] = end
+
+    def unpin(self, memory: Array) -> None:
+        begin, end = _extent(memory)
+        for copy in (each for queue in self._queues.values() for each in queue):
+            for used, used_end in map(_extent, (copy.source, copy.into)):
+                if used < end and begin < used_end:
+                    raise Unordered(f"memory at {begin:#x} is unpinned while it is copied ({copy.stream})")
+        if self.pinned.pop(begin) != end:
+            raise Unordered(f"{memory.nbytes} bytes at {begin:#x} were not pinned as a whole")
+
+    def settle(self) -> None:
+        self.drain()
+
     def drain(self) -> None:
         """Let all copies end."""
         while any(self._queues.values()):
@@ -142,6 +170,7 @@ class StandIn:
         now = self._tick()
         assert source.nbytes == into.nbytes, (source.nbytes, into.nbytes)
         self._check_order(tensor, now, after, stream)
+        self._check_pieces(into if stream == "fetch" else source)
         copy = Copy(self, stream, source, into, after, (tensor, target))
         if not any(np.may_share_memory(each.source, into) for queue in self._queues.values() for each in queue):
             into[...] = 0xFF if _is_floating(target) else 0xA5
@@ -158,6 +187,12 @@ class StandIn:
             raise Unordered(f"a {stream} may come before what the current stream has written last")
         self._seen[place] = version
 
+    def _check_pieces(self, host: Array) -> None:
+        begin, end = _extent(host)
+        for pinned, pinned_end in list(self.pinned.items()):
+            if pinned < end and begin < pinned_end and not pinned <= begin <= end <= pinned_end:
+                raise Unordered(f"a copy of {host.nbytes} bytes crosses the end of what is pinned")
+
     def _tick(self) -> int:
         if threading.get_ident() != self._thread:
             raise Unordered(f"{threading.current_thread().name} has called the device of another thread")
@@ -169,6 +204,11 @@ def _written(after: Sequence[Mark]) -> list[Written]:
     for each in after:
         found += [each] if isinstance(each, Written) else _written(each.after) if isinstance(each, Copy) else []
     return found
+
+
+def _extent(array: Array) -> tuple[int, int]:
+    begin = array.__array_interface__["data"][0]
+    return begin, begin + array.nbytes
 
 
 def _bytes(array: Array) -> Array:
