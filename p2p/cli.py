@@ -279,6 +279,22 @@ def key_new(
     print(new_key())
 
 
+@app.command(short_help="Say what peers can do on this machine, and what keeps them from more.")
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    parameters: Annotated[
+        str, typer.Option(metavar="N", help="Of the model that costs are said for; K, M and G are powers of 1000.")
+    ] = "100M",
+) -> None:
+    """Look at cores, memory, shared memory, open files, GPUs and what the network lab needs, and try what can be tried.
+
+    Also what an exchange of rounds costs, by codec and number of peers. Takes some seconds, and leaves nothing behind.
+    """
+    from p2p.doctor.command import run
+
+    raise typer.Exit(run(parameters, is_json=json))
+
+
 Checkpoints = Annotated[Path, typer.Argument(metavar="FOLDER", help="Of all checkpoints of a run, or of one.")]
 
 

@@ -151,7 +151,7 @@ class PeerConfig:
             core=self.loop.core if tcp is None or tcp.network is Network.LAN else WAN,
             policy=Policy[self.policy.upper()],
             keep_moments=self.receipts is not None,
-            arena_bytes=_share_of_memory(self.local_peers) if self.arena_bytes is None else self.arena_bytes,
+            arena_bytes=default_arena_bytes(self.local_peers) if self.arena_bytes is None else self.arena_bytes,
             may_found=self.may_found,
             tcp=tcp,
         )
@@ -204,8 +204,8 @@ class PeerConfig:
         return cls(**(found | given))
 
 
-def _share_of_memory(local_peers: int) -> int:
-    """It is a limit, and address space until it is used; what is used is asked for when it is."""
+def default_arena_bytes(local_peers: int) -> int:
+    """Of each of so many peers. It is a limit, and address space until it is used; what is used is asked for then."""
     with suppress(OSError):  # there is no /proc
         return max(LEAST_ARENA_BYTES, available_bytes() // 4 // local_peers)
     return LEAST_ARENA_BYTES

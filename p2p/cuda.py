@@ -18,7 +18,7 @@ import torch
 
 from collectives import Array
 
-from .device import Device, Mark, PinRefused
+from .device import FoundDevice, Mark, PinRefused
 from .errors import ShoalError
 
 PORTABLE: Final = 1
@@ -137,17 +137,14 @@ def describe(index: int) -> str:
     return f"{found.name} ({found.multi_processor_count} SMs, {capability}, CUDA {torch.version.cuda})"
 
 
-def found() -> tuple[dict[str, Device], str]:
-    """All GPUs that this process sees, by what people call them; and why there are none, if so."""
+def found() -> tuple[tuple[FoundDevice, ...], str]:
+    """All GPUs that this process sees; and why there are none, if so."""
     if torch.version.cuda is None:
-        return {}, f"torch {torch.__version__} is built without CUDA"
+        return (), f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
-        return {}, "the driver shows no device (nvidia-smi; CUDA_VISIBLE_DEVICES)"
-    devices: dict[str, Device] = {}
-    for index in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(index)
-        devices[f"cuda:{index}, {free >> 20} of {total >> 20} MiB free"] = cuda_device(index)
-    return devices, ""
+        return (), "torch has CUDA, and the driver shows no device (nvidia-smi, CUDA_VISIBLE_DEVICES)"
+    indices = range(torch.cuda.device_count())
+    return tuple(FoundDevice(f"cuda:{i}", cuda_device(i), *torch.cuda.mem_get_info(i)) for i in indices), ""
 
 
 def _runtime() -> Any:

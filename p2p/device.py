@@ -11,6 +11,7 @@ Left out: adding up on a device.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from collectives import Array
@@ -76,6 +77,21 @@ class Device(Protocol):
     def settle(self) -> None:
         """Return when no copy is under way."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDevice:
+    """One that this process sees.
+
+    Attributes:
+        name: as torch has it.
+        free_bytes, total_bytes: of its memory.
+    """
+
+    name: str
+    device: Device
+    free_bytes: int
+    total_bytes: int
 
 
 class _Over:

@@ -6,7 +6,7 @@ from typing import Any
 
 from collectives import Array
 
-from .device import HOST, OVER, Device, Mark
+from .device import HOST, OVER, Device, FoundDevice, Mark
 
 
 def device_of(tensor: Any) -> Device:
@@ -19,8 +19,8 @@ def device_of(tensor: Any) -> Device:
     return cuda_device(tensor.device.index)
 
 
-def cuda_devices() -> tuple[dict[str, Device], str]:
-    """All of this process, by what people call them; and why there are none, if so. Imports torch."""
+def cuda_devices() -> tuple[tuple[FoundDevice, ...], str]:
+    """All that this process sees; and why there are none, if so. Imports torch."""
     from .cuda import found
 
     return found()

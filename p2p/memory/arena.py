@@ -188,6 +188,12 @@ class Arena(Memory):
         weakref.finalize(span, ended, region).atexit = False
         return np.asarray(span)
 
+    def second(self, region: Region) -> Array:
+        """Its bytes through a mapping of their own, as another process could have one that may write."""
+        mapped = mmap.mmap(self._fd, self.size)
+        _leave_out_of_forks(mapped)
+        return np.frombuffer(mapped, np.uint8, region.length, region.offset)
+
     def region_of(self, array: Array) -> Region | None:
         """Where a contiguous `array` lies, if it lies in this arena."""
         offset = array.__array_interface__["data"][0] - self._start

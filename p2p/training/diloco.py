@@ -21,7 +21,7 @@ from .buffers import Buffers
 from .dense import DensePhase
 from .gradients import policy
 from .models import name_parts
-from .outer import Outer, OuterConfig
+from .outer import Outer, OuterConfig, payload_bytes
 from .rates import unwrapped
 from .replica_state import Stateful
 from .round_state import RoundReplica
@@ -170,11 +170,10 @@ class DiLoCo(torch.nn.Module):
             raise
         if not session.share.is_dense:
             self._outer.restore()  # all begin with the anchor
-        num_bytes = sum(self._outer.codec.num_bytes(cut.stop - cut.start) for cut in self._outer.cuts)
         logger.info(
             "an exchange is %d bytes of %s from each peer; with n members each sends it to n - 1 and keeps n of them "
             "until the commit",
-            *(num_bytes, codec),
+            *(payload_bytes(codec, self._outer.anchor.size), codec),
         )
 
     @property

@@ -104,8 +104,7 @@ class Outer:
         self._pending: Array | None = None
         self.take()
         self._delta_norm = 0.0
-        step = max(max_bytes // self.codec.block_bytes, 1) * self.codec.block_length
-        self.cuts = [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
+        self.cuts = cuts_of(self.codec, count, max_bytes)
 
     # Of a round.
 
@@ -256,6 +255,18 @@ class Outer:
         for name, parameter in self._parameters.items():
             yield name, parameter, slice(begin, begin + parameter.numel())
             begin += parameter.numel()
+
+
+def cuts_of(codec: Codec, count: int, max_bytes: int = MAX_BYTES) -> list[slice]:
+    """Which of `count` elements each payload is of."""
+    step = max(max_bytes // codec.block_bytes, 1) * codec.block_length
+    return [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
+
+
+def payload_bytes(codec: str, count: int) -> int:
+    """What a peer sends to each other one in an exchange of `count` parameters."""
+    found = codec_of(codec)
+    return sum(found.num_bytes(cut.stop - cut.start) for cut in cuts_of(found, count))
 
 
 def _flat(parameter: torch.Tensor) -> Array:
