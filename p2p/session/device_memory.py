@@ -9,7 +9,7 @@ from collectives import Array
 
 from ..device import HOST, Device
 from ..memory.host_memory import HostMemory
-from ..staging import Staged
+from ..staging import Cut, Staged
 from ..step.operation import Operation
 from .all_reduce_call import Empty
 from .session import Session
@@ -34,7 +34,12 @@ def pinned(session: Session, device: Device, empty: Empty) -> Empty:
 
 def staged_by(session: Session, device: Device) -> Staged:
     """The way of operations between `device` and the arena."""
-    return Staged(device, lambda array: _memory(session).cut(array))
+    return Staged(device, cut_of(session))
+
+
+def cut_of(session: Session) -> Cut:
+    """For copies into the arena, and out of it."""
+    return lambda array: _memory(session).cut(array)
 
 
 def _pin(session: Session, device: Device, arrays: Sequence[Array]) -> None:

@@ -159,7 +159,6 @@ class Passes:
         self._edge.is_over = is_over
         if not self.updates.is_due:  # an evaluation may come before it, or a schedule
             is_over |= not self._edge.changes
-            self._gradients.device.mark().wait()  # the loop's thread may copy the state at any time from now on
             self._session.state_is_complete(is_over=is_over and self._may_be_given)
 
     @property

@@ -101,3 +101,52 @@ def test_no_step_is_lost_in_whichever_phase_a_peer_with_a_device_is_killed(swarm
     members = [int(number) for _, number in counts]
     assert members[: DYING_IN - 1] == [3] * (DYING_IN - 1) and members[DYING_IN:] == [2] * (NUM_STEPS - DYING_IN)
     assert members[DYING_IN - 1] == 2 or phase not in ("flatten", "D2H")  # it may have finished the step, and counts
+
+
+JOINS = """
+import sys, threading
+import torch
+import p2p
+from torch import nn
+from tests.p2p.staging.standin import StandIn
+
+where = sys.argv[1]
+
+class Device(StandIn):
+    num_given = 0
+
+    def fetch(self, source, into, after):
+        self.num_given += threading.current_thread().name == "shoal-copy"
+        return super().fetch(source, into, after)
+
+torch.set_num_threads(1)
+torch.manual_seed(3)
+model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+with p2p.join() as peer:
+    device = Device(4)
+    if where == "device":
+        peer._session.device_of = device.device_of
+    parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=8, state_digest="all")
+    device.watched = lambda: [*model.parameters(), *(t for s in optimizer.state.values() for t in s.values())]
+    print("here", flush=True)
+    together = 0
+    while together < 5:
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * peer.done + peer.rank))
+        optimizer.zero_grad()
+        parallel(x).square().mean().backward()
+        optimizer.step()
+        together += len(peer.receipt.contributions) == 2
+    print("given", device.num_given > 0)
+    print("parameters", *(parameter.double().sum().item().hex() for parameter in model.parameters()))
+"""
+
+
+@pytest.mark.parametrize(("founder", "joiner"), [("device", "host"), ("host", "device"), ("device", "device")])
+def test_a_state_goes_from_a_device_to_the_host_and_back(swarm: Swarm, founder: str, joiner: str) -> None:
+    first = swarm.start(JOINS, founder, min_peers=1)
+    first.expect("here")
+    second = swarm.start(JOINS, joiner, min_peers=1)
+    assert [peer.end() for peer in (first, second)] == [0, 0], first.report() + second.report()
+    (_, given, parameters), (*_, others) = first.stdout, second.stdout
+    assert given == f"given {founder == 'device'}" and parameters == others

@@ -10,18 +10,23 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from p2p import DataParallel, Peer
 from p2p.staging import Staged
+from p2p.training.layouts import in_memory_order
 from p2p.training.staged_buckets import StagedBucket, make_staged_bucket
+from p2p.training.state_copies import NUM_SLOTS, StateCopies
 from tests.p2p.staging.pair import play
 from tests.p2p.staging.standin import StandIn
 
 SIZES = [(0,), (1,), (7,), (7,), (4, 6), (300, 70)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8]
 NUM_PEERS = 2
+SLOT_BYTES = 1000
+"""Through which a state goes, in pieces."""
 
 
 class Wrong(AssertionError):
@@ -73,7 +78,42 @@ def _fill(bucket: StagedBucket, step: int, _: random.Random) -> None:
     assert (bucket.operation.input[:6] == step).all(), (step, bucket.operation.input)
 
 
-CAMPAIGNS: dict[str, Callable[[range], None]] = {"calls": calls, "training": training, "given up": given_up}
+def states(seeds: range) -> None:
+    """A state is on its way to a joiner while it is changed, after each copy was begun."""
+    device = StandIn(0)
+    slots = [np.empty(SLOT_BYTES, np.uint8) for _ in range(NUM_SLOTS)]
+    copies = StateCopies(device, device.device_of, slots)
+    for seed in seeds:
+        _replay(seed, device, partial(_copy_states, device, copies))
+    copies.end()
+
+
+def _copy_states(device: StandIn, copies: StateCopies, drawn: random.Random) -> None:
+    tensors = [_strided(_numbers("zeros", drawn.choice(SIZES), drawn.choice(DTYPES)), "turned") for _ in range(4)]
+    gaps = _strided(_numbers("gaps", (30,), torch.float32), "gaps")
+    tensors.append(gaps)
+    device.watched = lambda: tensors
+    expected, states = [], []
+    for step in range(3):
+        for tensor in tensors:
+            tensor.fill_(step + 1)  # an update
+        mark = device.mark()
+        for _ in range(drawn.choice([0, 1, 1, 2])):
+            expected.append([in_memory_order(tensor).view(torch.uint8).numpy().tobytes() for tensor in tensors])
+            states.append(copies.begin(b"a tree", tensors, mark, lambda: None))
+        copies.hold()
+    copies.end()
+    for state, wanted in zip(states, expected, strict=True):
+        assert state.is_whole is not None and state.is_whole()
+        assert [bytes(part) for part in state.tensors] == wanted
+
+
+CAMPAIGNS: dict[str, Callable[[range], None]] = {
+    "calls": calls,
+    "training": training,
+    "given up": given_up,
+    "states": states,
+}
 
 
 def _replay(seed: int, device: StandIn, act: Callable[[random.Random], None]) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from collectives import Array
+from p2p.device import OVER
 from p2p.memory.extents import Extents
 from p2p.memory.host_memory import HostMemory
 from p2p.session.all_reduce_call import StagedAllReduceCall
 from p2p.staging import Staged, whole
-from p2p.training import staged_buckets
+from p2p.training import staged_buckets, state_copies
 from p2p.training.staged_buckets import StagedBucket
+from p2p.training.state_copies import StateCopies
 from tests.p2p.staging.campaign import CAMPAIGNS, Wrong
 from tests.p2p.staging.standin import StandIn, Unordered
 from tests.simulated.mutant import Mutant, mutant, without
@@ -109,6 +111,17 @@ def _fetch_as_stored_before(fetch: Callable[[StagedBucket], None]) -> Callable[[
     return changed
 
 
+def _begin_after_nothing(self: StateCopies, tree: bytes, tensors: Any, after: Any, tell: Any) -> Any:
+    return StateCopies_begin(self, tree, tensors, OVER, tell)
+
+
+StateCopies_begin = StateCopies.begin
+
+
+def _land_at_once(mark: Any, slot: Array, into: Array) -> None:
+    into[:] = slot
+
+
 MUTANTS = {
     "a fetch comes after nothing": _missing("calls", 0, (Staged, "fetch", _fetch_after_nothing)),
     "a fetch comes after the first mark": _missing("training", 0, (Staged, "fetch", _fetch_after_the_first_mark)),
@@ -133,6 +146,9 @@ MUTANTS = {
     "copies are not cut where extents end": _missing("calls", 0, (HostMemory, "cut", lambda self, array: whole(array))),
     "an extent is unpinned while it is copied": _missing("calls", 0, (StandIn, "settle", _nothing)),
     "extents stay pinned": _missing("training", 0, (Extents, "unpin", _nothing)),
+    "an update does not come after the copy of a state": _missing("states", 0, (StateCopies, "hold", _nothing)),
+    "a state is fetched after nothing": _missing("states", 0, (StateCopies, "begin", _begin_after_nothing)),
+    "a piece of a state is not waited for": _missing("states", 0, (state_copies, "_land", _land_at_once)),
     "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
 }
 

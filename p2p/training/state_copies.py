@@ -1,0 +1,137 @@
+"""A state whose tensors live on a device, on its way to memory of the host, for those who are to be given it.
+
+A thread fetches it in pieces, through two slots, after the mark at which the state is complete. Nobody waits for that
+but whoever is about to change the state: until the last piece is under way; from then on the device does, not the host.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+
+from collectives import Array
+
+from ..device import HOST, OVER, Device, Mark
+from ..net.parcels import PackedState
+from ..staging import Cut, whole
+from .layouts import in_memory_order
+
+SLOT_BYTES: Final = 16 << 20
+NUM_SLOTS: Final = 2
+
+
+class StateCopies:
+    """Of one replica."""
+
+    def __init__(
+        self, device: Device, device_of: Callable[[object], Device], slots: Sequence[Array], cut: Cut = whole
+    ) -> None:
+        """None is under way.
+
+        Args:
+            device: of the model.
+            device_of: where a tensor lives: parts of a state may be on the host.
+            slots: two, of bytes, pinned if that can be.
+            cut: for copies into them.
+        """
+        self._device, self._device_of, self._slots, self._cut = device, device_of, slots, cut
+        self._slots_are_free = threading.Lock()
+        self._open: list[_Copy] = []
+
+    def begin(self, tree: bytes, tensors: Sequence[torch.Tensor], after: Mark, tell: Callable[[], None]) -> PackedState:
+        """Begin to fetch `tensors`, as they are at `after`; `tell` is called by another thread when they are there.
+
+        For the loop's thread. Until `hold` or `end` nobody changes the tensors.
+        """
+        copy = _Copy(tensors, after)
+        self._open = [each for each in self._open if not each.is_over] + [copy]
+        thread = threading.Thread(target=self._run, args=(copy, tell), name="shoal-copy", daemon=True)
+        copy.thread = thread
+        thread.start()
+        return PackedState(tree, [each.data for each in copy.parts], copy.is_whole)
+
+    def hold(self) -> None:
+        """What the current stream is given from now on comes after all that was begun. For the training thread.
+
+        Raises:
+            Exception: what the device has raised. The copy is not whole, and is not given to anybody.
+        """
+        for copy in list(self._open):
+            copy.is_issued.wait()
+            if copy.error is not None:
+                raise copy.error
+            self._device.hold(copy.last)
+
+    def end(self) -> None:
+        """Return when nothing is under way. For the training thread."""
+        for copy in list(self._open):
+            assert copy.thread is not None
+            copy.thread.join()
+
+    def _run(self, copy: "_Copy", tell: Callable[[], None]) -> None:
+        try:
+            with self._slots_are_free:
+                self._fetch(copy)
+            copy.is_over = True
+            tell()
+        except Exception as error:
+            copy.error = error
+        finally:
+            copy.is_issued.set()
+
+    def _fetch(self, copy: "_Copy") -> None:
+        device, landing = self._device, deque[tuple[Mark, Array, Array]]()
+        device.hold(copy.after)  # of this thread's stream, where elements with gaps are gathered
+        for number, (source, into) in enumerate(self._pieces(copy)):
+            if len(landing) == NUM_SLOTS:
+                _land(*landing.popleft())
+            slot = self._slots[number % NUM_SLOTS][: len(into)]
+            for part in self._cut(slot):
+                copy.last = device.fetch(source[part], slot[part], after=[copy.after, device.mark()])
+            landing.append((copy.last, slot, into))
+        copy.is_issued.set()
+        while landing:
+            _land(*landing.popleft())
+
+    def _pieces(self, copy: "_Copy") -> Iterator[tuple[torch.Tensor, Array]]:
+        """Bytes of tensors of the device, and where they go. Those of the host are there at once."""
+        for tensor, part in zip(copy.tensors, copy.parts, strict=True):
+            flat = in_memory_order(tensor).view(torch.uint8) if tensor.numel() else None
+            if flat is None:
+                continue
+            if self._device_of(tensor) is HOST:
+                part[:] = flat.numpy()
+                continue
+            length = len(self._slots[0])
+            for begin in range(0, len(part), length):
+                yield flat[begin : begin + length], part[begin : begin + length]
+
+
+class _Copy:
+    """One state.
+
+    Attributes:
+        parts: the bytes of each tensor.
+        last: mark of the last piece that is under way; all of it, where `is_issued`.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], after: Mark) -> None:
+        self.tensors, self.after = tensors, after
+        self.parts = [np.empty(tensor.nbytes, np.uint8) for tensor in tensors]
+        self.last: Mark = OVER
+        self.is_issued = threading.Event()
+        self.is_over = False
+        self.error: Exception | None = None
+        self.thread: threading.Thread | None = None
+
+    def is_whole(self) -> bool:
+        """Whether all parts are there."""
+        return self.is_over
+
+
+def _land(mark: Mark, slot: Array, into: Array) -> None:
+    mark.wait()
+    into[:] = slot
