@@ -164,6 +164,7 @@ def run(
     (128 + N after another signal N).
     """
     from p2p.launch.config import LaunchConfig, parse_num_peers
+    from p2p.launch.devices import host_gpus
     from p2p.launch.launcher import Launcher
     from p2p.net.tcp import TcpOptions
 
@@ -171,7 +172,8 @@ def run(
         raise LaunchError("--join and --new contradict each other: give one")
     config = LaunchConfig(
         target=_target(words or [], module, is_command=ctx.meta[IS_COMMAND]),
-        num_peers=parse_num_peers(num_peers, os.environ),
+        num_peers=parse_num_peers(num_peers, os.environ, host_gpus()),
+        is_auto=num_peers == "auto",
         swarm=swarm,
         num_restarts=restarts,
         fence_s=fence,
