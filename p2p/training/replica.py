@@ -8,10 +8,8 @@ import numpy as np
 import xxhash
 from torch import Tensor, nn
 
-from ..device import HOST
 from ..errors import ShoalError
-from ..net.parcels import MODEL, NO_COPIES, PackedState, Packer, Replica
-from ..session.device_memory import cut_of, pinned
+from ..net.parcels import MODEL, PackedState, Replica
 from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
@@ -20,9 +18,9 @@ from .edge import Edge
 from .gradients import Gradients
 from .module_state import ModuleState, tensors_of
 from .numerics import class_of, describe_numerics
-from .replica_state import Stateful, compare, describe, lower, raw_bytes, unpack_into
+from .replica_state import Stateful, compare, describe, lent, lower, unpack_into
 from .resync import Resynchronisation
-from .state_copies import NUM_SLOTS, SLOT_BYTES, StateCopies
+from .state_copies import copies_of, lender_of
 from .updates import Updates
 
 logger = logging.getLogger("p2p")
@@ -69,15 +67,7 @@ class ModelReplica:
         self._is_digested_whole = is_digested_whole
         self._numerics = describe_numerics(gradients.device, [*parts.values()])
         self.updates: Updates | None = None
-        self._copies = self._make_copies() if gradients.device is not HOST else None
-
-    def _make_copies(self) -> StateCopies:
-        session, device = self._session, self._gradients.device
-        _, tensors = self._lower()
-        num_bytes = min(SLOT_BYTES, sum(2 * tensor.nbytes for tensor in tensors))  # moments may come
-        make = pinned(session, device, session.empty)
-        slots = [make(num_bytes, np.dtype(np.uint8)) for _ in range(NUM_SLOTS)]
-        return StateCopies(device, session.device_of, slots, cut_of(session))
+        self._copies = copies_of(session, gradients.device, self._lower()[1])
 
     def offered(self) -> Replica:
         """For those who give and receive it.
@@ -110,8 +100,8 @@ class ModelReplica:
             self.edge.keep,
             self._resync.renew,
             class_of(self._numerics),
-            None if self._copies is None else partial(self._lend, self._copies),
-            self._copies or NO_COPIES,
+            lender_of(self._session, self._gradients.device, self._copies, self._lower),
+            self._copies,
         )
 
     def refresh(self) -> None:
@@ -132,8 +122,7 @@ class ModelReplica:
     # A state.
 
     def _pack(self) -> PackedState:
-        tree, tensors = self._lower()
-        return PackedState(tree, [*map(raw_bytes, tensors)])
+        return lent(*self._lower())
 
     def _lower(self) -> tuple[bytes, list[Tensor]]:
         tensors = tensors_of(self._module)
@@ -141,15 +130,9 @@ class ModelReplica:
         tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
         return lower(tensors, self._given, self._session.share.pack())
 
-    def _lend(self, copies: StateCopies) -> Packer:
-        """The state is complete where the device is now."""
-        mark, loop = self._gradients.device.mark(), self._session.loop
-        return lambda: copies.begin(*self._lower(), mark, partial(loop.reactor.post, loop.state_copied, is_aside=True))
-
     def _load(self, state: PackedState) -> None:
         before = settings_of(self._parts)
-        if self._copies is not None:
-            self._copies.hold()
+        self._copies.hold()
         self._session.share.load(unpack_into(state, tensors_of(self._module), self._given))
         if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)

@@ -71,8 +71,12 @@ def _difference(mine: Sequence[list[Any]], other: Sequence[list[Any]]) -> str:
 
 def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object) -> PackedState:
     """Everything as a tree with slots; the tensors' memory is lent, not copied, where it has no gaps."""
-    tree, slots = lower(tensors, parts, samples)
-    return PackedState(tree, [raw_bytes(tensor) for tensor in slots])
+    return lent(*lower(tensors, parts, samples))
+
+
+def lent(tree: bytes, tensors: Sequence[torch.Tensor]) -> PackedState:
+    """What `lower` has made; of tensors of a device copies, which are waited for."""
+    return PackedState(tree, [*map(raw_bytes, tensors)])
 
 
 def lower(

@@ -7,6 +7,7 @@ but whoever is about to change the state: until the last piece is under way; fro
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,9 @@ import torch
 from collectives import Array
 
 from ..device import HOST, OVER, Device, Mark
-from ..net.parcels import PackedState
+from ..net.parcels import NO_COPIES, Copies, PackedState, Packer
+from ..session.device_memory import cut_of, pinned
+from ..session.session import Session
 from ..staging import Cut, whole
 from .layouts import in_memory_order
 
@@ -108,6 +111,31 @@ class StateCopies:
             length = len(self._slots[0])
             for begin in range(0, len(part), length):
                 yield flat[begin : begin + length], part[begin : begin + length]
+
+
+def copies_of(session: Session, device: Device, tensors: Sequence[torch.Tensor]) -> Copies:
+    """For a model on `device`, whose state begins with these."""
+    if device is HOST:
+        return NO_COPIES
+    num_bytes = min(SLOT_BYTES, sum(2 * tensor.nbytes for tensor in tensors))  # moments may come
+    make = pinned(session, device, session.empty)
+    slots = [make(max(1, num_bytes), np.dtype(np.uint8)) for _ in range(NUM_SLOTS)]
+    return StateCopies(device, session.device_of, slots, cut_of(session))
+
+
+def lender_of(
+    session: Session, device: Device, copies: Copies, lower: Callable[[], tuple[bytes, list[torch.Tensor]]]
+) -> Callable[[], Packer] | None:
+    """As of `Replica`; `lower`: the state."""
+    if not isinstance(copies, StateCopies):
+        return None
+
+    def lend() -> Packer:
+        mark, loop = device.mark(), session.loop
+        tell = partial(loop.reactor.post, loop.state_copied, is_aside=True)
+        return lambda: copies.begin(*lower(), mark, tell)
+
+    return lend
 
 
 class _Copy:

@@ -14,9 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from collectives import CODECS
 from p2p import DataParallel, Peer
 from p2p.staging import Staged
 from p2p.training.layouts import in_memory_order
+from p2p.training.outer import Outer, OuterConfig
+from p2p.training.outer_on_device import OuterOnDevice
 from p2p.training.staged_buckets import StagedBucket, make_staged_bucket
 from p2p.training.state_copies import NUM_SLOTS, StateCopies
 from tests.p2p.staging.pair import play
@@ -108,11 +111,39 @@ def _copy_states(device: StandIn, copies: StateCopies, drawn: random.Random) -> 
         assert [bytes(part) for part in state.tensors] == wanted
 
 
+def rounds(seeds: range) -> None:
+    """One replica on a device, and one on the host."""
+    device = StandIn(0)
+    for seed in seeds:
+        _replay(seed, device, partial(_rounds, device))
+
+
+def _rounds(device: StandIn, drawn: random.Random) -> None:
+    config = OuterConfig(codec=drawn.choice([*CODECS]))
+    generator = torch.Generator().manual_seed(drawn.randrange(1 << 32))
+    models = [{"weight": torch.zeros(700), "bias": torch.zeros(40, dtype=torch.bfloat16)} for _ in range(2)]
+    host, there = Outer(models[0], config), OuterOnDevice(models[1], config, Staged(device), np.empty)
+    for _ in range(2):
+        for name, value in models[0].items():
+            value += torch.randn(value.shape, generator=generator)
+            models[1][name].copy_(value)
+        sent = [outer.payloads() for outer in (host, there)]
+        assert [each.tobytes() for each in sent[0]] == [each.tobytes() for each in sent[1]]
+        gathered = [np.stack(rows) for rows in zip(*sent, strict=True)]
+        for rank, outer in enumerate((host, there)):
+            outer.apply(gathered, [3, 5], rank)
+        for rows in gathered:
+            rows.fill(255)  # for something else
+        assert host.anchor.tobytes() == there.anchor.numpy().tobytes()
+        assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+
 CAMPAIGNS: dict[str, Callable[[range], None]] = {
     "calls": calls,
     "training": training,
     "given up": given_up,
     "states": states,
+    "rounds": rounds,
 }
 
 

@@ -15,6 +15,8 @@ from p2p.memory.host_memory import HostMemory
 from p2p.session.all_reduce_call import StagedAllReduceCall
 from p2p.staging import Staged, whole
 from p2p.training import staged_buckets, state_copies
+from p2p.training.outer import Outer
+from p2p.training.outer_on_device import OuterOnDevice
 from p2p.training.staged_buckets import StagedBucket
 from p2p.training.state_copies import StateCopies
 from tests.p2p.staging.campaign import CAMPAIGNS, Wrong
@@ -149,6 +151,9 @@ MUTANTS = {
     "an update does not come after the copy of a state": _missing("states", 0, (StateCopies, "hold", _nothing)),
     "a state is fetched after nothing": _missing("states", 0, (StateCopies, "begin", _begin_after_nothing)),
     "a piece of a state is not waited for": _missing("states", 0, (state_copies, "_land", _land_at_once)),
+    "a payload is sent before it is fetched": _missing("rounds", 0, (Staged, "wait", _nothing)),
+    "a payload is added before it is stored": _missing("rounds", 0, (Staged, "hold", _nothing)),
+    "payloads are written while they are stored": _missing("rounds", 0, (OuterOnDevice, "apply", Outer.apply)),
     "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
 }
 
