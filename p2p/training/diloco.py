@@ -28,7 +28,6 @@ from .rates import unwrapped
 from .replica_state import Stateful
 from .round_state import RoundReplica
 from .rounds import Rounds, nonfinite_policy
-from .summable import check_one_device
 
 logger = logging.getLogger("p2p")
 
@@ -134,7 +133,6 @@ class DiLoCo(torch.nn.Module):
         check_optimizers(module, parts)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         self._outer = outer_of(session, trained, config)
-        check_one_device(trained)
         device = session.device_of(next(iter(trained.values())))
         if dense_steps and device is not HOST:
             torch.autograd.set_multithreading_enabled(False)  # the commit is waited for by who has called backward

@@ -19,7 +19,7 @@ from .models import Models
 from .replica_state import raw_bytes
 from .rows import RowBucket, tables_of
 from .staged_buckets import make_staged_bucket
-from .summable import check_one_device, summable_of
+from .summable import check_one_device, kind_of, summable_of
 
 logger = logging.getLogger("p2p")
 
@@ -310,7 +310,7 @@ class Gradients:
 
         Raises:
             TypeError: a gradient is sparse.
-            ValueError: a gradient is of no parameter, or of another shape.
+            ValueError: a gradient is of no parameter, or of another shape or device.
         """
         if model not in self._models:
             raise ValueError(f"gradients were given for {model!r}, which is none of {', '.join(self._models)}")
@@ -327,16 +327,10 @@ class Gradients:
             parameter = named.get(name)
             if parameter is None or (gradient is not None and parameter not in self._place):
                 raise ValueError(f"a gradient was given for {name}, which is no parameter that needed one at the start")
-            if gradient is not None and (gradient.shape, gradient.dtype) != (parameter.shape, parameter.dtype):
-                ours, theirs = (f"{each.dtype} {list(each.shape)}" for each in (gradient, parameter))
+            if gradient is not None and kind_of(gradient) != kind_of(parameter):
+                ours, theirs = map(kind_of, (gradient, parameter))
                 raise ValueError(f"the gradient of {name} is {ours}, and the parameter {theirs}")
         return {name: (named[name], gradient) for name, gradient in given.items()}
-
-
-def add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_kept: bool) -> None:
-    """As autograd does it; `is_kept`: `grad` stays for further passes, so that it needs memory of its own."""
-    found = gradient.detach().clone() if is_kept else gradient.detach()
-    parameter.grad = found if parameter.grad is None else parameter.grad + found
 
 
 def policy(nonfinite: NonFinite | None, extra: Iterable[object]) -> NonFinite:

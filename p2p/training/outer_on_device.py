@@ -17,6 +17,7 @@ from ..session.device_memory import pinned, staged_by
 from ..session.session import Session
 from ..staging import Staged
 from .outer import MAX_BYTES, TINY, Outer, OuterConfig, check_parameters
+from .summable import check_one_device
 
 CHUNK = 1 << 22
 """Elements that are added up and applied at one go; whole blocks of every codec."""
@@ -29,6 +30,7 @@ def outer_of(session: Session, parameters: Mapping[str, Tensor], config: OuterCo
         ValueError: as of `Outer`.
     """
     check_parameters(parameters)
+    check_one_device(parameters)
     device = session.device_of(next(iter(parameters.values())))
     if device is HOST:
         return Outer(parameters, config)

@@ -33,3 +33,8 @@ def check_one_device(parameters: Mapping[str, torch.Tensor]) -> None:
                 f"parameter {name} is on {other.device}, and {first} on {one.device}: a peer trains on one device, so "
                 "move the whole model there, and start a peer for each device"
             )
+
+
+def kind_of(tensor: torch.Tensor) -> str:
+    """What a gradient has in common with its parameter."""
+    return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
