@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from p2p import Peer, PeerConfig
 from p2p.config import LoopConfig
@@ -15,17 +16,19 @@ TIMEOUT_S = 20.0
 REFUSES_EVERY = 3
 """So that operations lie in extents that are pinned, in some that are not, and in both."""
 
-Script = Callable[[Peer, StandIn], None]
+Script = Callable[[Peer, Any], None]
+Make = Callable[[int], Any]
+"""A device for a seed: a stand-in, or a GPU that is late as the seed draws."""
 
 
-def play(script: Script, seeds: Sequence[int] = (0, 1)) -> None:
+def play(script: Script, seeds: Sequence[int] = (0, 1), make: Make = StandIn) -> None:
     """Run `script` in each, with devices of these seeds; raise the first error."""
     errors: list[BaseException] = []
     all_are_done = threading.Barrier(len(seeds))
     with TemporaryDirectory(prefix="shoal") as folder:
 
         def run(seed: int) -> None:
-            device = StandIn(seed)
+            device = make(seed)
             device.refuses_every = REFUSES_EVERY
             loop = LoopConfig(device_of=device.device_of, extent_bytes=mmap.PAGESIZE)
             config = PeerConfig(

@@ -96,6 +96,8 @@ class StandIn:
     """One device of the process."""
 
     numerics = ""
+    where = "cpu"
+    """As torch names it."""
 
     def __init__(self, seed: int) -> None:
         self.begin(seed)
