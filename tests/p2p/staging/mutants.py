@@ -113,6 +113,13 @@ def _fetch_as_stored_before(fetch: Callable[[StagedBucket], None]) -> Callable[[
     return changed
 
 
+def _pin_at_once(self: HostMemory, device: Any, arrays: Any, *, is_aside: bool) -> None:
+    HostMemory_pin(self, device, arrays, is_aside=False)
+
+
+HostMemory_pin = HostMemory.pin
+
+
 def _begin_after_nothing(self: StateCopies, tree: bytes, tensors: Any, after: Any, tell: Any) -> Any:
     return StateCopies_begin(self, tree, tensors, OVER, tell)
 
@@ -145,7 +152,9 @@ MUTANTS = {
         "training", 0, (StagedBucket, "fetch", _fetch_as_stored_before(StagedBucket.fetch))
     ),
     "what the script keeps is written": _missing("training", 1, (staged_buckets, "num_users", lambda tensor: 0)),
-    "copies are not cut where extents end": _missing("calls", 0, (HostMemory, "cut", lambda self, array: whole(array))),
+    "copies are not cut where extents end": _missing(
+        "calls", 1, (HostMemory, "cut", lambda self, array: whole(array)), (HostMemory, "pin", _pin_at_once)
+    ),
     "an extent is unpinned while it is copied": _missing("calls", 0, (StandIn, "settle", _nothing)),
     "extents stay pinned": _missing("training", 0, (Extents, "unpin", _nothing)),
     "an update does not come after the copy of a state": _missing("states", 0, (StateCopies, "hold", _nothing)),
