@@ -6,6 +6,7 @@ staged once more by the driver, which the host waits for.
 """
 
 import ctypes
+import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -56,6 +57,7 @@ class CudaDevice:
         stream: Any = torch.cuda.Stream
         self._fetching, self._storing = (stream(index, priority=-1) for _ in range(2))
         self._open: deque[CudaMark] = deque()
+        self._open_lock = threading.Lock()  # a state is copied by a thread of its own
 
     def mark(self) -> Mark:
         """As `Device.mark`.
@@ -103,15 +105,17 @@ class CudaDevice:
 
     def _copy(self, stream: torch.cuda.Stream, source: torch.Tensor, into: torch.Tensor, after: Sequence[Mark]) -> Mark:
         self._current()
-        while self._open and self._open[0].is_over():
-            self._open.popleft()
+        with self._open_lock:
+            while self._open and self._open[0].is_over():
+                self._open.popleft()
         for each in after:
             if isinstance(each, CudaMark):
                 stream.wait_event(each.event)
         with torch.cuda.stream(stream):
             into.copy_(source, non_blocking=True)
         mark = CudaMark(stream, source, into)
-        self._open.append(mark)
+        with self._open_lock:
+            self._open.append(mark)
         return mark
 
     def _current(self) -> torch.cuda.Stream:

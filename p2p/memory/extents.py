@@ -48,9 +48,16 @@ class Extents:
                 found.update(range(first // self._extent_bytes, last // self._extent_bytes + 1))
         return sorted(found - self._pinned.keys() - self._refused)
 
-    def pin(self, device: Device, indices: Iterable[int]) -> None:
-        """Register these with `device`. What cannot be is said once, and copied as other memory is."""
-        reason = ""
+    def outside_bytes(self, arrays: Iterable[Array]) -> int:
+        """What of `arrays` does not lie in the arena."""
+        return sum(array.nbytes for array in arrays if self._arena.region_of(array) is None)
+
+    def pin(self, device: Device, indices: Iterable[int], outside_bytes: int = 0) -> None:
+        """Register these with `device`. What cannot be is said once, and copied as other memory is.
+
+        `outside_bytes`: as many are wanted, for which the arena has no room.
+        """
+        reason = f"the arena has {self._arena.size} bytes, see arena_bytes" if outside_bytes else ""
         with self._lock:
             for index in indices:
                 if self._is_closed or index in self._pinned or index in self._refused:
@@ -63,9 +70,10 @@ class Extents:
         if reason and not self._has_warned:
             self._has_warned = True
             num_pinned, num_refused = len(self._pinned), len(self._refused)
-            asked, got = ((each * self._extent_bytes) >> 10 for each in (num_pinned + num_refused, num_pinned))
+            asked, got = (each * self._extent_bytes for each in (num_pinned + num_refused, num_pinned))
+            asked, got = (asked + outside_bytes) >> 10, got >> 10
             logger.warning(
-                "of %d KiB of the arena that a device copies, %d KiB could be pinned (%s): copies of the rest are "
+                "of %d KiB of memory that a device copies, %d KiB could be pinned (%s): copies of the rest are "
                 "several times slower, and right; `shoal doctor` says what limits it",
                 *(asked, got, reason),
             )

@@ -83,12 +83,14 @@ class HostMemory:
 
         For the training thread.
         """
-        if self._extents is None or not (found := self._extents.unknown(arrays)):
+        if self._extents is None:
             return
-        if not is_aside:
-            self._extents.pin(device, found)
+        found, outside = self._extents.unknown(arrays), self._extents.outside_bytes(arrays)
+        if not is_aside or not found:
+            self._extents.pin(device, found, outside)
             return
-        thread = threading.Thread(target=self._extents.pin, args=(device, found), name="shoal-pin", daemon=True)
+        given = device, found, outside
+        thread = threading.Thread(target=self._extents.pin, args=given, name="shoal-pin", daemon=True)
         self._pinning = [each for each in self._pinning if each.is_alive()] + [thread]
         thread.start()
 

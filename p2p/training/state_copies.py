@@ -41,7 +41,7 @@ class StateCopies:
             cut: for copies into them.
         """
         self._device, self._device_of, self._slots, self._cut = device, device_of, slots, cut
-        self._slots_are_free = threading.Lock()
+        self._lock, self._slots_are_free = threading.Lock(), threading.Lock()
         self._open: list[_Copy] = []
 
     def begin(self, tree: bytes, tensors: Sequence[torch.Tensor], after: Mark, tell: Callable[[], None]) -> PackedState:
@@ -50,7 +50,8 @@ class StateCopies:
         For the loop's thread. Until `hold` or `end` nobody changes the tensors.
         """
         copy = _Copy(tensors, after)
-        self._open = [each for each in self._open if not each.is_over] + [copy]
+        with self._lock:
+            self._open.append(copy)
         thread = threading.Thread(target=self._run, args=(copy, tell), name="shoal-copy", daemon=True)
         copy.thread = thread
         thread.start()
@@ -62,7 +63,7 @@ class StateCopies:
         Raises:
             Exception: what the device has raised. The copy is not whole, and is not given to anybody.
         """
-        for copy in list(self._open):
+        for copy in self._under_way():
             copy.is_issued.wait()
             if copy.error is not None:
                 raise copy.error
@@ -70,15 +71,21 @@ class StateCopies:
 
     def end(self) -> None:
         """Return when nothing is under way. For the training thread."""
-        for copy in list(self._open):
+        for copy in self._under_way():
             assert copy.thread is not None
             copy.thread.join()
+
+    def _under_way(self) -> "list[_Copy]":
+        with self._lock:
+            return list(self._open)
 
     def _run(self, copy: "_Copy", tell: Callable[[], None]) -> None:
         try:
             with self._slots_are_free:
                 self._fetch(copy)
             copy.is_over = True
+            with self._lock:
+                self._open.remove(copy)  # whoever is given it keeps the memory
             tell()
         except Exception as error:
             copy.error = error
@@ -86,31 +93,36 @@ class StateCopies:
             copy.is_issued.set()
 
     def _fetch(self, copy: "_Copy") -> None:
-        device, landing = self._device, deque[tuple[Mark, Array, Array]]()
-        device.hold(copy.after)  # of this thread's stream, where elements with gaps are gathered
-        for number, (source, into) in enumerate(self._pieces(copy)):
+        landing: deque[tuple[Mark, Array, Array]] = deque()
+        for number, (source, into, after) in enumerate(self._pieces(copy)):
             if len(landing) == NUM_SLOTS:
                 _land(*landing.popleft())
             slot = self._slots[number % NUM_SLOTS][: len(into)]
             for part in self._cut(slot):
-                copy.last = device.fetch(source[part], slot[part], after=[copy.after, device.mark()])
+                copy.last = self._device.fetch(source[part], slot[part], after)
             landing.append((copy.last, slot, into))
         copy.is_issued.set()
         while landing:
             _land(*landing.popleft())
 
-    def _pieces(self, copy: "_Copy") -> Iterator[tuple[torch.Tensor, Array]]:
-        """Bytes of tensors of the device, and where they go. Those of the host are there at once."""
+    def _pieces(self, copy: "_Copy") -> Iterator[tuple[torch.Tensor, Array, list[Mark]]]:
+        """Bytes of tensors of the device, where they go, and after what. Those of the host are there at once."""
         for tensor, part in zip(copy.tensors, copy.parts, strict=True):
-            flat = in_memory_order(tensor).view(torch.uint8) if tensor.numel() else None
-            if flat is None:
+            if not tensor.numel():
                 continue
             if self._device_of(tensor) is HOST:
-                part[:] = flat.numpy()
+                part[:] = in_memory_order(tensor).view(torch.uint8).numpy()
                 continue
-            length = len(self._slots[0])
+            flat, after, length = self._flat(tensor, copy.after), [copy.after], len(self._slots[0])
+            if flat.data_ptr() != tensor.data_ptr():
+                after.append(self._device.mark())  # the elements were gathered just now
             for begin in range(0, len(part), length):
-                yield flat[begin : begin + length], part[begin : begin + length]
+                yield flat[begin : begin + length], part[begin : begin + length], after
+
+    def _flat(self, tensor: torch.Tensor, after: Mark) -> torch.Tensor:
+        """Its bytes as they lie in memory; where there are gaps, gathered by the stream of this thread."""
+        self._device.hold(after)
+        return in_memory_order(tensor).view(torch.uint8)
 
 
 def copies_of(session: Session, device: Device, tensors: Sequence[torch.Tensor]) -> Copies:

@@ -121,3 +121,19 @@ def test_a_thread_pins_what_is_wanted_later_and_nothing_is_pinned_when_memory_is
     memory.pin(device, arrays, is_aside=False)
     assert device.pinned == {}
     memory.close()
+
+
+def test_what_has_no_room_in_the_arena_is_named_with_its_size_once(caplog: pytest.LogCaptureFixture) -> None:
+    device, size = StandIn(0), least_bytes(PIECES) + 4 * EXTENT
+    memory = HostMemory(secrets.token_hex(8), size, extent_bytes=EXTENT)
+    arrays = [memory.empty(length, np.dtype(np.uint8)) for length in (EXTENT, 1 << 20, 64)]
+    with caplog.at_level(logging.WARNING, logger="p2p"):
+        memory.pin(device, arrays, is_aside=False)
+        memory.pin(device, arrays, is_aside=True)
+    (warning,) = caplog.messages
+    got = len(device.pinned) * EXTENT >> 10
+    assert (
+        f"of {got + 1024} KiB" in warning and f"{got} KiB could be pinned" in warning and "see arena_bytes" in warning
+    )
+    memory.close()
+    assert device.pinned == {}

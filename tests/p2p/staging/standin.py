@@ -208,8 +208,8 @@ class StandIn:
         newest = max((mark for mark in written if not mark.is_aside), key=lambda mark: mark.time, default=None)
         if newest is None:
             raise Unordered(f"a {stream} comes after nothing that the current stream was given")
-        if place not in newest.versions and len(written) > 1:
-            return  # the thread that copies has made it, after that
+        if place not in newest.versions and threading.get_ident() != self._thread:
+            return  # the thread that copies a state has made it just now, or nobody has said that it is watched
         if newest.versions.get(place, -1) != version and newest.time < now - 1:
             raise Unordered(f"a {stream} may come before what the current stream has written last")
         self._seen[place] = version
