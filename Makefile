@@ -17,13 +17,15 @@ KILLS ?= 30
 DURATION_S ?= 600
 NUM_SEEDS ?= 1
 MINUTES ?= 10
+GPU_PYTHON ?= python3
+GPU_PYTHON_VERSION ?= 3.12
+STAGING ?=
 
 STAMP := .venv/.installed
 BIN := .venv/bin
 
 .PHONY: install demo test long thorough check simulate churn storms resumes experiments soak coverage equivalence figures \
-  fuzz mutants staging api \
-  rounds rounds-quick bench-wan bench-aa clean
+  fuzz mutants staging api rounds rounds-quick bench-wan bench-aa gpu-wheels test-gpu bench-staging clean
 
 install: $(STAMP)
 
@@ -109,6 +111,19 @@ mutants: $(STAMP)
 # Tensors of a stand-in for a device, whose copies are late and in any order: is every element right?
 staging: $(STAMP)
 	$(BIN)/python -m tests.p2p.staging.campaign --seeds $(SEEDS) --first $(FIRST)
+
+# The same on a GPU, and what its copies take, on a machine with torch for CUDA but without a network and our environment:
+# fill .whl with what is missing there (`gpu-wheels`), and take the folder along. Into OUT, or bench/results.
+gpu-wheels:
+	$(PYTHON) -m pip install --quiet --upgrade --target .whl --no-deps --only-binary=:all: --implementation cp \
+	  --python-version $(GPU_PYTHON_VERSION) --platform manylinux_2_28_x86_64 --platform manylinux_2_26_x86_64 \
+	  --platform manylinux2014_x86_64 -c constraints.txt pyzmq platformdirs safetensors
+
+test-gpu:
+	@$(GPU_PYTHON) -m bench.gpu_tests
+
+bench-staging:
+	@$(GPU_PYTHON) -m bench.staging $(STAGING)
 
 # docs/api.md, from signatures and docstrings.
 api: $(STAMP)

@@ -178,6 +178,7 @@ def run(
     (128 + N after another signal N).
     """
     from p2p.launch.config import LaunchConfig, parse_num_peers
+    from p2p.launch.devices import host_gpus
     from p2p.launch.launcher import Launcher
     from p2p.net.tcp import TcpOptions
 
@@ -185,7 +186,8 @@ def run(
         raise LaunchError("--join and --new contradict each other: give one")
     config = LaunchConfig(
         target=_target(words or [], module, is_command=ctx.meta[IS_COMMAND]),
-        num_peers=parse_num_peers(num_peers, os.environ),
+        num_peers=parse_num_peers(num_peers, os.environ, host_gpus()),
+        is_auto=num_peers == "auto",
         swarm=swarm,
         num_restarts=restarts,
         fence_s=fence,
@@ -286,6 +288,22 @@ def key_new(
         return
     protect(sys.stdout.fileno())
     print(new_key())
+
+
+@app.command(short_help="Say what peers can do on this machine, and what keeps them from more.")
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    parameters: Annotated[
+        str, typer.Option(metavar="N", help="Of the model that costs are said for; K, M and G are powers of 1000.")
+    ] = "100M",
+) -> None:
+    """Look at cores, memory, shared memory, open files, GPUs and what the network lab needs, and try what can be tried.
+
+    Also what an exchange of rounds costs, by codec and number of peers. Takes some seconds, and leaves nothing behind.
+    """
+    from p2p.doctor.command import run
+
+    raise typer.Exit(run(parameters, is_json=json))
 
 
 Checkpoints = Annotated[Path, typer.Argument(metavar="FOLDER", help="Of all checkpoints of a run, or of one.")]

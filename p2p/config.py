@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -12,6 +13,8 @@ from .device import Device
 from .host.arguments import NAME_MAX
 from .host.folders import default_home
 from .host.naming import NO_NAME
+from .memory.arena import available_bytes
+from .memory.extents import EXTENT_BYTES
 from .net.tcp import Network, TcpConfig, TcpOptions, share_cores
 from .staging import device_of
 
@@ -20,6 +23,9 @@ RECEIPTS_FULL: Final = ("warn", "stop")
 
 MIXED: Final = ("resync", "refuse")
 """What may become of peers of several numerics classes."""
+
+LEAST_ARENA_BYTES: Final = 1 << 30
+"""Of an arena whose size nobody has said."""
 
 TCP_NAMES: Final = tuple(field.name for field in fields(TcpOptions))
 
@@ -35,6 +41,8 @@ class LoopConfig:
     """Who may decide the next view, if this peer founds the swarm."""
     arena_bytes: int = 0
     """As in `PeerConfig`."""
+    extent_bytes: int = EXTENT_BYTES
+    """Of a part of the arena that is registered with a device: whole pages."""
     keep_moments: bool = False
     """Remember when things happened; for whoever writes receipts."""
     link_check_s: float = 0.05
@@ -66,7 +74,8 @@ class PeerConfig:
         step_timeout_s: for a step to commit; longer than the slowest member's backward pass.
         leave_timeout_s: for the others to agree on a view without this peer.
         arena_bytes: at most so much memory of this peer is read in place by the others of its host; 0: none, everything
-            between them goes through sockets.
+            between them goes through sockets. None: this peer's part of a quarter of the memory that is available, or
+            1 GiB if that is more.
         may_found: whether this peer founds the swarm where nobody is; False: it waits for one.
         only_founds: whether this peer leaves a swarm that has committed a step before it was there.
         script: file name of what this peer runs, for others of this host to see.
@@ -97,7 +106,7 @@ class PeerConfig:
     join_timeout_s: float = 600.0
     step_timeout_s: float = 600.0
     leave_timeout_s: float = 5.0
-    arena_bytes: int = 1 << 30
+    arena_bytes: int | None = None
     may_found: bool = True
     only_founds: bool = False
     script: str = ""
@@ -122,7 +131,7 @@ class PeerConfig:
             raise ValueError(f"mixed must be {' or '.join(MIXED)}, is {self.mixed!r}")
         if not all(0 < len(name) <= NAME_MAX for name in self.may_differ):
             raise ValueError(f"may_differ has names of at most {NAME_MAX} characters, is {list(self.may_differ)}")
-        if self.arena_bytes < 0:
+        if self.arena_bytes is not None and self.arena_bytes < 0:
             raise ValueError(f"arena_bytes must be at least 0, is {self.arena_bytes}")
         for name in ("join_timeout_s", "step_timeout_s", "leave_timeout_s"):
             if not getattr(self, name) > 0:
@@ -142,7 +151,7 @@ class PeerConfig:
             core=self.loop.core if tcp is None or tcp.network is Network.LAN else WAN,
             policy=Policy[self.policy.upper()],
             keep_moments=self.receipts is not None,
-            arena_bytes=self.arena_bytes,
+            arena_bytes=default_arena_bytes(self.local_peers) if self.arena_bytes is None else self.arena_bytes,
             may_found=self.may_found,
             tcp=tcp,
         )
@@ -193,6 +202,13 @@ class PeerConfig:
         if not swarm and "swarm" not in given:
             raise ValueError(NO_NAME)
         return cls(**(found | given))
+
+
+def default_arena_bytes(local_peers: int) -> int:
+    """Of each of so many peers. It is a limit, and address space until it is used; what is used is asked for then."""
+    with suppress(OSError):  # there is no /proc
+        return max(LEAST_ARENA_BYTES, available_bytes() // 4 // local_peers)
+    return LEAST_ARENA_BYTES
 
 
 def _seconds(name: str, text: str) -> float:

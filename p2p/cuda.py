@@ -1,23 +1,29 @@
 """CUDA devices. The only module that uses `torch.cuda`. Written after its documentation; never run on a GPU yet.
 
 Copies to the host and back have a stream each, beside the current one, so that they run while kernels do. torch's host
-allocator does not know the memory of the host that is copied: an open copy holds it here.
-
-Left out: page-locked memory, so that copies are staged once more by the driver, and wait for it.
+allocator does not know the memory of the host that is copied: an open copy holds it here. Memory that is not pinned is
+staged once more by the driver, which the host waits for.
 """
 
+import ctypes
+import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from collectives import Array
 
-from .device import Mark
+from .device import FoundDevice, Mark, PinRefused
 from .errors import ShoalError
+
+PORTABLE: Final = 1
+"""cudaHostRegisterPortable: pinned for all devices of this process."""
 
 
 class CudaMark:
@@ -51,6 +57,7 @@ class CudaDevice:
         stream: Any = torch.cuda.Stream
         self._fetching, self._storing = (stream(index, priority=-1) for _ in range(2))
         self._open: deque[CudaMark] = deque()
+        self._open_lock = threading.Lock()  # a state is copied by a thread of its own
 
     def mark(self) -> Mark:
         """As `Device.mark`.
@@ -73,17 +80,42 @@ class CudaDevice:
         if isinstance(mark, CudaMark):
             self._current().wait_event(mark.event)
 
+    def pin(self, memory: Array) -> None:
+        """As `Device.pin`."""
+        runtime = _runtime()
+        with torch.cuda.device(self.index):
+            error = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, PORTABLE)
+        if int(error):
+            _forget_error()
+            raise PinRefused(f"cudaHostRegister: {runtime.cudaGetErrorString(error)} ({int(error)})")
+
+    def unpin(self, memory: Array) -> None:
+        """As `Device.unpin`."""
+        runtime = _runtime()
+        with torch.cuda.device(self.index):
+            error = runtime.cudaHostUnregister(memory.ctypes.data)
+        if int(error):
+            _forget_error()
+
+    def settle(self) -> None:
+        """As `Device.settle`. A device that is lost copies nothing."""
+        with suppress(RuntimeError):
+            for mark in list(self._open):
+                mark.wait()
+
     def _copy(self, stream: torch.cuda.Stream, source: torch.Tensor, into: torch.Tensor, after: Sequence[Mark]) -> Mark:
         self._current()
-        while self._open and self._open[0].is_over():
-            self._open.popleft()
+        with self._open_lock:
+            while self._open and self._open[0].is_over():
+                self._open.popleft()
         for each in after:
             if isinstance(each, CudaMark):
                 stream.wait_event(each.event)
         with torch.cuda.stream(stream):
             into.copy_(source, non_blocking=True)
         mark = CudaMark(stream, source, into)
-        self._open.append(mark)
+        with self._open_lock:
+            self._open.append(mark)
         return mark
 
     def _current(self) -> torch.cuda.Stream:
@@ -107,6 +139,29 @@ def describe(index: int) -> str:
     found: Any = torch.cuda.get_device_properties(index)
     capability = f"{found.major}.{found.minor}"
     return f"{found.name} ({found.multi_processor_count} SMs, {capability}, CUDA {torch.version.cuda})"
+
+
+def found() -> tuple[tuple[FoundDevice, ...], str]:
+    """All GPUs that this process sees; and why there are none, if so."""
+    if torch.version.cuda is None:
+        return (), f"torch {torch.__version__} is built without CUDA"
+    if not torch.cuda.is_available():
+        return (), "torch has CUDA, and the driver shows no device (nvidia-smi, CUDA_VISIBLE_DEVICES)"
+    indices = range(torch.cuda.device_count())
+    return tuple(FoundDevice(f"cuda:{i}", cuda_device(i), *torch.cuda.mem_get_info(i)) for i in indices), ""
+
+
+def _runtime() -> Any:
+    cudart: Any = torch.cuda.cudart
+    return cudart()
+
+
+def _forget_error() -> None:
+    """Or the next kernel would raise it. torch offers no cudaGetLastError: the library that it has loaded is asked."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = {line.partition("/")[2] for line in lines if "libcudart" in line}
+    for path in paths:
+        ctypes.CDLL(f"/{path.removesuffix(' (deleted)')}").cudaGetLastError()
 
 
 def _of_bytes(array: Array) -> torch.Tensor:

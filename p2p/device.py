@@ -4,13 +4,21 @@ A device works later than it is told to, and copies on streams of its own, so wh
 after, and whoever reads what was copied waits for its mark. Memory of this host is a device, too: `HOST`, where
 everything is over at once, and nothing is copied, since an operation reads and writes the tensors themselves.
 
-Left out: memory that is registered with a device; adding up on a device.
+Memory of the host that is *pinned* is registered with a device, which copies it by itself; other memory is copied by
+the driver, several times slower, and the host may have to wait for that.
+
+Left out: adding up on a device.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from collectives import Array
+
+
+class PinRefused(Exception):
+    """Memory cannot be registered with a device; copies of it go on as before. The reason is a sentence."""
 
 
 class Mark(Protocol):
@@ -29,6 +37,7 @@ class Device(Protocol):
     """Called by the training thread. Tensors and arrays of a copy are contiguous, and have equally many bytes.
 
     A copy keeps the memory of both until its mark was seen to be over. Until then nobody writes them, or reads `into`.
+    It lies in one piece of pinned memory, or in none. `pin` may be called by any thread.
 
     Attributes:
         numerics: what decides which bits it computes, for people; empty: those of this host's processor.
@@ -52,6 +61,37 @@ class Device(Protocol):
     def hold(self, mark: Mark) -> None:
         """What the current stream is given from now on comes after `mark`. The host goes on."""
         ...
+
+    def pin(self, memory: Array) -> None:
+        """Register whole pages of memory of the host, none of which is pinned.
+
+        Raises:
+            PinRefused: it cannot be; later calls hear nothing of that.
+        """
+        ...
+
+    def unpin(self, memory: Array) -> None:
+        """What `pin` was given may be unmapped; no copy of it is under way."""
+        ...
+
+    def settle(self) -> None:
+        """Return when no copy is under way."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDevice:
+    """One that this process sees.
+
+    Attributes:
+        name: as torch has it.
+        free_bytes, total_bytes: of its memory.
+    """
+
+    name: str
+    device: Device
+    free_bytes: int
+    total_bytes: int
 
 
 class _Over:
@@ -81,6 +121,15 @@ class _Host:
         return OVER
 
     def hold(self, mark: Mark) -> None:
+        pass
+
+    def pin(self, memory: Array) -> None:
+        pass
+
+    def unpin(self, memory: Array) -> None:
+        pass
+
+    def settle(self) -> None:
         pass
 
 

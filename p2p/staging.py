@@ -1,11 +1,12 @@
 """How tensors of a device take part in an operation: fetched into memory of the host, and their results stored back."""
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from collectives import Array
 
-from .device import HOST, OVER, Device, Mark
+from .device import HOST, OVER, Device, FoundDevice, Mark
 
 
 def device_of(tensor: Any) -> Device:
@@ -18,22 +19,42 @@ def device_of(tensor: Any) -> Device:
     return cuda_device(tensor.device.index)
 
 
+def cuda_devices() -> tuple[tuple[FoundDevice, ...], str]:
+    """All that this process sees; and why there are none, if so. Imports torch."""
+    from .cuda import found
+
+    return found()
+
+
+Cut = Callable[[Array], Sequence[slice]]
+"""An array as pieces, each of which lies in one piece of pinned memory, or in none."""
+
+
+def whole(array: Array) -> Sequence[slice]:
+    """As one piece."""
+    return (slice(0, len(array)),)
+
+
 class Staged:
     """The way of one operation at a time: fetched, submitted, stored, held, in this order.
 
     The input of the operation may be read, and its result written, by others than the device, where `is_ready`.
     """
 
-    def __init__(self, device: Device) -> None:
-        """Nothing is under way."""
-        self._device = device
+    def __init__(self, device: Device, cut: Cut = whole) -> None:
+        """Nothing is under way. `cut`: memory of the host, for each copy."""
+        self._device, self._cut = device, cut
         self._fetched: list[Mark] = []
         self._stored: Mark = OVER
 
     def fetch(self, *pairs: tuple[Any, Array]) -> None:
         """Begin to copy tensors, as the current stream leaves them, into the input and beside it."""
-        device = self._device
-        self._fetched = [device.fetch(source, into, after=[device.mark()]) for source, into in pairs]
+        device, cut = self._device, self._cut
+        self._fetched = [
+            device.fetch(source[piece], into[piece], after=[device.mark()])
+            for source, into in pairs
+            for piece in cut(into)
+        ]
 
     def is_ready(self) -> bool:
         """Whether no copy is under way, neither of what was fetched nor of the result of the operation before."""
@@ -47,7 +68,8 @@ class Staged:
 
     def store(self, source: Array, into: Any) -> None:
         """Begin to copy the result; what was fetched is not needed any more."""
-        self._stored = self._device.store(source, into, after=[self._device.mark()])
+        for piece in self._cut(source):  # the last one is over when all are
+            self._stored = self._device.store(source[piece], into[piece], after=[self._device.mark()])
 
     def hold(self) -> None:
         """What the current stream is given from now on sees what was stored."""

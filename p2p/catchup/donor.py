@@ -175,7 +175,8 @@ class Donor:
         state = self._packer[1]()
         if self._view is not None:  # the members' scripts see no other before the next commit
             record = replace(record, view=self._view)
-        return Parcel(step, record, [state.tree, *map(copied, state.tensors)])
+        tensors = state.tensors if state.is_whole else map(copied, state.tensors)
+        return Parcel(step, record, [state.tree, *tensors], state.is_whole)
 
     def feed(
         self, now: float, feeds: Sequence[Feed], finish: Finish, commit: Commit, numerics: bytes = NO_NUMERICS
@@ -225,6 +226,8 @@ class Donor:
 
     def _pump(self, member: Member, stream: _Stream) -> None:
         while stream.num_sent - stream.num_taken < WINDOW and stream.parcels:
+            if (is_whole := stream.parcels[0].is_whole) is not None and not is_whole():
+                return  # `go_on` comes when it is
             stream.sending = stream.sending or cut(stream.parcels[0], self._segment_bytes)
             segment = next(stream.sending)
             self._send(member, stream.number, segment)
@@ -232,6 +235,11 @@ class Donor:
             if segment.is_final:
                 stream.parcels.popleft()
                 stream.sending = None
+
+    def go_on(self) -> None:
+        """A state is whole by now."""
+        for member, stream in self._streams.items():
+            self._pump(member, stream)
 
     def taken(self, now: float, taken: Taken) -> None:
         """A peer has taken some of what it was sent."""

@@ -40,8 +40,12 @@ class Child:
         self._process = process
 
     @classmethod
-    def start(cls, config: LaunchConfig, index: int, environ: Mapping[str, str]) -> Self:
+    def start(
+        cls, config: LaunchConfig, index: int, environ: Mapping[str, str], cores: frozenset[int] = frozenset()
+    ) -> Self:
         """Start peer `index`, with `environ` as `peer_environment` gives it, and a socket for its reports.
+
+        `cores`: it keeps to them; empty: to those of the launcher.
 
         Raises:
             LaunchError: the system cannot.
@@ -59,7 +63,7 @@ class Child:
                     bufsize=0,
                     start_new_session=True,
                     pass_fds=[number, *config.key_fds],
-                    preexec_fn=die_with_parent(),
+                    preexec_fn=die_with_parent(cores),
                 )
             except OSError as error:
                 ours.close()
@@ -97,8 +101,11 @@ def kill_session(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def die_with_parent() -> Callable[[], None] | None:
-    """What a child runs between fork and exec, so that the kernel kills it when this thread ends."""
+def die_with_parent(cores: frozenset[int] = frozenset()) -> Callable[[], None] | None:
+    """What a child runs between fork and exec, so that the kernel kills it when this thread ends.
+
+    `cores`: that it keeps to; memory that it touches first is then near these.
+    """
     if sys.platform != "linux":
         return None  # A killed launcher leaves its peers running there; they still train and finish.
     # Looked up before the fork: afterwards the child should do little more than system calls.
@@ -109,5 +116,7 @@ def die_with_parent() -> Callable[[], None] | None:
         prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != launcher:
             os._exit(1)  # it was killed before prctl could tell us
+        if cores:
+            os.sched_setaffinity(0, cores)
 
     return prepare

@@ -11,7 +11,7 @@ from ..errors import LaunchError
 from ..host.allocator import KEEPS_MEMORY
 from ..host.keys import descriptor_of, in_memory
 from ..net.tcp import TcpConfig, TcpOptions
-from .devices import visible_devices
+from .devices import Gpu, cores_of_peer, host_gpus, visible_devices
 from .target import Target
 
 
@@ -35,6 +35,8 @@ class LaunchConfig:
         num_restarts: a peer that fails is replaced so many times.
         fence_s: a peer that was stopped (state T) for so long is killed; None: never.
         log_dir: folder for one file per peer, with all that it writes; None: none.
+        gpus: of this host; each peer sees one of them.
+        is_auto: `num_peers` follows from these.
         verbosity: -1: only failures; 0: what happens; 1: the log of each peer, too.
         grace_s: a peer that was asked to leave is killed after this.
     """
@@ -57,6 +59,8 @@ class LaunchConfig:
     num_restarts: int = 0
     fence_s: float | None = None
     log_dir: Path | None = None
+    gpus: Sequence[Gpu] = field(default_factory=host_gpus)
+    is_auto: bool = False
     verbosity: int = 0
     grace_s: float = 10.0
 
@@ -139,7 +143,7 @@ def peer_environment(
         "SHOAL_MIN_PEERS": str(config.min_peers or config.num_peers),
         "SHOAL_SWARM": config.swarm_name,
     }
-    if devices := visible_devices(environ):
+    if devices := visible_devices(environ, config.gpus):
         added["CUDA_VISIBLE_DEVICES"] = devices[place % len(devices)]
     if config.verbosity:
         added |= {"SHOAL_LOG": "INFO"} if config.verbosity > 0 else {"SHOAL_QUIET": "1"}
@@ -164,16 +168,28 @@ def peer_environment(
     if config.mixed is not None:
         added["SHOAL_MIXED"] = config.mixed
     # Left to itself, torch would give every peer a thread on every core.
-    num_threads = max(1, num_usable_cores() // config.num_peers)
+    num_threads = len(peer_cores(config, environ, place)) or max(1, num_usable_cores() // config.num_peers)
     inherited = {name: value for name, value in environ.items() if name not in NOT_OURS}
     tcp = config.tcp.to_environment(place)
     return {**KEEPS_MEMORY, "OMP_NUM_THREADS": str(num_threads), **inherited, **added, **tcp}
 
 
-def parse_num_peers(text: str, environ: Mapping[str, str]) -> int:
-    """Of `-n`: a number, or `auto`, one peer per GPU that can be seen, and 1 without."""
+def peer_cores(config: LaunchConfig, environ: Mapping[str, str], place: int) -> frozenset[int]:
+    """Those that peer `place` should keep to, near its GPU; empty: any."""
+    if not config.gpus:
+        return frozenset()
+    names, usable = visible_devices(environ, config.gpus), frozenset(os.sched_getaffinity(0))
+    return cores_of_peer(place, config.num_peers, names, config.gpus, usable, Path("/sys"))
+
+
+def parse_num_peers(text: str, environ: Mapping[str, str], gpus: Sequence[Gpu]) -> int:
+    """Of `-n`: a number, or `auto`, one peer per GPU that can be seen, and 1 without.
+
+    Raises:
+        LaunchError: it is neither, or CUDA_VISIBLE_DEVICES names what is not there.
+    """
     if text == "auto":
-        return len(visible_devices(environ)) or 1
+        return len(visible_devices(environ, gpus)) or 1
     try:
         return int(text)
     except ValueError:

@@ -1,21 +1,160 @@
-"""The GPUs of this host, without asking torch, which would take seconds: what the kernel's driver offers."""
+"""The GPUs of this host, and which of them, with which cores, each peer gets. torch is not asked: it takes seconds.
+
+A GPU is named by its UUID: CUDA counts them by speed, others by their places on the bus. Names that nobody could use
+are refused before anything starts, where CUDA would silently see fewer devices, or none.
+"""
 
 import re
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
+from ..errors import LaunchError
+
+VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
+QUERY: Final = ("nvidia-smi", "--query-gpu=index,uuid,pci.bus_id,name", "--format=csv,noheader")
+LIST: Final = ("nvidia-smi", "-L")
+TIMEOUT_S: Final = 20.0
+
 _DEVICE: Final = re.compile(r"nvidia\d+")
+_LISTED: Final = re.compile(r"^(\s*)\S.*\(UUID: ([^)]+)\)")
 
 
-def visible_devices(environ: Mapping[str, str], dev: Path = Path("/dev")) -> tuple[str, ...]:
-    """Their names as CUDA_VISIBLE_DEVICES has them; one that is set there already is respected."""
-    given = environ.get("CUDA_VISIBLE_DEVICES")
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One of this host, in the order of the bus.
+
+    Attributes:
+        uuid: empty: nobody has said it.
+        bus: its place there, as /sys/bus/pci/devices has it.
+        name: of its kind.
+        parts: UUIDs of its MIG devices, which are used in its place.
+    """
+
+    uuid: str = ""
+    bus: str = ""
+    name: str = ""
+    parts: tuple[str, ...] = ()
+
+
+@cache
+def host_gpus() -> tuple[Gpu, ...]:
+    """Those that the driver offers; without `nvidia-smi` their number alone is known."""
+    number = count_devices(Path("/dev"))
+    if not number:
+        return ()
+    try:
+        queried, listed = (
+            subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
+            for command in (QUERY, LIST)
+        )
+    except (OSError, subprocess.SubprocessError):
+        return (Gpu(),) * number
+    return parse(queried, listed)
+
+
+def count_devices(dev: Path) -> int:
+    """What the kernel's driver offers."""
+    return sum(bool(_DEVICE.fullmatch(path.name)) for path in dev.iterdir())
+
+
+def parse(queried: str, listed: str) -> tuple[Gpu, ...]:
+    """What `nvidia-smi` says to `QUERY` and `LIST`."""
+    parts: dict[str, list[str]] = {}
+    gpu = ""
+    for line in listed.splitlines():
+        if found := _LISTED.match(line):
+            if not found[1]:
+                gpu = found[2]
+            parts.setdefault(gpu, []).extend([found[2]] if found[1] else [])
+    gpus = []
+    for line in queried.splitlines():
+        _, uuid, bus, name = (field.strip() for field in line.split(",", 3))
+        domain, _, rest = bus.lower().partition(":")
+        gpus.append(Gpu(uuid, f"{domain[-4:]}:{rest}", name, tuple(parts.get(uuid, ()))))
+    return tuple(gpus)
+
+
+def visible_devices(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """What peers may have in CUDA_VISIBLE_DEVICES, one each. One that is set there already is respected.
+
+    Raises:
+        LaunchError: it names what is not on this host.
+    """
+    given = environ.get(VARIABLE)
     if given is None:
-        return tuple(str(i) for i in range(sum(bool(_DEVICE.fullmatch(path.name)) for path in dev.iterdir())))
+        return tuple(name for index, gpu in enumerate(gpus) for name in gpu.parts or (gpu.uuid or str(index),))
     names = []
-    for name in given.split(","):
-        if not name.strip() or name.strip() == "-1":
+    for name in map(str.strip, given.split(",")):
+        if not name or name == "-1":
             break  # as CUDA does: what stands behind it is not seen
-        names.append(name.strip())
+        names.append(name if not all(gpu.uuid for gpu in gpus) or not gpus else _resolve(name, gpus, environ))
     return tuple(names)
+
+
+def _resolve(name: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> str:
+    here = [uuid for gpu in gpus for uuid in (gpu.uuid, *gpu.parts)]
+    if name.isdecimal():
+        if int(name) >= len(gpus):
+            raise LaunchError(f"{VARIABLE} names device {name}, and this host has {len(gpus)}: 0 to {len(gpus) - 1}")
+        is_certain = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) == 1
+        gpu = gpus[int(name)]
+        return gpu.uuid if is_certain and not gpu.parts else name
+    uuid = name.removeprefix("MIG-").partition("/")[0] if name.startswith("MIG-GPU-") else name
+    found = [each for each in here if each.startswith(uuid)]
+    if not name.startswith(("GPU-", "MIG-")) or len(found) != 1:
+        what = "names more than one device" if len(found) > 1 else "is no device of this host"
+        raise LaunchError(f"{VARIABLE} has {name}, which {what}: {', '.join(here)}, or numbers from 0 on")
+    return name if uuid != name else found[0]
+
+
+def describe(environ: Mapping[str, str], gpus: Sequence[Gpu], num_peers: int, *, is_auto: bool) -> str:
+    """What a user should hear of it; empty: nothing.
+
+    Raises:
+        LaunchError: as of `visible_devices`.
+    """
+    names = visible_devices(environ, gpus)
+    if not names and is_auto:
+        is_masked = bool(gpus) or VARIABLE in environ
+        why = f"{VARIABLE} is {environ.get(VARIABLE, '')!r}" if is_masked else "there is no GPU here"
+        return f"{why}, so -n auto is one peer, on the CPU"
+    if num_peers > len(names) > 0:
+        share = "the one GPU" if len(names) == 1 else f"{len(names)} GPUs"
+        return f"{num_peers} peers share {share}, which they use in turns: `-n auto` is a peer for each"
+    return ""
+
+
+def cores_of_peer(
+    place: int, num_peers: int, names: Sequence[str], gpus: Sequence[Gpu], usable: frozenset[int], sys: Path
+) -> frozenset[int]:
+    """Of the cores near the device of peer `place`, its part; empty: it has none, or no core is nearer than others."""
+    near = {name: _near(name, gpus, sys) & usable for name in names}
+    mine = near[names[place % len(names)]] if names else frozenset[int]()
+    if not mine or mine == usable:
+        return frozenset()
+    sharing = [other for other in range(num_peers) if near[names[other % len(names)]] == mine]
+    turn, cores = sharing.index(place % num_peers) if place % num_peers in sharing else 0, sorted(mine)
+    length = max(1, len(cores) // len(sharing))
+    first = turn * length % len(cores)
+    return frozenset(cores[first : first + length])
+
+
+def _near(name: str, gpus: Sequence[Gpu], sys: Path) -> frozenset[int]:
+    gpu = next((each for each in gpus if name in (each.uuid, *each.parts)), None)
+    if gpu is None or not gpu.bus:
+        return frozenset()
+    try:
+        text = (sys / "bus/pci/devices" / gpu.bus / "local_cpulist").read_text()
+    except OSError:
+        return frozenset()
+    return parse_cores(text)
+
+
+def parse_cores(text: str) -> frozenset[int]:
+    """Numbers and ranges of them, as the kernel writes lists of cores."""
+    spans = (part.partition("-") for part in text.strip().split(",") if part)
+    return frozenset(core for first, _, last in spans for core in range(int(first), int(last or first) + 1))

@@ -28,8 +28,9 @@ from ..host.registry import Registry
 from ..telemetry.snapshot import MOST_BYTES, Snapshot
 from .admission import check_is_new, check_runs_the_same, name_here, others_here, take_places, why_nothing_to_join
 from .children import Child
-from .config import LaunchConfig, peer_environment
+from .config import LaunchConfig, peer_cores, peer_environment
 from .death_notices import DeathNotices
+from .devices import describe
 from .fence import Fence
 from .output import READ_BYTES, Output, Stream
 from .places import FAILED, Place
@@ -73,6 +74,7 @@ class Launcher:
         """
         config = config.with_readable_key()
         tcp = config.check()
+        self._of_devices = describe(environ, config.gpus, config.num_peers, is_auto=config.is_auto)
         if why := why_too_few_files(config.num_peers, has_tcp=tcp is not None, num_open=FRESHLY_OPEN):
             raise LaunchError(f"nothing was started: {why}")
         self._registry = Registry(config.home or default_home(environ), config.swarm_name)
@@ -104,6 +106,7 @@ class Launcher:
             return 0
         if warning := raise_file_limit(self._config.num_peers):
             self._output.say(warning)
+        self._tell([self._of_devices] if self._of_devices else [])
         with self._selector, signals_to_socket() as wake_up:
             self._selector.register(wake_up, selectors.EVENT_READ)
             try:
@@ -132,7 +135,8 @@ class Launcher:
     def _start(self, place: Place) -> None:
         config = self._config if place.ending is None else replace(self._config, only="")
         environ = peer_environment(config, place.index, self._environ, int(place.name))
-        child = Child.start(config, place.index, environ)
+        cores = peer_cores(config, self._environ, int(place.name))
+        child = Child.start(config, place.index, environ, cores)
         place.begin(child, time.monotonic())
         self._death_notices.watch(child.pid, child.process_start)
         log = None if config.log_dir is None else config.log_dir / f"peer-{place.name}.log"

@@ -186,6 +186,10 @@ class Loop:
         self._donor.complete(step, packer, view)
         self._carrier.serve_state()
 
+    def state_copied(self) -> None:
+        """A state that was begun to be copied is whole."""
+        self._donor.go_on()
+
     def state_withheld(self, step: int, patience_s: float = 0.0) -> None:
         """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state.
 

@@ -65,7 +65,7 @@ def acquire(
     incarnation = now_ns if former is None else max(now_ns, former.own.incarnation + 1)  # a clock may be set back
     with ExitStack() as undo:
         # Others may look for the arena as soon as they see the entry.
-        host_memory = HostMemory(peer_id, config.arena_bytes) if former is None else former.host_memory
+        host_memory = _host_memory(peer_id, config) if former is None else former.host_memory
         undo.callback(host_memory.close)
         listeners = None if config.tcp is None else TcpListeners(config.tcp, peer_id)
         remote = ("", "")
@@ -87,6 +87,10 @@ def acquire(
         transport = Transport(own.control_address, own.data_address, listeners)
         undo.pop_all()
     return Resources(registry, own, standing.others, host_memory, page, seen, transport)
+
+
+def _host_memory(peer_id: str, config: LoopConfig) -> HostMemory:
+    return HostMemory(peer_id, config.arena_bytes, extent_bytes=config.extent_bytes)
 
 
 def _identity(own: Entry, joined_ns: int) -> Identity:

@@ -9,8 +9,8 @@ Another peer finds it among the descriptors of its process by the name, maps it 
 it is the right one: neither a process id nor a host's name is taken for granted (containers share neither, and both are
 used again).
 
-Left out: page-locking for CUDA; huge pages; the memory limit of a cgroup, which is told from the machine's only by
-being killed.
+What a device has registered of it is in extents.py. Left out: huge pages; the memory limit of a cgroup, which is told
+from the machine's only by being killed.
 """
 
 import ctypes
@@ -159,6 +159,16 @@ class Arena(Memory):
                 return Region(offset, length)
         return None
 
+    def fill(self, region: Region) -> bool:
+        """Take all pages of a region that is whole pages, whoever has parts of it; whether they are to be had."""
+        if region.length > available_bytes():
+            return False
+        try:
+            os.posix_fallocate(self._fd, *region)
+        except OSError:
+            return False
+        return True
+
     def free(self, region: Region) -> None:
         """Take back what `allocate` gave. Nobody may read it any more."""
         offset, end = region.offset, region.offset + align(region.length)
@@ -177,6 +187,12 @@ class Arena(Memory):
         span = _Span(self.array(region, dtype))
         weakref.finalize(span, ended, region).atexit = False
         return np.asarray(span)
+
+    def second(self, region: Region) -> Array:
+        """Its bytes through a mapping of their own, as another process could have one that may write."""
+        mapped = mmap.mmap(self._fd, self.size)
+        _leave_out_of_forks(mapped)
+        return np.frombuffer(mapped, np.uint8, region.length, region.offset)
 
     def region_of(self, array: Array) -> Region | None:
         """Where a contiguous `array` lies, if it lies in this arena."""

@@ -3,6 +3,7 @@
 import logging
 import mmap
 import threading
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -11,9 +12,11 @@ import numpy as np
 from collectives import Array
 from gossip import Member, View
 
+from ..device import Device
 from .arena import REGIONS_OFFSET, Arena, ArenaError, Mapping, MappingRefused, Memory, Region, Slots
 from .board import IS_ORDERED, tag_of
 from .doorbell import Doorbell
+from .extents import EXTENT_BYTES, Extents
 from .operands import RankInView
 from .progress import VIEW_SHIFT
 from .shared_run import PIECES, Pieces
@@ -28,17 +31,20 @@ NUM_SLOTS: Final = 3
 class HostMemory:
     """Without an arena of its own, this peer and all that talk to it use sockets."""
 
-    def __init__(self, peer_id: str, size: int, pieces: Pieces = PIECES) -> None:
+    def __init__(self, peer_id: str, size: int, pieces: Pieces = PIECES, extent_bytes: int = EXTENT_BYTES) -> None:
         """Make the arena.
 
         Args:
             peer_id: under which others find it.
             size: limit of the arena in bytes; 0: none is wanted.
             pieces: into which operations are cut, the same at all peers.
+            extent_bytes: of the parts that are registered with a device.
         """
         self._pieces = pieces
         self._mappings: dict[Member, Mapping] = {}
         self._arena: Arena | None = None
+        self._extents: Extents | None = None
+        self._pinning: list[threading.Thread] = []
         self._freed: SimpleQueue[Region] = SimpleQueue()
         self._lock = threading.Lock()
         self._installed: dict[Member, Mapping] = {}
@@ -60,6 +66,7 @@ class HostMemory:
             arena.close()
             return
         self._arena, self._slots = arena, (inputs, result)
+        self._extents = Extents(arena, extent_bytes)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
         """A one-dimensional array of undefined elements, in the arena if there is room. For the training thread."""
@@ -70,6 +77,33 @@ class HostMemory:
                 self._arena.free(self._freed.get_nowait())
             region = self._arena.allocate(count * dtype.itemsize)
             return np.empty(count, dtype) if region is None else self._arena.lend(region, dtype, self._freed.put)
+
+    def pin(self, device: Device, arrays: Sequence[Array], *, is_aside: bool) -> None:
+        """Register with `device` where `arrays` lie, if in the arena; `is_aside`: by a thread.
+
+        For the training thread.
+        """
+        if self._extents is None:
+            return
+        found, outside = self._extents.unknown(arrays), self._extents.outside_bytes(arrays)
+        if not is_aside or not found:
+            self._extents.pin(device, found, outside)
+            return
+        given = device, found, outside
+        thread = threading.Thread(target=self._extents.pin, args=given, name="shoal-pin", daemon=True)
+        self._pinning = [each for each in self._pinning if each.is_alive()] + [thread]
+        thread.start()
+
+    def cut(self, array: Array) -> Sequence[slice]:
+        """As `staging.Cut`."""
+        return (slice(0, len(array)),) if self._extents is None else self._extents.cut(array)
+
+    def unpin(self) -> None:
+        """Nothing of the arena is registered any more, nor will be. For the training thread, which copies no more."""
+        if self._extents is not None:
+            self._extents.unpin()
+        for thread in self._pinning:
+            thread.join()
 
     def map(self, member: Member, pid: int) -> bool:
         """Map the arena of a peer whose process was seen to be alive; whether it can be read."""
@@ -120,6 +154,7 @@ class HostMemory:
     def close(self) -> None:
         """Let go of all memory."""
         self.vacate()
+        self.unpin()
         with self._lock:  # the training thread may want a region of it
             arena, self._arena = self._arena, None
             if arena is not None:

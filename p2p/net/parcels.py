@@ -7,7 +7,7 @@ donor.py, what becomes of it in observer.py. Leaves out: several donors at once,
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import xxhash
 
@@ -21,10 +21,14 @@ from .wire import Codec
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
-    """What a replica consists of: `tree` tells what the bytes of `tensors` are."""
+    """What a replica consists of: `tree` tells what the bytes of `tensors` are.
+
+    `is_whole`: whether these are there; they are then a copy. None: they are lent, and there.
+    """
 
     tree: bytes
     tensors: Sequence[bytes | memoryview]
+    is_whole: Callable[[], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +75,12 @@ _CODEC = Codec([StateRecord, StepRecord])
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A state after `step`, or that step; `parts` are what the record says."""
+    """A state after `step`, or that step; `parts` are what the record says, once `is_whole`, if there is that."""
 
     step: int
     record: Record
     parts: Sequence[bytes | memoryview]
+    is_whole: Callable[[], bool] | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -161,6 +166,31 @@ def _is_whole(record: object, parts: Sequence[bytes]) -> bool:
 
 Packer = Callable[[], PackedState]
 
+
+class Copies(Protocol):
+    """States on their way from a device."""
+
+    def hold(self) -> None:
+        """What the device is told from now on comes after all that was begun."""
+        ...
+
+    def end(self) -> None:
+        """Return when nothing is under way."""
+        ...
+
+
+class _NoCopies:
+    """Of a state in memory of the host, which the loop copies at one go."""
+
+    def hold(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+NO_COPIES: Final[Copies] = _NoCopies()
+
 MODEL: Final = "model"
 """The trait that is the layout of a state: it is compared tensor by tensor."""
 
@@ -171,7 +201,10 @@ class Replica:
 
     Attributes:
         traits: of what is trained, and how, which must be the same everywhere; `MODEL` is among them. Empty: no model.
-        pack: lends the state, in the loop thread, while nothing changes it.
+        pack: lends the state, while nothing changes it.
+        lender: called by the training thread when the state is complete; makes what lends it to the loop's thread,
+            which waits for no device. None: `pack` does.
+        copies: of states that are under way.
         load: takes over a member's state, in the training thread.
         compare: says in words how a member's `MODEL` differs from this one.
         show: what a replica is compared by, while it waits for a commit.
@@ -192,6 +225,8 @@ class Replica:
     keep: Callable[[], None] = lambda: None
     renew: Callable[[Sequence[Any], int, View | None], list[Any]] = lambda operations, step, view: [*operations]
     numerics: bytes = NO_NUMERICS
+    lender: Callable[[], Packer] | None = None
+    copies: Copies = NO_COPIES
 
     @property
     def trains_model(self) -> bool:

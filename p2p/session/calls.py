@@ -23,6 +23,7 @@ from ..step.collective import AllGather, Barrier
 from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
 from .all_reduce_call import AllReduceCall, StagedAllReduceCall
+from .device_memory import pinned, staged_by
 from .session import Session
 from .tensors import Buffers
 
@@ -179,9 +180,11 @@ class Calls:
         if out is not None and self._session.device_of(out) is not device:
             where = getattr(out, "device", "the CPU")
             raise ValueError(f"out is on {where}, and the tensor on {tensor.device}: pass both on one device")
-        staged = self._staged.setdefault(device, Staged(device)) if is_alone else Staged(device)
-        empty = (self._inputs.of, self._buffers.of) if is_alone else (self._session.empty, self._session.empty)
-        return StagedAllReduceCall(tensor, op, algorithm, out, staged, empty)
+        staged = staged_by(self._session, device)
+        staged = self._staged.setdefault(device, staged) if is_alone else staged
+        makers = (self._inputs.of, self._buffers.of) if is_alone else (self._session.empty, self._session.empty)
+        input, result = (pinned(self._session, device, make) for make in makers)
+        return StagedAllReduceCall(tensor, op, algorithm, out, staged, (input, result))
 
     def _new(self, array: Array) -> Array:
         """Memory for a result, while others of the same size are open."""

@@ -63,7 +63,7 @@ class Membership:
     Attributes:
         loop: of the present incarnation of this peer.
         share: of the samples.
-        history: what is committed.
+        history, replica: what is committed, and what it has brought along.
         unusable: why this peer cannot go on; None: it can.
         has_left: it was asked to leave.
         keeper: of the state, if there is one.
@@ -86,7 +86,7 @@ class Membership:
             raise
         self.share = Share()
         self.history = History(self.share, ledger)
-        self._replica = Replica({}, self._pack, self._load, str)
+        self.replica = Replica({}, self._pack, self._load, str)
         self._has_asked, self._is_given = False, False
         self._complete, self._settled = -2, -2
         self.has_left = self._is_closed = False
@@ -99,7 +99,7 @@ class Membership:
 
     @property
     def trains_model(self) -> bool:
-        return self._replica.trains_model
+        return self.replica.trains_model
 
     def check_usable(self) -> None:
         """Raise why this peer cannot go on, if it cannot."""
@@ -135,8 +135,8 @@ class Membership:
             JoinTimeout: there were too few peers, or no swarm, within `timeout_s` (default: join_timeout_s).
         """
         self.check_usable()
-        replica = replica or self._replica
-        if self._has_asked and replica is not self._replica:
+        replica = replica or self.replica
+        if self._has_asked and replica is not self.replica:
             why = "trains a model already" if self.trains_model else "asked for its seat without this model"
             raise ShoalError(
                 f"this peer {why}: wrap all models at once, before any operation, as in p2p.DataParallel(peer, "
@@ -145,7 +145,7 @@ class Membership:
         history = self.history
         if history.view is not None:
             return history.view
-        self._replica, self._has_asked = replica, True
+        self.replica, self._has_asked = replica, True
         limit_s = self._config.join_timeout_s if timeout_s is None else timeout_s
         deadline = self.loop.now() + limit_s
         self._ask()
@@ -177,11 +177,11 @@ class Membership:
         return history.view
 
     def _ask(self) -> None:
-        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._run, self._replica))
+        self.post(partial(self.loop.ask_for_seat, self._config.min_peers, self._run, self.replica))
 
     @property
     def _run(self) -> Run:
-        return describe_run(self._replica, self._config.program, self._config.may_differ)
+        return describe_run(self.replica, self._config.program, self._config.may_differ)
 
     def _why_no_seat(self, waited_s: float) -> str:
         swarm = repr(self._config.swarm)
@@ -229,6 +229,8 @@ class Membership:
         if self.keeper is not None and not is_aside:
             self.keeper.begin_leaving()
         self.has_left, self.unusable = True, ShoalError(LEFT)
+        self.replica.copies.end()
+        self.loop.resources.host_memory.unpin()
         reactor = self.loop.reactor
         if is_aside:
             self.loop.inbox.tell(self.unusable)
@@ -282,7 +284,7 @@ class Membership:
         """
         if self.share.is_amid_batch:
             raise JoinRefused(AMID_BATCH)
-        self._replica.load(offer.state)
+        self.replica.load(offer.state)
         operations = [] if open_step is None else open_step
         for operation in operations:
             if operation.collective.is_counts:
@@ -293,7 +295,7 @@ class Membership:
         if state_digest is None:
             self.post(partial(self.loop.loaded, offer, None))
             return
-        operations[:] = self._replica.renew(operations, offer.step + 1, self.history.view)
+        operations[:] = self.replica.renew(operations, offer.step + 1, self.history.view)
         self.post(partial(self.loop.loaded, offer, state_digest(), tuple(operations)))
 
     def state_is_complete(self, *, is_over: bool = True) -> None:
@@ -307,7 +309,7 @@ class Membership:
         if is_edge:
             self._complete, self._is_given = self.history.done, False
             if self._settled != self.history.done:
-                self._replica.keep()
+                self.replica.keep()
         if is_over and not self._is_given:
             self._is_given = True
             self.post(self._completion(), is_urgent=self.loop.is_asked_for_state)  # who asks later wakes it
@@ -320,14 +322,14 @@ class Membership:
 
     def describe(self, replica: Replica) -> None:
         """Who asks for a seat from now on has to have this one."""
-        self._replica = replica
+        self.replica = replica
         self.post(partial(self.loop.describe, self._run))
 
     def asks_for_batch(self) -> None:
         """The script has done with its last step, and may set this and that before its forward pass."""
         self._settled = self.history.done
         if self._complete != self.history.done:
-            self._replica.keep()
+            self.replica.keep()
         if not self.trains_model:
             self.state_is_complete()
 
@@ -344,4 +346,5 @@ class Membership:
         self.share.load(unpack_tree(state.tree))
 
     def _completion(self) -> Callable[[], None]:
-        return partial(self.loop.state_complete, self.history.done, self._replica.pack, self.history.view)
+        packer = self.replica.pack if self.replica.lender is None else self.replica.lender()
+        return partial(self.loop.state_complete, self.history.done, packer, self.history.view)

@@ -333,6 +333,7 @@ class Session:
                 if isinstance(arrival, StateOffer) and state_digest is not None and StateOffer not in awaited:
                     self.membership.load(arrival, state_digest, submitted)
                     step = self.history.done + 1
+            self.membership.replica.copies.hold()
         except ShoalError as error:
             self.membership.unusable = None if error.goes_on else error
             raise

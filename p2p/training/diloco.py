@@ -15,13 +15,15 @@ import torch
 
 from ..checkpoint import Checkpoint, Keeper
 from ..data.cutter import check_length
+from ..device import HOST
 from ..peer import Peer
 from .belonging import check_optimizers, claim
 from .buffers import Buffers
 from .dense import DensePhase
 from .gradients import policy
 from .models import name_parts
-from .outer import Outer, OuterConfig
+from .outer import OuterConfig, payload_bytes
+from .outer_on_device import outer_of
 from .rates import unwrapped
 from .replica_state import Stateful
 from .round_state import RoundReplica
@@ -52,8 +54,8 @@ class DiLoCo(torch.nn.Module):
     A joiner is given anchor and momentum as a round has left them, and all else as the next one began. It makes rounds
     that count nothing until it has a seat.
 
-    Memory, beside model and optimizer: 8 bytes per parameter, 8 more with a codec that keeps a residual; and while an
-    exchange is under way 4 bytes per parameter and a payload of each member.
+    Memory, beside model and optimizer, where they are: 8 bytes per parameter, 8 more with a codec that keeps a
+    residual; and while an exchange is under way 4 bytes per parameter and a payload of each member.
 
     Raises:
         From `optimizer.step`, or from the loop over batches; in dense steps from `loss.backward()`:
@@ -91,7 +93,7 @@ class DiLoCo(torch.nn.Module):
 
         Args:
             peer: as `p2p.join` made it; nothing has been called on it that needs a seat.
-            module: its parameters that need a gradient are float32, bfloat16 or float16 and on the CPU.
+            module: its parameters that need a gradient are float32, bfloat16 or float16, on one device.
             optimizer: of these parameters; any of torch.
             codec: of `collectives.CODECS`: `float32`, `int4` (8 times fewer bytes), `sign` (30), `sparse16` (63),
                 `sparse64` (241). What the last three leave out is kept, and added to what is sent next.
@@ -130,7 +132,10 @@ class DiLoCo(torch.nn.Module):
         parts = name_parts({"": unwrapped(optimizer)}, extra)
         check_optimizers(module, parts)
         trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
-        self._outer = Outer(trained, config)
+        self._outer = outer_of(session, trained, config)
+        device = session.device_of(next(iter(trained.values())))
+        if dense_steps and device is not HOST:
+            torch.autograd.set_multithreading_enabled(False)  # the commit is waited for by who has called backward
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, self._may_be_kept)
         strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
         strategy += _describe_lengths(inner_steps, round_s, dense_steps)
@@ -147,7 +152,7 @@ class DiLoCo(torch.nn.Module):
                 nonfinite=policy(nonfinite, extra),
                 is_digested_whole=state_digest == "all",
             )
-        replica = RoundReplica(module, self._outer, parts, keeper, session, strategy, self._dense)
+        replica = RoundReplica(module, self._outer, parts, keeper, session, strategy, self._dense, device)
         offered = replica.offered()
         self._rounds = Rounds(
             session,
@@ -170,11 +175,10 @@ class DiLoCo(torch.nn.Module):
             raise
         if not session.share.is_dense:
             self._outer.restore()  # all begin with the anchor
-        num_bytes = sum(self._outer.codec.num_bytes(cut.stop - cut.start) for cut in self._outer.cuts)
         logger.info(
             "an exchange is %d bytes of %s from each peer; with n members each sends it to n - 1 and keeps n of them "
             "until the commit",
-            *(num_bytes, codec),
+            *(payload_bytes(codec, len(self._outer.anchor)), codec),
         )
 
     @property

@@ -10,6 +10,7 @@ import xxhash
 
 from ..device import HOST
 from ..errors import NonFiniteGradient, ShoalError
+from ..session.device_memory import pin, staged_by
 from ..session.session import BACKWARD, Session
 from ..step.collective import AllReduce
 from .buckets import Bucket, layout_of, make_bucket, make_buckets
@@ -18,7 +19,7 @@ from .models import Models
 from .replica_state import raw_bytes
 from .rows import RowBucket, tables_of
 from .staged_buckets import make_staged_bucket
-from .summable import check_one_device, summable_of
+from .summable import check_one_device, kind_of, summable_of
 
 logger = logging.getLogger("p2p")
 
@@ -67,6 +68,7 @@ class Gradients:
         self._of_models = {name: self._make(name, each) for name, each in summable.items()}
         self._buckets = [bucket for each in self._of_models.values() for bucket in each]
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
+        pin(self._session, self.device, [bucket.operation for bucket in self._buckets])
         self._begin_reaching()
 
     def _make(self, name: str, parameters: Sequence[torch.nn.Parameter]) -> list[Bucket]:
@@ -74,11 +76,11 @@ class Gradients:
         tables, algorithm, empty = tables_of(self._models[name]), self._algorithm, self._session.empty
 
         def make(parameters: Sequence[torch.Tensor]) -> Bucket | None:
-            if id(parameters[0]) not in tables:
-                return None
-            return make_bucket(parameters, algorithm, empty, RowBucket, len(parameters[0]))
+            is_table = id(parameters[0]) in tables
+            return make_bucket(parameters, algorithm, empty, RowBucket, len(parameters[0])) if is_table else None
 
-        make_other = make_bucket if self.device is HOST else partial(make_staged_bucket, device=self.device)
+        staged = partial(make_staged_bucket, make_staged=partial(staged_by, self._session, self.device))
+        make_other = make_bucket if self.device is HOST else staged
         buckets = make_buckets(parameters, self._bucket_bytes, algorithm, empty, make, make_other)
         for bucket in buckets:
             bucket.model = name
@@ -216,8 +218,8 @@ class Gradients:
             else:
                 bucket.take_back()
                 self._num_submitted += 1
-                is_end = self._num_submitted == len(self._turns)  # that of the step follows
-                self._session.submit(bucket.operation, is_urgent=not is_end)
+                # Behind the last one comes the end of the step.
+                self._session.submit(bucket.operation, is_urgent=self._num_submitted < len(self._turns))
 
     def submit_all(self) -> None:
         """The last pass is over: what no pass has reached adds nothing."""
@@ -308,7 +310,7 @@ class Gradients:
 
         Raises:
             TypeError: a gradient is sparse.
-            ValueError: a gradient is of no parameter, or of another shape.
+            ValueError: a gradient is of no parameter, or of another shape or device.
         """
         if model not in self._models:
             raise ValueError(f"gradients were given for {model!r}, which is none of {', '.join(self._models)}")
@@ -325,16 +327,10 @@ class Gradients:
             parameter = named.get(name)
             if parameter is None or (gradient is not None and parameter not in self._place):
                 raise ValueError(f"a gradient was given for {name}, which is no parameter that needed one at the start")
-            if gradient is not None and (gradient.shape, gradient.dtype) != (parameter.shape, parameter.dtype):
-                ours, theirs = (f"{each.dtype} {list(each.shape)}" for each in (gradient, parameter))
+            if gradient is not None and kind_of(gradient) != kind_of(parameter):
+                ours, theirs = map(kind_of, (gradient, parameter))
                 raise ValueError(f"the gradient of {name} is {ours}, and the parameter {theirs}")
         return {name: (named[name], gradient) for name, gradient in given.items()}
-
-
-def add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_kept: bool) -> None:
-    """As autograd does it; `is_kept`: `grad` stays for further passes, so that it needs memory of its own."""
-    found = gradient.detach().clone() if is_kept else gradient.detach()
-    parameter.grad = found if parameter.grad is None else parameter.grad + found
 
 
 def policy(nonfinite: NonFinite | None, extra: Iterable[object]) -> NonFinite:

@@ -4,7 +4,7 @@ DiLoCo (Douillard et al. 2023, algorithm 1) with Nesterov's momentum; what a cod
 feedback. Pure arithmetic, in operations that round each by itself (PROTOCOL.md, "The outer step"): anchors have the
 same bits on any processor. Living peers, simulated workers and the replay of receipts run this.
 
-Leaves out: when a round ends, and how payloads travel; devices other than the CPU.
+Vectors on a device are in outer_on_device.py. Leaves out: when a round ends, and how payloads travel.
 """
 
 import math
@@ -19,6 +19,8 @@ from collectives import Codec, codec_of
 from collectives.elements import Array
 
 from ..errors import NonFiniteGradient
+from .layouts import DEVICES
+from .summable import AMONG
 
 MAX_BYTES: Final = 64 << 20
 """Of one payload; what is longer is cut between blocks."""
@@ -81,31 +83,37 @@ class Outer:
         """Take the values that `parameters` have for the anchor.
 
         Args:
-            parameters: by name, on the CPU. They are read and written from now on.
+            parameters: by name, on one device. They are read and written from now on.
             config: the same on all peers.
             max_bytes: of one payload.
 
         Raises:
             ValueError: there is no parameter, or one on another device, or of a type that float32 does not hold.
         """
-        for name, each in parameters.items():
-            if each.device.type != "cpu" or each.dtype not in DTYPES:
-                what = f"{_shape(each)} on {each.device}"
-                raise ValueError(f"parameter {name} is {what}: rounds are for float32, bfloat16 and float16 on the CPU")
-        if not parameters:
-            raise ValueError("there are no parameters to be trained")
+        check_parameters(parameters)
         self.config = config
         self.codec: Codec = codec_of(config.codec)
         self._parameters = dict(parameters)
         count = sum(each.numel() for each in parameters.values())
-        self.anchor: Array = np.empty(count, np.float32)
-        self.momentum = np.zeros(count, np.float32) if config.momentum else None
-        self.residual = np.zeros(count, np.float32) if self.codec.keeps_residual else None
-        self._pending: Array | None = None
+        self.anchor = self._zeros(count)
+        self.momentum = self._zeros(count) if config.momentum else None
+        self.residual = self._zeros(count) if self.codec.keeps_residual else None
+        self._pending: Any = None
         self.take()
         self._delta_norm = 0.0
-        step = max(max_bytes // self.codec.block_bytes, 1) * self.codec.block_length
-        self.cuts = [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
+        self.cuts = cuts_of(self.codec, count, max_bytes)
+
+    # Where the vectors are.
+
+    def _zeros(self, count: int) -> Any:
+        return np.zeros(count, np.float32)
+
+    def _flat(self, parameter: torch.Tensor) -> Any:
+        return _flat(parameter)
+
+    def _tensor(self, vector: Any) -> torch.Tensor:
+        """The same memory."""
+        return torch.from_numpy(vector)
 
     # Of a round.
 
@@ -148,25 +156,29 @@ class Outer:
         weights = [(row, number / total) for row, number in enumerate(num_samples) if number]
         with np.errstate(all="ignore"):
             for cut, rows in zip(self.cuts, gathered, strict=True):
-                for chunk, part in self._chunks(cut):
-                    mean = np.zeros(chunk.stop - chunk.start, np.float32)
-                    for row, weight in weights:
-                        self.codec.add(rows[row, part], weight, mean)
-                    if weights:
-                        self._step(chunk, mean)
+                self._add_up(cut, rows, weights)
         if rank is not None and num_samples[rank]:
             self._keep([rows[rank] for rows in gathered])
         self._pending = None
         self.restore()
 
-    def _chunks(self, cut: slice) -> Iterator[tuple[slice, slice]]:
+    def _add_up(self, cut: slice, rows: Array, weights: Sequence[tuple[int, float]]) -> None:
+        """Move a part of the anchor by the payloads of these rows."""
+        for chunk, part in self._chunks(cut, CHUNK):
+            mean = np.zeros(chunk.stop - chunk.start, np.float32)
+            for row, weight in weights:
+                self.codec.add(rows[row, part], weight, mean)
+            if weights:
+                self._step(chunk, mean)
+
+    def _chunks(self, cut: slice, length: int) -> Iterator[tuple[slice, slice]]:
         """Pieces of `cut`, and where they are in its payload."""
-        for begin in range(cut.start, cut.stop, CHUNK):
-            end = min(begin + CHUNK, cut.stop)
+        for begin in range(cut.start, cut.stop, length):
+            end = min(begin + length, cut.stop)
             first = (begin - cut.start) // self.codec.block_length * self.codec.block_bytes
             yield slice(begin, end), slice(first, first + self.codec.num_bytes(end - begin))
 
-    def _step(self, chunk: slice, mean: Array) -> None:
+    def _step(self, chunk: slice, mean: Any) -> None:
         if self.momentum is not None:
             factor, momentum = np.float32(self.config.momentum), self.momentum[chunk]
             momentum *= factor
@@ -189,7 +201,7 @@ class Outer:
     def take(self) -> None:
         """The parameters as they are now become the anchor; nothing is left of rounds before."""
         for _, parameter, piece in self._pieces():
-            self.anchor[piece] = _flat(parameter)
+            self.anchor[piece] = self._flat(parameter)
         for vector in (self.momentum, self.residual):
             if vector is not None:
                 vector[:] = 0
@@ -199,7 +211,12 @@ class Outer:
         """Set the parameters to the anchor, rounded to their types."""
         with torch.no_grad():
             for _, parameter, piece in self._pieces():
-                parameter.copy_(torch.from_numpy(self.anchor[piece]).view(parameter.shape))
+                parameter.copy_(self._tensor(self.anchor[piece]).view(parameter.shape))
+
+    def part(self, vector: Any, first: int, last: int) -> memoryview:
+        """Elements of one of the vectors as bytes."""
+        part: memoryview = vector[first:last].data
+        return part
 
     def copy_parameters(self) -> list[torch.Tensor]:
         """As they are now."""
@@ -214,7 +231,7 @@ class Outer:
     def tensors(self) -> dict[str, torch.Tensor]:
         """The anchor by name, in the shapes and types of the parameters: of float32, its own memory."""
         return {
-            name: torch.from_numpy(self.anchor[piece]).to(parameter.dtype).view(parameter.shape)
+            name: self._tensor(self.anchor[piece]).to(parameter.dtype).view(parameter.shape)
             for name, parameter, piece in self._pieces()
         }
 
@@ -222,13 +239,14 @@ class Outer:
         """The norm of the residual over that of the last delta: what is lost when this peer goes. 0: there is none."""
         if self.residual is None or not self._delta_norm:
             return 0.0
-        return float(torch.linalg.vector_norm(torch.from_numpy(self.residual), dtype=torch.float64)) / self._delta_norm
+        norm = torch.linalg.vector_norm(self._tensor(self.residual), dtype=torch.float64)
+        return float(norm) / self._delta_norm
 
     def state_dict(self) -> dict[str, Any]:
         """What a joiner gets: memory that changes in `apply` only."""
         return {
-            "anchor": torch.from_numpy(self.anchor),
-            "momentum": None if self.momentum is None else torch.from_numpy(self.momentum),
+            "anchor": self._tensor(self.anchor),
+            "momentum": None if self.momentum is None else self._tensor(self.momentum),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -256,6 +274,28 @@ class Outer:
         for name, parameter in self._parameters.items():
             yield name, parameter, slice(begin, begin + parameter.numel())
             begin += parameter.numel()
+
+
+def check_parameters(parameters: Mapping[str, torch.Tensor]) -> None:
+    """Raise ValueError if there is none, or one that rounds cannot have."""
+    for name, each in parameters.items():
+        if each.device.type not in DEVICES or each.dtype not in DTYPES:
+            what = f"{_shape(each)} on {each.device}"
+            raise ValueError(f"parameter {name} is {what}: rounds are for float32, bfloat16 and float16, on {AMONG}")
+    if not parameters:
+        raise ValueError("there are no parameters to be trained")
+
+
+def cuts_of(codec: Codec, count: int, max_bytes: int = MAX_BYTES) -> list[slice]:
+    """Which of `count` elements each payload is of."""
+    step = max(max_bytes // codec.block_bytes, 1) * codec.block_length
+    return [slice(begin, min(begin + step, count)) for begin in range(0, count, step)]
+
+
+def payload_bytes(codec: str, count: int) -> int:
+    """What a peer sends to each other one in an exchange of `count` parameters."""
+    found = codec_of(codec)
+    return sum(found.num_bytes(cut.stop - cut.start) for cut in cuts_of(found, count))
 
 
 def _flat(parameter: torch.Tensor) -> Array:

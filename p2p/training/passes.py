@@ -15,7 +15,7 @@ from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .edge import Edge
 from .forwards import Forwards
-from .gradients import Gradients, add_to_grad
+from .gradients import Gradients
 from .updates import Updates
 
 
@@ -159,7 +159,6 @@ class Passes:
         self._edge.is_over = is_over
         if not self.updates.is_due:  # an evaluation may come before it, or a schedule
             is_over |= not self._edge.changes
-            self._gradients.device.mark().wait()  # the loop's thread may copy the state at any time from now on
             self._session.state_is_complete(is_over=is_over and self._may_be_given)
 
     @property
@@ -212,7 +211,7 @@ class Passes:
             self._begin_pass()
             for parameter, gradient in given:
                 if gradient is not None:
-                    add_to_grad(parameter, gradient, is_kept=self._under_no_sync)
+                    _add_to_grad(parameter, gradient, is_kept=self._under_no_sync)
                     self._put(parameter)
             self._end_pass()
 
@@ -324,3 +323,9 @@ class Passes:
         self._gradients.hand_out()
         self.updates.committed(self._gradients.reached)
         self.has_committed = True
+
+
+def _add_to_grad(parameter: torch.nn.Parameter, gradient: torch.Tensor, *, is_kept: bool) -> None:
+    """As autograd does it; `is_kept`: `grad` stays for further passes, so that it needs memory of its own."""
+    found = gradient.detach().clone() if is_kept else gradient.detach()
+    parameter.grad = found if parameter.grad is None else parameter.grad + found

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import xxhash
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import ShoalError
 from ..net.parcels import MODEL, PackedState, Replica
@@ -18,8 +18,9 @@ from .edge import Edge
 from .gradients import Gradients
 from .module_state import ModuleState, tensors_of
 from .numerics import class_of, describe_numerics
-from .replica_state import Stateful, compare, describe, pack, unpack_into
+from .replica_state import Stateful, compare, describe, lent, lower, unpack_into
 from .resync import Resynchronisation
+from .state_copies import copies_of, lender_of
 from .updates import Updates
 
 logger = logging.getLogger("p2p")
@@ -66,6 +67,7 @@ class ModelReplica:
         self._is_digested_whole = is_digested_whole
         self._numerics = describe_numerics(gradients.device, [*parts.values()])
         self.updates: Updates | None = None
+        self._copies = copies_of(session, gradients.device, self._lower()[1])
 
     def offered(self) -> Replica:
         """For those who give and receive it.
@@ -98,6 +100,8 @@ class ModelReplica:
             self.edge.keep,
             self._resync.renew,
             class_of(self._numerics),
+            lender_of(self._session, self._gradients.device, self._copies, self._lower),
+            self._copies,
         )
 
     def refresh(self) -> None:
@@ -118,13 +122,17 @@ class ModelReplica:
     # A state.
 
     def _pack(self) -> PackedState:
+        return lent(*self._lower())
+
+    def _lower(self) -> tuple[bytes, list[Tensor]]:
         tensors = tensors_of(self._module)
         buffers, _ = self.edge.kept()
         tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
-        return pack(tensors, self._given, self._session.share.pack())
+        return lower(tensors, self._given, self._session.share.pack())
 
     def _load(self, state: PackedState) -> None:
         before = settings_of(self._parts)
+        self._copies.hold()
         self._session.share.load(unpack_into(state, tensors_of(self._module), self._given))
         if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)

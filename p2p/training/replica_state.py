@@ -71,6 +71,18 @@ def _difference(mine: Sequence[list[Any]], other: Sequence[list[Any]]) -> str:
 
 def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object) -> PackedState:
     """Everything as a tree with slots; the tensors' memory is lent, not copied, where it has no gaps."""
+    return lent(*lower(tensors, parts, samples))
+
+
+def lent(tree: bytes, tensors: Sequence[torch.Tensor]) -> PackedState:
+    """What `lower` has made; of tensors of a device copies, which are waited for."""
+    return PackedState(tree, [*map(raw_bytes, tensors)])
+
+
+def lower(
+    tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object
+) -> tuple[bytes, list[torch.Tensor]]:
+    """Everything as a tree with slots, and the tensors in these."""
     slots: list[torch.Tensor] = []
     tree = {
         "tensors": _lower(dict(tensors), slots),
@@ -78,7 +90,7 @@ def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples
         "samples": samples,
         "slots": [[list(tensor.shape), _dtype_name(tensor), dense_strides(tensor)] for tensor in slots],
     }
-    return PackedState(pack_tree(tree), [raw_bytes(tensor) for tensor in slots])
+    return pack_tree(tree), slots
 
 
 def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful]) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..device import Device
 from ..net.parcels import MODEL, PackedState, Replica
 from ..session.session import Session
 from .comparison import first_change, settings_of
@@ -22,7 +23,8 @@ from .dense import DensePhase
 from .edge import Edge
 from .module_state import ModuleState, tensors_of
 from .outer import Outer
-from .replica_state import Stateful, compare, describe, pack, unpack_into
+from .replica_state import Stateful, compare, describe, lent, lower, unpack_into
+from .state_copies import copies_of, lender_of
 
 logger = logging.getLogger("p2p")
 
@@ -68,17 +70,19 @@ class RoundReplica:
         session: Session,
         strategy: str,
         dense: DensePhase | None,
+        device: Device,
     ) -> None:
         """Of `module`.
 
         Args:
-            module: on the CPU.
+            module: on one device.
             outer: of its parameters.
             parts: optimizers, and what else a joiner must have, by their names.
             keeper: of checkpoints.
             session: of the peer.
             strategy: how it is trained, in words: equal on all peers.
             dense: what comes before rounds.
+            device: of the parameters.
         """
         self._module, self._outer, self._session = module, outer, session
         self._parts = parts
@@ -91,6 +95,8 @@ class RoundReplica:
         self._keeper = [] if keeper is None else [keeper]
         self._strategy = strategy
         self.freeze()
+        self._copies = copies_of(session, device, self._lower()[1])
+        self._lender = lender_of(session, device, self._copies, self._lower)
 
     def offered(self) -> Replica:
         """For those who give and receive it.
@@ -108,7 +114,9 @@ class RoundReplica:
             ) from None
         codec = f"deltas of rounds, {self._outer.config}"
         traits = {MODEL: layout, "codec": codec.encode(), "strategy": self._strategy.encode()}
-        replica = Replica(traits, self._pack, self._load, partial(compare, layout))
+        replica = Replica(
+            traits, self._pack, self._load, partial(compare, layout), lender=self._lender, copies=self._copies
+        )
         if self._dense is None:
             return replica
         traits |= self._dense.traits
@@ -125,17 +133,21 @@ class RoundReplica:
         }
 
     def _pack(self) -> PackedState:
+        return lent(*self._lower())
+
+    def _lower(self) -> tuple[bytes, list[torch.Tensor]]:
         if self._session.share.is_dense:
             tensors = tensors_of(self._module)
             buffers, _ = self._edge.kept()
             tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
             none = _Frozen({"anchor": None, "momentum": None})
             live = [*self._parts.values(), self._state, none, *self._keeper]
-            return pack(tensors, live, self._session.share.pack())
-        return pack(self._tensors, [*self._frozen, self._outer_state, *self._keeper], self._session.share.pack())
+            return lower(tensors, live, self._session.share.pack())
+        return lower(self._tensors, [*self._frozen, self._outer_state, *self._keeper], self._session.share.pack())
 
     def _load(self, state: PackedState) -> None:
         before = settings_of(self._parts)
+        self._copies.hold()
         taken = [*self._parts.values(), self._state, self._outer_state, *self._keeper]
         self._session.share.load(unpack_into(state, tensors_of(self._module), taken))
         if self._session.share.is_dense:

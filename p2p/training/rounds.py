@@ -246,8 +246,8 @@ class Rounds:
         digest = xxhash.xxh3_128()
         for vector in (outer.anchor, outer.momentum):
             if vector is not None:
-                first, last = (vector.size * each // self._num_turns for each in (turn, turn + 1))
-                digest.update(vector[first:last].data)
+                first, last = (len(vector) * each // self._num_turns for each in (turn, turn + 1))
+                digest.update(outer.part(vector, first, last))
         return digest.digest()
 
     def _apply(self, operations: Sequence[Operation]) -> None:

@@ -4,7 +4,7 @@ Marks of parameters stay on the host, where they are needed. What is handed out 
 memory of the device is needed beside it, unless the script keeps some of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from collectives import Array
 
-from ..device import HOST, Device
+from ..device import HOST
 from ..session.tensors import as_array, empty_tensor
 from ..staging import Staged, num_users
 from ..step.collective import AllReduce
@@ -37,9 +37,9 @@ class StagedBucket(Bucket):
     _is_open: bool = False
     _stored_in: bytes = b""
 
-    def place_on(self, device: Device) -> None:
-        """Before its first use: copies are those of `device`."""
-        self._staged = Staged(device)
+    def go_by(self, staged: Staged) -> None:
+        """Before its first use: this is the way between the device and the operation."""
+        self._staged = staged
         self._num_own_users = num_users(self.flat)
         self.operation.completed = self._store
 
@@ -130,9 +130,9 @@ class StagedBucket(Bucket):
 
 
 def make_staged_bucket(
-    parameters: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty, *, device: Device
+    parameters: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty, *, make_staged: Callable[[], Staged]
 ) -> StagedBucket:
-    """A bucket for `parameters` of one type, which live on `device`; `empty` makes its memory on the host."""
+    """A bucket for `parameters` of one type; `empty` makes its memory on the host, `make_staged` its way there."""
     num_values = sum(parameter.numel() for parameter in parameters)
     flat = parameters[0].detach().new_zeros(num_values)
     shape = (num_values + len(parameters),)
@@ -142,6 +142,6 @@ def make_staged_bucket(
     bucket = StagedBucket(
         parameters, flat, views(flat, parameters), input[num_values:], operation, lambda: flat, layouts
     )
-    bucket.place_on(device)
+    bucket.go_by(make_staged())
     bucket.begin_step()
     return bucket

@@ -23,7 +23,7 @@ def summable_of(model: str, module: torch.nn.Module) -> list[torch.nn.Parameter]
     return [parameter for _, parameter in reversed(named)]
 
 
-def check_one_device(parameters: Mapping[str, torch.nn.Parameter]) -> None:
+def check_one_device(parameters: Mapping[str, torch.Tensor]) -> None:
     """Raise ValueError if those that need a gradient are not all on one device."""
     named = [(name, parameter) for name, parameter in parameters.items() if parameter.requires_grad]
     first, one = named[0]
@@ -33,3 +33,8 @@ def check_one_device(parameters: Mapping[str, torch.nn.Parameter]) -> None:
                 f"parameter {name} is on {other.device}, and {first} on {one.device}: a peer trains on one device, so "
                 "move the whole model there, and start a peer for each device"
             )
+
+
+def kind_of(tensor: torch.Tensor) -> str:
+    """What a gradient has in common with its parameter."""
+    return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"

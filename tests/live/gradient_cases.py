@@ -221,7 +221,11 @@ def gradients_that_fit_no_parameter_are_named(peer: Peer) -> None:
     for given, words in (
         ([None] * 3, "3 gradients were given for 4 parameters: pass one, or None"),
         ({"1.weight": torch.ones(3)}, "a gradient was given for 1.weight, which is no parameter"),
-        ({"2.bias": torch.ones(4)}, "the gradient of 2.bias is torch.float32 [4], and the parameter torch.float32 [3]"),
+        (
+            {"2.bias": torch.ones(4)},
+            "the gradient of 2.bias is torch.float32 [4] on cpu, and the parameter torch.float32 [3] on cpu",
+        ),
+        ({"2.bias": torch.ones(3, device="meta")}, "is torch.float32 [3] on meta, and the parameter torch.float32 [3]"),
         ({"2.bias": torch.ones(3).double()}, "the gradient of 2.bias is torch.float64 [3]"),
     ):
         raises(ValueError, words, partial(parallel.reduce_gradients, given))

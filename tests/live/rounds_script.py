@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import p2p
+from tests.p2p.staging.standin import StandIn
 
 NUM_SAMPLES, BATCH, INNER_STEPS = 480, 24, 5
 
@@ -81,6 +82,7 @@ def main() -> None:
 
     `wait`: until another word comes; `quick`: wait for none any more. Keys: `spoils=1`, and `nan=N`: in step N of this
     peer the loss is NaN; `cpu=default`: another instruction set than the others'; `round_s=T`: rounds end by time;
+    `device=SEED`: tensors live on a stand-in;
     `slow=S`: each step of this peer takes so many seconds more; `dense=N`: so many dense steps, each of which is
     printed, too, and with `parallel` for a codec all are, of `DataParallel`; others are arguments of `p2p.DiLoCo`.
     """
@@ -95,6 +97,9 @@ def main() -> None:
     with p2p.join() as peer:
         print("here", peer.peer_id)
         training.optimizer.register_step_post_hook(lambda *_: print("exchanges", peer.done + 1, flush=True))
+        device = StandIn(int(given.get("device", 0)))
+        if "device" in given:
+            peer._session.device_of = device.device_of
         options: dict[str, Any] = {"extra": [] if timed else [training.schedule], "state_digest": "all", **numbers}
         options |= {"nonfinite": "skip"} if "nan" in given else {}
         model: p2p.DiLoCo | p2p.DataParallel
@@ -126,3 +131,4 @@ def main() -> None:
                 if word == "wait":
                     print("waits", peer.done + 1)
                     word = sys.stdin.readline().strip()
+    assert (device.num_copies > 0) == ("device" in given)

@@ -28,6 +28,8 @@ class Device(StandIn):
     def die(self, at, is_it):
         if phase == at and is_it:
             os.kill(os.getpid(), signal.SIGKILL)
+        if phase == f"lost in {at}" and is_it:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     def mark(self):  # a bucket is full, and in its buffer
         self.die("flatten", self.num_fetches == 2 * NUM_BUCKETS * (DYING_IN - 1) + 2)
@@ -79,7 +81,9 @@ def train(swarm: Swarm, places: list[str], phase: str = "none") -> list[list[str
         for index, place in enumerate(places)
     ]
     codes = [peer.end() for peer in peers]
-    assert codes == [0, 0, 0 if phase == "none" else -signal.SIGKILL], "\n".join(peer.report() for peer in peers)
+    dead = 0 if phase == "none" else 1 if phase.startswith("lost") else -signal.SIGKILL
+    assert codes == [0, 0, dead], "\n".join(peer.report() for peer in peers)
+    assert dead != 1 or peers[2].stderr[-1].endswith("an illegal memory access was encountered")
     return [peer.stdout for peer in peers[: 3 if phase == "none" else 2]]
 
 
@@ -91,7 +95,7 @@ def test_devices_in_all_in_one_and_in_none_make_the_same_bits(swarm: Swarm) -> N
     assert said[0][1] == "receipts " + " ".join(f"{step}:3" for step in range(1, NUM_STEPS + 1))
 
 
-@pytest.mark.parametrize("phase", ["flatten", "D2H", "exchange", "H2D", "commit"])
+@pytest.mark.parametrize("phase", ["flatten", "D2H", "exchange", "H2D", "commit", "lost in D2H", "lost in H2D"])
 def test_no_step_is_lost_in_whichever_phase_a_peer_with_a_device_is_killed(swarm: Swarm, phase: str) -> None:
     swarm.leaves_files = True  # the others are through before the kernel has taken all of the killed process back
     one, other = train(swarm, ["device", "host", "device"], phase)
@@ -100,4 +104,54 @@ def test_no_step_is_lost_in_whichever_phase_a_peer_with_a_device_is_killed(swarm
     assert [int(step) for step, _ in counts] == [*range(1, NUM_STEPS + 1)]
     members = [int(number) for _, number in counts]
     assert members[: DYING_IN - 1] == [3] * (DYING_IN - 1) and members[DYING_IN:] == [2] * (NUM_STEPS - DYING_IN)
-    assert members[DYING_IN - 1] == 2 or phase not in ("flatten", "D2H")  # it may have finished the step, and counts
+    is_early = phase in ("flatten", "D2H", "lost in D2H")  # otherwise it may have finished the step, and counts
+    assert members[DYING_IN - 1] == 2 or not is_early
+
+
+JOINS = """
+import sys, threading
+import torch
+import p2p
+from torch import nn
+from tests.p2p.staging.standin import StandIn
+
+where = sys.argv[1]
+
+class Device(StandIn):
+    num_given = 0
+
+    def fetch(self, source, into, after):
+        self.num_given += threading.current_thread().name == "shoal-copy"
+        return super().fetch(source, into, after)
+
+torch.set_num_threads(1)
+torch.manual_seed(3)
+model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+with p2p.join() as peer:
+    device = Device(4)
+    if where == "device":
+        peer._session.device_of = device.device_of
+    parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=8, state_digest="all")
+    device.watched = lambda: [*model.parameters(), *(t for s in optimizer.state.values() for t in s.values())]
+    print("here", flush=True)
+    together = 0
+    while together < 5:
+        x = torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * peer.done + peer.rank))
+        optimizer.zero_grad()
+        parallel(x).square().mean().backward()
+        optimizer.step()
+        together += len(peer.receipt.contributions) == 2
+    print("given", device.num_given > 0)
+    print("parameters", *(parameter.double().sum().item().hex() for parameter in model.parameters()))
+"""
+
+
+@pytest.mark.parametrize(("founder", "joiner"), [("device", "host"), ("host", "device"), ("device", "device")])
+def test_a_state_goes_from_a_device_to_the_host_and_back(swarm: Swarm, founder: str, joiner: str) -> None:
+    first = swarm.start(JOINS, founder, min_peers=1)
+    first.expect("here")
+    second = swarm.start(JOINS, joiner, min_peers=1)
+    assert [peer.end() for peer in (first, second)] == [0, 0], first.report() + second.report()
+    (_, given, parameters), (*_, others) = first.stdout, second.stdout
+    assert given == f"given {founder == 'device'}" and parameters == others

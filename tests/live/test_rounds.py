@@ -202,7 +202,8 @@ def rounds_of(peer: Process) -> list[str]:
 
 @pytest.mark.long
 def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_same_anchors(swarm: Swarm) -> None:
-    peers = [swarm.start(SCRIPT, "sparse16", str(EPOCHS), min_peers=4) for _ in range(4)]
+    places = ("device=1",), (), (), ("device=2",)
+    peers = [swarm.start(SCRIPT, "sparse16", str(EPOCHS), *place, min_peers=4) for place in places]
     for peer in peers:
         peer.expect("round 5 ")
     peers[1].kill()  # somewhere in a round
@@ -258,7 +259,7 @@ def test_peers_die_and_join_before_and_after_the_dense_steps_are_over_and_a_repl
     swarm: Swarm,
 ) -> None:
     words = "sign", "40", "dense=160"
-    peers = [swarm.start(SCRIPT, *words, min_peers=2) for _ in range(2)]
+    peers = [swarm.start(SCRIPT, *words, *place, min_peers=2) for place in (("device=1",), ())]
     peers[0].expect("dense 10 ")
     peers[1].kill()
     peers[0].expect_line(r"dense \d+ \w+ 1")
@@ -268,7 +269,7 @@ def test_peers_die_and_join_before_and_after_the_dense_steps_are_over_and_a_repl
         peer.expect_line(r"round \d+ \w+ 2")
     peers[0].kill()
     peers[2].expect_line(r"round \d+ \w+ 1")
-    peers.append(swarm.start(SCRIPT, *words))
+    peers.append(swarm.start(SCRIPT, *words, "device=2"))
     peers[3].expect_line(r"round \d+ \w+ 2")
     for peer in peers[2:]:
         peer.tell("quick")
@@ -296,7 +297,8 @@ def test_who_is_stopped_in_a_dense_step_and_comes_back_when_they_are_over_has_wh
 
 @pytest.mark.parametrize("codec", ["float32", "int4", "sign", "sparse64"])
 def test_every_codec_trains_as_a_replay_does(swarm: Swarm, codec: str) -> None:
-    peers = [swarm.start(SCRIPT, codec, "3", "quick=1", min_peers=2) for _ in range(2)]
+    places = (), ("device=1",)
+    peers = [swarm.start(SCRIPT, codec, "3", "quick=1", *place, min_peers=2) for place in places]
     assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
     check_anchors(peers, check_receipts(swarm, peers, 3), codec, 3)
     for peer in peers:

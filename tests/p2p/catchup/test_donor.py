@@ -97,6 +97,25 @@ def test_a_state_is_given_when_it_is_asked_for_and_complete() -> None:
     assert (parcel.record, [*parcel.parts]) == (state(3).record, [b"3", b"tensor"])
 
 
+def test_a_state_that_is_being_copied_is_sent_when_it_is_whole_and_nobody_waits_for_that() -> None:
+    donor, memory = Giver(), bytearray(6)
+    donor.complete(3, lambda: PackedState(b"3", [memoryview(memory)], lambda: memory == b"tensor"))
+    donor.ask(A, 3, has_seat=True)
+    assert donor.give(3) == [] and donor.under_way == []
+    feed(donor, 4, A, now=2 * PATIENCE_S)
+    donor.expire(3 * PATIENCE_S)
+    donor.go_on()
+    assert donor.under_way == []
+    memory[:] = b"tensor"
+    donor.go_on()
+    donor.settle()
+    assert [(member, parcel.step, type(parcel.record)) for member, parcel in donor.came] == [
+        (A, 3, StateRecord),
+        (A, 4, StepRecord),
+    ]
+    assert bytes(donor.came[0][1].parts[1]) == b"tensor"
+
+
 def test_a_state_names_the_view_of_its_step_and_not_the_one_that_is_installed_since() -> None:
     """The scripts of the members see the later one after the next commit, and a joiner's must not before them."""
     donor = Giver()

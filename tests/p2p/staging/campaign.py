@@ -10,72 +10,152 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from collectives import CODECS
 from p2p import DataParallel, Peer
+from p2p.staging import Staged
+from p2p.training.layouts import in_memory_order
+from p2p.training.outer import Outer, OuterConfig
+from p2p.training.outer_on_device import OuterOnDevice
 from p2p.training.staged_buckets import StagedBucket, make_staged_bucket
-from tests.p2p.staging.pair import play
+from p2p.training.state_copies import NUM_SLOTS, StateCopies
+from tests.p2p.staging.pair import Make, play
 from tests.p2p.staging.standin import StandIn
 
 SIZES = [(0,), (1,), (7,), (7,), (4, 6), (300, 70)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8]
 NUM_PEERS = 2
+SLOT_BYTES = 1000
+"""Through which a state goes, in pieces."""
 
 
 class Wrong(AssertionError):
     """A seed that shows it."""
 
 
-def calls(seeds: range) -> None:
+def calls(seeds: range, make: Make = StandIn) -> None:
     """Bare operations."""
 
-    def script(peer: Peer, device: StandIn) -> None:
+    def script(peer: Peer, device: Any) -> None:
         peer.wait_view()
         for seed in seeds:
-            _replay(seed, device, partial(_calls, peer, seed))
+            _replay(seed, device, partial(_calls, peer, seed, device.where))
 
-    play(script)
+    play(script, make=make)
 
 
-def training(seeds: range) -> None:
+def training(seeds: range, make: Make = StandIn) -> None:
     """Steps of a model."""
 
-    def script(peer: Peer, device: StandIn) -> None:
+    def script(peer: Peer, device: Any) -> None:
         torch.manual_seed(0)
-        model = Model()
+        model = Model().to(device.where)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         parallel = DataParallel(peer, model, optimizer, bucket_bytes=64, nonfinite="skip", state_digest="all")
         for seed in seeds:
             _replay(seed, device, partial(_steps, peer, parallel, model, optimizer, seed))
 
-    play(script)
+    play(script, make=make)
 
 
-def given_up(seeds: range) -> None:
+def given_up(seeds: range, make: Make = StandIn) -> None:
     """The result of a step may be on its way when that is given up, and the next one begins in the same buffer."""
-    device = StandIn(0)
-    bucket = make_staged_bucket([nn.Parameter(torch.zeros(6))], None, device=device)
+    device = make(0)
+    bucket = make_staged_bucket(
+        [nn.Parameter(torch.zeros(6, device=device.where))], None, make_staged=lambda: Staged(device)
+    )
     assert bucket.operation.completed is not None
     for seed in seeds:
         for step in range(3):
-            _replay(seed, device, partial(_fill, bucket, step))
+            _replay(seed, device, partial(_fill, bucket, step, device.where))
             bucket.operation.result[...] = -1
             bucket.operation.completed(b"a view")
             bucket.begin_step()
 
 
-def _fill(bucket: StagedBucket, step: int, _: random.Random) -> None:
-    bucket.add(0, torch.full((6,), float(step)), 1.0)
+def _fill(bucket: StagedBucket, step: int, where: str, _: random.Random) -> None:
+    bucket.add(0, torch.full((6,), float(step), device=where), 1.0)
     bucket.fetch()
     bucket.wait()
     assert (bucket.operation.input[:6] == step).all(), (step, bucket.operation.input)
 
 
-CAMPAIGNS: dict[str, Callable[[range], None]] = {"calls": calls, "training": training, "given up": given_up}
+def states(seeds: range, make: Make = StandIn) -> None:
+    """A state is on its way to a joiner while it is changed, after each copy was begun."""
+    device = make(0)
+    slots = [np.empty(SLOT_BYTES, np.uint8) for _ in range(NUM_SLOTS)]
+    copies = StateCopies(device, device.device_of, slots)
+    for seed in seeds:
+        _replay(seed, device, partial(_copy_states, device, copies))
+    copies.end()
 
 
-def _replay(seed: int, device: StandIn, act: Callable[[random.Random], None]) -> None:
+def _copy_states(device: Any, copies: StateCopies, drawn: random.Random) -> None:
+    where = device.where
+    drawn_ones = [_numbers("zeros", drawn.choice(SIZES), drawn.choice(DTYPES)).to(where) for _ in range(4)]
+    tensors = [_strided(each, "turned") for each in drawn_ones]
+    gaps = _strided(_numbers("gaps", (30,), torch.float32).to(where), "gaps")
+    tensors.append(gaps)
+    device.watched = lambda: tensors
+    expected, states = [], []
+    for step in range(3):
+        for tensor in tensors:
+            tensor.fill_(step + 1)  # an update
+        mark = device.mark()
+        for _ in range(drawn.choice([0, 1, 1, 2])):
+            expected.append([in_memory_order(tensor).view(torch.uint8).cpu().numpy().tobytes() for tensor in tensors])
+            states.append(copies.begin(b"a tree", tensors, mark, lambda: None))
+        copies.hold()
+    copies.end()
+    for state, wanted in zip(states, expected, strict=True):
+        assert state.is_whole is not None and state.is_whole()
+        assert [bytes(part) for part in state.tensors] == wanted
+
+
+def rounds(seeds: range, make: Make = StandIn) -> None:
+    """One replica on a device, and one on the host."""
+    device = make(0)
+    for seed in seeds:
+        _replay(seed, device, partial(_rounds, device))
+
+
+def _rounds(device: Any, drawn: random.Random) -> None:
+    config = OuterConfig(codec=drawn.choice([*CODECS]))
+    generator = torch.Generator().manual_seed(drawn.randrange(1 << 32))
+    places = "cpu", device.where
+    models = [
+        {"weight": torch.zeros(700, device=each), "bias": torch.zeros(40, dtype=torch.bfloat16, device=each)}
+        for each in places
+    ]
+    host, there = Outer(models[0], config), OuterOnDevice(models[1], config, Staged(device), np.empty)
+    for _ in range(2):
+        for name, value in models[0].items():
+            value += torch.randn(value.shape, generator=generator)
+            models[1][name].copy_(value)
+        sent = [outer.payloads() for outer in (host, there)]
+        assert [each.tobytes() for each in sent[0]] == [each.tobytes() for each in sent[1]]
+        gathered = [np.stack(rows) for rows in zip(*sent, strict=True)]
+        for rank, outer in enumerate((host, there)):
+            outer.apply(gathered, [3, 5], rank)
+        for rows in gathered:
+            rows.fill(255)  # for something else
+        assert host.anchor.tobytes() == there.anchor.cpu().numpy().tobytes()
+        assert all(torch.equal(models[0][name], models[1][name].cpu()) for name in models[0])
+
+
+CAMPAIGNS: dict[str, Callable[..., None]] = {
+    "calls": calls,
+    "training": training,
+    "given up": given_up,
+    "states": states,
+    "rounds": rounds,
+}
+
+
+def _replay(seed: int, device: Any, act: Callable[[random.Random], None]) -> None:
     device.begin(seed)
     try:
         act(random.Random(seed))
@@ -86,11 +166,11 @@ def _replay(seed: int, device: StandIn, act: Callable[[random.Random], None]) ->
 # Calls.
 
 
-def _calls(peer: Peer, seed: int, drawn: random.Random) -> None:
+def _calls(peer: Peer, seed: int, where: str, drawn: random.Random) -> None:
     for turn in range(6):
         mode = drawn.choice(["alone", "alone", "early", "async", "block", "out"])
         number = drawn.randrange(1, 4) if mode in ("async", "block") else 1
-        cases = [_Case(drawn, f"{seed} {turn} {index}", peer.rank) for index in range(number)]
+        cases = [_Case(drawn, f"{seed} {turn} {index}", peer.rank, where) for index in range(number)]
         if mode == "async":
             handles = [peer.all_reduce(case.tensor, op=case.op, async_op=True) for case in cases]
             drawn.choice([peer.wait, *(handle.wait for handle in handles)])()
@@ -100,7 +180,7 @@ def _calls(peer: Peer, seed: int, drawn: random.Random) -> None:
                     peer.all_reduce(case.tensor, op=case.op)
         elif mode == "out":
             (case,) = cases
-            before, out = case.tensor.clone(), torch.empty(case.tensor.shape, dtype=case.tensor.dtype)
+            before, out = case.tensor.clone(), torch.empty(case.tensor.shape, dtype=case.tensor.dtype, device=where)
             peer.all_reduce(case.tensor, op=case.op, out=out)
             assert torch.equal(case.tensor, before)
             case.tensor = out
@@ -112,10 +192,10 @@ def _calls(peer: Peer, seed: int, drawn: random.Random) -> None:
 
 
 class _Case:
-    def __init__(self, drawn: random.Random, name: str, rank: int) -> None:
+    def __init__(self, drawn: random.Random, name: str, rank: int, where: str) -> None:
         shape, dtype = drawn.choice(SIZES), drawn.choice(DTYPES)
         self.op = drawn.choice(["sum", "mean", "max"] if dtype.is_floating_point else ["sum", "max"])
-        every = [_numbers(f"{name} {each}", shape, dtype) for each in range(NUM_PEERS)]
+        every = [_numbers(f"{name} {each}", shape, dtype).to(where) for each in range(NUM_PEERS)]
         self.tensor = _strided(every[rank], drawn.choice(["dense", "gaps", "turned"]))
         total = torch.stack(every).double()
         found = total.max(0).values if self.op == "max" else total.sum(0) / (NUM_PEERS if self.op == "mean" else 1)
@@ -132,7 +212,7 @@ def _numbers(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 def _strided(tensor: Tensor, how: str) -> Tensor:
     if how == "gaps":
-        wide = torch.zeros((*tensor.shape, 2), dtype=tensor.dtype)
+        wide = torch.zeros((*tensor.shape, 2), dtype=tensor.dtype, device=tensor.device)
         wide[..., 0] = tensor
         return wide[..., 0]
     return tensor.t().contiguous().t() if how == "turned" and tensor.ndim == 2 else tensor
@@ -165,10 +245,10 @@ def _factors(model: Model, name: str) -> list[Tensor | None]:
     """The gradients of a loss; some parameters have none."""
     drawn = random.Random(name)
     found: list[Tensor | None] = [
-        _numbers(f"{name} {index}", tuple(w.shape), w.dtype) if drawn.random() < 0.8 else None
+        _numbers(f"{name} {index}", tuple(w.shape), w.dtype).to(w.device) if drawn.random() < 0.8 else None
         for index, w in enumerate(model.weights)
     ]
-    found[drawn.randrange(len(found))] = torch.ones(())
+    found[drawn.randrange(len(found))] = torch.ones((), device=model.weights[0].device)
     return found
 
 

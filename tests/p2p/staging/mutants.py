@@ -9,12 +9,18 @@ from typing import Any
 import torch
 
 from collectives import Array
+from p2p.device import OVER
+from p2p.memory.extents import Extents
+from p2p.memory.host_memory import HostMemory
 from p2p.session.all_reduce_call import StagedAllReduceCall
-from p2p.staging import Staged
-from p2p.training import staged_buckets
+from p2p.staging import Staged, whole
+from p2p.training import staged_buckets, state_copies
+from p2p.training.outer import Outer
+from p2p.training.outer_on_device import OuterOnDevice
 from p2p.training.staged_buckets import StagedBucket
+from p2p.training.state_copies import StateCopies
 from tests.p2p.staging.campaign import CAMPAIGNS, Wrong
-from tests.p2p.staging.standin import Unordered
+from tests.p2p.staging.standin import StandIn, Unordered
 from tests.simulated.mutant import Mutant, mutant, without
 
 NUM_TRIES = 40
@@ -38,12 +44,18 @@ def _nothing(*_: object) -> None:
 
 
 def _fetch_after_nothing(self: Staged, *pairs: tuple[Any, Array]) -> None:
-    self._fetched = [self._device.fetch(source, into, after=[]) for source, into in pairs]
+    self._fetched = [
+        self._device.fetch(source[piece], into[piece], after=[]) for source, into in pairs for piece in self._cut(into)
+    ]
 
 
 def _fetch_after_the_first_mark(self: Staged, *pairs: tuple[Any, Array]) -> None:
     first = vars(self).setdefault("first", self._device.mark())
-    self._fetched = [self._device.fetch(source, into, after=[first]) for source, into in pairs]
+    self._fetched = [
+        self._device.fetch(source[piece], into[piece], after=[first])
+        for source, into in pairs
+        for piece in self._cut(into)
+    ]
 
 
 def _fetch_the_last_only(self: Staged, *pairs: tuple[Any, Array]) -> None:
@@ -60,7 +72,8 @@ Staged_fetch = Staged.fetch
 
 
 def _store_after_nothing(self: Staged, source: Array, into: Any) -> None:
-    self._stored = self._device.store(source, into, after=[])
+    for piece in self._cut(source):
+        self._stored = self._device.store(source[piece], into[piece], after=[])
 
 
 def _stored_alone(self: Staged) -> bool:
@@ -100,6 +113,24 @@ def _fetch_as_stored_before(fetch: Callable[[StagedBucket], None]) -> Callable[[
     return changed
 
 
+def _pin_at_once(self: HostMemory, device: Any, arrays: Any, *, is_aside: bool) -> None:
+    HostMemory_pin(self, device, arrays, is_aside=False)
+
+
+HostMemory_pin = HostMemory.pin
+
+
+def _begin_after_nothing(self: StateCopies, tree: bytes, tensors: Any, after: Any, tell: Any) -> Any:
+    return StateCopies_begin(self, tree, tensors, OVER, tell)
+
+
+StateCopies_begin = StateCopies.begin
+
+
+def _land_at_once(mark: Any, slot: Array, into: Array) -> None:
+    into[:] = slot
+
+
 MUTANTS = {
     "a fetch comes after nothing": _missing("calls", 0, (Staged, "fetch", _fetch_after_nothing)),
     "a fetch comes after the first mark": _missing("training", 0, (Staged, "fetch", _fetch_after_the_first_mark)),
@@ -121,6 +152,17 @@ MUTANTS = {
         "training", 0, (StagedBucket, "fetch", _fetch_as_stored_before(StagedBucket.fetch))
     ),
     "what the script keeps is written": _missing("training", 1, (staged_buckets, "num_users", lambda tensor: 0)),
+    "copies are not cut where extents end": _missing(
+        "calls", 1, (HostMemory, "cut", lambda self, array: whole(array)), (HostMemory, "pin", _pin_at_once)
+    ),
+    "an extent is unpinned while it is copied": _missing("calls", 0, (StandIn, "settle", _nothing)),
+    "extents stay pinned": _missing("training", 0, (Extents, "unpin", _nothing)),
+    "an update does not come after the copy of a state": _missing("states", 0, (StateCopies, "hold", _nothing)),
+    "a state is fetched after nothing": _missing("states", 0, (StateCopies, "begin", _begin_after_nothing)),
+    "a piece of a state is not waited for": _missing("states", 0, (state_copies, "_land", _land_at_once)),
+    "a payload is sent before it is fetched": _missing("rounds", 0, (Staged, "wait", _nothing)),
+    "a payload is added before it is stored": _missing("rounds", 0, (Staged, "hold", _nothing)),
+    "payloads are written while they are stored": _missing("rounds", 0, (OuterOnDevice, "apply", Outer.apply)),
     "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
 }
 

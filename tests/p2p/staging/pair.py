@@ -1,36 +1,45 @@
 """Peers of this process, mostly two, each with a device of its own, and a script in a thread."""
 
+import mmap
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from p2p import Peer, PeerConfig
 from p2p.config import LoopConfig
-from tests.p2p.staging.standin import StandIn
+from tests.p2p.staging.standin import StandIn, Unordered
 
 TIMEOUT_S = 20.0
 
-Script = Callable[[Peer, StandIn], None]
+REFUSES_EVERY = 3
+"""So that operations lie in extents that are pinned, in some that are not, and in both."""
+
+Script = Callable[[Peer, Any], None]
+Make = Callable[[int], Any]
+"""A device for a seed: a stand-in, or a GPU that is late as the seed draws."""
 
 
-def play(script: Script, seeds: Sequence[int] = (0, 1)) -> None:
+def play(script: Script, seeds: Sequence[int] = (0, 1), make: Make = StandIn) -> None:
     """Run `script` in each, with devices of these seeds; raise the first error."""
     errors: list[BaseException] = []
     all_are_done = threading.Barrier(len(seeds))
     with TemporaryDirectory(prefix="shoal") as folder:
 
         def run(seed: int) -> None:
-            device = StandIn(seed)
-            loop = LoopConfig(device_of=device.device_of)
+            device = make(seed)
+            device.refuses_every = REFUSES_EVERY
+            loop = LoopConfig(device_of=device.device_of, extent_bytes=mmap.PAGESIZE)
             config = PeerConfig(
                 swarm="pond", home=Path(folder) / "home", min_peers=len(seeds), step_timeout_s=TIMEOUT_S, loop=loop
             )
             try:
                 with Peer(config) as peer:
                     script(peer, device)
-                    device.drain()
                     all_are_done.wait(TIMEOUT_S)
+                if device.pinned:
+                    raise Unordered(f"{len(device.pinned)} extents are pinned, and nobody has them any more")
             except threading.BrokenBarrierError:
                 pass  # another one says why
             except BaseException as error:

@@ -5,26 +5,30 @@ Compute is the CPU, so what a script computes is done at once. A copy is not:
 1. It runs when its mark is waited for, or held, or at some question whether it is over, as the seed draws; never at the
    call. In one stream copies run in order, between streams at random. It reads its source then.
 2. Until then its target holds poison: NaN, or bytes 0xA5 in whole numbers.
-3. After `hold` the current stream sees what was copied, but the copy is not over: its source must not change yet.
+3. After `hold` the current stream sees what was copied, but the copy is not over: what it stores from must not change
+   yet. What it fetches from may, since what is computed from then on comes after it.
 4. A copy of a tensor that the current stream may have written after all that the copy comes after is refused.
-5. All of it is called by one thread.
+5. All of it is called by one thread, but for `pin`, `unpin` and `settle`, and threads that copy a state; never by the
+   thread of a loop.
+6. What is copied lies in one piece of pinned memory, or in none; each piece is whole pages, and no part of another;
+   `unpin` finds no copy of it under way. `refuses_every` k: each k-th `pin` is refused.
 
 `Unordered` says which law was broken. What a missing wait makes of the results has to be seen in these.
 """
 
+import mmap
 import random
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import numpy as np
 import torch
 
 from collectives import Array
-from p2p.device import HOST, Device, Mark
+from p2p.device import HOST, Device, Mark, PinRefused
 
 
 class Unordered(AssertionError):
@@ -37,6 +41,7 @@ class Written:
 
     time: int
     versions: dict[int, int]
+    is_aside: bool = False
 
     def is_over(self) -> bool:
         return True
@@ -56,6 +61,7 @@ class Copy:
     after: Sequence[Mark]
     kept: object
     has_run: bool = False
+    is_held: bool = False
     is_done: bool = False
     taken: bytes = field(default=b"", repr=False)
 
@@ -65,8 +71,9 @@ class Copy:
         return self.is_done
 
     def wait(self) -> None:
-        while not self.is_done:
-            self.device.progress()
+        with self.device._lock:
+            while not self.is_done:
+                self.device.progress()
 
     @property
     def may_run(self) -> bool:
@@ -78,7 +85,7 @@ class Copy:
         self.has_run = True
 
     def finish(self) -> None:
-        if self.source.tobytes() != self.taken:
+        if not self.is_held and self.source.tobytes() != self.taken:
             raise Unordered(f"the source of a copy of {self.source.nbytes} bytes ({self.stream}) changed under it")
         self.is_done, self.kept = True, None
         self.source = self.into = np.empty(0, np.uint8)
@@ -88,14 +95,20 @@ class StandIn:
     """One device of the process."""
 
     numerics = ""
+    where = "cpu"
+    """As torch names it."""
 
     def __init__(self, seed: int) -> None:
         self.begin(seed)
-        self.num_copies = 0
-        self._clock = count()
+        self.num_copies = self.num_pins = self.refuses_every = 0
+        self.pinned: dict[int, int] = {}
+        """Begin and end of each piece, by address."""
+        self._time = 0
         self._queues: dict[str, deque[Copy]] = {"fetch": deque(), "store": deque()}
         self._seen: dict[int, int] = {}
-        self._thread = threading.get_ident()
+        self._thread, self._lock = threading.get_ident(), threading.RLock()
+        self.watched: Callable[[], Iterable[torch.Tensor]] = tuple
+        """Tensors that a mark knows the state of, though nothing has copied them yet."""
 
     def begin(self, seed: int) -> None:
         """Draw by `seed` from now on."""
@@ -107,7 +120,11 @@ class StandIn:
         return self if isinstance(tensor, torch.Tensor) and not tensor.is_meta else HOST
 
     def mark(self) -> Mark:
-        return Written(self._tick(), dict(self._seen))
+        with self._lock:
+            if threading.get_ident() != self._thread:  # which has a stream of its own
+                return Written(self._tick(), {}, is_aside=True)
+            watched = {tensor.data_ptr(): tensor._version for tensor in self.watched()}
+            return Written(self._tick(), self._seen | watched)
 
     def fetch(self, source: Any, into: Array, after: Sequence[Mark]) -> Mark:
         return self._copy("fetch", source, _of_tensor(source), _bytes(into), after, into)
@@ -116,32 +133,67 @@ class StandIn:
         return self._copy("store", into, _bytes(source), _of_tensor(into), after, into)
 
     def hold(self, mark: Mark) -> None:
-        self._tick()
-        while isinstance(mark, Copy) and not mark.has_run:
-            self._run_one()
+        with self._lock:
+            self._tick()
+            while isinstance(mark, Copy) and not mark.has_run:
+                self._run_one()
+            for copy in self._queues["fetch"]:
+                copy.is_held |= copy.has_run
+
+    def pin(self, memory: Array) -> None:
+        begin, end = _extent(memory)
+        self.num_pins += 1
+        if begin % mmap.PAGESIZE or end % mmap.PAGESIZE or begin == end:
+            raise Unordered(f"{memory.nbytes} bytes at {begin:#x} are no whole pages")
+        if any(begin < other_end and other < end for other, other_end in self.pinned.items()):
+            raise Unordered(f"a part of {memory.nbytes} bytes at {begin:#x} is pinned already")
+        if self.refuses_every and self.num_pins % self.refuses_every == 0:
+            raise PinRefused(f"the stand-in refuses each {self.refuses_every}th")
+        self.pinned[begin] = end
+
+    def unpin(self, memory: Array) -> None:
+        begin, end = _extent(memory)
+        for copy in (each for queue in self._queues.values() for each in queue):
+            for used, used_end in map(_extent, (copy.source, copy.into)):
+                if used < end and begin < used_end:
+                    raise Unordered(f"memory at {begin:#x} is unpinned while it is copied ({copy.stream})")
+        if self.pinned.pop(begin) != end:
+            raise Unordered(f"{memory.nbytes} bytes at {begin:#x} were not pinned as a whole")
+
+    def settle(self) -> None:
+        self.drain()
 
     def drain(self) -> None:
         """Let all copies end."""
-        while any(self._queues.values()):
-            self.progress()
+        with self._lock:
+            while any(self._queues.values()):
+                self.progress()
 
     def progress(self) -> None:
         """The next copy of some stream runs, or is over."""
-        ready = [queue for queue in self._queues.values() if queue and (queue[0].has_run or queue[0].may_run)]
-        queue = self.random.choice(ready)
-        if queue[0].has_run:
-            queue.popleft().finish()
-        else:
-            queue[0].run()
+        with self._lock:
+            ready = [queue for queue in self._queues.values() if queue and (queue[0].has_run or queue[0].may_run)]
+            queue = self.random.choice(ready)
+            if queue[0].has_run:
+                queue.popleft().finish()
+            else:
+                queue[0].run()
 
     def _run_one(self) -> None:
         waiting = (next((each for each in queue if not each.has_run), None) for queue in self._queues.values())
         self.random.choice([each for each in waiting if each is not None and each.may_run]).run()
 
     def _copy(self, stream: str, tensor: Any, source: Array, into: Array, after: Sequence[Mark], target: Any) -> Mark:
+        with self._lock:
+            return self._enqueue(stream, tensor, source, into, after, target)
+
+    def _enqueue(
+        self, stream: str, tensor: Any, source: Array, into: Array, after: Sequence[Mark], target: Any
+    ) -> Mark:
         now = self._tick()
         assert source.nbytes == into.nbytes, (source.nbytes, into.nbytes)
         self._check_order(tensor, now, after, stream)
+        self._check_pieces(into if stream == "fetch" else source)
         copy = Copy(self, stream, source, into, after, (tensor, target))
         if not any(np.may_share_memory(each.source, into) for queue in self._queues.values() for each in queue):
             into[...] = 0xFF if _is_floating(target) else 0xA5
@@ -151,17 +203,27 @@ class StandIn:
 
     def _check_order(self, tensor: Any, now: int, after: Sequence[Mark], stream: str) -> None:
         place, version = tensor.data_ptr(), tensor._version
-        newest = max(_written(after), key=lambda mark: mark.time, default=None)
+        written = _written(after)
+        newest = max((mark for mark in written if not mark.is_aside), key=lambda mark: mark.time, default=None)
         if newest is None:
             raise Unordered(f"a {stream} comes after nothing that the current stream was given")
+        if place not in newest.versions and threading.get_ident() != self._thread:
+            return  # the thread that copies a state has made it just now, or nobody has said that it is watched
         if newest.versions.get(place, -1) != version and newest.time < now - 1:
             raise Unordered(f"a {stream} may come before what the current stream has written last")
         self._seen[place] = version
 
+    def _check_pieces(self, host: Array) -> None:
+        begin, end = _extent(host)
+        for pinned, pinned_end in list(self.pinned.items()):
+            if pinned < end and begin < pinned_end and not pinned <= begin <= end <= pinned_end:
+                raise Unordered(f"a copy of {host.nbytes} bytes crosses the end of what is pinned")
+
     def _tick(self) -> int:
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread and threading.current_thread().name != "shoal-copy":
             raise Unordered(f"{threading.current_thread().name} has called the device of another thread")
-        return next(self._clock)
+        self._time += threading.get_ident() == self._thread  # what others do comes between nothing of this thread
+        return self._time
 
 
 def _written(after: Sequence[Mark]) -> list[Written]:
@@ -169,6 +231,11 @@ def _written(after: Sequence[Mark]) -> list[Written]:
     for each in after:
         found += [each] if isinstance(each, Written) else _written(each.after) if isinstance(each, Copy) else []
     return found
+
+
+def _extent(array: Array) -> tuple[int, int]:
+    begin = array.__array_interface__["data"][0]
+    return begin, begin + array.nbytes
 
 
 def _bytes(array: Array) -> Array:

@@ -35,7 +35,7 @@ def gathered(payloads: list[list[Array]]) -> list[Array]:
 
 
 def decoded(outer: Outer, payloads: list[Array]) -> Array:
-    out = np.zeros_like(outer.anchor)
+    out: Array = np.zeros_like(outer.anchor)
     for cut, payload in zip(outer.cuts, payloads, strict=True):
         outer.codec.add(payload, 1.0, out[cut])
     return out

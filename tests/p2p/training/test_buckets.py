@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from collectives import BFLOAT16, carried
+from p2p.staging import Staged
 from p2p.training.buckets import DTYPES, Bucket, make_buckets
 from p2p.training.staged_buckets import make_staged_bucket
 from tests.p2p.staging.standin import StandIn
@@ -27,7 +28,7 @@ def make(request: pytest.FixtureRequest) -> Make:
     """One bucket, of memory of the host or of a device."""
     if request.param == "host":
         return lambda parameters: make_buckets(parameters, 1000, None)[0]
-    return lambda parameters: make_staged_bucket(parameters, None, device=StandIn(0))
+    return lambda parameters: make_staged_bucket(parameters, None, make_staged=lambda: Staged(StandIn(0)))
 
 
 def run_alone(bucket: Bucket) -> None:

@@ -78,7 +78,7 @@ def test_the_state_has_what_the_forward_pass_changes_as_the_step_begins_with_it(
     lent: dict[str, list[list[int]]] = {"before": [], "amid": []}
 
     def lend(_: Tensor) -> None:
-        state = parallel._session.membership._replica.pack()
+        state = parallel._session.membership.replica.pack()
         lent["before"].append(loaded(state, is_amid_step=False))
         lent["amid"].append(loaded(state, is_amid_step=True))
 

@@ -13,7 +13,10 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from collectives import CODECS
 from p2p.errors import NonFiniteGradient
+from p2p.staging import Staged
 from p2p.training.outer import CHUNK, Outer, OuterConfig
+from p2p.training.outer_on_device import OuterOnDevice
+from tests.p2p.staging.standin import StandIn
 from tests.p2p.training.rounds import Array, Rounds, decoded, flat, gathered, model
 
 MACHINE = settings(max_examples=settings.default.max_examples if settings.default else 30, stateful_step_count=15)
@@ -93,6 +96,46 @@ def test_float32_and_nothing_else_is_the_mean_in_rank_order(seed: int, samples: 
             mean = mean + np.float32(number / sum(samples)) * (start - flat(each))
     exchange(outers, samples)
     assert all(outer.anchor.tobytes() == (anchor - mean).tobytes() for outer in outers)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("codec", CODECS)
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=8)
+def test_replicas_on_a_device_and_on_the_host_have_the_same_bits(codec: str, momentum: float, seed: int) -> None:
+    config = OuterConfig(codec=codec, momentum=momentum, decay=0.9)
+    models, device = [model() for _ in range(4)], StandIn(seed)
+    outers = [
+        Outer(each, config, max_bytes=3000)
+        if index % 2
+        else OuterOnDevice(each, config, Staged(device), np.empty, max_bytes=3000)
+        for index, each in enumerate(models)
+    ]
+    for turn in range(3):
+        for index, each in enumerate(models):
+            train(each, seed + 10 * turn + index // 2, 10.0 ** (turn - 3))  # two and two do the same
+        assert [p.tobytes() for p in outers[0].payloads()] == [p.tobytes() for p in outers[1].payloads()]
+        exchange(outers, [3, 3, 5, 5 * (turn != 1)])
+        for name in ("anchor", "momentum") if momentum else ("anchor",):
+            assert len({bytes(outer.part(getattr(outer, name), 0, 1 << 20)) for outer in outers}) == 1
+        assert len({flat(each).tobytes() for each in models}) == 1
+        if outers[0].residual is not None:
+            assert np.array_equal(np.asarray(outers[0].residual), np.asarray(outers[1].residual))
+    state = outers[0].state_dict()
+    outers[3].load_state_dict(state)
+    outers[2].load_state_dict(outers[1].state_dict())
+    assert bytes(outers[2].part(outers[2].anchor, 0, 99)) == bytes(outers[3].part(outers[3].anchor, 0, 99))
+    assert outers[0].residual_ratio() == pytest.approx(outers[1].residual_ratio())
+
+
+def test_what_is_not_finite_on_a_device_is_named_and_nothing_is_sent() -> None:
+    parameters, device = model(), StandIn(0)
+    outer = OuterOnDevice(parameters, OuterConfig(), Staged(device), np.empty)
+    (*_, last) = parameters
+    parameters[last][...] = math.inf
+    with pytest.raises(NonFiniteGradient, match=f"in this round {last} has become NaN or infinity"):
+        outer.payloads()
+    assert device.num_copies == 0
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])

@@ -1,0 +1,52 @@
+"""The tests that need a GPU, on a machine with torch for CUDA, but without a network and our environment.
+
+    make gpu-wheels     # here: what such a machine lacks, into .whl
+    make test-gpu       # there
+
+Once as they are, and once more under torch's stream sanitizer. Writes gpu-tests.json and gpu-tests.log into $OUT, or
+bench/results. Ends with 2 where there is no GPU.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from p2p.benchmark.machine import commit, machine
+from p2p.staging import cuda_devices
+
+COMMAND = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--timeout", "600", "tests/p2p")
+RUNS = {"plain": {}, "sanitized": {"TORCH_CUDA_SANITIZER": "1"}}
+
+
+def main() -> int:
+    """The worst exit code."""
+    found, why = cuda_devices()
+    if not found:
+        print(f"make test-gpu: no GPU: {why}", file=sys.stderr)
+        return 2
+    out = Path(os.environ.get("OUT", "bench/results"))
+    out.mkdir(parents=True, exist_ok=True)
+    codes, path = {}, os.pathsep.join(each for each in sys.path if each)
+    with (out / "gpu-tests.log").open("w") as log:
+        for name, added in RUNS.items():
+            log.write(f"== {name}\n")
+            log.flush()
+            environ = {**os.environ, **added, "PYTHONPATH": path}
+            codes[name] = subprocess.run(
+                COMMAND, stdout=log, stderr=subprocess.STDOUT, env=environ, check=False
+            ).returncode
+    report = {
+        "commit": commit(),
+        "machine": machine(),
+        "devices": [each.device.numerics for each in found],
+        "codes": codes,
+    }
+    (out / "gpu-tests.json").write_text(json.dumps(report, indent=1) + "\n")
+    print((out / "gpu-tests.log").read_text())
+    return max(codes.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

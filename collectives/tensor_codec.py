@@ -1,0 +1,194 @@
+"""The codecs on tensors of any device: a payload means the same bits there as in codec.py.
+
+Each operation rounds by itself, so none may be left to a kernel that does two at once, and a divisor is a tensor: CUDA
+multiplies by the reciprocal of a number. What is encoded is the same, too, so that nobody can tell devices apart.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from collectives.codec import Codec
+from collectives.dense import BLOCK, HALF, MIDDLE, MOST
+from collectives.scales import LARGEST, folded
+from collectives.sparse import BLOCK as SPARSE_BLOCK
+
+PIECE: Final = 1 << 22
+"""Elements that are encoded or added at one go: a few times as much memory is needed."""
+
+
+class TensorForm(Protocol):
+    """As `codec.Format`, on tensors of one device."""
+
+    def encode(self, blocks: Tensor, rows: Tensor, num_elements: int) -> None:
+        """Write the bytes of each of `blocks` into its row."""
+
+    def add(self, rows: Tensor, weight: float, blocks: Tensor) -> None:
+        """Add `weight`, a float32, times what `rows` say to `blocks`."""
+
+
+class TensorCodec:
+    """One of `CODECS`, on tensors."""
+
+    def __init__(self, codec: Codec, piece: int = PIECE) -> None:
+        """The same as `codec`. `piece`: a multiple of each format's `length`."""
+        self.codec, self._piece = codec, piece
+        self._form = FORMS[codec.name]
+
+    def encode(self, values: Tensor) -> Tensor:
+        """As `Codec.encode`, of finite values, which nobody looks at."""
+        payload = values.new_empty(self.codec.num_bytes(len(values)), dtype=torch.uint8)
+        for begin, end, rows in self._pieces(len(values), payload):
+            self._form.encode(self._blocks(values[begin:end]), rows, end - begin)
+        return payload
+
+    def add(self, payload: Tensor, weight: float, out: Tensor) -> None:
+        """As `Codec.add`."""
+        factor = float(np.float32(weight))
+        for begin, end, rows in self._pieces(len(out), payload):
+            piece = out[begin:end]
+            blocks = self._blocks(piece)
+            self._form.add(rows, factor, blocks)
+            if blocks.numel() > len(piece):  # a copy, filled up
+                piece.copy_(blocks.view(-1)[: len(piece)])
+
+    def _pieces(self, count: int, payload: Tensor) -> Iterator[tuple[int, int, Tensor]]:
+        length = self.codec.block_length
+        rows = payload.view(-1, self.codec.block_bytes)
+        whole = count - count % length
+        for begin in range(0, whole, self._piece):
+            end = min(begin + self._piece, whole)
+            yield begin, end, rows[begin // length : end // length]
+        if whole < count:
+            yield whole, count, rows[-1:]
+
+    def _blocks(self, piece: Tensor) -> Tensor:
+        missing = -len(piece) % self.codec.block_length
+        if missing:
+            piece = torch.cat([piece, piece.new_zeros(missing)])
+        return piece.view(-1, self.codec.block_length)
+
+
+class _Float32:
+    def encode(self, blocks: Tensor, rows: Tensor, num_elements: int) -> None:
+        rows.copy_(blocks.contiguous().view(torch.uint8))
+
+    def add(self, rows: Tensor, weight: float, blocks: Tensor) -> None:
+        values = rows.contiguous().view(torch.float32) * weight
+        blocks += values
+
+
+class _Int4:
+    def encode(self, blocks: Tensor, rows: Tensor, num_elements: int) -> None:
+        scales = _put_scales(_divided(blocks.abs().amax(1, keepdim=True), float(MOST)), rows)
+        inverse = torch.where(scales > 0, torch.ones_like(scales) / scales, torch.zeros_like(scales))
+        scaled = (blocks * inverse).clamp_(-float(MOST), float(MOST)).round_()
+        pairs = scaled[:, HALF:] * 16
+        pairs += scaled[:, :HALF]
+        pairs += 17 * MIDDLE
+        rows[:, 2:] = pairs.to(torch.uint8)
+
+    def add(self, rows: Tensor, weight: float, blocks: Tensor) -> None:
+        codes = torch.cat([rows[:, 2:] & 15, rows[:, 2:] >> 4], 1)
+        values = codes.to(torch.float32)
+        values -= MIDDLE
+        values *= _scales_of(rows, 1)
+        values *= weight
+        blocks += values
+
+
+class _Sign:
+    def encode(self, blocks: Tensor, rows: Tensor, num_elements: int) -> None:
+        numbers = blocks.new_full((len(blocks), 1), BLOCK)
+        numbers[-1] -= blocks.numel() - num_elements
+        _put_scales(_folded(blocks.abs())[:, None] / numbers, rows)
+        bits = (blocks < 0).view(len(blocks), -1, 8).to(torch.uint8) << _eight(blocks)
+        rows[:, 2:] = bits.sum(2, dtype=torch.uint8)
+
+    def add(self, rows: Tensor, weight: float, blocks: Tensor) -> None:
+        bits = (rows[:, 2:, None] >> _eight(rows)) & 1
+        values = bits.view(len(rows), -1).to(torch.float32)
+        values *= -2
+        values += 1
+        values *= _scales_of(rows, 1) * weight
+        blocks += values
+
+
+class _Sparse:
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._place_bits = group.bit_length() - 1
+        self._num_levels = 1 << (7 - self._place_bits)
+
+    def encode(self, blocks: Tensor, rows: Tensor, num_elements: int) -> None:
+        groups = blocks.reshape(-1, self._group)
+        magnitudes, numbers = groups.abs(), torch.arange(self._group, device=blocks.device)
+        is_largest = magnitudes == magnitudes.amax(1, keepdim=True)
+        places = torch.where(is_largest, numbers, self._group).amin(1, keepdim=True)  # the first of them
+        values = groups.gather(1, places).view(len(blocks), -1)
+        sizes = values.abs()
+        scales = _put_scales(self._scales(sizes), rows)
+        low, high = scales[:, :1], scales[:, 1:]
+        levels = _nearest(sizes, low, high, self._num_levels - 1)
+        sent = levels << 1 | (values < 0).to(torch.uint8)
+        rows[:, 4:] = sent << self._place_bits | places.view(sent.shape).to(torch.uint8)
+
+    def add(self, rows: Tensor, weight: float, blocks: Tensor) -> None:
+        sent = rows[:, 4:]
+        products = (self._values(rows) * weight).gather(1, (sent >> self._place_bits).long())
+        where = (sent & (self._group - 1)).long()
+        where += torch.arange(0, SPARSE_BLOCK, self._group, device=rows.device)
+        blocks.scatter_(1, where, blocks.gather(1, where) + products)
+
+    def _scales(self, sizes: Tensor) -> Tensor:
+        if self._num_levels > 2:
+            return torch.stack([sizes.amin(1), sizes.amax(1)], 1)
+        ordered = sizes.sort(1).values.view(2 * len(sizes), -1)
+        return _divided(_folded(ordered).view(-1, 2), ordered.shape[1])
+
+    def _values(self, rows: Tensor) -> Tensor:
+        scales = _scales_of(rows, 2)
+        low, high = scales[:, :1], scales[:, 1:]
+        levels = (high - low) * torch.arange(self._num_levels, device=rows.device, dtype=torch.float32)
+        levels = _divided(levels, self._num_levels - 1)
+        levels += low
+        levels = levels.to(torch.float16).to(torch.float32)
+        return torch.stack([levels, -levels], 2).view(len(rows), -1)
+
+
+FORMS: Final[Mapping[str, TensorForm]] = MappingProxyType(
+    {"float32": _Float32(), "int4": _Int4(), "sign": _Sign(), "sparse16": _Sparse(16), "sparse64": _Sparse(64)}
+)
+
+
+def _divided(values: Tensor, number: float) -> Tensor:
+    return values / values.new_full((), number)
+
+
+def _put_scales(scales: Tensor, rows: Tensor) -> Tensor:
+    halves = scales.clamp(max=float(LARGEST)).to(torch.float16).contiguous()
+    rows[:, : 2 * scales.shape[1]] = halves.view(torch.uint8)
+    return halves.to(torch.float32)
+
+
+def _scales_of(rows: Tensor, number: int) -> Tensor:
+    return rows[:, : 2 * number].contiguous().view(torch.float16).to(torch.float32)
+
+
+def _nearest(sizes: Tensor, low: Tensor, high: Tensor, top: int) -> Tensor:
+    span = high - low
+    scaled = sizes - low
+    scaled *= torch.where(span > 0, span.new_full((), top) / span, torch.zeros_like(span))
+    return scaled.round_().clamp_(0, top).to(torch.uint8)
+
+
+def _folded(values: Any) -> Tensor:
+    return cast(Tensor, folded(values))  # slices and sums are written alike
+
+
+def _eight(like: Tensor) -> Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=like.device)

@@ -1,0 +1,133 @@
+"""What copies to and from a device take, and whether memory of peers can be registered with it."""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Final
+
+import numpy as np
+import torch
+
+from collectives import Array
+
+from ..device import HOST, Device, PinRefused
+from ..errors import ShoalError
+from ..memory.arena import REGIONS_OFFSET, Arena, Mapping
+from ..memory.extents import EXTENT_BYTES
+from ..staging import cuda_devices
+from ..training.numerics import describe_numerics
+from .finding import Finding, size
+
+NUM_COPIES: Final = 7
+Clock = Callable[[], float]
+
+
+def look_at_devices(clock: Clock) -> Iterator[Finding]:
+    """All that this process sees."""
+    words = describe_numerics(HOST, []).removesuffix(", ")
+    yield Finding("numerics", f"{words}: peers with the same words, and the same optimizer, compute the same updates")
+    seen, why_none = cuda_devices()
+    if not seen:
+        yield Finding("devices", f"no GPU: {why_none}; peers train on the CPU", facts={"number": 0})
+    for each in seen:
+        of_memory = f"{size(each.free_bytes)} of {size(each.total_bytes)} free"
+        facts = {"free_bytes": each.free_bytes, "total_bytes": each.total_bytes}
+        yield Finding(each.name, f"{each.device.numerics}; {of_memory}", facts=facts)
+        yield from look_at_device(each.device, each.name, clock)
+
+
+def look_at_device(device: Device, where: str, clock: Clock, num_bytes: int = EXTENT_BYTES) -> Iterator[Finding]:
+    """One of them; `where`: torch's name for it; `num_bytes`: of what is registered and copied, whole pages."""
+    name = secrets.token_hex(8)
+    arena = Arena(REGIONS_OFFSET + num_bytes, name)
+    try:
+        region = arena.allocate(num_bytes)
+        if region is None:
+            yield Finding(f"{where} pinned", f"there is no {size(num_bytes)} of memory to try it with", is_well=False)
+            return
+        own = arena.array(region, np.uint8)
+        yield from _look_at_copies(device, where, clock, own)
+        read_only = Mapping.open(os.getpid(), name).array(region, np.uint8)
+        yield _look_at_peers(device, where, read_only, arena.second(region))
+    finally:
+        arena.close()
+
+
+def _look_at_copies(device: Device, where: str, clock: Clock, memory: Array) -> Iterator[Finding]:
+    """Before it is registered, and then."""
+    pageable = rates(device, where, memory, clock)
+    begun = clock()
+    try:
+        device.pin(memory)
+    except PinRefused as error:
+        yield Finding(
+            f"{where} pinned",
+            f"memory of a peer cannot be registered ({error}): copies are pageable, {_in_words(pageable)}",
+            is_well=False,
+            facts={"pageable": pageable},
+        )
+        return
+    took_s = clock() - begun
+    try:
+        pinned = rates(device, where, memory, clock)
+    finally:
+        device.settle()
+        device.unpin(memory)
+    yield Finding(
+        f"{where} pinned",
+        f"{_in_words(pinned)}; pageable {_in_words(pageable)}; {size(memory.nbytes)} were registered in "
+        f"{took_s * 1000:.3g} ms",
+        facts={"pinned": pinned, "pageable": pageable, "register_s": took_s},
+    )
+
+
+def rates(device: Device, where: str, memory: Array, clock: Clock, num_copies: int = NUM_COPIES) -> dict[str, float]:
+    """GB/s to the host and back, each the median of so many copies; of what has arrived each byte is looked at.
+
+    Raises:
+        ShoalError: other bytes have arrived.
+    """
+    tensor = torch.arange(len(memory), dtype=torch.int64).to(torch.uint8).to(where)
+    back = torch.empty_like(tensor)
+    expected = np.arange(len(memory)).astype(np.uint8)
+    times: dict[str, list[float]] = {"fetch": [], "store": []}
+    for _ in range(num_copies):
+        memory.fill(0)
+        back.zero_()
+        begun = clock()
+        device.fetch(tensor, memory, [device.mark()]).wait()
+        fetched = clock()
+        mark = device.store(memory, back, [device.mark()])
+        mark.wait()
+        times["fetch"].append(fetched - begun)
+        times["store"].append(clock() - fetched)
+        if not np.array_equal(memory, expected) or not bool((back == tensor).all()):
+            raise ShoalError(f"{where} has copied other bytes than it was told to: do not train on it")
+    return {f"{name}_gb_per_s": memory.nbytes / median(each) / 1e9 for name, each in times.items()}
+
+
+def _in_words(found: dict[str, float]) -> str:
+    return f"{found['fetch_gb_per_s']:.3g} GB/s to the host, {found['store_gb_per_s']:.3g} back"
+
+
+def _look_at_peers(device: Device, where: str, read_only: Array, writable: Array) -> Finding:
+    """The arena of a peer is seen through mappings of one's own: here of the own one, as a peer would see it."""
+    found = {"read-only": _registers(device, read_only), "writable": _registers(device, writable)}
+    said = "; ".join(f"{name}: {why or 'yes'}" for name, why in found.items())
+    return Finding(
+        f"{where} peers",
+        f"what a peer has in its arena can be registered through a mapping that is {said}",
+        not found["writable"],
+        {name: not why for name, why in found.items()},
+    )
+
+
+def _registers(device: Device, memory: Array) -> str:
+    """Empty, or why not."""
+    try:
+        device.pin(memory)
+    except PinRefused as error:
+        return f"no ({error})"
+    device.unpin(memory)
+    return ""

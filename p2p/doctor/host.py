@@ -1,0 +1,143 @@
+"""What peers of this host share, and what the kernel allows them."""
+
+import os
+import resource
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ..benchmark.machine import machine
+from ..config import default_arena_bytes
+from ..errors import ShoalError
+from ..host.files import OF_ITS_OWN, PER_PEER
+from ..memory.arena import Arena, Mapping, available_bytes
+from ..memory.board import IS_ORDERED
+from .finding import Finding, size
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+TRIED_BYTES: Final = 1 << 20
+_ENTER: Final = "from p2p.netlab.namespaces import enter; enter()"
+
+
+def look_at_host() -> Iterator[Finding]:
+    """In about a second; leaves nothing behind."""
+    found = machine()
+    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    yield Finding("versions", f"Python {found['python']}, {packages}; {found['system']}", facts=found)
+    cores, of_machine = found["cores"], found["cores_of_machine"]
+    yield Finding(
+        "cores",
+        f"{cores} of {of_machine} cores of {found['cpu']}; load {found['load_1_min']}",
+        facts={"usable": cores, "of_machine": of_machine},
+    )
+    yield memory()
+    yield arena()
+    yield shared_files()
+    yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield deaths()
+    yield lab()
+
+
+def memory(root: Path = CGROUPS) -> Finding:
+    """What there is, and what limits it."""
+    available, limit = available_bytes(), cgroup_left_bytes(_groups(), root)
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    of_locked = "no limit" if locked == resource.RLIM_INFINITY else size(locked)
+    of_group = "no limit" if limit is None else f"{size(limit)} left"
+    return Finding(
+        "memory",
+        f"{size(available)} available; of the cgroup: {of_group}; ulimit -l: {of_locked} (CUDA does not ask for it)",
+        facts={"available_bytes": available, "cgroup_left_bytes": limit, "memlock_bytes": locked},
+    )
+
+
+def memory_bytes() -> int:
+    """What a peer could take now."""
+    left = cgroup_left_bytes(_groups(), CGROUPS)
+    return available_bytes() if left is None else min(available_bytes(), left)
+
+
+def _groups() -> str:
+    return Path("/proc/self/cgroup").read_text()
+
+
+def cgroup_left_bytes(groups: str, root: Path) -> int | None:
+    """What the groups of this process leave of their limits (cgroups(7), version 2); None: they have none."""
+    path = next((line[3:] for line in groups.splitlines() if line.startswith("0::")), None)
+    if path is None:
+        return None
+    folder, left = root / path.lstrip("/"), []
+    for each in (folder, *folder.parents):
+        if root in (each, *each.parents):
+            try:
+                limit = (each / "memory.max").read_text().strip()
+                if limit != "max":
+                    left.append(max(0, int(limit) - int((each / "memory.current").read_text())))
+            except OSError:
+                continue
+    return min(left, default=None)
+
+
+def arena() -> Finding:
+    """Whether a peer can have one, and others of this host can read it."""
+    limit = default_arena_bytes(1)
+    name = secrets.token_hex(8)
+    if not IS_ORDERED:
+        return Finding("arena", "none on this processor: peers of this host use sockets", is_well=False)
+    try:
+        own = Arena(TRIED_BYTES, name)
+    except ShoalError as error:
+        return Finding("arena", f"{error}; peers of this host use sockets", is_well=False)
+    try:
+        Mapping.open(os.getpid(), name).close()
+    except ShoalError as error:
+        return Finding("arena", f"{error}; peers of this host use sockets", is_well=False)
+    finally:
+        own.close()
+    says = f"peers of this host read each other's memory; one alone may share {size(limit)} of its own"
+    return Finding("arena", says, facts={"default_bytes": limit})
+
+
+def shared_files(folder: Path = Path("/dev/shm")) -> Finding:
+    """Workers of torch's DataLoader hand batches over there; peers do not need it."""
+    try:
+        found = os.statvfs(folder)
+    except OSError as error:
+        return Finding("shm", f"no {folder} ({error.strerror}): data loaders can have no workers", is_well=False)
+    total, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+    is_small = free < 64 << 20
+    advice = ": too little for the workers of a data loader (docker: --shm-size=1g)" if is_small else ""
+    says = f"{size(free)} of {size(total)} of {folder} are free, which workers of a data loader use{advice}"
+    return Finding("shm", says, not is_small, {"free_bytes": free, "total_bytes": total})
+
+
+def open_files(limits: tuple[int, int]) -> Finding:
+    """For how many peers of one host they are enough."""
+    _, hard = limits
+    if hard == resource.RLIM_INFINITY:
+        return Finding("files", "any number of files may be open", facts={"hard": None, "peers": None})
+    peers = max(0, (hard - OF_ITS_OWN) // PER_PEER)
+    advice = "" if peers >= 64 else f"; for 64 raise it: `ulimit -Hn {64 * PER_PEER + OF_ITS_OWN}`"
+    says = f"{hard} files may be open (ulimit -Hn), enough for {peers} peers here{advice}"
+    return Finding("files", says, peers >= 64, {"hard": hard, "peers": peers})
+
+
+def deaths() -> Finding:
+    """Whether the kernel's word of a death is to be had."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError) as error:
+        return Finding("deaths", f"no pidfd here ({error}): a peer that died is noticed by its silence", is_well=False)
+    return Finding("deaths", "the kernel tells of a death at once (pidfd)")
+
+
+def lab() -> Finding:
+    """Whether there can be a network lab."""
+    done = subprocess.run([sys.executable, "-c", _ENTER], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return Finding("lab", "`shoal lab` works: namespaces of the user can be made")
+    said = done.stderr.strip().rpartition("\n")[2].partition(": ")[2]
+    return Finding("lab", f"`shoal lab` does not work: {said}", is_well=False)

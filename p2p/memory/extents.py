@@ -1,0 +1,108 @@
+"""Parts of the own arena that are registered with a device, which then copies them by itself.
+
+An extent is `EXTENT_BYTES` of the arena, counted from its first region on. It is filled and registered as a whole when
+something in it is first wanted by a device, and stays so: the arena gives no page back. No two registered parts share a
+page, and no copy crosses the end of one (`cut`), which CUDA would refuse. What cannot be registered is copied as other
+memory is.
+
+Left out: what others have in their arenas.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from collectives import Array
+
+from ..device import Device, PinRefused
+from .arena import REGIONS_OFFSET, Arena, Region
+
+logger = logging.getLogger("p2p")
+
+EXTENT_BYTES: Final = 64 << 20
+
+
+class Extents:
+    """Of one arena. Any thread may call these."""
+
+    def __init__(self, arena: Arena, extent_bytes: int = EXTENT_BYTES) -> None:
+        """None is registered. `extent_bytes`: whole pages."""
+        self._arena, self._extent_bytes = arena, extent_bytes
+        self._pinned: dict[int, tuple[Device, Array]] = {}
+        self._refused: set[int] = set()
+        self._lock = threading.Lock()
+        self._has_warned = False
+        self._is_closed = False
+
+    def unknown(self, arrays: Iterable[Array]) -> list[int]:
+        """Those that `arrays` lie in, and that nobody has asked for yet."""
+        found: set[int] = set()
+        for array in arrays:
+            region = self._arena.region_of(array)
+            if region is not None and region.length:
+                first, last = region.offset - REGIONS_OFFSET, region.offset + region.length - 1 - REGIONS_OFFSET
+                found.update(range(first // self._extent_bytes, last // self._extent_bytes + 1))
+        return sorted(found - self._pinned.keys() - self._refused)
+
+    def outside_bytes(self, arrays: Iterable[Array]) -> int:
+        """What of `arrays` does not lie in the arena."""
+        return sum(array.nbytes for array in arrays if self._arena.region_of(array) is None)
+
+    def pin(self, device: Device, indices: Iterable[int], outside_bytes: int = 0) -> None:
+        """Register these with `device`. What cannot be is said once, and copied as other memory is.
+
+        `outside_bytes`: as many are wanted, for which the arena has no room.
+        """
+        reason = f"the arena has {self._arena.size} bytes, see arena_bytes" if outside_bytes else ""
+        with self._lock:
+            for index in indices:
+                if self._is_closed or index in self._pinned or index in self._refused:
+                    continue
+                try:
+                    self._pin(device, index)
+                except PinRefused as error:
+                    self._refused.add(index)
+                    reason = str(error)
+        if reason and not self._has_warned:
+            self._has_warned = True
+            num_pinned, num_refused = len(self._pinned), len(self._refused)
+            asked, got = (each * self._extent_bytes for each in (num_pinned + num_refused, num_pinned))
+            asked, got = (asked + outside_bytes) >> 10, got >> 10
+            logger.warning(
+                "of %d KiB of memory that a device copies, %d KiB could be pinned (%s): copies of the rest are "
+                "several times slower, and right; `shoal doctor` says what limits it",
+                *(asked, got, reason),
+            )
+
+    def _pin(self, device: Device, index: int) -> None:
+        offset = REGIONS_OFFSET + index * self._extent_bytes
+        extent = Region(offset, min(self._extent_bytes, self._arena.size - offset))
+        if not self._arena.fill(extent):
+            raise PinRefused(f"this machine has no {extent.length} bytes of memory for it")
+        memory = self._arena.array(extent, np.uint8)
+        device.pin(memory)
+        self._pinned[index] = device, memory
+
+    def cut(self, array: Array) -> Sequence[slice]:
+        """As `staging.Cut`: where extents end, whether they are registered or not yet."""
+        region = self._arena.region_of(array)
+        if region is None:
+            return (slice(0, len(array)),)
+        first = self._extent_bytes - (region.offset - REGIONS_OFFSET) % self._extent_bytes
+        ends = range(first, region.length, self._extent_bytes)
+        bounds = [0, *(end // array.itemsize for end in ends), len(array)]
+        return [slice(start, stop) for start, stop in pairwise(bounds)]
+
+    def unpin(self) -> None:
+        """Register nothing any more; the arena may be unmapped."""
+        with self._lock:
+            self._is_closed = True
+            for device in {device for device, _ in self._pinned.values()}:
+                device.settle()
+            while self._pinned:
+                _, (device, memory) = self._pinned.popitem()
+                device.unpin(memory)

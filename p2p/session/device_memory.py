@@ -1,0 +1,51 @@
+"""Memory of the host for operations on tensors of a device: registered where that can be, and copied in pieces."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from collectives import Array
+
+from ..device import HOST, Device
+from ..memory.host_memory import HostMemory
+from ..staging import Cut, Staged
+from ..step.operation import Operation
+from .all_reduce_call import Empty
+from .session import Session
+
+
+def pin(session: Session, device: Device, operations: Sequence[Operation]) -> None:
+    """Register with `device` where inputs and results lie, if in the arena."""
+    if device is not HOST:
+        _pin(session, device, [array for each in operations for array in (each.input, each.result)])
+
+
+def pinned(session: Session, device: Device, empty: Empty) -> Empty:
+    """As `empty`, registered with `device`."""
+
+    def make(size: int, dtype: np.dtype[Any]) -> Array:
+        array = empty(size, dtype)
+        _pin(session, device, (array,))
+        return array
+
+    return make
+
+
+def staged_by(session: Session, device: Device) -> Staged:
+    """The way of operations between `device` and the arena."""
+    return Staged(device, cut_of(session))
+
+
+def cut_of(session: Session) -> Cut:
+    """For copies into the arena, and out of it."""
+    return lambda array: _memory(session).cut(array)
+
+
+def _pin(session: Session, device: Device, arrays: Sequence[Array]) -> None:
+    """Now, before there is a seat; later by a thread."""
+    _memory(session).pin(device, arrays, is_aside=session.history.view is not None)
+
+
+def _memory(session: Session) -> HostMemory:
+    return session.loop.resources.host_memory

@@ -1,0 +1,177 @@
+"""A state whose tensors live on a device, on its way to memory of the host, for those who are to be given it.
+
+A thread fetches it in pieces, through two slots, after the mark at which the state is complete. Nobody waits for that
+but whoever is about to change the state: until the last piece is under way; from then on the device does, not the host.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+import torch
+
+from collectives import Array
+
+from ..device import HOST, OVER, Device, Mark
+from ..net.parcels import NO_COPIES, Copies, PackedState, Packer
+from ..session.device_memory import cut_of, pinned
+from ..session.session import Session
+from ..staging import Cut, whole
+from .layouts import in_memory_order
+
+SLOT_BYTES: Final = 16 << 20
+NUM_SLOTS: Final = 2
+
+
+class StateCopies:
+    """Of one replica."""
+
+    def __init__(
+        self, device: Device, device_of: Callable[[object], Device], slots: Sequence[Array], cut: Cut = whole
+    ) -> None:
+        """None is under way.
+
+        Args:
+            device: of the model.
+            device_of: where a tensor lives: parts of a state may be on the host.
+            slots: two, of bytes, pinned if that can be.
+            cut: for copies into them.
+        """
+        self._device, self._device_of, self._slots, self._cut = device, device_of, slots, cut
+        self._lock, self._slots_are_free = threading.Lock(), threading.Lock()
+        self._open: list[_Copy] = []
+
+    def begin(self, tree: bytes, tensors: Sequence[torch.Tensor], after: Mark, tell: Callable[[], None]) -> PackedState:
+        """Begin to fetch `tensors`, as they are at `after`; `tell` is called by another thread when they are there.
+
+        For the loop's thread. Until `hold` or `end` nobody changes the tensors.
+        """
+        copy = _Copy(tensors, after)
+        with self._lock:
+            self._open.append(copy)
+        thread = threading.Thread(target=self._run, args=(copy, tell), name="shoal-copy", daemon=True)
+        copy.thread = thread
+        thread.start()
+        return PackedState(tree, [each.data for each in copy.parts], copy.is_whole)
+
+    def hold(self) -> None:
+        """What the current stream is given from now on comes after all that was begun. For the training thread.
+
+        Raises:
+            Exception: what the device has raised. The copy is not whole, and is not given to anybody.
+        """
+        for copy in self._under_way():
+            copy.is_issued.wait()
+            if copy.error is not None:
+                raise copy.error
+            self._device.hold(copy.last)
+
+    def end(self) -> None:
+        """Return when nothing is under way. For the training thread."""
+        for copy in self._under_way():
+            assert copy.thread is not None
+            copy.thread.join()
+
+    def _under_way(self) -> "list[_Copy]":
+        with self._lock:
+            return list(self._open)
+
+    def _run(self, copy: "_Copy", tell: Callable[[], None]) -> None:
+        try:
+            with self._slots_are_free:
+                self._fetch(copy)
+            copy.is_over = True
+            with self._lock:
+                self._open.remove(copy)  # whoever is given it keeps the memory
+            tell()
+        except Exception as error:
+            copy.error = error
+        finally:
+            copy.is_issued.set()
+
+    def _fetch(self, copy: "_Copy") -> None:
+        landing: deque[tuple[Mark, Array, Array]] = deque()
+        for number, (source, into, after) in enumerate(self._pieces(copy)):
+            if len(landing) == NUM_SLOTS:
+                _land(*landing.popleft())
+            slot = self._slots[number % NUM_SLOTS][: len(into)]
+            for part in self._cut(slot):
+                copy.last = self._device.fetch(source[part], slot[part], after)
+            landing.append((copy.last, slot, into))
+        copy.is_issued.set()
+        while landing:
+            _land(*landing.popleft())
+
+    def _pieces(self, copy: "_Copy") -> Iterator[tuple[torch.Tensor, Array, list[Mark]]]:
+        """Bytes of tensors of the device, where they go, and after what. Those of the host are there at once."""
+        for tensor, part in zip(copy.tensors, copy.parts, strict=True):
+            if not tensor.numel():
+                continue
+            if self._device_of(tensor) is HOST:
+                part[:] = in_memory_order(tensor).view(torch.uint8).numpy()
+                continue
+            flat, after, length = self._flat(tensor, copy.after), [copy.after], len(self._slots[0])
+            if flat.data_ptr() != tensor.data_ptr():
+                after.append(self._device.mark())  # the elements were gathered just now
+            for begin in range(0, len(part), length):
+                yield flat[begin : begin + length], part[begin : begin + length], after
+
+    def _flat(self, tensor: torch.Tensor, after: Mark) -> torch.Tensor:
+        """Its bytes as they lie in memory; where there are gaps, gathered by the stream of this thread."""
+        self._device.hold(after)
+        return in_memory_order(tensor).view(torch.uint8)
+
+
+def copies_of(session: Session, device: Device, tensors: Sequence[torch.Tensor]) -> Copies:
+    """For a model on `device`, whose state begins with these."""
+    if device is HOST:
+        return NO_COPIES
+    num_bytes = min(SLOT_BYTES, sum(2 * tensor.nbytes for tensor in tensors))  # moments may come
+    make = pinned(session, device, session.empty)
+    slots = [make(max(1, num_bytes), np.dtype(np.uint8)) for _ in range(NUM_SLOTS)]
+    return StateCopies(device, session.device_of, slots, cut_of(session))
+
+
+def lender_of(
+    session: Session, device: Device, copies: Copies, lower: Callable[[], tuple[bytes, list[torch.Tensor]]]
+) -> Callable[[], Packer] | None:
+    """As of `Replica`; `lower`: the state."""
+    if not isinstance(copies, StateCopies):
+        return None
+
+    def lend() -> Packer:
+        mark, loop = device.mark(), session.loop
+        tell = partial(loop.reactor.post, loop.state_copied, is_aside=True)
+        return lambda: copies.begin(*lower(), mark, tell)
+
+    return lend
+
+
+class _Copy:
+    """One state.
+
+    Attributes:
+        parts: the bytes of each tensor.
+        last: mark of the last piece that is under way; all of it, where `is_issued`.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], after: Mark) -> None:
+        self.tensors, self.after = tensors, after
+        self.parts = [np.empty(tensor.nbytes, np.uint8) for tensor in tensors]
+        self.last: Mark = OVER
+        self.is_issued = threading.Event()
+        self.is_over = False
+        self.error: Exception | None = None
+        self.thread: threading.Thread | None = None
+
+    def is_whole(self) -> bool:
+        """Whether all parts are there."""
+        return self.is_over
+
+
+def _land(mark: Mark, slot: Array, into: Array) -> None:
+    mark.wait()
+    into[:] = slot

@@ -1,0 +1,51 @@
+"""What is measured on a GPU, with the stand-in: the numbers mean nothing, and the code runs."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench import gpu_tests, staging
+from p2p.staging import cuda_devices
+from tests.p2p.staging.standin import StandIn
+
+pytestmark = pytest.mark.light
+NEEDS_NONE = pytest.mark.skipif(bool(cuda_devices()[0]), reason="there is a GPU")
+
+
+@pytest.fixture(autouse=True)
+def threads_of_autograd() -> Iterator[None]:
+    """As they were: a model on a device does without."""
+    before = torch._C._is_multithreading_enabled()
+    yield
+    torch.autograd.set_multithreading_enabled(before)
+
+
+def test_the_stand_in_goes_through_all_that_a_gpu_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["staging", "--device", "stand-in", "--mib", "1", "--width", "16"])
+    with pytest.raises(SystemExit) as ended:
+        staging.main()
+    report = json.loads((tmp_path / "staging.json").read_text())
+    assert ended.value.code == 0, report
+    names = ["cpu pinned", "cpu peers", "calls", "refusal", "callback", "core", "1 MiB", "step"]
+    assert [*report["found"]] == names and report["found"]["step"]["parameters"] == 4 * (16 * 16 + 16)
+    assert all(f"  {name}" in (tmp_path / "staging.log").read_text() for name in names)
+
+
+def test_the_stages_of_a_step_are_seen_each_with_its_end() -> None:
+    _, stages = staging.steps(StandIn(0), "cpu", 16)
+    assert {name for name, _, _ in stages} == {"backward", "D2H", "H2D"}
+    assert all(begun <= ended for _, begun, ended in stages)
+
+
+@NEEDS_NONE
+def test_without_a_gpu_one_line_says_why_and_the_code_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        staging.found_device("cuda")
+    assert ended.value.code == 2 == gpu_tests.main()
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("bench.staging: no GPU: torch") and second.startswith("make test-gpu: no GPU: torch")
