@@ -198,7 +198,7 @@ class Loop:
         self, offer: StateOffer, state_digest: bytes | None, operations: Sequence[Operation] | None = None
     ) -> None:
         """The state that was offered is loaded. Arguments as of `OpenStep.loaded`."""
-        self.open_step.loaded(offer.step, state_digest, operations)
+        self.open_step.loaded(offer.step, state_digest, operations, is_due=offer.is_due)
         self.note(Kind.LOADED, offer.step)
         self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
 

@@ -126,11 +126,16 @@ def task_of(
     counts: Array | None,
     turn: int,
     *,
+    measured: str | None = None,
     is_wan: bool = False,
 ) -> Task:
-    """`operation` in a view of members on `hosts`; `counts`: of the samples of each, where it is weighted."""
+    """`operation` in a view of members on `hosts`.
+
+    `counts`: of the samples of each, where it is weighted; `measured`: the algorithm that a table of prices says.
+    """
     collective, world_size = operation.collective, len(hosts)
-    operation.ran = collective.choose(operation.algorithm, operation.input.nbytes, world_size, is_wan=is_wan)
+    algorithm = operation.algorithm or measured
+    operation.ran = collective.choose(algorithm, operation.input.nbytes, world_size, is_wan=is_wan)
     if collective.gathers:
         operation.result = np.empty(operation.input.size * world_size, operation.input.dtype)
     elif operation.is_uncommitted:
