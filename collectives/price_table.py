@@ -1,7 +1,11 @@
 """What each algorithm costs at each size: played where ranks are few, by formulas where they are many."""
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
+from collectives.algorithms import all_reduce_schedule
 from collectives.formulas import FEW_RANKS, FORMULAS, summarize
 from collectives.pricing import Links, play_slices
 from collectives.schedule import Build
@@ -30,3 +34,40 @@ def price_table(
         for size_bytes in sizes_bytes:
             prices[name, size_bytes] = (yield from play_slices(schedules, size_bytes, links)).time_ns
     return prices
+
+
+SIZES_BYTES: Final = tuple(1 << power for power in range(10, 27))
+"""From 1 KiB to 64 MiB: what is smaller or larger costs in proportion to the nearest."""
+
+CANDIDATES: Final = ("one-shot", "direct", "ring", "tree", "halving-doubling")
+"""What is chosen from; of two that cost the same the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTable:
+    """What each candidate costs at each of `SIZES_BYTES`, in ns, over the links of some ranks."""
+
+    prices: Mapping[tuple[str, int], int]
+
+    def of(self, num_bytes: int) -> dict[str, int]:
+        """What each costs at the nearest size."""
+        nearest = nearest_size(num_bytes)
+        return {name: self.prices[name, nearest] for name in CANDIDATES}
+
+    def choose(self, num_bytes: int) -> str:
+        """The cheapest: the same for all who have the same links."""
+        prices = self.of(num_bytes)
+        return min(prices, key=prices.__getitem__)
+
+
+def nearest_size(num_bytes: int) -> int:
+    """Of `SIZES_BYTES`, by ratio."""
+    power = max(num_bytes, 1).bit_length() - 1
+    power += num_bytes * num_bytes >= 1 << (2 * power + 1)
+    return min(max(1 << power, SIZES_BYTES[0]), SIZES_BYTES[-1])
+
+
+def tabulate(links: Links) -> Generator[None, None, PriceTable]:
+    """The table of these links, in slices of less than a millisecond; schedules are kept for who runs them."""
+    builds = {name: partial(all_reduce_schedule, name) for name in CANDIDATES}
+    return PriceTable((yield from price_table(builds, SIZES_BYTES, links)))
