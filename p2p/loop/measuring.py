@@ -112,7 +112,7 @@ class Measuring:
         """Nothing is measured, and without TCP nothing will be."""
         self.next_at = 0.0 if tcp is not None else math.inf
         self.row = Row()
-        self._me, self._transport, self._frames, self._agreed = me, transport, frames, agreed
+        self._me, self._transport, self._agreed = me, transport, agreed
         self._clock = clock
         self._is_wan = tcp is not None and tcp.network is Network.WAN
         self._up, self._down = Rate(), Rate()

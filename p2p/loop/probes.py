@@ -6,10 +6,9 @@ slow link is not busy with them for long; and a tenth of the time at most.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from ..net.flows import Flow
-from ..net.frames import Frames
 
 PROBE_BYTES: Final = 1 << 20
 PROBE_S: Final = 0.2
@@ -33,11 +32,17 @@ class _Probe:
     until: int
 
 
+class Sender(Protocol):
+    """Sends bytes that nobody looks at (net/frames.py)."""
+
+    def send_probe(self, peer_id: str, num_bytes: int) -> None: ...
+
+
 class Probes:
     """Of one peer."""
 
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
         self._done: set[str] = set()
         self._probe: _Probe | None = None
         self._may_begin_at = 0.0
@@ -68,4 +73,4 @@ class Probes:
 
     def _send(self, probe: _Probe) -> None:
         self._probe = probe
-        self._frames.send_probe(probe.peer_id, probe.portion)
+        self._sender.send_probe(probe.peer_id, probe.portion)
