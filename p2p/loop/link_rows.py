@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from collectives import Array
+from collectives.price_table import CANDIDATES, SIZES_BYTES
 from collectives.pricing import Links
 from gossip import View
 
@@ -19,13 +20,13 @@ MOST_PEERS: Final = 64
 MOVED: Final = 1.2
 """A row that differs by this factor somewhere has moved."""
 
+SURPRISING: Final = 1.3
+"""A sum that takes so many times as long does so for a reason."""
+
 LEAST_US: Final = 200
 """A round trip that differs by less has not."""
 
 _PAIR: Final = np.dtype([("peer", "<u8"), ("rtt_us", "<u4"), ("bytes_per_s", "<u4")])
-_ROW: Final = np.dtype(
-    [("up", "<u4"), ("down", "<u4"), ("message_ns", "<u4"), ("num", "<u4"), ("to", _PAIR, MOST_PEERS)]
-)
 _MOST: Final = 2**32 - 1
 
 
@@ -39,6 +40,16 @@ class Pair(NamedTuple):
 NO_PAIR: Final = Pair(0, 0)
 
 
+Took = Mapping[tuple[str, int], int]
+"""Microseconds that a sum has taken, by algorithm and size."""
+
+_PLACES: Final = tuple((name, size) for name in CANDIDATES for size in SIZES_BYTES)
+
+
+_FIELDS: Final = [("up", "<u4"), ("down", "<u4"), ("message_ns", "<u4"), ("num", "<u4"), ("to", _PAIR, MOST_PEERS)]
+_ROW: Final = np.dtype([*_FIELDS, ("took_us", "<u4", len(_PLACES))])
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """Of one peer. 0 is what is not measured yet.
@@ -47,12 +58,14 @@ class Row:
         up, down: bytes per second, sent to all others, and received of them.
         message_ns: what a message costs it.
         to: by peer_id.
+        took: without what was not measured.
     """
 
     up: int = 0
     down: int = 0
     message_ns: int = 0
     to: Mapping[str, Pair] = field(default_factory=dict)
+    took: Took = field(default_factory=dict)
 
     def pack(self) -> Array:
         """As bytes, whose number is the same for all."""
@@ -60,6 +73,7 @@ class Row:
         kept = list(self.to.items())[:MOST_PEERS]
         row["up"], row["down"], row["message_ns"] = (min(each, _MOST) for each in (self.up, self.down, self.message_ns))
         row["num"] = len(kept)
+        row["took_us"] = [min(self.took.get(place, 0), _MOST) for place in _PLACES]
         for place, (peer_id, pair) in enumerate(kept):
             row["to"][place] = int(peer_id, 16), min(pair.rtt_us, _MOST), min(pair.bytes_per_s, _MOST)
         return row.reshape(1).view(np.uint8)
@@ -70,7 +84,8 @@ class Row:
         row: Any = raw.view(_ROW)[0]
         pairs = row["to"][: min(int(row["num"]), MOST_PEERS)]
         to = {f"{int(each['peer']):016x}": Pair(int(each["rtt_us"]), int(each["bytes_per_s"])) for each in pairs}
-        return cls(int(row["up"]), int(row["down"]), int(row["message_ns"]), to)
+        took = {place: took_us for place, took_us in zip(_PLACES, row["took_us"].tolist(), strict=True) if took_us}
+        return cls(int(row["up"]), int(row["down"]), int(row["message_ns"]), to, took)
 
     def covers(self, peer_ids: Set[str]) -> bool:
         """Whether the links to all of these are measured."""
@@ -81,6 +96,11 @@ class Row:
         told = [(self.up, since.up, 0), (self.down, since.down, 0)]
         told += [(pair.rtt_us, since.to.get(each, NO_PAIR).rtt_us, LEAST_US) for each, pair in self.to.items()]
         return any(abs(now - before) > max((MOVED - 1) * min(now, before), least) for now, before, least in told)
+
+    def is_surprised(self, since: "Row") -> bool:
+        """Whether sums take longer than that one has said, or not as long."""
+        both = ((took_us, since.took.get(place, 0)) for place, took_us in self.took.items())
+        return any(max(each) > SURPRISING * min(each) for each in both)
 
 
 ROW_BYTES: Final = _ROW.itemsize
@@ -116,3 +136,9 @@ def links_of(rows: Rows) -> Links | None:
         for i, one in enumerate(names)
     )
     return Links(up, down, delays, median_low([row.message_ns for row in said]))
+
+
+def took_of(rows: Rows) -> Took:
+    """What sums have taken: of each the least that a member says, if all do, since the others have waited for it."""
+    said = [row.took for row in rows_of(rows)]
+    return {place: min(took[place] for took in said) for place in _PLACES if all(place in took for took in said)}

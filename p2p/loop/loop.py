@@ -165,6 +165,7 @@ class Loop:
         if step != self._exit_looks.step:
             self._exit_looks.begin(self.now(), step)
         if self.inbox.failure is None and (effects := self.open_step.submit(step, attempt, operation)):
+            self.measuring.watch(self.open_step)
             self._carrier.carry_out(effects)
 
     def close_step(self, attempt: int, state_digest: bytes) -> None:
@@ -343,8 +344,9 @@ class Loop:
         try:
             match self._frames.read_data(frame, payload):
                 case Segment() as segment:
-                    if effects := self.open_step.receive(segment):
-                        self._carrier.carry_out(effects)
+                    effects = self.open_step.receive(segment)
+                    self.measuring.watch(self.open_step)
+                    self._carrier.carry_out(effects)
                 case Envelope() as envelope:
                     self._carrier.carry_out(self.core.receive(self.now(), envelope))
                 case Delivery() as delivery:

@@ -19,7 +19,9 @@ from ..net.frames import Frames
 from ..net.tcp import Network, TcpConfig
 from ..net.transport import Transport
 from ..step.agreed_rows import AgreedRows, Rows
-from .link_rows import MOST_PEERS, Pair, Row, links_of, own_row
+from ..step.open_step import OpenStep
+from .durations import Durations
+from .link_rows import MOST_PEERS, Pair, Row, links_of, own_row, took_of
 from .probes import Probes
 
 LOOK_S: Final = 0.05
@@ -34,6 +36,9 @@ BLOCK_S: Final = 10.0
 
 SETTLED_S: Final = 3.0
 """So long after rows were gathered nobody wants it again, in a view of the same members."""
+
+TRIED_S: Final = 10.0
+"""So long not, if it is only that sums take longer than was said, or not as long."""
 
 PART_S: Final = 0.5e-3
 EVERY_S: Final = 0.02
@@ -98,6 +103,7 @@ class Measuring:
     Attributes:
         next_at: when it looks again.
         row: what was measured of the links to the members of the installed view.
+        durations: of sums in that view.
     """
 
     def __init__(
@@ -112,13 +118,15 @@ class Measuring:
         """Nothing is measured, and without TCP nothing will be."""
         self.next_at = 0.0 if tcp is not None else math.inf
         self.row = Row()
+        self.durations = Durations()
+        self._members: tuple[Member, ...] = ()
         self._me, self._transport, self._agreed = me, transport, agreed
         self._clock = clock
         self._is_wan = tcp is not None and tcp.network is Network.WAN
         self._up, self._down = Rate(), Rate()
         self._pairs: dict[str, Highest] = {}
         self._probes = Probes(frames)
-        self._sample_at = self._settled_at = 0.0
+        self._sample_at = self._seen_at = 0.0
         self._message_ns = 0.0
         self._seen: Rows | None = None
         self._making: tuple[Rows, Generator[None, None, PriceTable]] | None = None
@@ -127,6 +135,11 @@ class Measuring:
     def handled(self, num_messages: int, took_ns: int) -> None:
         """So many small messages were dealt with, in so much time."""
         self._message_ns += (took_ns / num_messages - self._message_ns) / 16
+
+    def watch(self, open_step: OpenStep) -> None:
+        """Operations may have begun, or ended."""
+        if self.next_at < math.inf:
+            self.durations.watch(self._clock(), open_step)
 
     def look(self, view: View | None) -> None:
         """Read the counters, say what follows from them, and go on with a table that is to be made."""
@@ -138,6 +151,9 @@ class Measuring:
         self.next_at = now + (EVERY_S if self._making is not None else LOOK_S)
 
     def _sample(self, now: float, view: View) -> None:
+        if view.members != self._members:
+            self._members = view.members
+            self.durations.forget()
         others = after(self._me, view)
         flows = self._transport.flows() if others else {}
         if not flows:
@@ -156,14 +172,19 @@ class Measuring:
         to = {each: Pair(flow.rtt_us, self._pairs[each].value) for each, flow in probed.items()}
         up = max([self._up.highest.value, *(pair.bytes_per_s for pair in to.values())])
         message_ns = int(min(max(2 * self._message_ns, LEAST_MESSAGE_NS), MOST_MESSAGE_NS))
-        row = self.row = Row(up, self._down.highest.value, message_ns, to)
+        took = {place: round(took_s * 1e6) for place, took_s in self.durations.medians(now).items()}
+        row = self.row = Row(up, self._down.highest.value, message_ns, to, took)
         agreed = self._agreed
         rows = agreed.rows or agreed.used
         if rows is not self._seen:
-            self._seen, self._settled_at = rows, now + SETTLED_S
+            self._seen, self._seen_at = rows, now
         before = None if rows is None else own_row(rows, view, self._me.peer_id)
         is_whole = len(view.members) <= MOST_PEERS and row.covers({each.peer_id for each in after(self._me, view)})
-        is_news = before is None or (rows is agreed.used and now >= self._settled_at and row.has_moved(before))
+        since_s = now - self._seen_at
+        has_moved = before is not None and (
+            (since_s >= SETTLED_S and row.has_moved(before)) or (since_s >= TRIED_S and row.is_surprised(before))
+        )
+        is_news = before is None or (rows is agreed.used and has_moved)
         agreed.row, agreed.wants = row.pack(), is_whole and is_news
 
     def _tabulate(self) -> None:
@@ -177,7 +198,8 @@ class Measuring:
             if links is None:
                 self._agreed.tabulated(rows, BySize(len(rows.members), self._is_wan))
                 return
-            self._making = rows, tabulate(links)
+            measured_ns = {place: took_us * 1000 for place, took_us in took_of(rows).items()}
+            self._making = rows, tabulate(links, measured_ns)
         until = self._clock() + PART_S
         try:
             while self._clock() < until:

@@ -7,20 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectives.price_table import CANDIDATES, SIZES_BYTES
 from gossip import Member
-from p2p.loop.link_rows import LEAST_US, MOST_PEERS, ROW_BYTES, Pair, Row, links_of, own_row
+from p2p.loop.link_rows import LEAST_US, MOST_PEERS, ROW_BYTES, SURPRISING, Pair, Row, links_of, own_row, took_of
 from p2p.step.agreed_rows import Rows
 from tests.gossip.members import view_of
 
 NAMES = tuple(f"{number:016x}" for number in (0xA, 0xB, 0xC))
 MEMBERS = tuple(Member(name, 7) for name in NAMES)
+DIRECT, RING = ("direct", 1 << 20), ("ring", 1 << 20)
 OTHERS = frozenset(NAMES[1:])
 
 numbers = st.integers(0, 2**32 - 1)
 names = st.integers(0, 2**64 - 1).map(lambda number: f"{number:016x}")
-rows = st.builds(
-    Row, numbers, numbers, numbers, st.dictionaries(names, st.builds(Pair, numbers, numbers), max_size=MOST_PEERS)
-)
+pairs = st.dictionaries(names, st.builds(Pair, numbers, numbers), max_size=MOST_PEERS)
+places = st.tuples(st.sampled_from(CANDIDATES), st.sampled_from(SIZES_BYTES))
+rows = st.builds(Row, numbers, numbers, numbers, pairs, st.dictionaries(places, st.integers(1, 2**32 - 1)))
 
 
 def row(rank: int, rtt_us: int = 10_000, rate: int = 1000, up: int = 2000, down: int = 3000) -> Row:
@@ -68,6 +70,19 @@ def test_a_row_has_moved_by_a_fifth() -> None:
     assert row(0).has_moved(Row())
     assert not row(0, rtt_us=LEAST_US).has_moved(row(0, rtt_us=2 * LEAST_US)), "so short ones never have"
     assert not replace(row(0), message_ns=10**9).has_moved(row(0))
+
+
+def test_a_sum_that_takes_longer_than_was_said_or_that_nobody_has_spoken_of_is_a_surprise() -> None:
+    before = replace(row(0), took={DIRECT: 1000})
+    for took_us, is_so in ((1000, False), (int(1000 * SURPRISING), False), (int(1001 * SURPRISING), True), (700, True)):
+        assert replace(row(0), took={DIRECT: took_us}).is_surprised(before) is is_so
+    assert before.is_surprised(row(0)) and not row(0).is_surprised(before)
+
+
+def test_who_waits_least_says_how_long_a_sum_takes_if_all_know() -> None:
+    said = [replace(row(rank), took={DIRECT: 900 + rank, RING: 5}) for rank in range(3)]
+    assert took_of(gathered(*said)) == {DIRECT: 900, RING: 5}
+    assert took_of(gathered(*said[:2], replace(row(2), took={RING: 7}))) == {RING: 5}
 
 
 def test_all_find_the_same_links() -> None:
