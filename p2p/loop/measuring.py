@@ -104,6 +104,7 @@ class Measuring:
         next_at: when it looks again.
         row: what was measured of the links to the members of the installed view.
         durations: of sums in that view.
+        is_wan: links are slow, for all alike.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Measuring:
         self._members: tuple[Member, ...] = ()
         self._me, self._transport, self._agreed = me, transport, agreed
         self._clock = clock
-        self._is_wan = tcp is not None and tcp.network is Network.WAN
+        self.is_wan = tcp is not None and tcp.network is Network.WAN
         self._up, self._down = Rate(), Rate()
         self._pairs: dict[str, Highest] = {}
         self._probes = Probes(frames)
@@ -196,7 +197,7 @@ class Measuring:
         if self._making is None or self._making[0] is not rows:
             links = links_of(rows)
             if links is None:
-                self._agreed.tabulated(rows, BySize(len(rows.members), self._is_wan))
+                self._agreed.tabulated(rows, BySize(len(rows.members), self.is_wan))
                 return
             measured_ns = {place: took_us * 1000 for place, took_us in took_of(rows).items()}
             self._making = rows, tabulate(links, measured_ns)

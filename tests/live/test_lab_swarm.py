@@ -1,5 +1,6 @@
 """Swarms whose peers are on hosts of a network lab, by the commands that a user would give."""
 
+import ast
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -91,10 +92,17 @@ with p2p.join() as peer:
         assert (large == peer.world_size * (peer.last_step - 1)).all()
         if said != (said := f"{peer.world_size} by {peer.receipt.algorithms[1]}"):
             print(said)
+            print("because", peer.explain(large.nbytes))
         if os.path.exists(f"{sys.argv[2]}-{peer.peer_id}"):
             os.kill(os.getpid(), signal.SIGKILL)
 """
 """A training step of 100 KB, checked, until the first file appears; the second one of its name ends a peer."""
+
+
+def explained(run: Process, number: int) -> list[str]:
+    """So many explanations, in order."""
+    run.expect_line(r"\[0\] because .*", after=run.expect_line(r"\[0\] 4 by direct"))
+    return [line for line in run.stdout if line.startswith("[0] because")][:number]
 
 
 @pytest.mark.light
@@ -109,6 +117,10 @@ def test_hosts_measure_their_links_and_all_take_the_quicker_way_from_the_same_st
     runs = [program(lab, host, *shoal, str(script), str(stop), str(die)) for host in range(4)]
     for run in runs:
         run.expect_line(r"\[0\] 4 by direct")
+        first, then = (ast.literal_eval(line.partition("because ")[2]) for line in explained(run, 2))
+        assert first["why"].startswith("by size: ") and first["expected_s"] == {}
+        assert then["algorithm"] == "direct" == min(then["expected_s"], key=then["expected_s"].get)
+        assert "as all members have measured them" in then["why"]
     die.with_name(f"die-{peer_id(runs[3])}").touch()
     left = runs[:3]
     for run in left:
