@@ -15,7 +15,7 @@ from gossip import Member, View
 
 from .collective import AllGather
 from .operation import Operation
-from .receipts import HAS, NUM_COUNTED, WANTS
+from .receipts import HAS, NUM_COLUMNS, NUM_COUNTED, WANTS
 
 NO_STEP: Final = 0
 """In the column `HAS`: no table. Step 0 has no operation."""
@@ -63,7 +63,8 @@ class AgreedRows:
     def sign(self, counts: Operation) -> None:
         """Say with the counts of a training step whether this peer wants its row to be known, and has the table."""
         has = self.rows.step if self.rows is not None and self.rows.step in self._tables else NO_STEP
-        counts.input = np.append(counts.input[:NUM_COUNTED], (self.wants, has))  # an earlier one may be on its way
+        said = [*counts.input.tolist()[:NUM_COUNTED], int(self.wants), has]
+        counts.input = np.array(said, np.int64)  # an array of its own: an earlier one may be on its way
 
     def gathering(self, operations: Sequence[Operation]) -> Operation | None:
         """What the step of these operations ends with, if rows are due."""
@@ -79,17 +80,16 @@ class AgreedRows:
         counts = next((each.result for each in operations if each.collective.is_counts), None)
         if counts is None:
             return
-        said = counts.reshape(len(view.members), -1)
-        rows = self.rows
-        if rows is not None and rows.members == view.members and (said[:, HAS] == rows.step).all():
+        said, rows = counts.tolist(), self.rows
+        if rows is not None and rows.members == view.members and {*said[HAS::NUM_COLUMNS]} == {rows.step}:
             self.used, self.rows = rows, None
+            self._tables = {rows.step: self._tables[rows.step]} if self._me in rows.members else {}
         gathered = next((each.result for each in operations if each.collective.is_rows), None)
-        self.is_due = gathered is None and bool(said[:, WANTS].any())
+        self.is_due = gathered is None and any(said[WANTS::NUM_COLUMNS])
         if gathered is not None:
+            self._tables.pop(NO_STEP if self.rows is None else self.rows.step, None)
             self.rows = Rows(step, view.members, gathered)
             self.wants &= self._me not in view.members
-        kept = {each.step for each in (self.rows, self.used) if each is not None}
-        self._tables = {number: table for number, table in self._tables.items() if number in kept}
 
     @property
     def untabulated(self) -> Rows | None:

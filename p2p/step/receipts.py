@@ -39,6 +39,8 @@ WANTS: Final = 3
 HAS: Final = 4
 """Column: the step whose rows its member has a table of."""
 
+NUM_COLUMNS: Final = 5
+
 NO_SAMPLES: Final[Counts] = (UNKNOWN_SAMPLE, 0, 0)
 """Of a member that adds nothing."""
 
