@@ -183,7 +183,7 @@ class Operations:
         no step is summed with another one. If it leaves, the others do the step over without this peer. Operations
         before the block that said `commit=False` are void at once, on every peer.
 
-        Costs one commit for all of them, and 16 bytes to each member for the samples. Each operation holds its input,
+        Costs one commit for all of them, and 40 bytes to each member for the samples. Each operation holds its input,
         and memory for its result, until the end.
 
         Args:

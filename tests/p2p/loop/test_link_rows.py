@@ -1,5 +1,6 @@
 """Rows of measured links as bytes, and what those of all members amount to."""
 
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -103,3 +104,12 @@ def test_what_a_peer_has_said_counts_in_a_view_of_those_members() -> None:
     assert own_row(rows_of_three, view, NAMES[1]) == row(1)
     assert own_row(rows_of_three, view_of(4, *MEMBERS[:2]), NAMES[1]) is None
     assert own_row(rows_of_three, view, "f" * 16) is None
+
+
+def test_a_row_has_the_layout_of_the_protocol() -> None:
+    packed = Row(1, 2, 3, {"0" * 15 + "a": Pair(4, 5)}, {("direct", 4096): 6}).pack().tobytes()
+    head = struct.pack("<IIIIQII", 1, 2, 3, 1, 10, 4, 5)
+    assert len(packed) == ROW_BYTES == 1380
+    assert packed[: len(head)] == head and not any(packed[len(head) : 1040])
+    sums = struct.unpack("<85I", packed[1040:])
+    assert sums[17 + 2] == 6 == sum(sums), "the third size of the second algorithm"
