@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from p2p.loop.link_rows import Row
 from p2p.step.notices import Commit
-from tests.p2p.step.group import Group, all_reduce, counts, enter, new_view, weighted
+from tests.p2p.memory.machine import Machine
+from tests.p2p.step.group import Group, all_reduce, counts, enter, new_view, shared_view, weighted
 
 ROW = np.arange(4, dtype=np.uint8)
 
@@ -174,3 +176,18 @@ def test_a_step_that_is_renumbered_gathers_rows_if_they_are_due_in_the_step_that
     for is_due, number in ((True, 2), (False, 1)):
         step.loaded(step.done + 1, b"", is_due=is_due)
         assert len(step.submission.operations) == number
+
+
+def test_rows_are_gathered_over_shared_memory_as_over_messages() -> None:
+    """Those who measure may come to be on one host, by the death of others."""
+    machine = Machine(3)
+    group = shared_view(machine, 3)
+    rows = [Row(1, 2, rank).pack() for rank in range(3)]
+    for peer, row in zip(group.all, rows, strict=True):
+        peer.open_step.agreed.row, peer.open_step.agreed.wants = row, True
+    train(group)
+    train(group)
+    for peer in group.all:
+        gathered = peer.open_step.agreed.rows
+        assert gathered is not None and (gathered.raw == np.concatenate(rows)).all()
+    machine.host.close()
