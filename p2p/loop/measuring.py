@@ -29,10 +29,11 @@ LOOK_S_PER_LINK: Final = 0.0015
 LEAST_BYTES: Final = 64 << 10
 """Of a transfer that says something about a rate."""
 
-SHORTEST_S: Final = 0.1
+SHORTEST_S: Final = 0.2
 LONGEST_S: Final = 1.0
 BLOCK_S: Final = 10.0
-"""The highest rate counts of this block of time, and of the one before."""
+NUM_HIGHEST: Final = 3
+"""A rate counts that was reached so often in this block of time, and the one before."""
 
 SETTLED_S: Final = 3.0
 """So long after rows were gathered nobody wants it again, in a view of the same members."""
@@ -48,29 +49,33 @@ LEAST_MESSAGE_NS: Final = 20_000
 MOST_MESSAGE_NS: Final = 5_000_000
 
 
-class Highest:
-    """Of what was seen lately."""
+class High:
+    """What was reached several times lately: the third highest value, so that one outlier is none."""
 
     def __init__(self) -> None:
-        self._blocks = [0, 0]
+        self._blocks: tuple[list[int], list[int]] = [], []
         self._until = 0.0
 
     def add(self, now: float, value: int) -> None:
         if now >= self._until:
-            self._until, self._blocks = now + BLOCK_S, [0, self._blocks[0]]
-        self._blocks[0] = max(self._blocks[0], value)
+            self._until, self._blocks = now + BLOCK_S, ([], self._blocks[0])
+        top = self._blocks[0]
+        top.append(value)
+        top.sort(reverse=True)
+        del top[NUM_HIGHEST:]
 
     @property
     def value(self) -> int:
         """0: nothing was seen."""
-        return max(self._blocks)
+        top = sorted(self._blocks[0] + self._blocks[1], reverse=True)[:NUM_HIGHEST]
+        return top[-1] if top else 0
 
 
 class Rate:
-    """Of a counter of bytes: the highest over a stretch in which it never stood still."""
+    """Of a counter of bytes: what it reaches over a stretch in which it never stands still."""
 
     def __init__(self) -> None:
-        self.highest = Highest()
+        self.high = High()
         self._from: tuple[float, int] | None = None
         self._last = 0
 
@@ -80,7 +85,7 @@ class Rate:
             self._from = now, total
         elif total - self._from[1] >= LEAST_BYTES and now - self._from[0] >= SHORTEST_S:
             since, before = self._from
-            self.highest.add(now, int((total - before) / (now - since)))
+            self.high.add(now, int((total - before) / (now - since)))
             self._from = now, total
         self._last = total
 
@@ -125,7 +130,8 @@ class Measuring:
         self._clock = clock
         self.is_wan = tcp is not None and tcp.network is Network.WAN
         self._up, self._down = Rate(), Rate()
-        self._pairs: dict[str, Highest] = {}
+        self._pairs: dict[str, High] = {}
+        self._told: dict[str, int] = {}
         self._probes = Probes(frames)
         self._sample_at = self._seen_at = 0.0
         self._message_ns = 0.0
@@ -162,7 +168,9 @@ class Measuring:
         self._up.add(now, sum(flow.acked for flow in flows.values()))
         self._down.add(now, self._transport.num_received())
         for peer_id, flow in flows.items():
-            self._pairs.setdefault(peer_id, Highest()).add(now, flow.bytes_per_s)
+            if flow.bytes_per_s != self._told.get(peer_id):
+                self._told[peer_id] = flow.bytes_per_s
+                self._pairs.setdefault(peer_id, High()).add(now, flow.bytes_per_s)
         known = {each.peer_id: flows[each.peer_id] for each in others if each.peer_id in flows}
         self._probes.go_on(now, known)
         self._say(now, view, known)
@@ -171,10 +179,10 @@ class Measuring:
         """What the row is now, and whether the others should know it."""
         probed = {each: flow for each, flow in flows.items() if self._probes.is_measured(each, flow)}
         to = {each: Pair(flow.rtt_us, self._pairs[each].value) for each, flow in probed.items()}
-        up = max([self._up.highest.value, *(pair.bytes_per_s for pair in to.values())])
+        up = max([self._up.high.value, *(pair.bytes_per_s for pair in to.values())])
         message_ns = int(min(max(2 * self._message_ns, LEAST_MESSAGE_NS), MOST_MESSAGE_NS))
         took = {place: round(took_s * 1e6) for place, took_s in self.durations.medians(now).items()}
-        row = self.row = Row(up, self._down.highest.value, message_ns, to, took)
+        row = self.row = Row(up, self._down.high.value, message_ns, to, took)
         agreed = self._agreed
         rows = agreed.rows or agreed.used
         if rows is not self._seen:

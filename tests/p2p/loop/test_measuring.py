@@ -1,42 +1,45 @@
 """What follows from the kernel's counters, by hand: rates, probes, and when the others are to know."""
 
-from p2p.loop.measuring import BLOCK_S, LEAST_BYTES, Highest, Rate, after
+from p2p.loop.measuring import BLOCK_S, LEAST_BYTES, High, Rate, after
 from p2p.loop.probes import FIRST_PORTION, PROBE_BYTES, PROBE_S, Probes
 from p2p.net.flows import Flow
 from tests.gossip.members import A, B, C, D, view_of
 
 
-def test_the_highest_of_two_blocks_of_time_counts() -> None:
-    highest = Highest()
-    assert highest.value == 0
-    highest.add(0.0, 9)
-    highest.add(BLOCK_S - 1, 5)
-    assert highest.value == 9
-    highest.add(BLOCK_S + 1, 5)
-    assert highest.value == 9
-    highest.add(2 * BLOCK_S + 2, 3)
-    assert highest.value == 5, "what has become slower is seen"
+def test_what_was_reached_three_times_in_two_blocks_of_time_counts() -> None:
+    high = High()
+    assert high.value == 0
+    high.add(0.0, 9)
+    assert high.value == 9, "as long as there is no other"
+    for value in (5, 90, 7, 3):
+        high.add(BLOCK_S - 1, value)
+    assert high.value == 7
+    high.add(BLOCK_S + 1, 8)
+    assert high.value == 8
+    for now in (2, 3):
+        high.add(now * BLOCK_S + now, 4)
+    assert high.value == 4, "what has become slower is seen"
 
 
 def test_a_rate_is_of_a_stretch_in_which_something_has_always_come() -> None:
     rate = Rate()
     for step in range(3):
-        rate.add(10.0 + 0.1 * step, step * LEAST_BYTES)
-    assert abs(rate.highest.value - LEAST_BYTES * 10) <= 1
-    rate.add(10.3, 2 * LEAST_BYTES)
+        rate.add(10.0 + 0.2 * step, step * LEAST_BYTES)
+    assert abs(rate.high.value - LEAST_BYTES * 5) <= 1
+    rate.add(10.5, 2 * LEAST_BYTES)
     for step in range(1, 9):  # a pause, and then as fast as before: it does not count as slower, nor as faster
-        rate.add(10.3 + 0.1 * step, (2 + step) * LEAST_BYTES)
-    assert abs(rate.highest.value - LEAST_BYTES * 10) <= 1
+        rate.add(10.5 + 0.2 * step, (2 + step) * LEAST_BYTES)
+    assert abs(rate.high.value - LEAST_BYTES * 5) <= 1
 
 
 def test_little_says_nothing_of_a_rate_and_a_counter_that_went_back_begins_anew() -> None:
     rate = Rate()
     for step in range(20):
-        rate.add(0.1 * step, step * 1000)
-    assert rate.highest.value == 0
-    for now, total in ((3.0, 10 * LEAST_BYTES), (3.1, 3), (3.2, 3 + LEAST_BYTES)):
+        rate.add(0.2 * step, step * 1000)
+    assert rate.high.value == 0
+    for now, total in ((4.0, 10 * LEAST_BYTES), (4.1, 3), (4.3, 3 + LEAST_BYTES)):
         rate.add(now, total)
-    assert abs(rate.highest.value - LEAST_BYTES * 10) <= 1
+    assert abs(rate.high.value - LEAST_BYTES * 5) <= 1
 
 
 def test_each_rank_begins_with_another_one() -> None:
