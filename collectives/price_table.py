@@ -44,6 +44,10 @@ CANDIDATES: Final = ("one-shot", "direct", "ring", "tree", "halving-doubling")
 """What is chosen from; of two that cost the same the first."""
 
 
+ROUND_ONCE: Final = ("one-shot", "direct")
+"""Algorithms that add up all inputs of an element in one go, so that a sum of half types is rounded once."""
+
+
 @dataclass(frozen=True, slots=True)
 class PriceTable:
     """What each candidate costs at each of `SIZES_BYTES`, in ns, over the links of some ranks.
@@ -70,10 +74,13 @@ class PriceTable:
         told, expected = measured[cheapest], max(predicted[cheapest], 1)
         return {name: measured.get(name, price * told // expected) for name, price in predicted.items()}
 
-    def choose(self, num_bytes: int) -> str:
-        """The cheapest: the same for all who have the same links, and have measured the same."""
+    def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
+        """The cheapest: the same for all who have the same links, and have measured the same.
+
+        `rounds_once`: of those that add up all inputs of an element in one go.
+        """
         prices = self.of(num_bytes)
-        return min(prices, key=prices.__getitem__)
+        return min(ROUND_ONCE if rounds_once else prices, key=prices.__getitem__)
 
 
 def nearest_size(num_bytes: int) -> int:

@@ -140,7 +140,8 @@ class Operations:
 
         Where members are on several hosts, they measure their links, and gather what they have measured at the end of a
         training step (`step`, or one of a model). Once a receipt says that all have the same table of it, the cheapest
-        algorithm of `one-shot`, `direct`, `ring`, `tree` and `halving-doubling` is taken, from the same step on by all.
+        algorithm of `one-shot`, `direct`, `ring`, `tree` and `halving-doubling` is taken, from the same step on by all;
+        for float16 and bfloat16 of the first two, which round once.
         Until then, where members change, in more than 64, and where several are on one host, sizes decide.
 
         Args:

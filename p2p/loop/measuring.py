@@ -97,7 +97,7 @@ class BySize:
     world_size: int
     is_wan: bool
 
-    def choose(self, num_bytes: int) -> str:
+    def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
         """As without a table."""
         return choose_algorithm(num_bytes, self.world_size, is_wan=self.is_wan)
 

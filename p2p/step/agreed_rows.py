@@ -26,8 +26,8 @@ GATHER: Final = AllGather(is_rows=True, label="what is measured of the links")
 class Table(Protocol):
     """What operations cost, as one set of rows says: the same at all who have these rows."""
 
-    def choose(self, num_bytes: int) -> str:
-        """The algorithm for an all-reduce of so many bytes."""
+    def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
+        """The algorithm for an all-reduce of so many bytes; `rounds_once`: one of `collectives.ROUND_ONCE`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,8 +110,10 @@ class AgreedRows:
         """The algorithm for this one in `view`; None: its call says which, it has only one, or its size decides."""
         if operation.algorithm is not None or operation.collective.gathers:
             return None
-        table = self.table(view)
-        return None if table is None else table.choose(operation.input.nbytes)
+        if (table := self.table(view)) is None:
+            return None
+        is_half = operation.input.itemsize == 2  # it would be rounded at each hop, as no call asks for
+        return table.choose(operation.input.nbytes, rounds_once=is_half)
 
     def describe(self, operation: Operation, view: View) -> str:
         """What all ranks must have in common in `view`, in words."""

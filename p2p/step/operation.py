@@ -3,20 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import xxhash
 
 from collectives import Array, Reduction, Schedule, type_name
 from collectives.algorithms import distinct_name
+from collectives.price_table import ROUND_ONCE
 from collectives.program import Program
 
 from .collective import Collective
 from .receipts import WEIGHT
-
-ROUND_ONCE: Final = ("one-shot", "direct")
-"""Algorithms that add up all inputs of an element in one go."""
 
 
 @dataclass(slots=True, eq=False)

@@ -224,6 +224,7 @@ def test_over_a_slow_uplink_a_sum_takes_the_way_that_spares_it() -> None:
     alike = run_to_end(tabulate(equal_links(4, RATE, DELAY_NS, MESSAGE_NS)))
     slow = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
     slow = Links((RATE // 50, *slow.up[1:]), slow.down, slow.delay_ns, MESSAGE_NS)
+    assert run_to_end(tabulate(slow)).choose(64 << 10, rounds_once=True) == "direct"
     assert (alike.choose(64 << 10), run_to_end(tabulate(slow)).choose(64 << 10)) == ("one-shot", "tree")
 
 

@@ -50,7 +50,7 @@ class Named:
     def of(cls, rows: Rows) -> "Named":
         return cls(f"{rows.step} {rows.raw.tobytes().hex()}")
 
-    def choose(self, num_bytes: int) -> str:
+    def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
         """One of ten."""
         return f"{self.name}, {num_bytes}"
 

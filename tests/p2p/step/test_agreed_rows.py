@@ -20,8 +20,8 @@ class Always:
 
     algorithm: str
 
-    def choose(self, num_bytes: int) -> str:
-        return self.algorithm
+    def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
+        return "direct" if rounds_once else self.algorithm
 
 
 def train(group: Group) -> list[Commit]:
@@ -156,6 +156,15 @@ def test_an_algorithm_that_is_asked_for_is_taken(asked: str) -> None:
         peer.close()
     group.deliver()
     assert algorithms(group.commit()) == (asked,)
+
+
+def test_half_types_are_rounded_once() -> None:
+    group = with_table(0, 1)
+    for peer in group.all[:2]:
+        peer.submit(counts(1), all_reduce(np.ones(6, np.float16)), all_reduce(np.ones(6, np.float32)))
+        peer.close()
+    group.deliver()
+    assert algorithms(group.commit()) == ("direct", "ring")
 
 
 def test_a_state_says_that_rows_are_due() -> None:
