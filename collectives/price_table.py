@@ -1,7 +1,12 @@
 """What each algorithm costs at each size: played where ranks are few, by formulas where they are many."""
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Final
 
+from collectives.algorithms import all_reduce_schedule
 from collectives.formulas import FEW_RANKS, FORMULAS, summarize
 from collectives.pricing import Links, play_slices
 from collectives.schedule import Build
@@ -30,3 +35,64 @@ def price_table(
         for size_bytes in sizes_bytes:
             prices[name, size_bytes] = (yield from play_slices(schedules, size_bytes, links)).time_ns
     return prices
+
+
+SIZES_BYTES: Final = tuple(1 << power for power in range(10, 27))
+"""From 1 KiB to 64 MiB: what is smaller or larger costs in proportion to the nearest."""
+
+CANDIDATES: Final = ("one-shot", "direct", "ring", "tree", "halving-doubling")
+"""What is chosen from; of two that cost the same the first."""
+
+
+ROUND_ONCE: Final = ("one-shot", "direct")
+"""Algorithms that add up all inputs of an element in one go, so that a sum of half types is rounded once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTable:
+    """What each candidate costs at each of `SIZES_BYTES`, in ns, over the links of some ranks.
+
+    Attributes:
+        predicted: of all.
+        measured: of some: there is more in it than in the model (losses where many send to one, the adding).
+    """
+
+    predicted: Mapping[tuple[str, int], int]
+    measured: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+    def of(self, num_bytes: int) -> dict[str, int]:
+        """What each costs at the nearest size: as measured, or in proportion to the cheapest that was, or as predicted.
+
+        A model that is wrong by half is so for all alike, more or less, so nothing looks cheap for not being tried.
+        """
+        size = nearest_size(num_bytes)
+        predicted = {name: self.predicted[name, size] for name in CANDIDATES}
+        measured = {name: self.measured[name, size] for name in CANDIDATES if (name, size) in self.measured}
+        if not measured:
+            return predicted
+        cheapest = min(measured, key=measured.__getitem__)
+        told, expected = measured[cheapest], max(predicted[cheapest], 1)
+        return {name: measured.get(name, price * told // expected) for name, price in predicted.items()}
+
+    def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
+        """The cheapest: the same for all who have the same links, and have measured the same.
+
+        `rounds_once`: of those that add up all inputs of an element in one go.
+        """
+        prices = self.of(num_bytes)
+        return min(ROUND_ONCE if rounds_once else prices, key=prices.__getitem__)
+
+
+def nearest_size(num_bytes: int) -> int:
+    """Of `SIZES_BYTES`, by ratio."""
+    power = max(num_bytes, 1).bit_length() - 1
+    power += num_bytes * num_bytes >= 1 << (2 * power + 1)
+    return min(max(1 << power, SIZES_BYTES[0]), SIZES_BYTES[-1])
+
+
+def tabulate(
+    links: Links, measured_ns: Mapping[tuple[str, int], int] = MappingProxyType({})
+) -> Generator[None, None, PriceTable]:
+    """The table of these links, in slices of less than a millisecond; schedules are kept for who runs them."""
+    builds = {name: partial(all_reduce_schedule, name) for name in CANDIDATES}
+    return PriceTable((yield from price_table(builds, SIZES_BYTES, links)), measured_ns)

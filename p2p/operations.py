@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal, overload
 
 from .session.calls import Calls, Handle, Step
+from .session.explaining import explain
 from .session.session import Session
 from .session.tensors import empty_tensor
 
@@ -111,8 +112,8 @@ class Operations:
                 after the step is committed.
             op: sum, mean, min or max, the same on every peer. A mean is over the members, of floating-point types.
             algorithm: of `collectives.ALGORITHMS` (`collectives.register_algorithm` adds your own), the same on every
-                peer; None: `one-shot` up to 256 KiB (less with more than 4 members), `direct` beyond, `ring` from 8 MiB
-                on with `network="wan"`.
+                peer; None: what is measured of the links says so (`explain`), and until that is known `one-shot` up to
+                256 KiB (less with more than 4 members), `direct` beyond, `ring` from 8 MiB on with `network="wan"`.
             out: takes the result instead, and `tensor` is not written. Contiguous, of the same shape, type and device,
                 memory of its own; undefined until this returns.
             async_op: return at once. All operations up to the first `wait`, of the peer or of a handle, are one step,
@@ -133,6 +134,31 @@ class Operations:
             ShoalError: another step is open, or this peer has left.
         """
         return self._calls.all_reduce(tensor, op, algorithm, out=out, async_op=async_op, commit=commit)
+
+    def explain(self, size_bytes: int) -> dict[str, Any]:
+        """Which algorithm an `all_reduce` of so many bytes takes, and why, if its call leaves that open: for people.
+
+        Where members are on several hosts, they measure their links, and gather what they have measured at the end of a
+        training step (`step`, or one of a model). Once a receipt says that all have the same table of it, the cheapest
+        algorithm of `one-shot`, `direct`, `ring`, `tree` and `halving-doubling` is taken, from the same step on by all;
+        for float16 and bfloat16 of the first two, which round once.
+        Until then, where members change, in more than 64, and where several are on one host, sizes decide.
+
+        Args:
+            size_bytes: of the tensor; what is known of the nearest power of two from 1 KiB to 64 MiB is said.
+
+        Returns:
+            A new dict: `size_bytes`; `algorithm`; `why`, in words; and in seconds, by algorithm, until the result is
+            there: `expected_s`, by which it is chosen; `predicted_s`, by the model alone; `measured_s`, the median of
+            what this peer has seen in this view, from its call on, of sums that had the links to themselves.
+
+        Raises:
+            ValueError: `size_bytes` is negative.
+        """
+        if size_bytes < 0:
+            raise ValueError(f"the number of bytes must be at least 0, is {size_bytes}")
+        self._session.callers.check_process("peer.explain")
+        return explain(self._session.loop, size_bytes)
 
     def wait(self) -> None:
         """Return when all operations with `async_op` that are open are committed, and their results in the tensors.
@@ -158,7 +184,7 @@ class Operations:
         no step is summed with another one. If it leaves, the others do the step over without this peer. Operations
         before the block that said `commit=False` are void at once, on every peer.
 
-        Costs one commit for all of them, and 16 bytes to each member for the samples. Each operation holds its input,
+        Costs one commit for all of them, and 40 bytes to each member for the samples. Each operation holds its input,
         and memory for its result, until the end.
 
         Args:

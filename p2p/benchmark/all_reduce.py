@@ -9,6 +9,7 @@ from pathlib import Path
 from p2p.errors import ShoalError
 
 from .analysis import analyse
+from .explaining import explain
 from .files import check_writable, make_report, to_csv, to_json, write_all
 from .machine import machine
 from .plan import Plan
@@ -21,11 +22,12 @@ from .venue import run_workers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """Files to write besides the table; None: not."""
+    """Files to write besides the table; None: not. `explains`: say what `auto` takes, and why."""
 
     json: Path | None = None
     csv: Path | None = None
     plot: Path | None = None
+    explains: bool = False
 
     def check(self) -> None:
         """LaunchError if one of them could not be written."""
@@ -57,9 +59,12 @@ def bench_all_reduce(plan: Plan, environ: Mapping[str, str], outputs: Outputs = 
         if code:
             return code
         results = read_results(plan, folder)
+        explained = json.loads(_read(folder / "0.json"))["explained"]
     analysis = analyse(plan, results)
     warnings = warnings_of(plan, described, network)
     print_report(plan, results, analysis, described, network, warnings)
+    if outputs.explains:
+        print(*explain(explained), sep="\n")
     report = make_report(plan, results, analysis, described, network, warnings)
     texts: dict[Path, str | bytes] = {}
     if outputs.json is not None:

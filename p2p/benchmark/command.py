@@ -62,6 +62,7 @@ def all_reduce(
     plot: Annotated[
         Path | None, typer.Option(help="Also draw: FILE.svg, FILE.html or FILE.png.", show_default=False)
     ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Also say what auto takes at each size, and why.")] = False,
     draw: Annotated[
         str | None,
         typer.Option(
@@ -94,7 +95,7 @@ def all_reduce(
         duration_s=duration_s,
         until=until_width,
     )
-    raise typer.Exit(bench_all_reduce(plan, os.environ, Outputs(json=json, csv=csv, plot=plot)))
+    raise typer.Exit(bench_all_reduce(plan, os.environ, Outputs(json=json, csv=csv, plot=plot, explains=explain)))
 
 
 @app.command("compare")

@@ -25,7 +25,7 @@ from p2p.benchmark.arrays import contribution, digest, rounding, total, values_o
 from p2p.benchmark.bootstrap import Floats
 from p2p.benchmark.contenders import SHOAL, TIMEOUT, Array, Contender, Gloo
 from p2p.benchmark.pacing import Batch, Pacer
-from p2p.benchmark.plan import CURVE, ITEM_BYTES, OTHER_HOSTS, OWN_SWARM, Plan
+from p2p.benchmark.plan import BY_SIZE, CURVE, ITEM_BYTES, OTHER_HOSTS, OWN_SWARM, Plan
 from p2p.benchmark.result import Measurement
 from p2p.errors import ShoalError
 from p2p.joining import join
@@ -35,6 +35,8 @@ REPORT_S: Final = 0.25
 """How far it is, is reported this often: reports must not be what is measured."""
 NUM_CALIBRATIONS: Final = 9
 NO_BATCH: Final = -1.0
+LEARNING_S: Final = 20.0
+MOST_LEARNED_BYTES: Final = 4 << 20
 
 
 def main(folder: Path, plan: Plan, index: int) -> None:
@@ -52,10 +54,14 @@ def main(folder: Path, plan: Plan, index: int) -> None:
             contenders.append(stack.enter_context(Gloo(folder / "gloo", index, plan.num_peers)))
         table = Table(next(iter(peers.values())), plan.num_peers, index)
         calibration_s = calibrate(table) if plan.net is not None else []
+        if plan.net is not None and BY_SIZE in plan.algorithms:
+            learn_links(table, min(plan.sizes_bytes[-1], MOST_LEARNED_BYTES))
         bench = Bench(plan, contenders, index)
         bench.run(table)
         found = [asdict(each) for row in bench.found for each in row]
-        (folder / f"{index}.json").write_text(json.dumps({"found": found, "calibration_s": calibration_s}))
+        explained = [table.peer.explain(size) for size in plan.sizes_bytes]
+        said = {"found": found, "calibration_s": calibration_s, "explained": explained}
+        (folder / f"{index}.json").write_text(json.dumps(said))
 
 
 def enter(stack: ExitStack, folder: Path, index: int, way: str) -> Peer:
@@ -98,6 +104,17 @@ def calibrate(table: Table) -> list[float]:
         table.peer.all_reduce(np.ones(1, np.float32), algorithm="one-shot", commit=False)
         times_s.append(time.perf_counter() - start)
     return [float(each) for each in table.exchange(np.array(times_s)).max(axis=0)]
+
+
+def learn_links(table: Table, num_bytes: int) -> None:
+    """Train, on nothing, until all peers know what all have measured of their links; not for long."""
+    array, start = np.ones(num_bytes // 4, np.float32), time.perf_counter()
+    said = np.zeros((1, 2))
+    while not (said[:, 0].all() or said[:, 1].any()):
+        with table.peer.step(samples=1):
+            table.peer.all_reduce(array, out=np.empty_like(array))
+        knows = bool(table.peer.explain(num_bytes)["expected_s"])
+        said = table.exchange(np.array([knows, time.perf_counter() - start > LEARNING_S]))
 
 
 @dataclass

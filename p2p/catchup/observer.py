@@ -123,9 +123,10 @@ class Observer:
         self._offered = step, digest
         if self._waits_for_a_result():
             return self._decline(now, self._offered)
-        assert isinstance(parcel.record, StateRecord)
+        record = parcel.record
+        assert isinstance(record, StateRecord)
         tree, *tensors = parcel.parts
-        return [Tell(StateOffer(step, digest, parcel.record.view, PackedState(bytes(tree), tensors)))]
+        return [Tell(StateOffer(step, digest, record.view, PackedState(bytes(tree), tensors), record.is_due))]
 
     def _waits_for_a_result(self) -> bool:
         """Whether the training thread waits for an operation of its own: no step of the model has no parameters."""

@@ -280,7 +280,8 @@ class Carrier:
     def serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
         if self.parts.donor.waiting and self.parts.core.seated and (view := self.parts.core.view) is not None:
-            record = StateRecord(self.parts.core.digest, view, self.parts.core.numerics)
+            core, is_due = self.parts.core, self.parts.open_step.agreed.is_due
+            record = StateRecord(core.digest, view, core.numerics, is_due)
             for member, reason in self.parts.donor.serve(self.now(), self.parts.core.done, record):
                 self.declare_dead(
                     member, reason, how=How.UNKNOWN

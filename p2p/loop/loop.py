@@ -35,6 +35,7 @@ from .carrier import Carrier, Parts
 from .exit_looks import ExitLooks
 from .inbox import Inbox
 from .listening import Listening
+from .measuring import Measuring
 from .neighbours import Neighbours, claim_of
 from .reactor import Reactor
 from .resources import Resources, acquire
@@ -42,6 +43,9 @@ from .seat_request import SeatRequest
 from .seeds import Seeds
 
 logger = logging.getLogger("p2p")
+
+SMALL_BYTES: Final = 16 << 10
+"""Messages of less cost what a message costs, whatever is in them."""
 
 MUCH_BYTES: Final = 256 << 10
 """Who waits for an operation of more than this sleeps at once: whoever sends it needs the core."""
@@ -55,6 +59,7 @@ class Loop:
         open_step: the step that is under way.
         inbox: what the training thread should hear.
         note: writes into the flight recorder, `records.Half.note`; for whoever drives.
+        measuring: of its links.
         reactor: the thread that drives this.
         seeds: the addresses that it calls.
         resources: what it has opened.
@@ -90,6 +95,7 @@ class Loop:
         self._seat = SeatRequest(registry, config, own.role, is_back=former is not None, not_before=self.now() + wait_s)
         is_wan = config.tcp is not None and config.tcp.network is Network.WAN
         self.open_step = OpenStep(me.member, segment_bytes=config.segment_bytes, is_wan=is_wan)
+        self.measuring = Measuring(me.member, transport, self._frames, self.open_step.agreed, config.tcp, self.now)
         self._donor = Donor(self._frames.send_parcel, segment_bytes=config.segment_bytes)
         self._observer = Observer(self.core, self.open_step, self._frames.send_taken)
         self._carrier = Carrier(
@@ -159,6 +165,7 @@ class Loop:
         if step != self._exit_looks.step:
             self._exit_looks.begin(self.now(), step)
         if self.inbox.failure is None and (effects := self.open_step.submit(step, attempt, operation)):
+            self.measuring.watch(self.open_step)
             self._carrier.carry_out(effects)
 
     def close_step(self, attempt: int, state_digest: bytes) -> None:
@@ -202,7 +209,7 @@ class Loop:
         self, offer: StateOffer, state_digest: bytes | None, operations: Sequence[Operation] | None = None
     ) -> None:
         """The state that was offered is loaded. Arguments as of `OpenStep.loaded`."""
-        self.open_step.loaded(offer.step, state_digest, operations)
+        self.open_step.loaded(offer.step, state_digest, operations, is_due=offer.is_due)
         self.note(Kind.LOADED, offer.step)
         self._carrier.carry_out(self._observer.loaded(self.now(), offer.step, offer.chain))
 
@@ -223,7 +230,7 @@ class Loop:
     def next_deadline(self) -> float:
         """Of the core, and of the looks at links and processes."""
         self._tick_at = self.core.next_deadline()
-        return min(self._tick_at, self._next_link_check, self._exit_looks.at)
+        return min(self._tick_at, self._next_link_check, self._exit_looks.at, self.measuring.next_at)
 
     def poll(self, timeout_s: float) -> Polled:
         """Wait for the sockets."""
@@ -271,6 +278,8 @@ class Loop:
             self.seeds.call(now, self.core)
             if self.inbox.failure is None:
                 self._seek(lambda: self._seat.look_again(now, self.core, self.seeds))
+        if now >= self.measuring.next_at:
+            self.measuring.look(self.core.view)
         if now >= self._exit_looks.at and self._exit_looks.is_wanted(now, self.open_step.done):
             self._look_at_processes()
         if now >= self._tick_at:  # what has become due meanwhile is dealt with at the next look
@@ -300,8 +309,12 @@ class Loop:
 
     def take_data(self) -> None:
         """Segments, FINISHED and parcels that have come."""
+        began_ns, num_messages, num_bytes = time.perf_counter_ns(), 0, 0
         for header, payload in self.resources.transport.receive_data():
             self._take_data(header, payload)
+            num_messages, num_bytes = num_messages + 1, num_bytes + len(payload)
+        if 0 < num_bytes < num_messages * SMALL_BYTES:
+            self.measuring.handled(num_messages, time.perf_counter_ns() - began_ns)
 
     def crash(self, error: BaseException) -> None:
         """Nothing can be driven any more."""
@@ -335,8 +348,9 @@ class Loop:
         try:
             match self._frames.read_data(frame, payload):
                 case Segment() as segment:
-                    if effects := self.open_step.receive(segment):
-                        self._carrier.carry_out(effects)
+                    effects = self.open_step.receive(segment)
+                    self.measuring.watch(self.open_step)
+                    self._carrier.carry_out(effects)
                 case Envelope() as envelope:
                     self._carrier.carry_out(self.core.receive(self.now(), envelope))
                 case Delivery() as delivery:

@@ -24,6 +24,7 @@ from .headers import (
     SEGMENT_KIND,
     FinishedHeader,
     ParcelHeader,
+    ProbeHeader,
     SegmentHeader,
     TakenHeader,
     pack_rest,
@@ -171,6 +172,10 @@ class Frames:
         header = TakenHeader(bytes.fromhex(self._me.peer_id), self._me.incarnation, stream, num_segments)
         self._transport.send_data(target.peer_id, header.pack(), b"")
 
+    def send_probe(self, peer_id: str, num_bytes: int) -> None:
+        """Send so many bytes that nobody looks at."""
+        self._transport.send_data(peer_id, ProbeHeader().pack(), bytes(num_bytes))
+
     # In.
 
     def read_control(self, frame: bytes) -> Envelope | StatusQuery:
@@ -184,7 +189,7 @@ class Frames:
         return message
 
     def read_data(self, frame: memoryview, payload: memoryview) -> Envelope | Segment | Delivery | Taken | None:
-        """FINISHED, a segment of an operation or of a parcel, or that some have come; None: of another view.
+        """FINISHED, a segment of an operation or of a parcel, or that some have come; None: of another view, a probe.
 
         Raises:
             RemoteProtocolError: it is none of these.
@@ -201,6 +206,8 @@ class Frames:
             case TakenHeader(peer_id, incarnation, stream, num_segments):
                 _check_empty(payload)
                 return Taken(Member(peer_id.hex(), incarnation), stream, num_segments)
+            case ProbeHeader():
+                return None
             case _:
                 assert_never(header)
 

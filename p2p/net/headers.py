@@ -1,4 +1,4 @@
-"""The headers of data frames: four kinds, each with a layout of its own (PROTOCOL.md, "Data frames").
+"""The headers of data frames: five kinds, each with a layout of its own (PROTOCOL.md, "Data frames").
 
 All have the same length, and begin with magic, version and kind, so that what follows is read as what it is. A frame of
 another version is told from garbage, in which nothing is looked for.
@@ -18,8 +18,8 @@ NO_DIGEST: Final = bytes(16)
 
 _MAGIC: Final = b"SHOL"
 _START: Final = struct.Struct("<4sIB")  # magic, version, kind
-_SEGMENT_START, _FINISHED_START, _PARCEL_START, _TAKEN_START = (
-    _START.pack(_MAGIC, VERSION, kind) for kind in range(1, 5)
+_SEGMENT_START, _FINISHED_START, _PARCEL_START, _TAKEN_START, _PROBE_START = (
+    _START.pack(_MAGIC, VERSION, kind) for kind in range(1, 6)
 )
 
 # What follows, little-endian; "x" is a byte that is not used: sent as 0, and not looked at.
@@ -27,9 +27,10 @@ _SEGMENT: Final = struct.Struct("<xHH2x40sQII16s16s8x")
 _FINISHED: Final = struct.Struct("<xHI40sQ16s16s16s")
 _PARCEL: Final = struct.Struct("<???I8sQQqI4x16s40x")
 _TAKEN: Final = struct.Struct("<7x8sQQQ64x")
+_PROBE: Final = struct.Struct("<103x")
 _STAMP: Final = struct.Struct("<16s16sQ")
 HEADER_BYTES: Final = 112
-assert {_START.size + layout.size for layout in (_SEGMENT, _FINISHED, _PARCEL, _TAKEN)} == {HEADER_BYTES}
+assert {_START.size + layout.size for layout in (_SEGMENT, _FINISHED, _PARCEL, _TAKEN, _PROBE)} == {HEADER_BYTES}
 
 
 class SegmentHeader(NamedTuple):
@@ -135,13 +136,21 @@ class TakenHeader(NamedTuple):
         return _TAKEN_START + _pack(_TAKEN, self, fits=len(self.peer_id) == 8)
 
 
-Header = SegmentHeader | FinishedHeader | ParcelHeader | TakenHeader
+class ProbeHeader(NamedTuple):
+    """Of bytes that nobody looks at: how fast they arrive is what their sender wants to know."""
+
+    def pack(self) -> bytes:
+        return _PROBE_START + _pack(_PROBE, self, fits=True)
+
+
+Header = SegmentHeader | FinishedHeader | ParcelHeader | TakenHeader | ProbeHeader
 
 _KINDS: Final[dict[bytes, tuple[struct.Struct, Callable[[Any], Header]]]] = {
     _SEGMENT_START: (_SEGMENT, SegmentHeader._make),
     _FINISHED_START: (_FINISHED, FinishedHeader._make),
     _PARCEL_START: (_PARCEL, ParcelHeader._make),
     _TAKEN_START: (_TAKEN, TakenHeader._make),
+    _PROBE_START: (_PROBE, ProbeHeader._make),
 }
 
 

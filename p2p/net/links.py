@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from .flows import Connection, Flow
 from .wire import MAX_CONTROL_BYTES
 
 MAX_DATA_BYTES: Final = 8 << 20
@@ -77,12 +78,16 @@ class _Monitor:
         self.connection = _Connection.OPENING
         self.answers = False
         self.has_broken = False
+        self.over: Connection | None = None
         self._watched = socket
         self._events = socket.get_monitor_socket(_MONITORED)
 
     def look(self) -> None:
         while self._events.poll(0):
-            event = recv_monitor_message(self._events)["event"]
+            message = recv_monitor_message(self._events)
+            event = message["event"]
+            if event == zmq.EVENT_CONNECTED:
+                self.over = Connection(message["value"])
             self.connection = _TRANSITIONS.get((self.connection, event), self.connection)
             self.answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self.answers and event not in _ENDS)
             self.has_broken = self.has_broken or event in _ENDS
@@ -114,6 +119,7 @@ class Link:
         if any(is_tcp) and introduce is None:
             raise ValueError("it is on another host, and this peer has neither --bind nor --seeds")
         self._monitors: dict[str, _Monitor] = {}
+        self._data_address = data_address
         with ExitStack() as on_failure:
             self.control = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1000, is_tcp=is_tcp[0])
             on_failure.callback(self.control.close, 0)
@@ -155,6 +161,11 @@ class Link:
             if monitor.connection is not _Connection.OPEN:
                 return address
         return ""
+
+    def flow(self) -> Flow | None:
+        """What the kernel counts of the data that we send there over TCP; None: there is no such connection."""
+        over = self._monitors[self._data_address].over if self._data_address in self._monitors else None
+        return None if over is None else over.flow()
 
     def close(self, linger_ms: int) -> None:
         for monitor in self._monitors.values():

@@ -132,7 +132,7 @@ class _Listener:
         self.monitor = context.socket(zmq.PAIR)
         self.monitor.rcvhwm = 0  # full, it would block libzmq's I/O thread, and with it all links
         self.monitor.connect(address)
-        self._half_open = HalfOpen()
+        self.half_open = HalfOpen()
         self._num_let_in = 0
         self._before: dict[int, int] = {}
         self._cut: set[int] = set()
@@ -176,7 +176,7 @@ class _Listener:
             event, value = message["event"], message["value"]
             if event == zmq.EVENT_ACCEPTED:
                 self._before[value] = self._num_let_in
-                self._half_open.accepted(value)
+                self.half_open.accepted(value)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._num_let_in += 1
             elif event == zmq.EVENT_DISCONNECTED:
@@ -184,14 +184,14 @@ class _Listener:
                     reasons.append(reason)
             else:
                 self._failures.append(_FAILURES[zmq.Event(event)])
-        self._cut.update(self._half_open.cut())
+        self._cut.update(self.half_open.cut())
         return reasons
 
     def _why_gone(self, fd: int) -> str:
         """Why this connection was sent away; empty: it was not."""
         failure = self._failures.popleft() if self._failures else ""
         is_unheard = self._before.pop(fd, -1) == self._num_let_in
-        self._half_open.closed(fd)
+        self.half_open.closed(fd)
         if fd in self._cut:
             self._cut.remove(fd)
             return _TOO_MANY
@@ -211,7 +211,7 @@ class TcpListeners:
         credentials: for those that this peer connects with.
         heartbeat_ms: how often libzmq asks whether the other end of a connection is there.
         zap_socket: readable when somebody waits to be let in; see `answer`.
-        control, data: ROUTERs.
+        control, data: ROUTERs; accepted: the connections to the latter.
         monitors: readable when somebody has come, gone or failed; see `count_refused`.
         control_address, data_address: what others are told.
     """
@@ -239,7 +239,7 @@ class TcpListeners:
             control = self._listen(MAX_CONTROL_BYTES, high_water_mark=1000, handshake_ms=handshake_ms)
             data = self._listen(MAX_DATA_BYTES, high_water_mark=0, handshake_ms=handshake_ms)
             self._listeners = control, data
-            self.control, self.data = control.router, data.router
+            self.control, self.data, self.accepted = control.router, data.router, data.half_open
             self.monitors = control.monitor, data.monitor
             bound = control.bind(config.bind)
             next_port = Endpoint(config.bind.host, config.bind.port and config.bind.port + 1)

@@ -35,12 +35,14 @@ class PackedState:
 class StateRecord:
     """Record of a state: the digest of the chain of steps up to its own, and the view that it was committed in.
 
-    Part 1 is the tree, part i the (i-2)-th tensor. `numerics`: class of the donor.
+    Part 1 is the tree, part i the (i-2)-th tensor. `numerics`: class of the donor; `is_due`: rows of measured links are
+    due in the next training step (step/agreed_rows.py).
     """
 
     digest: bytes
     view: View
     numerics: bytes = NO_NUMERICS
+    is_due: bool = False
 
 
 @dataclass(frozen=True, slots=True)

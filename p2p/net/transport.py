@@ -27,6 +27,7 @@ from ..errors import RemoteProtocolError
 from ..host.files import is_nearly_full
 from ..version import OtherVersion
 from .addresses import check_address
+from .flows import Flow
 from .headers import HEADER_BYTES
 from .links import HEARTBEAT_MS, MAX_DATA_BYTES, Link, SeedCalls, Verdict, open_socket
 from .listener import TcpListeners
@@ -160,6 +161,15 @@ class Transport:
         """Peers to which there is no connection, not yet or not any more, and why."""
         found = {peer_id: link.unopened() for peer_id, link in self._links.items()}
         return {name: f"no connection to {address} can be opened" for name, address in found.items() if address}
+
+    def flows(self) -> dict[str, Flow]:
+        """What the kernel counts of the data that we send, by peer, where that goes over TCP."""
+        found = {peer_id: link.flow() for peer_id, link in self._links.items()}
+        return {peer_id: flow for peer_id, flow in found.items() if flow is not None}
+
+    def num_received(self) -> int:
+        """Bytes of data that have come over TCP, on the connections that there are."""
+        return 0 if self._listeners is None else self._listeners.accepted.num_received()
 
     # Who is at an address?
 

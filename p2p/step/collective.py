@@ -26,6 +26,7 @@ class AllReduce:
     label: str = ""
     gathers: ClassVar[bool] = False
     is_counts: ClassVar[bool] = False
+    is_rows: ClassVar[bool] = False
     codec: ClassVar[str] = ""
     is_of_one: ClassVar[bool] = False
 
@@ -85,11 +86,13 @@ class AllGather:
         is_counts: `Counts` of each rank (receipts.py): the first operation where means are weighted.
         label: what it is for, in words, which all ranks must have in common.
         codec: of the inputs, where they are payloads: whose nobody can decode adds no samples to the step.
+        is_rows: of what each has measured of its links (agreed_rows.py).
     """
 
     is_counts: bool = False
     label: str = ""
     codec: str = ""
+    is_rows: bool = False
     gathers: ClassVar[bool] = True
     is_weighted: ClassVar[bool] = False
     is_of_one: ClassVar[bool] = False

@@ -43,11 +43,11 @@ class Mismatches:
         if abort.step == step:
             self.heard.setdefault(abort.operation, {})[source] = abort.fingerprint
 
-    def say(self, submission: Submission) -> list[Disagree]:
-        """What others do not know yet of the calls here."""
+    def say(self, submission: Submission, view: View) -> list[Disagree]:
+        """What others in `view` do not know yet of the calls here."""
         told: list[Disagree] = []
         for index, called in self.heard.items():
-            ours = submission.called(index)
+            ours = submission.called(index, view)
             if self._me not in called and ours is not None:
                 called[self._me] = ours
                 told.append(Disagree(Abort(submission.step, index, ours)))

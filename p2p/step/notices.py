@@ -47,12 +47,16 @@ class Withdrawn:
 
 @dataclass(frozen=True, slots=True)
 class StateOffer:
-    """The state after `step`, which was committed in `view`: load it, then post `Loop.loaded`."""
+    """The state after `step`, which was committed in `view`: load it, then post `Loop.loaded`.
+
+    `is_due`: the next training step gathers rows (agreed_rows.py).
+    """
 
     step: int
     chain: bytes
     view: View
     state: PackedState
+    is_due: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from ..memory.operands import Differs, Interrupted
 from ..memory.shared_runner import RunState
 from ..net.frames import Segment
 from ..net.parcels import StepRecord
+from .agreed_rows import AgreedRows
 from .effects import GiveUp, Leave, StepEffect, Tell
 from .given_up import OBSERVES, error_of
 from .mismatch import Mismatches
@@ -44,6 +45,7 @@ class OpenStep:
         submission: what the script has submitted for the open one.
         run: of its operations, if a view is active, and this peer has not given the step up in it.
         num_refused: segments that came early, and fitted nothing when their turn came.
+        agreed: what all know of the links, and which algorithms follow from it.
     """
 
     def __init__(self, me: Member, *, segment_bytes: int, is_wan: bool = False) -> None:
@@ -53,11 +55,11 @@ class OpenStep:
         self.submission: Submission | None = None
         self.run: Run | None = None
         self.num_refused = 0
+        self.agreed = AgreedRows(me)
         self._me = me
         self._segment_bytes, self._is_wan = segment_bytes, is_wan
         self._view: View | None = None
-        self._is_barred = False
-        self._has_ended = False
+        self._is_barred = self._has_ended = False
         self._over = -1
         self._owed: list[StepEffect] = []
         self._pending: defaultdict[int, list[Segment]] = defaultdict(list)
@@ -77,7 +79,7 @@ class OpenStep:
             return self._tell(attempt) if self.submission is None else []
         self._move(Event.SUBMIT)
         if self.submission is None:
-            self.submission = Submission(step, attempt)
+            self.submission = Submission(step, attempt, self.agreed)
         self.submission.add(operation, self._segment_bytes)
         return self._go_on()
 
@@ -87,7 +89,7 @@ class OpenStep:
             return []
         self._move(Event.CLOSE)
         assert self.submission is not None
-        self.submission.state_digest = state_digest
+        self.submission.close(state_digest, self._segment_bytes)
         return self._go_on()
 
     def withdraw(self, step: int, attempt: int) -> list[StepEffect]:
@@ -152,7 +154,7 @@ class OpenStep:
     def _feed(self, run: Run, index: int, segment: Segment) -> list[StepEffect]:
         """A segment of an operation that has started."""
         assert self.submission is not None
-        if segment.fingerprint != self.submission.fingerprints[index]:
+        if segment.fingerprint != run.fingerprints[index]:
             return self._object(index)
         try:
             run.runner.receive(index, segment)
@@ -171,10 +173,8 @@ class OpenStep:
             return RunState.IDLE, []
         try:
             state = run.runner.advance()
-        except Interrupted:
-            return RunState.IDLE, []  # the next view is on its way
-        except Differs:
-            return RunState.IDLE, self._object(run.num_complete)
+        except (Interrupted, Differs) as error:  # the next view is on its way, or somebody calls something else
+            return RunState.IDLE, self._object(run.num_complete) if isinstance(error, Differs) else []
         return state, self._go_on() if state is RunState.BUSY or run.runner.outgoing else []
 
     def _go_on(self) -> list[StepEffect]:
@@ -186,7 +186,7 @@ class OpenStep:
         run.has_got_on = True
         while True:
             if run.runner.outgoing:
-                effects += run.take_outgoing(submission)
+                effects += run.take_outgoing()
             if run.num_complete < run.num_started and run.complete(submission):
                 effects += run.tell_complete(submission)
                 continue
@@ -212,8 +212,7 @@ class OpenStep:
         if submission is None or index < submission.num_handed_out:
             return []
         submission.num_handed_out = index + 1
-        operation = submission.operations[index]
-        return [Tell(Uncommitted(operation, operation.result))]
+        return [Tell(Uncommitted(operation := submission.operations[index], operation.result))]
 
     # Views and commits.
 
@@ -236,30 +235,33 @@ class OpenStep:
             return told
         if self.stage is Stage.FINISHED:
             self._move(Event.REDO)
-        self.run = Run(runner, view, view.members.index(self._me), is_wan=self._is_wan)
+        self.run = Run(runner, view, self._me, self.agreed, is_wan=self._is_wan)
         return [*told, *self._go_on()]
 
     def committed(self, finish: Finished, view: View) -> Commit:
         """All have finished the step, in `view`: what the training thread is to hear."""
-        submission = self.submission or Submission(finish.step, self._over)
+        submission = self.submission or Submission(finish.step, self._over, self.agreed)
         receipt = write_receipt(finish, view, submission.counts, submission.algorithms)
         return self._commit(submission, view, receipt)
 
     def _commit(self, submission: Submission, view: View, receipt: Receipt) -> Commit:
         self._move(Event.COMMIT)
+        self.agreed.committed(receipt.step, view, submission.operations)
         self.submission, self.done, self._over = None, receipt.step, submission.attempt
         if self.run is not None:  # in a barrier the count of the view has not begun
             self.run.next_step(len(submission.operations))
         self._mismatches.begin()
         return Commit(receipt, view, submission.operations, tuple(submission.fingerprints))
 
-    def loaded(self, step: int, state_digest: bytes | None, operations: Sequence[Operation] | None = None) -> None:
+    def loaded(
+        self, step: int, state_digest: bytes | None, operations: Sequence[Operation] | None = None, is_due: bool = False
+    ) -> None:
         """The state after `step` is loaded.
 
         If the training thread waits for a step, that is the one after it; `state_digest` is of the parameters now, and
-        `operations` are what it consists of (None: of what was submitted).
+        `operations` are what it consists of (None: of what was submitted). `is_due`: a receipt asks for rows since.
         """
-        self.done = step
+        self.done, self.agreed.is_due = step, is_due
         self._mismatches.begin()
         if state_digest is not None:
             assert self.submission is not None and self.run is None
@@ -272,7 +274,7 @@ class OpenStep:
             OperationMismatch: other operations were submitted here.
         """
         step = record.finish.step
-        submission = self.submission or Submission(step, self._over)
+        submission = self.submission or Submission(step, self._over, self.agreed)
         if record.fingerprints and (submission.step, self.stage) != (step, Stage.CLOSED):
             return None
         submission.take_over(record, results)
@@ -301,7 +303,7 @@ class OpenStep:
         submission, view = self.submission, self._view
         if self._is_barred or self.stage is Stage.VOID or submission is None or view is None:
             return []
-        told: list[StepEffect] = [*self._mismatches.say(submission)]
+        told: list[StepEffect] = [*self._mismatches.say(submission, view)]
         if (found := self._mismatches.judge(view, submission.step)) is None:
             return told
         reason, stay = found

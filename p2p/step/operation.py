@@ -3,20 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import xxhash
 
 from collectives import Array, Reduction, Schedule, type_name
 from collectives.algorithms import distinct_name
+from collectives.price_table import ROUND_ONCE
 from collectives.program import Program
 
 from .collective import Collective
 from .receipts import WEIGHT
-
-ROUND_ONCE: Final = ("one-shot", "direct")
-"""Algorithms that add up all inputs of an element in one go."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,11 +124,16 @@ def task_of(
     counts: Array | None,
     turn: int,
     *,
+    measured: str | None = None,
     is_wan: bool = False,
 ) -> Task:
-    """`operation` in a view of members on `hosts`; `counts`: of the samples of each, where it is weighted."""
+    """`operation` in a view of members on `hosts`.
+
+    `counts`: of the samples of each, where it is weighted; `measured`: the algorithm that a table of prices says.
+    """
     collective, world_size = operation.collective, len(hosts)
-    operation.ran = collective.choose(operation.algorithm, operation.input.nbytes, world_size, is_wan=is_wan)
+    algorithm = operation.algorithm or measured
+    operation.ran = collective.choose(algorithm, operation.input.nbytes, world_size, is_wan=is_wan)
     if collective.gathers:
         operation.result = np.empty(operation.input.size * world_size, operation.input.dtype)
     elif operation.is_uncommitted:

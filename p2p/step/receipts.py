@@ -30,6 +30,17 @@ WEIGHT: Final = 2
 UNKNOWN_SAMPLE: Final = -1
 """Place of the first sample of a member whose samples were not handed out by a loader."""
 
+NUM_COUNTED: Final = 3
+"""Columns of `Counts`; behind them what peers say of measured links (agreed_rows.py)."""
+
+WANTS: Final = 3
+"""Column: whether rows are to be gathered."""
+
+HAS: Final = 4
+"""Column: the step whose rows its member has a table of."""
+
+NUM_COLUMNS: Final = 5
+
 NO_SAMPLES: Final[Counts] = (UNKNOWN_SAMPLE, 0, 0)
 """Of a member that adds nothing."""
 

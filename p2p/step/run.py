@@ -7,13 +7,15 @@ from dataclasses import replace
 import xxhash
 
 from collectives import Array, Awaited
-from gossip import View
+from gossip import Member, View
 from gossip.numerics import marked, source_of
 
+from .agreed_rows import AgreedRows
 from .effects import Finish, HandOut, SendSegment, Tell
 from .notices import Complete
 from .operation import task_of
 from .payloads import accept
+from .receipts import NUM_COUNTED
 from .runner import Runner
 from .submission import Submission
 
@@ -24,19 +26,22 @@ class Run:
     Attributes:
         first_sequence: of the open step, in this view.
         num_started, num_complete: of its operations.
+        fingerprints: of those that were started: what all ranks must have in common, in this view.
         counts: `Counts` of each rank in it, int64 [ranks, 3], once that is known.
         has_got_on: since somebody last asked.
     """
 
-    def __init__(self, runner: Runner, view: View, rank: int, *, is_wan: bool = False) -> None:
-        """This peer has `rank` in `view`, whose links are slow if `is_wan`."""
+    def __init__(self, runner: Runner, view: View, me: Member, agreed: AgreedRows, *, is_wan: bool = False) -> None:
+        """Of `me` in `view`. Its links are slow if `is_wan`, and measured as is `agreed`."""
         self.runner = runner
         self.view = view
         self.first_sequence = 0
         self.num_started = self.num_complete = 0
         self.counts: Array | None = None
         self.has_got_on = False
-        self._rank, self._is_wan = rank, is_wan
+        self.fingerprints: list[bytes] = []
+        self._agreed = agreed
+        self._rank, self._is_wan = view.members.index(me), is_wan
         names = [seat.contact.host for seat in view.seats]
         self._hosts = tuple(map(names.index, names))
         self._num_offered = 0
@@ -46,7 +51,7 @@ class Run:
         self.runner.end_step()
         self.first_sequence += num_operations
         self.num_started = self.num_complete = self._num_offered = 0
-        self.counts = None
+        self.counts, self.fingerprints = None, []
 
     def start(self, submission: Submission) -> bool:
         """Start the next operation, if what it needs is known."""
@@ -54,11 +59,13 @@ class Run:
         operation = submission.operations[index]
         if operation.collective.is_weighted and self.counts is None:
             return False
-        fingerprint = submission.fingerprints[index]
+        measured, fingerprint = self._agreed.choice(operation, self.view), submission.fingerprints[index]
+        if measured is not None:  # who takes another way than the others is refused
+            fingerprint = xxhash.xxh3_128_digest(fingerprint + measured.encode())
         self.num_started += 1
-        task = task_of(
-            operation, fingerprint, self._rank, self._hosts, self.counts, submission.step, is_wan=self._is_wan
-        )
+        self.fingerprints.append(fingerprint)
+        place = self._rank, self._hosts, self.counts, submission.step
+        task = task_of(operation, fingerprint, *place, measured=measured, is_wan=self._is_wan)
         if operation.collective.is_of_one and self._rank != source_of(self.view):
             task.weight = 0.0
         if self.view.is_mixed:
@@ -72,7 +79,7 @@ class Run:
             return False
         operation = submission.operations[self.num_complete]
         if operation.collective.is_counts:
-            self.counts = operation.result.reshape(len(self.view.members), -1)
+            self.counts = operation.result.reshape(len(self.view.members), -1)[:, :NUM_COUNTED]
         self.num_complete += 1
         return True
 
@@ -81,10 +88,10 @@ class Run:
         operation = submission.operations[self.num_complete - 1]
         return [Tell(Complete(operation, submission.attempt, self.view))] if operation.completed else []
 
-    def take_outgoing(self, submission: Submission) -> list[SendSegment]:
+    def take_outgoing(self) -> list[SendSegment]:
         """What is to be sent now."""
         sent, self.runner.outgoing = self.runner.outgoing, []
-        number, first, fingerprints = self.view.number, self.first_sequence, submission.fingerprints
+        number, first, fingerprints = self.view.number, self.first_sequence, self.fingerprints
         return [SendSegment(number, first + index, fingerprints[index], segment) for index, segment in sent]
 
     def offer(self, submission: Submission) -> list[HandOut]:

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from collectives import Array
+from gossip import View
 from gossip.progress import NOT_CALLED
 
 from ..errors import OperationMismatch
 from ..net.parcels import StepRecord
+from .agreed_rows import AgreedRows
 from .operation import Operation
-from .receipts import NO_SAMPLES
+from .receipts import NO_SAMPLES, NUM_COUNTED
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +23,7 @@ class Submission:
     Attributes:
         step: which they are for.
         attempt: number of the attempt, at whichever step; only grows.
+        agreed: on measured links, which may add an operation.
         operations: with their inputs untouched until the step commits.
         fingerprints: of them.
         state_digest: of the parameters that the step is computed with; None until the last operation was submitted.
@@ -31,6 +34,7 @@ class Submission:
 
     step: int
     attempt: int
+    agreed: AgreedRows
     operations: list[Operation] = field(default_factory=list)
     fingerprints: list[bytes] = field(default_factory=list)
     state_digest: bytes | None = None
@@ -39,6 +43,18 @@ class Submission:
     is_wanted_early: bool = False
 
     def add(self, operation: Operation, segment_bytes: int) -> None:
+        """It is submitted, before `close`."""
+        if operation.collective.is_counts:
+            self.agreed.sign(operation)
+        self._append(operation, segment_bytes)
+
+    def close(self, state_digest: bytes, segment_bytes: int) -> None:
+        """Nothing more comes from the script, whose parameters have this digest."""
+        self.state_digest = state_digest
+        if (gathering := self.agreed.gathering(self.operations)) is not None:
+            self._append(gathering, segment_bytes)
+
+    def _append(self, operation: Operation, segment_bytes: int) -> None:
         self.fingerprints.append(operation.fingerprint(segment_bytes, len(self.operations), self.step))
         self.operations.append(operation)
         self.is_wanted_early |= operation.is_uncommitted
@@ -51,12 +67,14 @@ class Submission:
         `operations`: what it consists of; None: of what there is.
         """
         operations = self.operations if operations is None else operations
+        kept = [each for each in operations if not each.collective.is_rows]
         self.operations, self.fingerprints = [], []
-        self.step, self.state_digest = step, state_digest
-        for operation in operations:
+        self.step = step
+        for operation in kept:
             self.add(operation, segment_bytes)
             if operation.collective.is_counts:
-                operation.input[...] = NO_SAMPLES
+                operation.input[:NUM_COUNTED] = NO_SAMPLES
+        self.close(state_digest, segment_bytes)
 
     def take_over(self, record: StepRecord, results: Sequence[bytes | memoryview]) -> None:
         """The members have committed the step with these results: put them in the place of those here.
@@ -69,18 +87,22 @@ class Submission:
                 ours = ", ".join(operation.describe() for operation in self.operations)
                 raise ValueError(f"step {self.step} is {ours} here, and another one at the members")
             for operation, result in zip(self.operations, results, strict=True):
+                num_bytes, expected = memoryview(result).nbytes, operation.input.nbytes * len(record.view.members)
+                if operation.collective.gathers and num_bytes != expected:
+                    raise ValueError(f"a result of {operation.describe()} has {num_bytes} bytes, not {expected}")
                 operation.overwrite(result)
             self.counts = np.array(record.counts, np.int64)
         except (ValueError, OverflowError) as error:
             raise OperationMismatch(str(error), is_alone=True) from None
 
-    def called(self, index: int) -> str | None:
-        """Operation `index` in words; None: not called yet."""
+    def called(self, index: int, view: View) -> str | None:
+        """Operation `index` in words, as it runs in `view`; None: not called yet."""
         if index < len(self.operations):
-            return self.operations[index].describe()
+            return self.agreed.describe(self.operations[index], view)
         return NOT_CALLED if self.state_digest is not None else None
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """Of each operation but the counts, as it ran last."""
-        return tuple([each.ran for each in self.operations if not each.collective.is_counts])
+        """Of each operation of the script, as it ran last: without the counts, and the rows."""
+        called = (each for each in self.operations if not (each.collective.is_counts or each.collective.is_rows))
+        return tuple([each.ran for each in called])

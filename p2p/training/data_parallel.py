@@ -67,7 +67,7 @@ class DataParallel(torch.nn.Module):
     Memory: twice the gradients' bytes, `grad` included, in the arena while there is room (`arena_bytes`), where other
     peers of the host read them; once more where messages need it. A member that feeds an observer holds a copy of the
     state while it sends it, and up to 256 MiB of results, or of 4 steps; the observer up to 1 GiB, or 8 steps. Each
-    member sends per step what an `all_reduce` of all gradients does, and 24 bytes for the samples.
+    member sends per step what an `all_reduce` of all gradients does, and 40 bytes for the samples.
 
     Raises:
         From `loss.backward()`; the last one also from `optimizer.step`, if it is called between the passes of a step.

@@ -9,7 +9,7 @@ from collectives import ALGORITHMS, Kind, Schedule, all_reduce_schedule
 from collectives.drawing import draw_play
 from collectives.formulas import FEW_RANKS, FORMULAS, summarize
 from collectives.goals import COLLECTIVES
-from collectives.price_table import price_table
+from collectives.price_table import CANDIDATES, SIZES_BYTES, PriceTable, nearest_size, price_table, tabulate
 from collectives.pricing import SECOND_NS, SEGMENT_BYTES, Links, equal_links, play, play_slices, run_to_end
 from tests.collectives.chain import chain_all_reduce
 
@@ -185,6 +185,47 @@ def test_a_thousand_ranks_cost_no_play() -> None:
     links = equal_links(1000, RATE, DELAY_NS, MESSAGE_NS)
     builds = {name: _never_called for name in FORMULAS}
     assert len(run_to_end(price_table(builds, SIZES, links))) == len(FORMULAS) * len(SIZES)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 1 << 28))
+def test_the_nearest_size_is_so_by_ratio(num_bytes: int) -> None:
+    nearest = nearest_size(num_bytes)
+    assert nearest in SIZES_BYTES
+    if SIZES_BYTES[0] <= num_bytes <= SIZES_BYTES[-1]:
+        assert nearest / 2 < num_bytes**2 / nearest < nearest * 2
+
+
+def test_of_a_table_the_cheapest_is_taken_and_of_equals_the_first() -> None:
+    table = run_to_end(tabulate(equal_links(4, RATE, DELAY_NS, MESSAGE_NS)))
+    for num_bytes in (0, 5000, 300_000, 1 << 22, 1 << 28):
+        prices = table.of(num_bytes)
+        assert prices == {name: table.predicted[name, nearest_size(num_bytes)] for name in CANDIDATES}
+        assert table.choose(num_bytes) == next(name for name in CANDIDATES if prices[name] == min(prices.values()))
+    assert (table.choose(4096), table.choose(1 << 22)) == ("one-shot", "direct")
+
+
+def test_what_was_measured_takes_the_place_of_what_was_predicted() -> None:
+    predicted = run_to_end(tabulate(equal_links(4, RATE, DELAY_NS, MESSAGE_NS))).predicted
+    size, other = 1 << 20, 1 << 16
+    direct, ring = predicted["direct", size], predicted["ring", size]
+    assert direct < ring
+    slow = PriceTable(predicted, {("direct", size): 2 * direct})
+    assert (slow.of(size)["direct"], slow.of(size)["ring"]) == (2 * direct, 2 * ring)
+    assert slow.choose(size) == "direct", "the model is wrong, for all alike"
+    both = PriceTable(predicted, {("direct", size): 2 * ring, ("ring", size): ring})
+    assert both.of(size)["ring"] == ring and both.of(size)["tree"] == predicted["tree", size]
+    assert both.choose(size) != "direct"
+    assert both.of(other) == {name: predicted[name, other] for name in CANDIDATES}
+
+
+def test_over_a_slow_uplink_a_sum_takes_the_way_that_spares_it() -> None:
+    """One-shot sends the input three times, two trees less."""
+    alike = run_to_end(tabulate(equal_links(4, RATE, DELAY_NS, MESSAGE_NS)))
+    slow = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
+    slow = Links((RATE // 50, *slow.up[1:]), slow.down, slow.delay_ns, MESSAGE_NS)
+    assert run_to_end(tabulate(slow)).choose(64 << 10, rounds_once=True) == "direct"
+    assert (alike.choose(64 << 10), run_to_end(tabulate(slow)).choose(64 << 10)) == ("one-shot", "tree")
 
 
 def _never_called(rank: int, world_size: int) -> Schedule:

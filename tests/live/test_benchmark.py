@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,13 +41,18 @@ def start(scratch: Path, *command: str) -> subprocess.Popen[str]:
 
 def all_reduce(scratch: Path, path: Path, *options: str) -> dict[str, Any]:
     """The JSON that `shoal bench all-reduce` writes."""
+    return said_and_written(scratch, path, *options)[1]
+
+
+def said_and_written(scratch: Path, path: Path, *options: str) -> tuple[str, dict[str, Any]]:
+    """What `shoal bench all-reduce` prints, and its JSON."""
     process = start(scratch, "p2p.cli", "bench", "all-reduce", "--json", str(path), *options)
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stderr
     assert "busbw GB/s" in stdout
     assert not any(scratch.glob("shoal-*"))
     report: dict[str, Any] = json.loads(path.read_text())
-    return report
+    return stdout, report
 
 
 def test_all_algorithms_are_right_and_their_times_are_written(scratch: Path, tmp_path: Path) -> None:
@@ -90,17 +96,20 @@ def test_gloo_takes_part_as_the_baseline_for_as_long_as_was_said(scratch: Path, 
 
 def test_each_peer_may_have_a_host_of_a_network_lab(scratch: Path, tmp_path: Path, namespaces: None) -> None:
     net = ("--net", "rate=200mbit,delay=2ms")
-    options = ("-n", "2", "--algos", "ring,auto@early", "-b", "4K", "-e", "4K", "--iters", "3", "--warmup", "1")
-    report = all_reduce(scratch, tmp_path / "out.json", *options, *net)
+    options = ("-n", "2", "--algos", "ring,auto,auto@early", "-b", "4K", "-e", "4K", "--iters", "5", "--warmup", "1")
+    stdout, report = said_and_written(scratch, tmp_path / "out.json", *options, *net, "--explain")
     rows = report["results"]
     assert [(row["algorithm"], row["ran"], row["wrong"]) for row in rows] == [
         ("ring", "ring", 0),
+        ("auto", "one-shot", 0),
         ("auto@early", "one-shot", 0),
     ]
+    assert "4K: auto takes one-shot, the cheapest, over links as all members have measured them up to step" in stdout
+    assert re.search(r"expected .*one-shot \d.* ms; predicted .*one-shot \d.* ms; measured .*ring \d.* ms", stdout)
     assert report["network"]["preset"] == "lan"
     assert all(pair["packets"] for pair in report["network"]["pairs"])
     assert rows[0]["time_min_us"] > 6000, "two hops, and one of the commit"
-    assert rows[0]["predicted_us"] > rows[1]["predicted_us"] > 2000
+    assert rows[0]["predicted_us"] > rows[2]["predicted_us"] > 2000
 
 
 def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_table(scratch: Path) -> None:

@@ -1,5 +1,6 @@
 """Swarms whose peers are on hosts of a network lab, by the commands that a user would give."""
 
+import ast
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -70,3 +71,64 @@ def test_hosts_find_each_other_and_one_that_is_cut_off_comes_back(new_lab: NewLa
     unheard = [receipt for receipt in counted if receipt not in its_own]
     assert len(unheard) <= 1, "it was cut off between finishing a step and hearing that all had"
     assert its_own == [receipt for receipt in counted if receipt not in unheard] and its_own[-1] == first[-1]
+
+
+SUM = """
+import os, signal, sys
+import numpy as np
+import p2p
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.wait_view()
+    is_over, said = False, ""
+    while not is_over:
+        flag, large = np.zeros(1, np.int64), np.full(25_000, peer.last_step, np.float32)
+        flag[0] = os.path.exists(sys.argv[1])
+        with peer.step(samples=1):
+            peer.all_reduce(flag)
+            peer.all_reduce(large)
+        is_over = flag[0] > 0
+        assert (large == peer.world_size * (peer.last_step - 1)).all()
+        if said != (said := f"{peer.world_size} by {peer.receipt.algorithms[1]}"):
+            print(said)
+            print("because", peer.explain(large.nbytes))
+        if os.path.exists(f"{sys.argv[2]}-{peer.peer_id}"):
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""A training step of 100 KB, checked, until the first file appears; the second one of its name ends a peer."""
+
+
+def explained(run: Process, number: int) -> list[str]:
+    """So many explanations, in order."""
+    run.expect_line(r"\[0\] because .*", after=run.expect_line(r"\[0\] 4 by direct"))
+    return [line for line in run.stdout if line.startswith("[0] because")][:number]
+
+
+@pytest.mark.light
+def test_hosts_measure_their_links_and_all_take_the_quicker_way_from_the_same_step_on(
+    new_lab: NewLab, tmp_path: Path
+) -> None:
+    """By size it is `one-shot`, which is slower here, where links are. A death brings that back, for a while."""
+    script, stop, die, receipts = (tmp_path / word for word in ("train.py", "stop", "die", "receipts"))
+    script.write_text(SUM)
+    lab = new_lab(4, "rate=40mbit,delay=2ms")
+    shoal = [sys.executable, "-m", "p2p.cli", "run", "-n", "1", "--min-peers", "4", "--receipts", str(receipts)]
+    runs = [program(lab, host, *shoal, str(script), str(stop), str(die)) for host in range(4)]
+    for run in runs:
+        run.expect_line(r"\[0\] 4 by direct")
+        first, then = (ast.literal_eval(line.partition("because ")[2]) for line in explained(run, 2))
+        assert first["why"].startswith("by size: ") and first["expected_s"] == {}
+        assert then["algorithm"] == "direct" == min(then["expected_s"], key=then["expected_s"].get)
+        assert "as all members have measured them" in then["why"]
+    die.with_name(f"die-{peer_id(runs[3])}").touch()
+    left = runs[:3]
+    for run in left:
+        run.expect_line(r"\[0\] 3 by direct")
+    stop.touch()
+    assert [run.end() for run in runs] == [0, 0, 0, 1], left[0].report()
+    first, second, third = (read_receipts(receipts / f"{peer_id(run)}.receipts.jsonl") for run in left)
+    assert first == second == third
+    assert [receipt.step for receipt in first] == list(range(len(first))), "no step is lost"
+    ways = [(len(receipt.contributions), receipt.algorithms[1]) for receipt in first[1:]]
+    assert [way for way, _ in groupby(ways)] == [(4, "one-shot"), (4, "direct"), (3, "one-shot"), (3, "direct")]

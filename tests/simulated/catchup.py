@@ -30,7 +30,7 @@ FED_LOST = 0.03
 class Snapshot:
     """A data frame: the state after `step`; `digest` is of the chain up to it, `members` are on its receipt.
 
-    `is_mixed`: these are of several numerics classes. `numerics`: that of the donor.
+    `is_mixed`: these are of several numerics classes. `is_due`: rows are. `numerics`: that of the donor.
     """
 
     donor: Member
@@ -41,6 +41,7 @@ class Snapshot:
     members: tuple[str, ...]
     is_mixed: bool
     numerics: bytes
+    is_due: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Fed:
     digest: bytes
     outcome: Outcome
     members: tuple[str, ...]
+    is_due: bool
 
 
 class CatchUp:
@@ -106,7 +108,7 @@ class CatchUp:
                 self._asked[member, step] = True
                 stamp, digest = peer.core.stamp, peer.core.digest
                 numerics = peer.core.numerics
-                given = training.state, training.members, training.is_mixed, numerics
+                given = training.state, training.members, training.is_mixed, numerics, training.open_step.agreed.is_due
                 snapshot = Snapshot(peer.member, stamp, peer.done, digest, *given)
                 self._world.clock.after(self._rng.uniform(0.0, 0.2), peer, "copied", self._give, member, snapshot)
 
@@ -134,6 +136,7 @@ class CatchUp:
             feed.digest,
             training.results[feed.step],
             training.members,
+            training.open_step.agreed.is_due,
         )
         self._world.clock.after(self._rng.uniform(0.0, 0.1), self._peer, "fed", self._feed_on, feed.member, fed)
 
@@ -158,7 +161,7 @@ class CatchUp:
         if self._peer.core.due == (step, digest):
             fed = self._fed[step, digest]
             self._peer.training.advance(step, fed.outcome)
-            self._loaded(step, digest, fed.members, "steps applied")
+            self._loaded(fed, "steps applied")
 
     def take_state(self, snapshot: Snapshot) -> None:
         """All of it comes at once."""
@@ -206,13 +209,13 @@ class CatchUp:
         is_foreign = own != snapshot.numerics and snapshot.step > 0
         if is_foreign and any(seat.numerics == own for seat in others):
             self._world.invariants.has_foreign_bits(peer.member)
-        self._loaded(snapshot.step, snapshot.digest, snapshot.members, "states loaded")
+        self._loaded(snapshot, "states loaded")
 
-    def _loaded(self, step: int, digest: bytes, members: tuple[str, ...], what: str) -> None:
-        peer, checks = self._peer, self._world.invariants
+    def _loaded(self, given: Snapshot | Fed, what: str) -> None:
+        peer, checks, step, digest = self._peer, self._world.invariants, given.step, given.digest
         self._fed = {key: fed for key, fed in self._fed.items() if key[0] > step}
-        peer.training.members = members
-        peer.training.open_step.loaded(step, None)
+        peer.training.members = given.members
+        peer.training.open_step.loaded(step, None, is_due=given.is_due)
         checks.loaded(peer.member, step)
         checks.seen[what] += 1
         peer.perform(peer.core.loaded(peer.now(), step, digest))

@@ -9,6 +9,7 @@ from gossip import Member, Stamp, View
 from gossip.effects import Feed
 from gossip.progress import NOTHING_DONE, Finish, Ready
 
+from .measuring import Agreed
 from .memory import Tokens
 from .parameters import Parameters
 from .report import brief
@@ -61,6 +62,7 @@ class Invariants:
         self.done: dict[Member, int] = {}
         self.damaged: set[Member] = set()
         self.who_goes = WhoGoes(self)
+        self.agreed = Agreed()
         self._began_with: dict[tuple[Stamp, bytes | None], bytes] = {}
         self._first_active: dict[tuple[bytes, Member], int] = {}
         self._active_in: dict[Stamp, set[Member]] = {}
@@ -177,6 +179,11 @@ class Invariants:
         """S19: who goes is who has to; `reason`: why it is not so."""
         if reason:
             raise Violation("S19", reason)
+
+    def agrees(self, who: Member, wrong: str) -> None:
+        """S24: rows are gathered, and tables used, as the receipts say; `wrong`: how it is not so."""
+        if wrong:
+            raise Violation("S24", f"{brief(who)}: {wrong}")
 
     # Steps are committed.
 

@@ -15,13 +15,23 @@ from .mutants_agreement import AGREEMENT
 from .mutants_discovery import DISCOVERY
 from .mutants_numerics import NUMERICS
 from .mutants_open_step import OPEN_STEP
+from .mutants_rows import ROWS
 from .mutants_steps import STEPS
 from .mutants_views import VIEWS
 from .mutants_who_goes import WHO_GOES
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS: dict[str, Mutant] = {**AGREEMENT, **STEPS, **OPEN_STEP, **VIEWS, **DISCOVERY, **WHO_GOES, **NUMERICS}
+MUTANTS: dict[str, Mutant] = {
+    **AGREEMENT,
+    **STEPS,
+    **OPEN_STEP,
+    **VIEWS,
+    **DISCOVERY,
+    **WHO_GOES,
+    **NUMERICS,
+    **ROWS,
+}
 
 if __name__ == "__main__":
     from .hunt import main

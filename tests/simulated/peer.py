@@ -21,6 +21,7 @@ from p2p.step.transitions import Stage
 from .catchup import CatchUp
 from .hosts import Place
 from .invariants import Violation
+from .measuring import Measuring
 from .memory import NO_TAG, tag_of
 from .token_runner import Part, TokenRunner
 from .training import Training
@@ -62,6 +63,7 @@ class Peer:
         self._local = -math.inf
         self._rng = Random(f"{world.seed}/{member.peer_id}/{member.incarnation}")
         self.training = Training(self, world, self._rng)
+        self.measuring = Measuring(self, world)
         self.catch_up = CatchUp(self, world, self._rng)
         self._effects: deque[Effect] = deque()
         self._run = replace(RUN, numerics=place.hardware)
@@ -428,6 +430,7 @@ class Peer:
         checks.seen["commits at a barrier"] += not self.active
         self.training.commit(finish, effect.view)
         self.perform([sx.Tell(self.training.open_step.committed(finish, effect.view))])
+        self.measuring.look()
         self.catch_up.serve()
         for feed in effect.feeds:
             checks.fed(self.member, feed, self.forgotten)

@@ -42,6 +42,9 @@ FAULTS: dict[str, float] = {
 FIRST_MIXED = 5_000_000
 """Runs of this seed and later ones have several kinds of hardware; the others are what they were."""
 
+FIRST_MEASURED = 20_000_000
+"""In runs of this seed and later ones peers measure their links, too."""
+
 PLOTS: dict[str, float] = {
     "": 70,
     "turnover": 4,
@@ -80,6 +83,7 @@ class Plan:
         drift: clocks run fast or slow by up to this.
         num_damages: so often the parameters of a member change in its memory.
         num_kinds: of hardware, each a numerics class of its own.
+        measured_s: what a peer has measured of its links changes about so often; 0: nobody measures.
         kinds: a digit for each of p1, p2 and so on: of which kind its hardware is; that of the others is drawn.
         calm_s: all faults end.
     """
@@ -108,6 +112,7 @@ class Plan:
     num_damages: int = 0
     num_kinds: int = 1
     kinds: str = ""
+    measured_s: float = 0.0
     calm_s: float = 25.0
     end_s: float = 45.0
 
@@ -133,7 +138,9 @@ class Plan:
         rng = Random(f"{seed}/kinds")
         num_kinds = rng.choice((2, 2, 3))
         kinds = "".join(str(rng.randrange(num_kinds)) for _ in range(8))
-        return replace(plan, num_kinds=num_kinds, kinds=kinds, num_damages=plan.num_damages or rng.choice((0, 0, 1)))
+        num_damages = plan.num_damages or rng.choice((0, 0, 1))
+        measured_s = rng.choice((0.1, 1.0, 3.0)) if seed >= FIRST_MEASURED else 0.0
+        return replace(plan, num_kinds=num_kinds, kinds=kinds, num_damages=num_damages, measured_s=measured_s)
 
     @classmethod
     def draw(cls, rng: Random) -> "Plan":

@@ -5,8 +5,9 @@ Each ends well with all rules in. Without the rule that it is about (mutants.py)
 
 from .scenarios_links import LINKS
 from .scenarios_numerics import NUMERICS
+from .scenarios_rows import ROWS
 from .scenarios_steps import COUNTEREXAMPLES
 from .scenarios_views import STORIES
 from .scenarios_who_goes import WHO_GOES
 
-SCENARIOS = {**COUNTEREXAMPLES, **STORIES, **LINKS, **WHO_GOES, **NUMERICS}
+SCENARIOS = {**COUNTEREXAMPLES, **STORIES, **LINKS, **WHO_GOES, **NUMERICS, **ROWS}

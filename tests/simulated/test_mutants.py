@@ -25,8 +25,9 @@ CHOSEN = (
     "SWIM: the end of a member is not final",
     "R20: who looks at its own class only",
     "R21: the source is fixed at submission",
+    "R22: a view of the same members forgets its table",
 )
-"""One of each kind of rule: of steps, barriers, seats, memory, votes, records, beliefs, numerics classes. They show
+"""One of each kind of rule: of steps, barriers, seats, memory, votes, records, beliefs, classes, tables. They show
 that the simulation can fail; whoever changes a rule, or the simulation, asks it about every one."""
 
 

@@ -18,13 +18,16 @@ from tests.simulation import Failure, Outcome, Simulation
 
 from .faults import Faults
 from .mutant import Mutant, without
-from .plan import FAULTS, FIRST_MIXED, PLOTS
+from .plan import FAULTS, FIRST_MEASURED, FIRST_MIXED, PLOTS
 from .pool import pool
 
 NUM_SEEDS = 40
 
 MIXED = range(FIRST_MIXED, FIRST_MIXED + 20)
 """With several kinds of hardware."""
+
+MEASURED = range(FIRST_MEASURED, FIRST_MEASURED + 12)
+"""Where peers measure their links, too."""
 
 FOUND = {
     217: "a joiner took a seat in another swarm, and was waited for in this one",
@@ -100,7 +103,7 @@ def attempt(seed: int) -> Outcome | Failure:
 @cache
 def outcomes() -> dict[int, Outcome | Failure]:
     """All runs, on all cores."""
-    seeds = [*range(NUM_SEEDS), *MIXED, *FOUND]
+    seeds = [*range(NUM_SEEDS), *MIXED, *MEASURED, *FOUND]
     with pool() as executor:
         return dict(zip(seeds, executor.map(attempt, seeds, chunksize=4), strict=True))
 
@@ -117,6 +120,11 @@ def test_no_invariant_breaks() -> None:
 @pytest.mark.timeout(300)
 def test_no_invariant_breaks_where_hardware_differs() -> None:
     assert not failures(MIXED), "\n\n".join(failures(MIXED))
+
+
+@pytest.mark.timeout(300)
+def test_no_invariant_breaks_where_links_are_measured() -> None:
+    assert not failures(MEASURED), "\n\n".join(failures(MEASURED))
 
 
 @pytest.mark.timeout(300)
@@ -163,6 +171,8 @@ def test_what_should_happen_does() -> None:
         "outvoted by calls": 5,
         "outvoted by parameters": 9,
         "slices": 1000,
+        "rows gathered": 200,
+        "operations by tables": 1000,
     }
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
     assert [name for name in FAULTS if not seen[f"fault: {name}"]] == []

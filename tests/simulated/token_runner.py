@@ -16,6 +16,7 @@ from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Segment
 from p2p.step.operation import Task
 
+from .measuring import gathered, token_of
 from .memory import Region, Tokens
 
 ZEROS = "zeros"
@@ -57,6 +58,7 @@ class TokenRunner:
         self._rng = rng
         self._view = view
         self._rank = view.members.index(peer.member)
+        self._tasks: dict[int, Task] = {}
         self._arrived: defaultdict[Region, dict[int, Tokens]] = defaultdict(dict)
         self._gets_on = False
 
@@ -65,11 +67,17 @@ class TokenRunner:
         return self._peer.training.open_step.done + 1
 
     def start(self, index: int, task: Task) -> None:
-        token = self._peer.training.token(index)
-        if task.operation.collective.is_of_one:
+        operation, checks = task.operation, self._world.invariants
+        if not operation.collective.gathers:
+            checks.agrees(self._peer.member, checks.agreed.chosen(self._view, self._step, operation))
+            checks.seen["operations by tables"] += operation.ran != "one-shot"
+        token = token_of(task) if operation.collective.gathers else self._peer.training.token(index)
+        if operation.collective.is_of_one:
             token = ZEROS if task.weight == 0 else token
+        if operation.collective.is_of_one or operation.collective.gathers:
             self._peer.arena.write(("input", index), (token,))
-        self._world.invariants.contributed(self._peer.member, self._view.stamp, self._step, index, token)
+        self._tasks[index] = task
+        checks.contributed(self._peer.member, self._view.stamp, self._step, index, token)
         self._share(("input", index), (token,))
 
     def _share(self, region: Region, tokens: Tokens) -> None:
@@ -127,6 +135,9 @@ class TokenRunner:
             self._share(("result", index), total)
         else:
             self.complete[index] = (total,) if what == "input" else parts
+            operation = self._tasks[index].operation
+            if operation.collective.gathers:
+                operation.result = gathered(self.complete[index][0], operation.input)
             self._gets_on = True
 
     def advance(self) -> RunState:

@@ -19,6 +19,7 @@ from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
 from p2p.step.transitions import Stage
 
+from .measuring import counts
 from .memory import Tokens
 from .parameters import Parameters
 from .token_runner import ZEROS, TokenRunner
@@ -176,6 +177,8 @@ class Training:
             self.slice = f"{self.state.token(step)} of {self.member.peer_id}/{self.member.incarnation}"
             called = Operation(Resync(), NUMBER, NUMBER, (1,), is_far=self._is_far)
             self._peer.perform(self.open_step.submit(step, self._attempt, called))
+        if is_last and wrong != "fewer" and self._world.plan.measured_s and not self._peer.catch_up.is_own(step):
+            self._peer.perform(self.open_step.submit(step, self._attempt, counts()))
         if is_last and self._peer.alive:
             self._peer.perform(self.open_step.close(self._attempt, self.state.digest))
 
@@ -222,7 +225,11 @@ class Training:
         if self.handed_out:
             checks.used(self.member, finish, self.handed_out, results[0])
         self.members = tuple(member.peer_id for member in view.members)
-        slice = _of_source(results) if len(results) > NUM_OPERATIONS else ""
+        submission = self.open_step.submission
+        operations = [] if submission is None else submission.operations
+        checks.agrees(self.member, checks.agreed.committed(view, finish.step, operations))
+        checks.seen["rows gathered"] += any(each.collective.is_rows for each in operations)
+        slice = _of_source(results) if any(each.collective.is_of_one for each in operations) else ""
         if len(results) != 1:  # else its script has ended the step before, alone
             checks.resynchronised(self.member, finish.step, view, slice)
         self.advance(finish.step, Outcome(finish.digest, slice, view.is_mixed))

@@ -37,6 +37,19 @@ def accept(half_open: HalfOpen, door: Door, number: int) -> list[tuple[socket.so
     return pairs
 
 
+def test_what_has_come_is_counted_as_long_as_there_is_a_connection(door: Door) -> None:
+    half_open = HalfOpen()
+    (first, one), (_, other) = accept(half_open, door, 2)
+    for theirs, number in ((one, 1000), (other, 234)):
+        theirs.sendall(bytes(number))
+    first.recv(1)  # what the kernel counts has come by then
+    while half_open.num_received() < 1234:
+        pass
+    assert half_open.num_received() == 1234
+    half_open.closed(first.fileno())
+    assert half_open.num_received() == 234
+
+
 def is_shut(theirs: socket.socket) -> bool:
     theirs.setblocking(False)
     try:

@@ -15,6 +15,7 @@ from p2p.net.headers import (
     FinishedHeader,
     Header,
     ParcelHeader,
+    ProbeHeader,
     SegmentHeader,
     TakenHeader,
     pack_stamp,
@@ -33,6 +34,7 @@ headers = (
     | st.builds(FinishedHeader, u16, u32, stamps, u64, sixteen, sixteen, sixteen)
     | st.builds(ParcelHeader, flags, flags, flags, u32, eight, u64, u64, i64, u32, sixteen)
     | st.builds(TakenHeader, eight, u64, u64, u64)
+    | st.just(ProbeHeader())
 )
 
 START = b"SHOL" + VERSION.to_bytes(4, "little")
@@ -77,8 +79,9 @@ def le(number: int, size: int) -> bytes:
             [b"\3", b"\1\0\1", le(6, 4), b"\xaa" * 8, le(9, 8), le(3, 8), le(-1, 8), le(2, 4), bytes(4), DIGEST],
         ),
         (TAKEN, [b"\4", bytes(7), b"\xaa" * 8, le(9, 8), le(3, 8), le(250, 8)]),
+        (ProbeHeader(), [b"\5"]),
     ],
-    ids=["segment", "finished", "parcel", "taken"],
+    ids=["segment", "finished", "parcel", "taken", "probe"],
 )
 def test_each_kind_has_its_layout(header: Header, layout: list[bytes]) -> None:
     assert header.pack() == (START + b"".join(layout)).ljust(HEADER_BYTES, b"\0")
@@ -110,7 +113,7 @@ def test_a_damaged_header_is_a_header_or_refused(header: Header, changes: list[t
 
 @pytest.mark.parametrize(
     ("offset", "value", "reason"),
-    [(0, b"X", "starts with b'XHOL'"), (8, b"\0", "kind 0"), (8, b"\5", "kind 5 with 112 bytes")],
+    [(0, b"X", "starts with b'XHOL'"), (8, b"\0", "kind 0"), (8, b"\6", "kind 6 with 112 bytes")],
 )
 def test_a_refused_header_says_why(offset: int, value: bytes, reason: str) -> None:
     raw = bytearray(SEGMENT.pack())

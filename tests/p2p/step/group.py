@@ -17,12 +17,14 @@ from gossip.progress import Abort
 from gossip.progress import Finish as Finished
 from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.net.frames import Segment
+from p2p.step.agreed_rows import AgreedRows
 from p2p.step.collective import AllGather, AllReduce, Barrier
 from p2p.step.effects import Disagree, Finish, GiveUp, HandOut, Leave, SendSegment, StepEffect, Tell
 from p2p.step.notices import Admitted, Commit, Notice, Uncommitted
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
 from p2p.step.runner import MessageRunner, Runner
+from p2p.step.submission import Submission
 from tests.gossip.members import A, B, C, D, E, view_of
 from tests.p2p.memory.machine import Machine
 
@@ -252,7 +254,7 @@ def gather(values: Array) -> Operation:
 
 
 def counts(number: int, first: int = 0) -> Operation:
-    values = np.array([first, number, number], np.int64)
+    values = np.array([first, number, number, 0, 0], np.int64)
     return Operation(AllGather(is_counts=True), values, values, values.shape, "one-shot")
 
 
@@ -319,3 +321,8 @@ def early_results(peer: Peer) -> list[Operation]:
     assert all(notice.result is notice.operation.result for notice in found)
     peer.told = [notice for notice in peer.told if not isinstance(notice, Uncommitted)]
     return [notice.operation for notice in found]
+
+
+def submission_of(step: int = 0, attempt: int = 0, state_digest: bytes | None = None) -> Submission:
+    """Of a peer that has measured nothing."""
+    return Submission(step, attempt, AgreedRows(Member("a", 1)), state_digest=state_digest)

@@ -9,13 +9,15 @@ from collectives import ALGORITHMS, BFLOAT16, Kind, Reduction
 from collectives.hierarchical import hierarchical_all_reduce
 from gossip.progress import NOT_CALLED
 from gossip.view import NOWHERE
+from p2p.step.agreed_rows import AgreedRows
 from p2p.step.collective import AllGather, AllReduce, Barrier, Collective
 from p2p.step.operation import Operation, task_of
 from p2p.step.run import Run
 from p2p.step.runner import MessageRunner
-from p2p.step.submission import Submission
 from tests.gossip.members import A, B, C, view_of
-from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, other_calls, weighted
+from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, other_calls, submission_of, weighted
+
+VIEW = view_of(1, A, B)
 
 # Collectives.
 
@@ -61,8 +63,8 @@ def test_what_ranks_of_one_host_do_among_themselves_follows_from_the_seats_of_th
     operation = all_reduce(np.zeros(8), "hierarchical")
     view = view_of(2, A, B, C)
     seats = [replace(seat, contact=replace(NOWHERE, host=host)) for seat, host in zip(view.seats, "xyx", strict=True)]
-    run = Run(MessageRunner(SEGMENT_BYTES), replace(view, seats=tuple(seats)), 0)
-    submission = Submission(0, 0)
+    run = Run(MessageRunner(SEGMENT_BYTES), replace(view, seats=tuple(seats)), A, AgreedRows(A))
+    submission = submission_of(0, 0)
     submission.add(operation, SEGMENT_BYTES)
     assert run.start(submission)
     expected = hierarchical_all_reduce(0, 3, (0, 1, 0))
@@ -143,22 +145,22 @@ def test_a_result_of_another_size_is_refused() -> None:
 
 
 def test_an_operation_is_found_by_its_index_also_behind_the_end() -> None:
-    submission, mine = Submission(5, attempt=0), all_reduce(np.arange(3))
-    assert submission.called(0) is None
+    submission, mine = submission_of(5, attempt=0), all_reduce(np.arange(3))
+    assert submission.called(0, VIEW) is None
     submission.add(mine, SEGMENT_BYTES)
-    assert (submission.called(0), submission.called(1)) == (mine.describe(), None)
+    assert (submission.called(0, VIEW), submission.called(1, VIEW)) == (mine.describe(), None)
     submission.state_digest = b""
-    assert submission.called(1) == NOT_CALLED
+    assert submission.called(1, VIEW) == NOT_CALLED
 
 
 def test_a_step_that_is_renumbered_is_another_one_which_counts_no_samples() -> None:
-    submission, called, gathered = Submission(5, attempt=0), all_reduce(np.arange(3)), counts(4, first=20)
+    submission, called, gathered = submission_of(5, attempt=0), all_reduce(np.arange(3)), counts(4, first=20)
     for operation in (gathered, called):
         submission.add(operation, SEGMENT_BYTES)
     before = list(submission.fingerprints)
     submission.renumber(9, b"digest", SEGMENT_BYTES)
     assert (submission.step, submission.state_digest, submission.operations) == (9, b"digest", [gathered, called])
-    assert gathered.input.tolist() == [-1, 0, 0] and called.input.tolist() == [0, 1, 2]
+    assert gathered.input.tolist() == [-1, 0, 0, 0, 0] and called.input.tolist() == [0, 1, 2]
     assert submission.fingerprints == [
         each.fingerprint(SEGMENT_BYTES, i, 9) for i, each in enumerate((gathered, called))
     ]
@@ -166,7 +168,7 @@ def test_a_step_that_is_renumbered_is_another_one_which_counts_no_samples() -> N
 
 
 def test_the_counts_are_no_operation_of_the_receipt() -> None:
-    submission = Submission(5, attempt=0)
+    submission = submission_of(5, attempt=0)
     for operation, ran in ((counts(1), "one-shot"), (all_reduce(np.ones(1)), "ring"), (gather(np.ones(1)), "one-shot")):
         operation.ran = ran
         submission.add(operation, SEGMENT_BYTES)

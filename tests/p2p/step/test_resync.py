@@ -6,12 +6,14 @@ import pytest
 from gossip import Member, Seat, View
 from gossip.numerics import marked
 from p2p.net.frames import Segment
+from p2p.step.agreed_rows import AgreedRows
 from p2p.step.collective import AllReduce, Resync
 from p2p.step.effects import Finish
 from p2p.step.operation import Operation
 from p2p.step.run import Run
 from p2p.step.runner import MessageRunner
 from p2p.step.submission import Submission
+from tests.p2p.step.group import submission_of
 
 DIGEST = b"of my parameters"
 
@@ -23,19 +25,19 @@ def view_of(classes: str) -> View:
 
 def submitted(rank: int, *, is_far: bool = False) -> Submission:
     mine = np.full(300, 1000 + rank)
-    submission = Submission(7, 1, state_digest=DIGEST)
+    submission = submission_of(7, 1, state_digest=DIGEST)
     submission.add(Operation(Resync(), mine, np.zeros_like(mine), (300,), is_far=lambda: is_far), 64)
     return submission
 
 
 def carried_out(view: View, submissions: list[Submission]) -> list[Finish]:
     """What each member says of the step."""
-    runs = [Run(MessageRunner(64), view, rank) for rank in range(len(submissions))]
+    runs = [Run(MessageRunner(64), view, me, AgreedRows(me)) for me in view.members[: len(submissions)]]
     for run, submission in zip(runs, submissions, strict=True):
         assert run.start(submission)
     while any(run.runner.outgoing for run in runs):
-        for rank, (run, submission) in enumerate(zip(runs, submissions, strict=True)):
-            for _, _, fingerprint, (peer, transfer, segment, payload) in run.take_outgoing(submission):
+        for rank, run in enumerate(runs):
+            for _, _, fingerprint, (peer, transfer, segment, payload) in run.take_outgoing():
                 runs[peer].runner.receive(0, Segment(0, rank, transfer, segment, fingerprint, bytes(payload)))
     assert all(run.complete(submission) for run, submission in zip(runs, submissions, strict=True))
     return [run.finish(submission) for run, submission in zip(runs, submissions, strict=True)]
@@ -72,7 +74,7 @@ def test_a_sum_over_several_classes_has_one_nan() -> None:
     for classes, bits in (("ab", 0x7FC00000), ("aa", 0x7FC00001)):
         submissions = []
         for each in odd:
-            submissions.append(Submission(7, 1, state_digest=b""))
+            submissions.append(submission_of(7, 1, state_digest=b""))
             mine = np.array([each])
             submissions[-1].add(Operation(AllReduce(), mine, np.zeros_like(mine), (1,), "one-shot"), 64)
         carried_out(view_of(classes), submissions)

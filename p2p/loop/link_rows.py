@@ -1,0 +1,144 @@
+"""What a peer has measured of its links, as bytes of one length, and what those of all members amount to. Pure."""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from statistics import median_low
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from collectives import Array
+from collectives.price_table import CANDIDATES, SIZES_BYTES
+from collectives.pricing import Links
+from gossip import View
+
+from ..step.agreed_rows import Rows
+
+MOST_PEERS: Final = 64
+"""That there is room for; in a larger view sizes decide."""
+
+MOVED: Final = 1.2
+"""A row that differs by this factor somewhere has moved."""
+
+SURPRISING: Final = 1.3
+"""A sum that takes so many times as long does so for a reason."""
+
+LEAST_US: Final = 200
+"""A round trip that differs by less has not."""
+
+_PAIR: Final = np.dtype([("peer", "<u8"), ("rtt_us", "<u4"), ("bytes_per_s", "<u4")])
+_MOST: Final = 2**32 - 1
+
+
+class Pair(NamedTuple):
+    """To one other peer: the shortest round trip, and the highest rate at which it has had something from here."""
+
+    rtt_us: int
+    bytes_per_s: int
+
+
+NO_PAIR: Final = Pair(0, 0)
+
+
+Took = Mapping[tuple[str, int], int]
+"""Microseconds that a sum has taken, by algorithm and size."""
+
+_PLACES: Final = tuple((name, size) for name in CANDIDATES for size in SIZES_BYTES)
+
+
+_FIELDS: Final = [("up", "<u4"), ("down", "<u4"), ("message_ns", "<u4"), ("num", "<u4"), ("to", _PAIR, MOST_PEERS)]
+_ROW: Final = np.dtype([*_FIELDS, ("took_us", "<u4", len(_PLACES))])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Of one peer. 0 is what is not measured yet.
+
+    Attributes:
+        up, down: bytes per second, sent to all others, and received of them.
+        message_ns: what a message costs it.
+        to: by peer_id.
+        took: without what was not measured.
+    """
+
+    up: int = 0
+    down: int = 0
+    message_ns: int = 0
+    to: Mapping[str, Pair] = field(default_factory=dict)
+    took: Took = field(default_factory=dict)
+
+    def pack(self) -> Array:
+        """As bytes, whose number is the same for all."""
+        row = np.zeros((), _ROW)
+        kept = list(self.to.items())[:MOST_PEERS]
+        row["up"], row["down"], row["message_ns"] = (min(each, _MOST) for each in (self.up, self.down, self.message_ns))
+        row["num"] = len(kept)
+        row["took_us"] = [min(self.took.get(place, 0), _MOST) for place in _PLACES]
+        for place, (peer_id, pair) in enumerate(kept):
+            row["to"][place] = int(peer_id, 16), min(pair.rtt_us, _MOST), min(pair.bytes_per_s, _MOST)
+        return row.reshape(1).view(np.uint8)
+
+    @classmethod
+    def unpack(cls, raw: Array) -> "Row":
+        """What `pack` has made; of other bytes of that length, something."""
+        row: Any = raw.view(_ROW)[0]
+        pairs = row["to"][: min(int(row["num"]), MOST_PEERS)]
+        to = {f"{int(each['peer']):016x}": Pair(int(each["rtt_us"]), int(each["bytes_per_s"])) for each in pairs}
+        took = {place: took_us for place, took_us in zip(_PLACES, row["took_us"].tolist(), strict=True) if took_us}
+        return cls(int(row["up"]), int(row["down"]), int(row["message_ns"]), to, took)
+
+    def covers(self, peer_ids: Set[str]) -> bool:
+        """Whether the links to all of these are measured."""
+        return self.up > 0 and self.down > 0 and all(self.to.get(each, NO_PAIR).rtt_us for each in peer_ids)
+
+    def has_moved(self, since: "Row") -> bool:
+        """Whether it says something else than that one."""
+        told = [(self.up, since.up, 0), (self.down, since.down, 0)]
+        told += [(pair.rtt_us, since.to.get(each, NO_PAIR).rtt_us, LEAST_US) for each, pair in self.to.items()]
+        return any(abs(now - before) > max((MOVED - 1) * min(now, before), least) for now, before, least in told)
+
+    def is_surprised(self, since: "Row") -> bool:
+        """Whether sums take longer than that one has said, or not as long."""
+        both = ((took_us, since.took.get(place, 0)) for place, took_us in self.took.items())
+        return any(max(each) > SURPRISING * min(each) for each in both)
+
+
+ROW_BYTES: Final = _ROW.itemsize
+
+
+def rows_of(rows: Rows) -> list[Row]:
+    """In the order of ranks."""
+    return [Row.unpack(each) for each in rows.raw.reshape(len(rows.members), ROW_BYTES)]
+
+
+def own_row(rows: Rows, view: View, peer_id: str) -> Row | None:
+    """What that peer has said, if these are rows of the members of `view`."""
+    names = [member.peer_id for member in rows.members]
+    return rows_of(rows)[names.index(peer_id)] if rows.members == view.members and peer_id in names else None
+
+
+def links_of(rows: Rows) -> Links | None:
+    """What lies between the members, in integers, as all find them alike; None: not all of it is measured."""
+    names = [member.peer_id for member in rows.members]
+    said = rows_of(rows)
+    if len(names) < 2 or not all(row.covers({*names} - {name}) for name, row in zip(names, said, strict=True)):
+        return None
+    up = tuple(max(row.up, *(row.to[each].bytes_per_s for each in names if each in row.to)) for row in said)
+    down = tuple(
+        max(row.down, *(other.to[name].bytes_per_s for other in said if name in other.to))
+        for name, row in zip(names, said, strict=True)
+    )
+    delays = tuple(
+        tuple(
+            0 if one == other else (said[i].to[other].rtt_us + said[j].to[one].rtt_us) * 250
+            for j, other in enumerate(names)
+        )
+        for i, one in enumerate(names)
+    )
+    return Links(up, down, delays, median_low([row.message_ns for row in said]))
+
+
+def took_of(rows: Rows) -> Took:
+    """What sums have taken: of each the least that a member says, if all do, since the others have waited for it."""
+    said = [row.took for row in rows_of(rows)]
+    return {place: min(took[place] for took in said) for place in _PLACES if all(place in took for took in said)}

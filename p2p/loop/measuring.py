@@ -1,0 +1,226 @@
+"""What this peer measures of its links: from what is sent anyway, and from probes where that is too little.
+
+The kernel counts (net/flows.py), so a busy interpreter distorts nothing: the shortest round trip and the rate of each
+connection, and what all of them together have carried. Probes are bytes that nobody looks at, to one peer after the
+other, 1 MB or 0.2 s each, and no more than a tenth of the time. Belongs to the loop.
+"""
+
+import math
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from collectives.algorithms import choose_algorithm
+from collectives.price_table import PriceTable, tabulate
+from gossip import Member, View
+
+from ..net.flows import Flow
+from ..net.frames import Frames
+from ..net.tcp import Network, TcpConfig
+from ..net.transport import Transport
+from ..step.agreed_rows import AgreedRows, Rows
+from ..step.open_step import OpenStep
+from .durations import Durations
+from .link_rows import MOST_PEERS, Pair, Row, links_of, own_row, took_of
+from .probes import Probes
+
+LOOK_S: Final = 0.05
+LOOK_S_PER_LINK: Final = 0.0015
+LEAST_BYTES: Final = 64 << 10
+"""Of a transfer that says something about a rate."""
+
+SHORTEST_S: Final = 0.2
+LONGEST_S: Final = 1.0
+BLOCK_S: Final = 10.0
+NUM_HIGHEST: Final = 3
+"""A rate counts that was reached so often in this block of time, and the one before."""
+
+SETTLED_S: Final = 3.0
+"""So long after rows were gathered nobody wants it again, in a view of the same members."""
+
+TRIED_S: Final = 10.0
+"""So long not, if it is only that sums take longer than was said, or not as long."""
+
+PART_S: Final = 0.5e-3
+EVERY_S: Final = 0.02
+"""A table is made in parts that take so long, one of them in each of these stretches."""
+
+LEAST_MESSAGE_NS: Final = 20_000
+MOST_MESSAGE_NS: Final = 5_000_000
+
+
+class High:
+    """What was reached several times lately: the third highest value, so that one outlier is none."""
+
+    def __init__(self) -> None:
+        self._blocks: tuple[list[int], list[int]] = [], []
+        self._until = 0.0
+
+    def add(self, now: float, value: int) -> None:
+        if now >= self._until:
+            self._until, self._blocks = now + BLOCK_S, ([], self._blocks[0])
+        top = self._blocks[0]
+        top.append(value)
+        top.sort(reverse=True)
+        del top[NUM_HIGHEST:]
+
+    @property
+    def value(self) -> int:
+        """0: nothing was seen."""
+        top = sorted(self._blocks[0] + self._blocks[1], reverse=True)[:NUM_HIGHEST]
+        return top[-1] if top else 0
+
+
+class Rate:
+    """Of a counter of bytes: what it reaches over a stretch in which it never stands still."""
+
+    def __init__(self) -> None:
+        self.high = High()
+        self._from: tuple[float, int] | None = None
+        self._last = 0
+
+    def add(self, now: float, total: int) -> None:
+        """The counter stands at `total`."""
+        if self._from is None or total <= self._last or now - self._from[0] > LONGEST_S:
+            self._from = now, total
+        elif total - self._from[1] >= LEAST_BYTES and now - self._from[0] >= SHORTEST_S:
+            since, before = self._from
+            self.high.add(now, int((total - before) / (now - since)))
+            self._from = now, total
+        self._last = total
+
+
+@dataclass(frozen=True, slots=True)
+class BySize:
+    """The table of rows that are not all measured: what is taken without any."""
+
+    world_size: int
+    is_wan: bool
+
+    def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
+        """As without a table."""
+        return choose_algorithm(num_bytes, self.world_size, is_wan=self.is_wan)
+
+
+class Measuring:
+    """Of one peer.
+
+    Attributes:
+        next_at: when it looks again.
+        row: what was measured of the links to the members of the installed view.
+        durations: of sums in that view.
+        is_wan: links are slow, for all alike.
+    """
+
+    def __init__(
+        self,
+        me: Member,
+        transport: Transport,
+        frames: Frames,
+        agreed: AgreedRows,
+        tcp: TcpConfig | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """Nothing is measured, and without TCP nothing will be."""
+        self.next_at = 0.0 if tcp is not None else math.inf
+        self.row = Row()
+        self.durations = Durations()
+        self._members: tuple[Member, ...] = ()
+        self._me, self._transport, self._agreed = me, transport, agreed
+        self._clock = clock
+        self.is_wan = tcp is not None and tcp.network is Network.WAN
+        self._up, self._down = Rate(), Rate()
+        self._pairs: dict[str, High] = {}
+        self._told: dict[str, int] = {}
+        self._probes = Probes(frames)
+        self._sample_at = self._seen_at = 0.0
+        self._message_ns = 0.0
+        self._seen: Rows | None = None
+        self._making: tuple[Rows, Generator[None, None, PriceTable]] | None = None
+        agreed.row = self.row.pack()
+
+    def handled(self, num_messages: int, took_ns: int) -> None:
+        """So many small messages were dealt with, in so much time."""
+        self._message_ns += (took_ns / num_messages - self._message_ns) / 16
+
+    def watch(self, open_step: OpenStep) -> None:
+        """Operations may have begun, or ended."""
+        if self.next_at < math.inf:
+            self.durations.watch(self._clock(), open_step)
+
+    def look(self, view: View | None) -> None:
+        """Read the counters, say what follows from them, and go on with a table that is to be made."""
+        now = self._clock()
+        if now >= self._sample_at and view is not None:
+            self._sample(now, view)
+            self._sample_at = now + max(LOOK_S, LOOK_S_PER_LINK * len(view.members))
+        self._tabulate()
+        self.next_at = now + (EVERY_S if self._making is not None else LOOK_S)
+
+    def _sample(self, now: float, view: View) -> None:
+        if view.members != self._members:
+            self._members = view.members
+            self.durations.forget()
+        others = after(self._me, view)
+        flows = self._transport.flows() if others else {}
+        if not flows:
+            return
+        self._up.add(now, sum(flow.acked for flow in flows.values()))
+        self._down.add(now, self._transport.num_received())
+        for peer_id, flow in flows.items():
+            if flow.bytes_per_s != self._told.get(peer_id):
+                self._told[peer_id] = flow.bytes_per_s
+                self._pairs.setdefault(peer_id, High()).add(now, flow.bytes_per_s)
+        known = {each.peer_id: flows[each.peer_id] for each in others if each.peer_id in flows}
+        self._probes.go_on(now, known)
+        self._say(now, view, known)
+
+    def _say(self, now: float, view: View, flows: Mapping[str, Flow]) -> None:
+        """What the row is now, and whether the others should know it."""
+        probed = {each: flow for each, flow in flows.items() if self._probes.is_measured(each, flow)}
+        to = {each: Pair(flow.rtt_us, self._pairs[each].value) for each, flow in probed.items()}
+        up = max([self._up.high.value, *(pair.bytes_per_s for pair in to.values())])
+        message_ns = int(min(max(2 * self._message_ns, LEAST_MESSAGE_NS), MOST_MESSAGE_NS))
+        took = {place: round(took_s * 1e6) for place, took_s in self.durations.medians(now).items()}
+        row = self.row = Row(up, self._down.high.value, message_ns, to, took)
+        agreed = self._agreed
+        rows = agreed.rows or agreed.used
+        if rows is not self._seen:
+            self._seen, self._seen_at = rows, now
+        before = None if rows is None else own_row(rows, view, self._me.peer_id)
+        is_whole = len(view.members) <= MOST_PEERS and row.covers({each.peer_id for each in after(self._me, view)})
+        since_s = now - self._seen_at
+        has_moved = before is not None and (
+            (since_s >= SETTLED_S and row.has_moved(before)) or (since_s >= TRIED_S and row.is_surprised(before))
+        )
+        is_news = before is None or (rows is agreed.used and has_moved)
+        agreed.row, agreed.wants = row.pack(), is_whole and is_news
+
+    def _tabulate(self) -> None:
+        """Go on for a moment with the table that is to be made, if one is."""
+        rows = self._agreed.untabulated
+        if rows is None:
+            self._making = None
+            return
+        if self._making is None or self._making[0] is not rows:
+            links = links_of(rows)
+            if links is None:
+                self._agreed.tabulated(rows, BySize(len(rows.members), self.is_wan))
+                return
+            measured_ns = {place: took_us * 1000 for place, took_us in took_of(rows).items()}
+            self._making = rows, tabulate(links, measured_ns)
+        until = self._clock() + PART_S
+        try:
+            while self._clock() < until:
+                next(self._making[1])
+        except StopIteration as end:
+            self._agreed.tabulated(rows, end.value)
+            self._making = None
+
+
+def after(me: Member, view: View) -> list[Member]:
+    """The other members, from the next rank on: so that not all look at one of them at a time."""
+    if me not in view.members:
+        return []
+    rank = view.members.index(me)
+    return [*view.members[rank + 1 :], *view.members[:rank]]

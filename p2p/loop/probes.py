@@ -1,0 +1,76 @@
+"""Bytes that nobody looks at, to find out how much a link carries which has carried little yet. Belongs to the loop.
+
+To one peer at a time, by turns: 1 MB or 0.2 s each, in portions that grow once the one before has arrived, so that a
+slow link is not busy with them for long; and a tenth of the time at most.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ..net.flows import Flow
+
+PROBE_BYTES: Final = 1 << 20
+PROBE_S: Final = 0.2
+FIRST_PORTION: Final = 64 << 10
+SHARE: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """Under way.
+
+    Attributes:
+        portion: bytes that were sent last; with them `num_bytes` were.
+        until: so many bytes have arrived on the connection when they have.
+    """
+
+    peer_id: str
+    began: float
+    portion: int
+    num_bytes: int
+    until: int
+
+
+class Sender(Protocol):
+    """Sends bytes that nobody looks at (net/frames.py)."""
+
+    def send_probe(self, peer_id: str, num_bytes: int) -> None: ...
+
+
+class Probes:
+    """Of one peer."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._done: set[str] = set()
+        self._probe: _Probe | None = None
+        self._may_begin_at = 0.0
+
+    def is_measured(self, peer_id: str, flow: Flow) -> bool:
+        """Whether what is known of the connection to that peer says how much it carries."""
+        return flow.rtt_us > 0 and (peer_id in self._done or flow.acked >= PROBE_BYTES)
+
+    def go_on(self, now: float, flows: Mapping[str, Flow]) -> None:
+        """Send what is to be sent; `flows` of those who may be probed, in turn."""
+        probe = self._probe
+        if probe is None:
+            peer_id = next((each for each, flow in flows.items() if not self.is_measured(each, flow)), None)
+            if peer_id is not None and now >= self._may_begin_at:
+                self._send(_Probe(peer_id, now, FIRST_PORTION, FIRST_PORTION, flows[peer_id].acked + FIRST_PORTION))
+            return
+        flow = flows.get(probe.peer_id)
+        took_s = now - probe.began
+        if flow is not None and took_s < PROBE_S and flow.acked < probe.until:
+            return
+        if flow is not None and took_s < PROBE_S and probe.num_bytes < PROBE_BYTES:
+            portion = min(2 * probe.portion, PROBE_BYTES - probe.num_bytes)
+            num_bytes, until = probe.num_bytes + portion, flow.acked + portion
+            self._send(_Probe(probe.peer_id, probe.began, portion, num_bytes, until))
+            return
+        self._probe, self._may_begin_at = None, now + took_s * (1 / SHARE - 1)
+        self._done.add(probe.peer_id)
+
+    def _send(self, probe: _Probe) -> None:
+        self._probe = probe
+        self._sender.send_probe(probe.peer_id, probe.portion)

@@ -1,0 +1,54 @@
+"""Why an all-reduce of some size takes which algorithm, for people. Reads what the loop's thread writes: a snapshot."""
+
+from typing import Any
+
+from collectives.price_table import PriceTable, nearest_size
+from gossip import View
+
+from ..loop.link_rows import MOST_PEERS
+from ..loop.loop import Loop
+from ..loop.measuring import after
+from ..step.collective import AllReduce
+
+
+def explain(loop: Loop, num_bytes: int) -> dict[str, Any]:
+    """See `Peer.explain`."""
+    view, agreed = loop.core.view, loop.open_step.agreed
+    table = None if view is None else agreed.table(view)
+    world_size = 1 if view is None else len(view.members)
+    by_size = AllReduce().choose(None, num_bytes, world_size, is_wan=loop.measuring.is_wan)
+    size, took = nearest_size(num_bytes), loop.measuring.durations.medians(loop.now())
+    priced = table if isinstance(table, PriceTable) else None
+    prices = {} if priced is None else priced.of(num_bytes)
+    return {
+        "size_bytes": num_bytes,
+        "algorithm": by_size if table is None else table.choose(num_bytes),
+        "why": _why(loop, view, is_priced=priced is not None),
+        "expected_s": {name: price / 1e9 for name, price in prices.items()},
+        "predicted_s": {} if priced is None else {name: priced.predicted[name, size] / 1e9 for name in prices},
+        "measured_s": {name: took_s for (name, at), took_s in took.items() if at == size},
+    }
+
+
+def _why(loop: Loop, view: View | None, *, is_priced: bool) -> str:
+    agreed, me = loop.open_step.agreed, loop.core.me
+    rows = agreed.rows if agreed.rows is not None else agreed.used
+    if view is None or len(view.members) < 2:
+        return "by size: there are no links"
+    if is_priced and agreed.used is not None:
+        return f"the cheapest, over links as all members have measured them up to step {agreed.used.step}"
+    if len(view.members) > MOST_PEERS:
+        return f"by size: links are measured in views of {MOST_PEERS} members at most"
+    if loop.shared() is not None:
+        return "by size: all members read each other's memory"
+    row = loop.measuring.row
+    missing = [str(other) for other in after(me, view) if other.peer_id not in row.to]
+    if missing:
+        return f"by size: the link to peer {', '.join(missing)} is not measured; those within a host never are"
+    if rows is None or rows.members != view.members:
+        return "by size: what was measured is gathered at the end of a training step, and none has come since"
+    if agreed.untabulated is not None:
+        return f"by size: the table of what step {rows.step} has gathered is being made"
+    if rows is agreed.used:
+        return f"by size: not all members had measured their links when step {rows.step} has gathered what they know"
+    return f"by size: no receipt says yet that all members have the table of what step {rows.step} has gathered"

@@ -1,0 +1,87 @@
+"""How long sums take that have the links to themselves."""
+
+import numpy as np
+
+from collectives.price_table import SIZES_BYTES
+from p2p.loop.durations import FEWEST, KEPT_S, Durations
+from tests.p2p.step.group import Group, all_reduce, counts, enter, new_view
+
+LEAST = SIZES_BYTES[0]
+
+
+def large() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.ones(LEAST // 8)
+
+
+class Watch:
+    """The durations that rank 0 of a group notes, by a clock that goes on when it is told to."""
+
+    def __init__(self, group: Group) -> None:
+        self.group, self.now = group, 100.0
+        self.durations = Durations()
+
+    def look(self, passed_s: float = 0.0) -> None:
+        self.now += passed_s
+        self.durations.watch(self.now, self.group.all[0].open_step)
+
+    def step(self, *sizes: int, took_s: float = 0.3) -> None:
+        """A step of such sums, all submitted at once, and over after so long."""
+        for size in sizes:
+            for me in self.group.members:
+                self.group.all[me].submit(counts(1) if size == 0 else all_reduce(np.ones(size // 8), "direct"))
+            self.look()
+        for me in self.group.members:
+            self.group.all[me].close()
+        self.now += took_s
+        while self.group.in_flight:
+            self.group.deliver(1)
+            self.look()
+        self.group.commit()
+        self.look()
+
+    @property
+    def found(self) -> dict[tuple[str, int], float]:
+        return {key: round(took_s, 6) for key, took_s in self.durations.medians(self.now).items()}
+
+
+def test_the_median_of_several_counts_and_small_ones_beside_them_do_not() -> None:
+    watch = Watch(new_view(3))
+    for number in range(FEWEST):
+        assert watch.found == {}
+        watch.step(0, 8, LEAST, 8, took_s=0.1 * (number + 1))
+    assert watch.found == {("direct", LEAST): 0.3}
+
+
+def test_sums_that_share_the_links_are_not_counted() -> None:
+    watch = Watch(new_view(2))
+    for _ in range(FEWEST):
+        watch.step(0, LEAST, 2 * LEAST)
+    assert watch.found == {}
+
+
+def test_what_a_view_has_cut_off_is_not_counted() -> None:
+    watch = Watch(new_view(3))
+    for _ in range(FEWEST):
+        for me in watch.group.members:
+            watch.group.all[me].submit(all_reduce(large(), "direct"))
+            watch.group.all[me].close()
+        watch.look()
+        enter(watch.group, 0, 1, 2)
+        watch.look(5.0)
+        watch.group.deliver()
+        watch.look(0.2)
+        watch.group.commit()
+    assert watch.found == {("direct", LEAST): 0.2}
+
+
+def test_what_was_long_ago_and_what_was_among_others_is_forgotten() -> None:
+    watch = Watch(new_view(2))
+    for _ in range(FEWEST):
+        watch.step(LEAST)
+    assert watch.found == {("direct", LEAST): 0.3}
+    watch.now += KEPT_S + 5
+    assert watch.found == {}
+    for _ in range(FEWEST):
+        watch.step(LEAST)
+    watch.durations.forget()
+    assert watch.found == {}

@@ -1,0 +1,115 @@
+"""Rows of measured links as bytes, and what those of all members amount to."""
+
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectives.price_table import CANDIDATES, SIZES_BYTES
+from gossip import Member
+from p2p.loop.link_rows import LEAST_US, MOST_PEERS, ROW_BYTES, SURPRISING, Pair, Row, links_of, own_row, took_of
+from p2p.step.agreed_rows import Rows
+from tests.gossip.members import view_of
+
+NAMES = tuple(f"{number:016x}" for number in (0xA, 0xB, 0xC))
+MEMBERS = tuple(Member(name, 7) for name in NAMES)
+DIRECT, RING = ("direct", 1 << 20), ("ring", 1 << 20)
+OTHERS = frozenset(NAMES[1:])
+
+numbers = st.integers(0, 2**32 - 1)
+names = st.integers(0, 2**64 - 1).map(lambda number: f"{number:016x}")
+pairs = st.dictionaries(names, st.builds(Pair, numbers, numbers), max_size=MOST_PEERS)
+places = st.tuples(st.sampled_from(CANDIDATES), st.sampled_from(SIZES_BYTES))
+rows = st.builds(Row, numbers, numbers, numbers, pairs, st.dictionaries(places, st.integers(1, 2**32 - 1)))
+
+
+def row(rank: int, rtt_us: int = 10_000, rate: int = 1000, up: int = 2000, down: int = 3000) -> Row:
+    to = {name: Pair(rtt_us + rank, rate) for other, name in enumerate(NAMES) if other != rank}
+    return Row(up, down, 100 + rank, to)
+
+
+def gathered(*said: Row) -> Rows:
+    return Rows(5, MEMBERS[: len(said)], np.concatenate([each.pack() for each in said]))
+
+
+@given(rows)
+def test_a_row_comes_back_as_it_was(said: Row) -> None:
+    packed = said.pack()
+    assert packed.nbytes == ROW_BYTES and Row.unpack(packed) == said
+
+
+@given(st.binary(min_size=ROW_BYTES, max_size=ROW_BYTES))
+def test_other_bytes_are_some_row(raw: bytes) -> None:
+    said = Row.unpack(np.frombuffer(raw, np.uint8))
+    assert len(said.to) <= MOST_PEERS
+    links_of(gathered(said, row(1), row(2)))
+
+
+def test_what_there_is_no_room_for_is_cut_off() -> None:
+    to = {f"{number:016x}": Pair(1, 1) for number in range(MOST_PEERS + 1)}
+    back = Row.unpack(Row(2**40, 1, 1, to).pack())
+    assert back.up == 2**32 - 1 and len(back.to) == MOST_PEERS
+
+
+@pytest.mark.parametrize(
+    "said", [Row(), row(0, up=0), row(0, down=0), replace(row(0), to={NAMES[1]: Pair(1, 1)}), row(0, rtt_us=0)]
+)
+def test_what_is_not_measured_is_not_covered_and_then_there_are_no_links(said: Row) -> None:
+    assert row(0).covers(OTHERS) and not said.covers(OTHERS)
+    assert links_of(gathered(row(0), row(1), row(2))) is not None
+    assert links_of(gathered(said, row(1), row(2))) is None
+
+
+def test_a_row_has_moved_by_a_fifth() -> None:
+    assert not row(0).has_moved(row(0))
+    assert not row(0, up=2390).has_moved(row(0)) and row(0, up=2410).has_moved(row(0))
+    assert not row(0).has_moved(row(0, down=2510)) and row(0).has_moved(row(0, down=2490))
+    assert not row(0, rtt_us=11_900).has_moved(row(0)) and row(0, rtt_us=12_100).has_moved(row(0))
+    assert row(0).has_moved(Row())
+    assert not row(0, rtt_us=LEAST_US).has_moved(row(0, rtt_us=2 * LEAST_US)), "so short ones never have"
+    assert not replace(row(0), message_ns=10**9).has_moved(row(0))
+
+
+def test_a_sum_that_takes_longer_than_was_said_or_that_nobody_has_spoken_of_is_a_surprise() -> None:
+    before = replace(row(0), took={DIRECT: 1000})
+    for took_us, is_so in ((1000, False), (int(1000 * SURPRISING), False), (int(1001 * SURPRISING), True), (700, True)):
+        assert replace(row(0), took={DIRECT: took_us}).is_surprised(before) is is_so
+    assert before.is_surprised(row(0)) and not row(0).is_surprised(before)
+
+
+def test_who_waits_least_says_how_long_a_sum_takes_if_all_know() -> None:
+    said = [replace(row(rank), took={DIRECT: 900 + rank, RING: 5}) for rank in range(3)]
+    assert took_of(gathered(*said)) == {DIRECT: 900, RING: 5}
+    assert took_of(gathered(*said[:2], replace(row(2), took={RING: 7}))) == {RING: 5}
+
+
+def test_all_find_the_same_links() -> None:
+    links = links_of(gathered(row(0, rate=9000), row(1, rtt_us=20_000), row(2)))
+    assert links is not None
+    assert links.up == (9000, 2000, 2000), "what it has sent to one, or to all"
+    assert links.down == (3000, 9000, 9000), "what has come from all, or from one"
+    assert links.delay_ns[0][1] == links.delay_ns[1][0] == (10_000 + 20_001) * 250
+    assert links.delay_ns[0][0] == 0 and links.message_ns == 101
+
+
+def test_one_member_alone_has_no_links() -> None:
+    assert links_of(gathered(row(0))) is None
+
+
+def test_what_a_peer_has_said_counts_in_a_view_of_those_members() -> None:
+    rows_of_three, view = gathered(row(0), row(1), row(2)), view_of(3, *MEMBERS)
+    assert own_row(rows_of_three, view, NAMES[1]) == row(1)
+    assert own_row(rows_of_three, view_of(4, *MEMBERS[:2]), NAMES[1]) is None
+    assert own_row(rows_of_three, view, "f" * 16) is None
+
+
+def test_a_row_has_the_layout_of_the_protocol() -> None:
+    packed = Row(1, 2, 3, {"0" * 15 + "a": Pair(4, 5)}, {("direct", 4096): 6}).pack().tobytes()
+    head = struct.pack("<IIIIQII", 1, 2, 3, 1, 10, 4, 5)
+    assert len(packed) == ROW_BYTES == 1380
+    assert packed[: len(head)] == head and not any(packed[len(head) : 1040])
+    sums = struct.unpack("<85I", packed[1040:])
+    assert sums[17 + 2] == 6 == sum(sums), "the third size of the second algorithm"

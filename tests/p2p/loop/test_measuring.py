@@ -1,0 +1,105 @@
+"""What follows from the kernel's counters, by hand: rates, probes, and when the others are to know."""
+
+from p2p.loop.measuring import BLOCK_S, LEAST_BYTES, High, Rate, after
+from p2p.loop.probes import FIRST_PORTION, PROBE_BYTES, PROBE_S, Probes
+from p2p.net.flows import Flow
+from tests.gossip.members import A, B, C, D, view_of
+
+
+def test_what_was_reached_three_times_in_two_blocks_of_time_counts() -> None:
+    high = High()
+    assert high.value == 0
+    high.add(0.0, 9)
+    assert high.value == 9, "as long as there is no other"
+    for value in (5, 90, 7, 3):
+        high.add(BLOCK_S - 1, value)
+    assert high.value == 7
+    high.add(BLOCK_S + 1, 8)
+    assert high.value == 8
+    for now in (2, 3):
+        high.add(now * BLOCK_S + now, 4)
+    assert high.value == 4, "what has become slower is seen"
+
+
+def test_a_rate_is_of_a_stretch_in_which_something_has_always_come() -> None:
+    rate = Rate()
+    for step in range(3):
+        rate.add(10.0 + 0.2 * step, step * LEAST_BYTES)
+    assert abs(rate.high.value - LEAST_BYTES * 5) <= 1
+    rate.add(10.5, 2 * LEAST_BYTES)
+    for step in range(1, 9):  # a pause, and then as fast as before: it does not count as slower, nor as faster
+        rate.add(10.5 + 0.2 * step, (2 + step) * LEAST_BYTES)
+    assert abs(rate.high.value - LEAST_BYTES * 5) <= 1
+
+
+def test_little_says_nothing_of_a_rate_and_a_counter_that_went_back_begins_anew() -> None:
+    rate = Rate()
+    for step in range(20):
+        rate.add(0.2 * step, step * 1000)
+    assert rate.high.value == 0
+    for now, total in ((4.0, 10 * LEAST_BYTES), (4.1, 3), (4.3, 3 + LEAST_BYTES)):
+        rate.add(now, total)
+    assert abs(rate.high.value - LEAST_BYTES * 5) <= 1
+
+
+def test_each_rank_begins_with_another_one() -> None:
+    view = view_of(1, A, B, C)
+    assert [after(me, view) for me in (A, B, C)] == [[B, C], [C, A], [A, B]]
+    assert after(D, view) == []
+
+
+class Sender:
+    """What probes are sent through: `sent` says to whom, and how much."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, int]] = []
+
+    def send_probe(self, peer_id: str, num_bytes: int) -> None:
+        self.sent.append((peer_id, num_bytes))
+
+
+def flow(acked: int) -> Flow:
+    return Flow(500, 0, acked, 0)
+
+
+def test_a_probe_grows_as_long_as_it_arrives_in_time_and_then_the_next_one_waits() -> None:
+    sender = Sender()
+    probes, now = Probes(sender), 5.0
+    acked = {"b": 100, "c": 0}
+    for _ in range(8):
+        probes.go_on(now, {name: flow(number) for name, number in acked.items()})
+        acked["b"] = 100 + sum(number for _, number in sender.sent)
+        now += 0.01
+    assert sum(number for _, number in sender.sent) == PROBE_BYTES
+    assert [number for _, number in sender.sent][:3] == [FIRST_PORTION, 2 * FIRST_PORTION, 4 * FIRST_PORTION]
+    assert {name for name, _ in sender.sent} == {"b"} and probes.is_measured("b", flow(acked["b"]))
+    number = len(sender.sent)
+    probes.go_on(now + 0.3, {name: flow(number) for name, number in acked.items()})
+    assert len(sender.sent) == number, "a tenth of the time"
+    probes.go_on(now + 0.6, {name: flow(number) for name, number in acked.items()})
+    assert sender.sent[-1] == ("c", FIRST_PORTION)
+
+
+def test_a_slow_link_gets_one_portion() -> None:
+    sender = Sender()
+    probes = Probes(sender)
+    for now in (0.0, 0.1, PROBE_S + 0.01, PROBE_S + 0.02):
+        probes.go_on(now, {"b": flow(10)})
+    assert sender.sent == [("b", FIRST_PORTION)] and probes.is_measured("b", flow(10))
+
+
+def test_who_has_been_sent_enough_is_not_probed() -> None:
+    sender = Sender()
+    probes = Probes(sender)
+    probes.go_on(0.0, {"b": flow(PROBE_BYTES)})
+    assert sender.sent == [] and probes.is_measured("b", flow(PROBE_BYTES))
+    assert not probes.is_measured("b", Flow(0, 0, PROBE_BYTES, 0)), "nothing is known of its round trip"
+
+
+def test_a_probe_to_who_is_gone_is_over() -> None:
+    sender = Sender()
+    probes = Probes(sender)
+    probes.go_on(0.0, {"b": flow(0), "c": flow(0)})
+    for now in (0.1, 5.0):
+        probes.go_on(now, {"c": flow(0)})
+    assert [name for name, _ in sender.sent] == ["b", "c"]

@@ -1,0 +1,50 @@
+"""What the kernel counts of a connection, read through a descriptor that may be another one by now."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from p2p.net.flows import Connection
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        one = stack.enter_context(socket.create_connection(server.getsockname()))
+        yield one, stack.enter_context(server.accept()[0])
+
+
+def test_a_round_trip_is_known_and_what_has_arrived_is_counted(ends: tuple[socket.socket, socket.socket]) -> None:
+    one, other = ends
+    connection, sent = Connection(one.fileno()), 300_000
+    one.sendall(bytes(1000))
+    while sent > 0:
+        sent -= one.send(bytes(min(sent, 10_000)))
+        other.recv(20_000)
+    other.sendall(b"so much")
+    while one.recv(7, socket.MSG_PEEK) != b"so much":
+        pass
+    flow = connection.flow()
+    assert flow is not None and flow.rtt_us > 0 and flow.bytes_per_s > 0
+    assert flow.received == 7 and 0 < flow.acked <= 301_001
+
+
+def test_a_descriptor_that_is_another_one_by_now_says_nothing(ends: tuple[socket.socket, socket.socket]) -> None:
+    one, other = ends
+    connection = Connection(one.fileno())
+    os.dup2(other.fileno(), one.fileno())
+    assert connection.flow() is None
+    one.close()
+    assert connection.flow() is None
+
+
+def test_what_is_no_connection_says_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    assert Connection(reading).flow() is None
+    os.close(reading)
+    assert Connection(reading).flow() is None

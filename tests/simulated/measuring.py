@@ -1,0 +1,144 @@
+"""Rows of measured links in a simulated swarm: bytes that are drawn, tables that are names; and S24."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from collectives import Array
+from gossip import Member, View
+from p2p.step.agreed_rows import Rows
+from p2p.step.collective import AllGather
+from p2p.step.operation import Operation, Task
+from p2p.step.receipts import HAS, NO_SAMPLES, WANTS
+
+if TYPE_CHECKING:
+    from tests.simulation import Simulation
+
+    from .peer import Peer
+
+ROW_BYTES: Final = 8
+TABULATED_S: Final = (0.0, 1.0)
+"""So long it takes to make a table."""
+
+
+def counts() -> Operation:
+    """What makes a step one of training: nobody counts samples here."""
+    row = np.array(NO_SAMPLES, np.int64)
+    return Operation(AllGather(is_counts=True), row, row, row.shape, "one-shot")
+
+
+def token_of(task: Task) -> str:
+    """What a peer adds to a gathering, in words."""
+    return task.input.tobytes().hex()
+
+
+def gathered(tokens: Sequence[str], like: Array) -> Array:
+    """The inputs of all ranks."""
+    return np.frombuffer(bytes.fromhex("".join(tokens)), like.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A table: each algorithm has the name of the rows, so who has others takes another one."""
+
+    name: str
+
+    @classmethod
+    def of(cls, rows: Rows) -> "Named":
+        return cls(f"{rows.step} {rows.raw.tobytes().hex()}")
+
+    def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
+        """One of ten."""
+        return f"{self.name}, {num_bytes}"
+
+
+class Measuring:
+    """Of one peer: its row moves now and then, and its tables take their time."""
+
+    def __init__(self, peer: "Peer", world: "Simulation") -> None:
+        self._peer = peer
+        self._world = world
+        self._rng = Random(f"{world.seed}/{peer.member.peer_id}/{peer.member.incarnation}/rows")
+        self._begun: Rows | None = None
+        peer.training.open_step.agreed.row = np.zeros(ROW_BYTES, np.uint8)
+        if world.plan.measured_s:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._world.clock.after(
+            self._rng.uniform(0.2, 1.8) * self._world.plan.measured_s, self._peer, "measures", self.measure
+        )
+
+    def measure(self) -> None:
+        """The row has moved."""
+        agreed = self._peer.training.open_step.agreed
+        agreed.row = np.frombuffer(self._rng.randbytes(ROW_BYTES), np.uint8)
+        agreed.wants = True
+        self._wait()
+
+    def look(self) -> None:
+        """A step is committed: a table may have to be made."""
+        rows = self._peer.training.open_step.agreed.untabulated
+        if rows is not None and rows is not self._begun:
+            self._begun = rows
+            after_s = self._rng.uniform(*TABULATED_S)
+            self._world.clock.after(after_s, self._peer, "tabulates", self._tabulate, rows)
+
+    def _tabulate(self, rows: Rows) -> None:
+        self._peer.training.open_step.agreed.tabulated(rows, Named.of(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What follows from the receipts up to a step: whether rows are due, which have come, and whose table is used."""
+
+    is_due: bool = False
+    rows: tuple[str, int, tuple[Member, ...]] = "", 0, ()
+    used: tuple[str, int, tuple[Member, ...]] = "", 0, ()
+
+    def after(self, step: int, view: View, operations: Sequence[Operation]) -> "Standing":
+        """And the next one, of these results."""
+        said = [each.result.reshape(len(view.members), -1) for each in operations if each.collective.is_counts]
+        rows = [each.result for each in operations if each.collective.is_rows]
+        if not said:
+            return self
+        now = self
+        if self.rows[2] == view.members and set(said[0][:, HAS].tolist()) == {self.rows[1]}:
+            now = replace(now, used=self.rows, rows=("", 0, ()))
+        if rows:
+            name = Named.of(Rows(step, view.members, rows[0])).name
+            now = replace(now, rows=(name, step, view.members))
+        return replace(now, is_due=not rows and any(said[0][:, WANTS].tolist()))
+
+
+class Agreed:
+    """What all members together have seen of it."""
+
+    def __init__(self) -> None:
+        self._standings: dict[tuple[bytes, int], Standing] = {}
+
+    def _before(self, view: View, step: int) -> Standing:
+        return self._standings.get((view.lineage, step - 1), Standing())
+
+    def committed(self, view: View, step: int, operations: Sequence[Operation]) -> str:
+        """What is wrong with these; empty: nothing."""
+        before = self._before(view, step)
+        is_training = any(each.collective.is_counts for each in operations)
+        gathers = any(each.collective.is_rows for each in operations)
+        if gathers != (before.is_due and is_training):
+            return (
+                f"rows are {'' if before.is_due else 'not '}due in step {step}, and {'' if gathers else 'not '}gathered"
+            )
+        after = before.after(step, view, operations)
+        first = self._standings.setdefault((view.lineage, step), after)
+        return "" if first == after else f"{after} follows from step {step}, and others had {first}"
+
+    def chosen(self, view: View, step: int, operation: Operation) -> str:
+        """What is wrong with the algorithm that `operation` takes in `view`; empty: nothing."""
+        name, _, members = self._before(view, step).used
+        taken = operation.ran
+        expected = Named(name).choose(operation.input.nbytes) if name and members == view.members else "one-shot"
+        return "" if taken == expected else f"step {step} takes {taken!r}, and the receipts say {expected!r}"

@@ -1,0 +1,74 @@
+"""Tables of measured links, with one rule removed: R22 of PROTOCOL.md."""
+
+from collections.abc import Callable, Sequence
+
+from gossip import View
+from p2p.step.agreed_rows import GATHER, AgreedRows, Rows, Table
+from p2p.step.effects import StepEffect
+from p2p.step.open_step import OpenStep
+from p2p.step.operation import Operation
+
+from .mutant import Mutant, mutant
+
+AGREE = "ROWS: a table is agreed on, kept in a view of the same members, and replaced in one of others"
+JOIN = "ROWS: a peer joins when rows are due"
+
+
+def _use_at_once(self: AgreedRows, rows: Rows, table: Table) -> None:
+    self._tables[rows.step], self.used = table, rows
+
+
+def _gather_what_it_has_measured(self: AgreedRows, operations: Sequence[Operation]) -> Operation | None:
+    if not (self.wants and any(each.collective.is_counts for each in operations)):
+        return None
+    return Operation(GATHER, self.row, self.row, self.row.shape, "one-shot")
+
+
+def _forget(original: Callable[[OpenStep, View], list[StepEffect]]) -> Callable[..., list[StepEffect]]:
+    def installed(self: OpenStep, view: View) -> list[StepEffect]:
+        self.agreed.used = None
+        return original(self, view)
+
+    return installed
+
+
+def _whoever_is_in_it(self: AgreedRows, view: View) -> Table | None:
+    return None if self.used is None else self._tables[self.used.step]
+
+
+def _ask_nobody(original: Callable[..., None]) -> Callable[..., None]:
+    def committed(self: AgreedRows, step: int, view: View, operations: Sequence[Operation]) -> None:
+        original(self, step, view, operations)
+        if self.rows is not None and self.rows.step in self._tables:
+            self.used, self.rows = self.rows, None
+
+    return committed
+
+
+def _know_nothing(original: Callable[..., None]) -> Callable[..., None]:
+    def loaded(self: OpenStep, step: int, state_digest: bytes | None, *given: object, is_due: bool = False) -> None:
+        original(self, step, state_digest, *given)
+
+    return loaded
+
+
+ROWS: dict[str, Mutant] = {
+    "R22: a table is used when it is made": mutant(
+        (AgreedRows, "tabulated", _use_at_once), breaks="S24", scenario=AGREE
+    ),
+    "R22: a table is used from the next commit on": mutant(
+        (AgreedRows, "committed", _ask_nobody(AgreedRows.committed)), breaks="S24", scenario=AGREE
+    ),
+    "R22: who has measured something else gathers rows": mutant(
+        (AgreedRows, "gathering", _gather_what_it_has_measured), breaks="L1 S19 S24", scenario=AGREE
+    ),
+    "R22: a view of the same members forgets its table": mutant(
+        (OpenStep, "installed", _forget(OpenStep.installed)), breaks="S24", scenario=AGREE
+    ),
+    "R22: a view of other members keeps its table": mutant(
+        (AgreedRows, "table", _whoever_is_in_it), breaks="S24", scenario=AGREE
+    ),
+    "R22: a state does not say that rows are due": mutant(
+        (OpenStep, "loaded", _know_nothing(OpenStep.loaded)), breaks="L1 S19 S24", scenario=JOIN
+    ),
+}

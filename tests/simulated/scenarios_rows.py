@@ -1,0 +1,54 @@
+"""What peers have measured of their links becomes known to all, and then the algorithms are what it says (R22)."""
+
+from p2p.step.transitions import Stage as StepStage
+from tests.simulation import Failure
+
+from .stage import Scenarios, Stage
+
+ROWS = Scenarios()
+scenario = ROWS.named
+
+
+def _measuring(num_peers: int, **plan: object) -> Stage:
+    usual = {"num_peers": num_peers, "founding_size": num_peers, "follows": 1.0, "measured_s": 2.0}
+    return Stage(**{**usual, **plan})
+
+
+def _uses_table(stage: Stage, *names: str) -> bool:
+    """Whether these are in one view, and all have taken an algorithm of the table of its members."""
+    peers = [peer for name in names if (peer := stage.named(name)) is not None and peer.view is not None]
+    tables = {peer.view: peer.training.open_step.agreed.table(peer.view) for peer in peers if peer.view is not None}
+    return len(peers) == len(names) and len(tables) == 1 and None not in tables.values()
+
+
+@scenario("ROWS: a table is agreed on, kept in a view of the same members, and replaced in one of others")
+def _tables_come_and_go() -> None:
+    stage = _measuring(3)
+    stage.until_trained(2)
+    stage.until(lambda: _uses_table(stage, "p1", "p2", "p3"))
+    number = stage.view_of("p1").number
+    odd = stage.peer("p2")
+    odd.training.goes_on_with = "zeros"
+    stage.until(lambda: odd.training.open_step.stage is StepStage.OPEN)
+    stage.act(odd.give_up, True)  # some of the step was sent, so it starts over in another view
+    stage.until_trained(3)
+    assert stage.view_of("p1").number > number and _uses_table(stage, "p1", "p2", "p3")
+    stage.kill("p3")
+    stage.until_trained(2, "p1", "p2")
+    stage.until(lambda: _uses_table(stage, "p1", "p2"))
+    used = stage.invariants.seen["operations by tables"]
+    stage.until_trained(3, "p1", "p2")
+    if stage.invariants.seen["operations by tables"] == used:
+        raise Failure("S24", "nobody has taken what the table says")
+    stage.end_well()
+
+
+@scenario("ROWS: a peer joins when rows are due")
+def _a_joiner_gathers_with_all() -> None:
+    """They are in every second step."""
+    stage = _measuring(2, measured_s=0.1)
+    stage.until_trained(2)
+    for count in (3, 4, 5):
+        stage.launch(f"p{count}")
+        stage.until_trained(2, *(f"p{number + 1}" for number in range(count)))
+    stage.end_well()
