@@ -7,7 +7,6 @@ shows that a joiner has begun its own anew. They are looked for among the object
 
 import gc
 import logging
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from itertools import compress
@@ -36,9 +35,7 @@ MOST_SHARE: Final = 0.01
 class Copies:
     """Of one model, or of several."""
 
-    def __init__(
-        self, module: nn.Module, parts: Mapping[str, Stateful], *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, module: nn.Module, parts: Mapping[str, Stateful], clock: Callable[[], float]) -> None:
         """Of all of `module`, and of each model in it, if it is a dict of several.
 
         Args:

@@ -175,7 +175,12 @@ class DataParallel(torch.nn.Module):
         self._passes = Passes(
             self._session,
             self._gradients,
-            lambda: (resync, Buffers(module, buffers, algorithm), Agreement(parts), Copies(module, parts)),
+            lambda: (
+                resync,
+                Buffers(module, buffers, algorithm),
+                Agreement(parts),
+                Copies(module, parts, session.loop.now),
+            ),
             updates,
             replica.digest,
             replica.edge,

@@ -19,6 +19,11 @@ pytestmark = pytest.mark.light
 RECEIPT = Receipt(lineage="", view_number=1, step=1, contributions=(), algorithms=(), digest="", state_digest="")
 
 
+def standing() -> float:
+    """A clock by which no look takes any time."""
+    return 0.0
+
+
 class Average:
     """As libraries have it: a state, and its tensors in an attribute."""
 
@@ -80,19 +85,19 @@ def test_a_copy_that_changes_is_named_once(
 ) -> None:
     model = model_of(3, 5, 2)
     holder = make(model)
-    assert named(Copies(model, {}), holder, caplog) == [name]
+    assert named(Copies(model, {}, standing), holder, caplog) == [name]
 
 
 def test_a_copy_of_one_of_several_models_is_named(caplog: pytest.LogCaptureFixture) -> None:
     models = nn.ModuleDict({"actor": model_of(3, 4, 2), "critic": model_of(3, 9, 1)})
     target = copy.deepcopy(models["critic"])
-    assert named(Copies(models, {}), target, caplog) == ["Sequential"]
+    assert named(Copies(models, {}, standing), target, caplog) == ["Sequential"]
 
 
 def test_what_a_joiner_is_given_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     model = model_of(3, 6, 2)
     averages: list[Any] = [swa_utils.AveragedModel(model), Average(clones(model)), Average(copy.deepcopy(model))]
-    copies = Copies(model, {str(number): each for number, each in enumerate(averages)})
+    copies = Copies(model, {str(number): each for number, each in enumerate(averages)}, standing)
     assert [line for each in averages for line in named(copies, each, caplog)] == []
 
 
@@ -100,7 +105,7 @@ def test_what_is_no_copy_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     model = model_of(3, 7, 2)
     around = nn.ModuleDict({"the same parameters": model})
     other, frozen = model_of(3, 7, 2, 2), copy.deepcopy(model)
-    copies = Copies(model, {})
+    copies = Copies(model, {}, standing)
     for each in (model, around, other):
         assert named(copies, each, caplog) == []
     assert all(torch.isfinite(each).all() for each in frozen.parameters())
@@ -108,14 +113,14 @@ def test_what_is_no_copy_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_looks_become_rare_and_do_not_end(caplog: pytest.LogCaptureFixture) -> None:
     model = model_of(3, 8, 2)
-    copies, late = Copies(model, {}, clock=lambda: 0.0), copy.deepcopy(model)
+    copies, late = Copies(model, {}, standing), copy.deepcopy(model)
     assert looks(copies, 2 * MOST_BETWEEN) == [4**power for power in range(7)] + [2 * MOST_BETWEEN]
     assert named(copies, late, caplog, MOST_BETWEEN) == ["Sequential"]
 
 
 def test_later_looks_take_a_hundredth_of_the_time() -> None:
     seconds = count()  # a look takes one, and so does each step that one is due in
-    found = looks(Copies(model_of(3, 8, 2), {}, clock=lambda: float(next(seconds))), 1000)
+    found = looks(Copies(model_of(3, 8, 2), {}, lambda: float(next(seconds))), 1000)
     assert found[:3] == list(FIRST_LOOKS)
     waits_s = 1 / MOST_SHARE
     assert found[3:] == [64 + waits_s - 1, 4 * (64 + waits_s - 1) + waits_s - 1]
