@@ -179,7 +179,7 @@ class DataParallel(torch.nn.Module):
                 resync,
                 Buffers(module, buffers, algorithm),
                 Agreement(parts),
-                Copies(module, parts, session.loop.now),
+                Copies(module, parts, lambda: self._session.loop.now()),
             ),
             updates,
             replica.digest,
