@@ -6,7 +6,9 @@ Goes on from the checkpoint in FOLDER, which rank 0 writes every EVERY steps. Ea
 step with its rank, the step, the monotonic clock, and a digest of the parameters.
 """
 
+import faulthandler
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -26,6 +28,7 @@ WIDTH, NUM_LAYERS, NUM_SAMPLES, GLOBAL_BATCH = 512, 4, 4096, 16
 
 def main(folder: Path, every: int) -> None:
     """Train until somebody ends it."""
+    faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
