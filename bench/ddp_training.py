@@ -6,7 +6,10 @@ Goes on from the checkpoint in FOLDER, which rank 0 writes every EVERY steps. Ea
 step with its rank, the step, the monotonic clock, and a digest of the parameters.
 """
 
+import ctypes
+import faulthandler
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -20,12 +23,16 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from p2p.launch.children import PR_SET_PDEATHSIG
+
 WIDTH, NUM_LAYERS, NUM_SAMPLES, GLOBAL_BATCH = 512, 4, 4096, 16
 """As in small_training.py."""
 
 
 def main(folder: Path, every: int) -> None:
     """Train until somebody ends it."""
+    faulthandler.register(signal.SIGUSR1)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # it ends with torchrun, however that ends
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -142,15 +142,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             killed = {num_peers: director.kills(num_peers) for num_peers in options.peers}
         restarts = [
-            each
+            kill_workers(num_peers, options.kills, options.every, options.seed, lambda: bar.advance(task))
             for num_peers in options.peers
             if options.against
-            for each in kill_workers(num_peers, options.kills, options.every, options.seed, lambda: bar.advance(task))
         ]
     report = report_pauses(paused, console) if options.stop_s else report_kills(killed, console)
     if restarts:
-        console.print(table_of_restarts(restarts))
-        report["torchrun"] = [asdict(each) for each in restarts]
+        console.print(table_of_restarts([each for found, _ in restarts for each in found]))
+        for why in (why for _, why in restarts if why):
+            console.print(why, markup=False)
+        report["torchrun"] = [asdict(each) for found, _ in restarts for each in found]
+        report["torchrun_failed"] = [why for _, why in restarts if why]
     console.print(f"{described['cpu']}, {described['cores']} cores, load {described['load_1_min']}")
     if options.json is not None:
         config = {**asdict(options), "json": None}

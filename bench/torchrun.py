@@ -60,8 +60,14 @@ class Restart:
     replicas_equal: bool
 
 
-def kill_workers(num_peers: int, number: int, every: int, seed: int, advance: Callable[[], None]) -> list[Restart]:
-    """Kill a random worker again and again, at random moments; checkpoints come every so many steps."""
+def kill_workers(
+    num_peers: int, number: int, every: int, seed: int, advance: Callable[[], None]
+) -> tuple[list[Restart], str]:
+    """Kill a random worker again and again, at random moments; checkpoints come every so many steps.
+
+    Returns:
+        What each kill has cost; and why it was not done more often: the workers did not go on after one.
+    """
     rng, found = random.Random(seed), list[Restart]()
     with tempfile.TemporaryDirectory(prefix="shoal-") as name:
         folder = Path(name)
@@ -82,14 +88,17 @@ def kill_workers(num_peers: int, number: int, every: int, seed: int, advance: Ca
             for _ in range(number):
                 never.wait(rng.uniform(0.1, 0.6))
                 time_ns = kill(rng.choice(sorted(before)), name)
-                after = wait_for(folder, process, num_peers, known, 2 * every)
+                try:
+                    after = wait_for(folder, process, num_peers, known, 2 * every)
+                except RuntimeError as error:
+                    return found, f"after kill {len(found) + 1} of {num_peers} workers: {error}"
                 found.append(cost(time_ns, read(folder, before), after))
                 before = frozenset(after)
                 known |= before
                 advance()
         finally:
             end(process, folder)
-    return found
+    return found, ""
 
 
 def kill(pid: int, folder: str) -> int:
@@ -145,7 +154,7 @@ def wait_for(
             return new
         if process.poll() is not None or time.monotonic() > until_s:
             said = (folder / "log").read_text(errors="replace").splitlines()[-8:]
-            raise RuntimeError("\n".join(["the workers of torchrun do not go on", *said]))
+            raise RuntimeError("\n".join([f"the workers of torchrun do not go on within {START_S:g} s", *said]))
         never.wait(POLL_S)
 
 
