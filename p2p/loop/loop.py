@@ -44,9 +44,6 @@ from .seeds import Seeds
 
 logger = logging.getLogger("p2p")
 
-SMALL_BYTES: Final = 16 << 10
-"""Messages of less cost what a message costs, whatever is in them."""
-
 MUCH_BYTES: Final = 256 << 10
 """Who waits for an operation of more than this sleeps at once: whoever sends it needs the core."""
 
@@ -309,12 +306,8 @@ class Loop:
 
     def take_data(self) -> None:
         """Segments, FINISHED and parcels that have come."""
-        began_ns, num_messages, num_bytes = time.perf_counter_ns(), 0, 0
-        for header, payload in self.resources.transport.receive_data():
+        for header, payload in self.measuring.timed(self.resources.transport.receive_data()):
             self._take_data(header, payload)
-            num_messages, num_bytes = num_messages + 1, num_bytes + len(payload)
-        if 0 < num_bytes < num_messages * SMALL_BYTES:
-            self.measuring.handled(num_messages, time.perf_counter_ns() - began_ns)
 
     def crash(self, error: BaseException) -> None:
         """Nothing can be driven any more."""

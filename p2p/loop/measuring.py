@@ -6,7 +6,7 @@ other, 1 MB or 0.2 s each, and no more than a tenth of the time. Belongs to the 
 """
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,9 @@ from ..step.open_step import OpenStep
 from .durations import Durations
 from .link_rows import MOST_PEERS, Pair, Row, links_of, own_row, took_of
 from .probes import Probes
+
+Message = tuple[memoryview, memoryview]
+"""Header and payload."""
 
 LOOK_S: Final = 0.05
 LOOK_S_PER_LINK: Final = 0.0015
@@ -44,6 +47,9 @@ TRIED_S: Final = 10.0
 PART_S: Final = 0.5e-3
 EVERY_S: Final = 0.02
 """A table is made in parts that take so long, one of them in each of these stretches."""
+
+SMALL_BYTES: Final = 16 << 10
+"""A message of less costs what a message costs, whatever is in it."""
 
 LEAST_MESSAGE_NS: Final = 20_000
 MOST_MESSAGE_NS: Final = 5_000_000
@@ -139,9 +145,15 @@ class Measuring:
         self._making: tuple[Rows, Generator[None, None, PriceTable]] | None = None
         agreed.row = self.row.pack()
 
-    def handled(self, num_messages: int, took_ns: int) -> None:
-        """So many small messages were dealt with, in so much time."""
-        self._message_ns += (took_ns / num_messages - self._message_ns) / 16
+    def timed(self, messages: Iterator[Message]) -> Iterator[Message]:
+        """The same, and what it takes to deal with one of them, if they are small."""
+        began_s, num_messages, num_bytes = self._clock(), 0, 0
+        for message in messages:
+            yield message
+            num_messages, num_bytes = num_messages + 1, num_bytes + len(message[1])
+        if 0 < num_bytes < num_messages * SMALL_BYTES:
+            took_ns = 1e9 * (self._clock() - began_s) / num_messages
+            self._message_ns += (took_ns - self._message_ns) / 16
 
     def watch(self, open_step: OpenStep) -> None:
         """Operations may have begun, or ended."""
