@@ -9,7 +9,7 @@ import xxhash
 from torch import Tensor, nn
 
 from ..errors import ShoalError
-from ..net.parcels import MODEL, PackedState, Replica
+from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
 from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
@@ -67,7 +67,7 @@ class ModelReplica:
         self._is_digested_whole = is_digested_whole
         self._numerics = describe_numerics(gradients.device, [*parts.values()])
         self.updates: Updates | None = None
-        self._copies = copies_of(session, gradients.device, self._lower()[1])
+        self._copies: Copies = NO_COPIES
 
     def offered(self) -> Replica:
         """For those who give and receive it.
@@ -78,7 +78,7 @@ class ModelReplica:
         tensors = tensors_of(self._module)
         layout = describe(tensors)
         try:
-            self._pack()  # raises here, not in a member that a joiner asks
+            _, sent = self._lower()  # raises here, not in a member that a joiner asks
         except TypeError as error:
             what = str(error)
             for number, name in enumerate(self._parts):
@@ -87,6 +87,8 @@ class ModelReplica:
                 f"{what}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
                 "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
             ) from None
+        if self._copies is NO_COPIES:
+            self._copies = copies_of(self._session, self._gradients.device, sent)
         how = self._gradients.traits("all" if self._is_digested_whole else "part")
         is_one = self._session.mixed == "refuse"
         mixed = f"one numerics class, {self._numerics}" if is_one else "numerics classes that are synchronised again"

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ..device import Device
-from ..net.parcels import MODEL, PackedState, Replica
+from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
 from ..session.session import Session
 from .comparison import first_change, settings_of
 from .dense import DensePhase
@@ -95,8 +95,8 @@ class RoundReplica:
         self._keeper = [] if keeper is None else [keeper]
         self._strategy = strategy
         self.freeze()
-        self._copies = copies_of(session, device, self._lower()[1])
-        self._lender = lender_of(session, device, self._copies, self._lower)
+        self._device = device
+        self._copies: Copies = NO_COPIES
 
     def offered(self) -> Replica:
         """For those who give and receive it.
@@ -106,17 +106,19 @@ class RoundReplica:
         """
         layout = describe(tensors_of(self._module))
         try:
-            self._pack()
+            _, sent = self._lower()
         except TypeError as error:
             raise TypeError(
                 f"{error}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
                 "these, or leave it out of param_groups, and of what the state_dict of a part of extra= returns"
             ) from None
+        if self._copies is NO_COPIES:
+            self._copies = copies_of(self._session, self._device, sent)
+        lender = lender_of(self._session, self._device, self._copies, self._lower)
         codec = f"deltas of rounds, {self._outer.config}"
         traits = {MODEL: layout, "codec": codec.encode(), "strategy": self._strategy.encode()}
-        replica = Replica(
-            traits, self._pack, self._load, partial(compare, layout), lender=self._lender, copies=self._copies
-        )
+        compares = partial(compare, layout)
+        replica = Replica(traits, self._pack, self._load, compares, lender=lender, copies=self._copies)
         if self._dense is None:
             return replica
         traits |= self._dense.traits

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.light, pytest.mark.torch]
 QUICK = [case.name for case in load().values() if case.quick]
 
 
+@pytest.mark.timeout(240)  # forty cases each
 @pytest.mark.parametrize("size", SIZES)
 def test_what_people_write_trains_as_in_one_process(size: int, torch_zygote: Zygote, tmp_path: Path) -> None:
     wrong: list[str] = []

@@ -8,6 +8,7 @@ from tests.live.swarm import Swarm
 pytestmark = [pytest.mark.torch, pytest.mark.light]
 
 
+@pytest.mark.timeout(240)  # some seventy cases
 @pytest.mark.parametrize(
     ("on_stand_in", "names"),
     [((False, False), [*CASES]), ((True, False), [*CASES][::3])],

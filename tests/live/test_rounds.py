@@ -201,6 +201,7 @@ def rounds_of(peer: Process) -> list[str]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(240)  # 240 rounds, which are replayed
 def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_same_anchors(swarm: Swarm) -> None:
     places = ("device=1",), (), (), ("device=2",)
     peers = [swarm.start(SCRIPT, "sparse16", str(EPOCHS), *place, min_peers=4) for place in places]

@@ -60,7 +60,7 @@ def peers_when(swarm: Swarm, is_so: Callable[[Peers], bool], swarm_name: str = "
 
 
 def test_a_peer_that_is_stopped_is_seen_with_who_waits_for_it(swarm: Swarm) -> None:
-    here, stopped = swarm.start_all(2, STREAM)
+    stopped, here = swarm.start_all(2, STREAM)  # in this order: the younger of two never goes on without the older
     here.expect_step(20)
     assert {peer["condition"] for peer in peers_when(swarm, lambda peers: len(peers) == 2).values()} == {"running"}
     stopped.send_signal(signal.SIGSTOP)
