@@ -5,34 +5,16 @@ they load is a *forecast*: the slices that this peer would be given if the membe
 only if it is of the very samples that are asked for; whatever is wrong is thrown away, and forecast anew.
 """
 
-import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 from torch.utils.data import DataLoader
 
 from .worker_deaths import WORKER_DEATHS
 
 Indices = list[int]
-
-WORKERS_NICE: Final = 3
-"""Added to the niceness of workers: all members wait for the threads of a step, and nobody for a batch loaded ahead."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStart:
-    """What a worker does first: it gives way to the threads of a step, then calls what the script has passed."""
-
-    then: Callable[[int], object] | None
-
-    def __call__(self, worker_id: int) -> None:
-        """In the worker."""
-        os.nice(WORKERS_NICE)
-        if self.then is not None:
-            self.then(worker_id)
 
 
 class Forecast:
@@ -81,8 +63,7 @@ class Prefetch:
             options: of torch's DataLoader, without those that say what a batch is.
         """
         self._forecast = Forecast()
-        start = WorkerStart(options.get("worker_init_fn"))
-        self._loader = DataLoader(dataset, batch_sampler=self._forecast, **{**options, "worker_init_fn": start})
+        self._loader = DataLoader(dataset, batch_sampler=self._forecast, **options)
         self._iterator: Iterator[Any] | None = None
 
     def get(self, parts: Sequence[Indices], ahead: Iterator[Indices]) -> Any:

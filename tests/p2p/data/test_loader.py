@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 from p2p.data.loader import Loader
-from p2p.data.prefetch import WORKERS_NICE
 from p2p.errors import DatasetRefused, ShoalError
 from tests.p2p.data.swarm import Lockstep
 
@@ -89,26 +88,6 @@ def test_workers_stay_from_epoch_to_epoch_and_load_ahead() -> None:
     loaders = swarm.loaders(Squares(), global_batch=5, epochs=3, options={"num_workers": 2, "collate_fn": list})
     steps = [step for _ in range(3) for step in swarm.train(loaders)]
     assert len({sample["pid"] for step in steps for sample in step["a"]}) == 2
-
-
-def nicenesses(samples: list[Sample]) -> list[int]:
-    """Instead of a batch: that of the process, and that of its worker before the script's own function ran."""
-    return [os.getpriority(os.PRIO_PROCESS, 0), int(os.environ["WAS"])]
-
-
-def test_workers_give_way_to_the_threads_of_a_step_and_begin_as_the_script_says() -> None:
-    def note(_: int) -> None:
-        os.environ["WAS"] = str(os.getpriority(os.PRIO_PROCESS, 0))
-        os.nice(1)
-
-    loader = Lockstep("a").loader(
-        "a",
-        range(4),
-        global_batch=4,
-        options={"num_workers": 1, "worker_init_fn": note, "collate_fn": nicenesses},
-    )
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert next(iter(loader)) == [min(own + WORKERS_NICE + 1, 19), min(own + WORKERS_NICE, 19)]
 
 
 def test_workers_begin_again_when_the_last_step_of_all_leaves_something() -> None:
