@@ -4,7 +4,7 @@ A test is `long` that takes more than some seconds of a processor and shows at l
 
 Living peers are in front: first tests that need no more than a core (`light`), three at a time, since they also wait;
 then the others one after the other, so that none of them waits for a core that another one has. What needs no other
-process runs beside all these, and yields to them (`nice`); its output comes at the end. Ends with one line for each
+process runs beside these, and yields to them (`nice`); its output comes at the end. Ends with one line for each
 part and one for all, and with 1 if any part failed.
 """
 
@@ -79,12 +79,12 @@ def main() -> int:
     parser.add_argument("--long", action="store_true", help="those that are long, and no others")
     kind = "long" if parser.parse_args().long else "not long"
     num_workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    three = ("-n", str(AT_ONCE), "--dist", "worksteal")
+    light = run(f"live, {AT_ONCE} at a time", LIVE, "-m", f"light and {kind}", *three)
     with ThreadPoolExecutor(1) as beside:
         # Who yields may have to wait for long.
         workers = ("-m", kind, "-n", str(num_workers), "--dist", "loadfile", "--timeout", "300")
         pure = beside.submit(run, ", ".join(PURE), PURE, *workers, yields=True)
-        three = ("-n", str(AT_ONCE), "--dist", "worksteal")
-        light = run(f"live, {AT_ONCE} at a time", LIVE, "-m", f"light and {kind}", *three)
         parts = [light, run("live, one at a time", LIVE, "-m", f"not light and {kind}"), pure.result()]
     print()
     for part in parts:

@@ -256,6 +256,16 @@ def test_dense_steps_are_those_of_data_parallel_bit_for_bit(swarm: Swarm) -> Non
     assert len(said[0]) == 15 and said[0] == said[1][:15]
 
 
+def joined(swarm: Swarm, member: Process, *words: str) -> Process:
+    """Another peer, for which `member`, who is alone, waits until it is there."""
+    member.tell("wait")
+    member.expect("waits")
+    joiner = swarm.start(SCRIPT, *words)
+    joiner.expect("here")
+    member.tell("on")
+    return joiner
+
+
 def test_peers_die_and_join_before_and_after_the_dense_steps_are_over_and_a_replay_has_the_same_bits(
     swarm: Swarm,
 ) -> None:
@@ -264,13 +274,13 @@ def test_peers_die_and_join_before_and_after_the_dense_steps_are_over_and_a_repl
     peers[0].expect("dense 10 ")
     peers[1].kill()
     peers[0].expect_line(r"dense \d+ \w+ 1")
-    peers.append(swarm.start(SCRIPT, *words))
+    peers.append(joined(swarm, peers[0], *words))
     peers[2].expect_line(r"dense \d+ \w+ 2")
     for peer in (peers[0], peers[2]):
         peer.expect_line(r"round \d+ \w+ 2")
     peers[0].kill()
     peers[2].expect_line(r"round \d+ \w+ 1")
-    peers.append(swarm.start(SCRIPT, *words, "device=2"))
+    peers.append(joined(swarm, peers[2], *words, "device=2"))
     peers[3].expect_line(r"round \d+ \w+ 2")
     for peer in peers[2:]:
         peer.tell("quick")

@@ -165,7 +165,7 @@ def test_what_a_run_has_cost_and_why_it_failed_is_said(shoal: Shoal, script: Scr
         rf"^shoal: peer 1 \(pid \d+\) was killed by SIGKILL at step 20; 2 left; .*; {cost}$", text, re.M
     ), text
     assert re.search(
-        rf"^shoal: peer 1 counts, {took} after its start, {took} after p2p\.join; 3 members$", text, re.M
+        rf"^shoal: peer 1 counts, {took} after its start, {took} after p2p\.join; \d members?$", text, re.M
     ), text
     why = "shoal: peer 1 failed first, in step 21: it was killed by SIGKILL while computing step 21"
     assert any(line.startswith(why) for line in stderr), text
