@@ -23,31 +23,35 @@ NUM_BUCKETS = 4
 
 class Device(StandIn):
     "Is killed in a phase of one step."
-    num_fetches = num_stores = 0
+    in_step = num_fetches = num_stores = 0
+
+    def begin_step(self, step):
+        self.in_step, self.num_fetches, self.num_stores = step, 0, 0
 
     def die(self, at, is_it):
-        if phase == at and is_it:
+        if self.in_step != DYING_IN or not is_it:
+            return
+        if phase == at:
             os.kill(os.getpid(), signal.SIGKILL)
-        if phase == f"lost in {at}" and is_it:
+        if phase == f"lost in {at}":
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     def mark(self):  # a bucket is full, and in its buffer
-        self.die("flatten", self.num_fetches == 2 * NUM_BUCKETS * (DYING_IN - 1) + 2)
+        self.die("flatten", self.num_fetches == 2)
         return super().mark()
 
     def fetch(self, source, into, after):
         mark = super().fetch(source, into, after)
         self.num_fetches += 1
-        self.die("D2H", self.num_fetches == 2 * NUM_BUCKETS * (DYING_IN - 1) + 3)
+        self.die("D2H", self.num_fetches == 3)
         return mark
 
     def store(self, source, into, after):
         self.num_stores += 1
-        first = NUM_BUCKETS * (DYING_IN - 1) + 1
-        self.die("exchange", self.num_stores == first)  # others may be under way
+        self.die("exchange", self.num_stores == 1)  # others may be under way
         mark = super().store(source, into, after)
-        self.die("H2D", self.num_stores == first + 1)
-        self.die("commit", self.num_stores == first + NUM_BUCKETS - 1)  # all are complete here
+        self.die("H2D", self.num_stores == 2)
+        self.die("commit", self.num_stores == NUM_BUCKETS)  # all are complete here
         return mark
 
 torch.set_num_threads(1)
@@ -62,6 +66,7 @@ with p2p.join() as peer:
     parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=8, state_digest="all")
     counted = []
     for step in range(NUM_STEPS):
+        device.begin_step(step + 1)
         x = torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * step + peer.rank))
         optimizer.zero_grad()
         parallel(x).square().mean().backward()
