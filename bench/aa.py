@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from p2p.benchmark.all_reduce import Outputs, bench_all_reduce
 from p2p.benchmark.compare import Cell, compare
+from p2p.benchmark.director import Outputs, run_bench
 from p2p.benchmark.files import Report, read_reports
 from p2p.benchmark.machine import commit, machine
 from p2p.benchmark.plan import Plan, sizes_between
@@ -44,7 +44,7 @@ PLAN: Final = Plan(
 def measure(plan: Plan) -> Report:
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
         path = Path(folder, "run.json")
-        if code := bench_all_reduce(plan, os.environ, Outputs(json=path)):
+        if code := run_bench(plan, os.environ, Outputs(json=path)):
             raise SystemExit(code)
         (report,) = read_reports(path)
     return report

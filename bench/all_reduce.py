@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2p.benchmark.all_reduce import Outputs, bench_all_reduce
+from p2p.benchmark.director import Outputs, run_bench
 from p2p.benchmark.plan import Plan, parse_size, split_names
 
 ALGORITHMS = ("auto@arena", "auto", "auto@early", "auto@sockets")
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 num_warmup=5,
             )
             path = Path(folder) / f"{num_peers}.json"
-            codes.append(bench_all_reduce(plan, os.environ, Outputs(json=path)))
+            codes.append(run_bench(plan, os.environ, Outputs(json=path)))
             reports += [json.loads(path.read_text())] if path.exists() else []
     if given.json is not None:
         given.json.write_text(json.dumps(reports, indent=1) + "\n")

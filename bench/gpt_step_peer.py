@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import p2p
-from p2p.benchmark.contenders import Gloo
+from p2p.benchmark.gloo import Gloo
 
 WIDTH, NUM_HEADS, NUM_LAYERS, VOCABULARY, CONTEXT = 320, 5, 8, 256, 64
 ALONE, SHOAL, GLOO = "no exchange", "shoal", "gloo ddp"

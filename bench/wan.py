@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from p2p.benchmark.all_reduce import Outputs, bench_all_reduce
+from p2p.benchmark.director import Outputs, run_bench
 from p2p.benchmark.files import Report, read_reports, to_json
 from p2p.benchmark.plan import Plan, parse_size, sizes_between
 
@@ -52,7 +52,7 @@ def measure(part: str, duration_s: float) -> Report:
     )
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
         path, began_s = Path(folder, "run.json"), time.monotonic()
-        if code := bench_all_reduce(plan, os.environ, Outputs(json=path)):
+        if code := run_bench(plan, os.environ, Outputs(json=path)):
             raise SystemExit(code)
         (report,) = read_reports(path)
     return report | {"part": part, "wall_s": round(time.monotonic() - began_s, 1)}

@@ -1,6 +1,6 @@
 """Collective operations as data, and a machine that carries them out. Knows ranks, chunks and bytes; does no I/O."""
 
-from collectives.algorithms import ALGORITHMS, all_reduce_schedule, choose_algorithm
+from collectives.algorithms import ALGORITHMS, Medium, all_reduce_schedule, choose_algorithm
 from collectives.codec import CODECS, Codec, codec_of
 from collectives.direct import direct_all_reduce
 from collectives.elements import BFLOAT16, Array, carried, is_half, type_name
@@ -28,6 +28,7 @@ __all__ = [
     "Codec",
     "Execution",
     "Kind",
+    "Medium",
     "MessageRun",
     "Outgoing",
     "Reducer",

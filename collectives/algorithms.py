@@ -1,6 +1,7 @@
 """The all-reduce algorithms by name, and which one to take."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -29,9 +30,13 @@ _BUILDS: Final[dict[str, Build]] = {
 ALGORITHMS: Final[Mapping[str, Build]] = MappingProxyType(_BUILDS)
 """Those that there are, and those that were registered (registration.py)."""
 
+SHARES: Final = ":"
+"""Behind the name of `direct`: what each rank owns, with commas, as in `direct:1,1,2`."""
+
 _ADDED: Final[dict[str, tuple[str, Callable[[Build, int], None]]]] = {}
 
 _ONE_SHOT_MAX_BYTES: Final = 256 * 1024
+_ONE_SHOT_MAX_PAIR_BYTES: Final = 1 << 20
 _ONE_SHOT_MAX_FAN_IN_BYTES: Final = 4 * _ONE_SHOT_MAX_BYTES
 _RING_MIN_BYTES: Final = 8 << 20
 
@@ -40,9 +45,16 @@ _RING_MIN_BYTES: Final = 8 << 20
 def all_reduce_schedule(algorithm: str, rank: int, world_size: int, hosts: tuple[int, ...] = ()) -> Schedule:
     """What `rank` does; the same object each time. `hosts`: of each rank, where the algorithm asks for it.
 
+    `algorithm` may be `with_shares`.
+
     Raises:
         ValueError: the algorithm is unknown, or the rank is not in `range(world_size)`.
     """
+    if algorithm.startswith(f"direct{SHARES}"):
+        shares = [int(each) for each in algorithm.partition(SHARES)[2].split(",") if each.isdecimal()]
+        if len(shares) != world_size or not any(shares):
+            raise ValueError(f"{algorithm!r} does not say what each of {world_size} ranks owns")
+        return direct_all_reduce(rank, world_size, shares)
     if algorithm not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {algorithm!r}, choose from {', '.join(ALGORITHMS)}")
     if not 0 <= rank < world_size:
@@ -52,6 +64,11 @@ def all_reduce_schedule(algorithm: str, rank: int, world_size: int, hosts: tuple
     if algorithm == HIERARCHICAL:
         return hierarchical_all_reduce(rank, world_size, hosts)
     return ALGORITHMS[algorithm](rank, world_size)
+
+
+def with_shares(shares: Sequence[int]) -> str:
+    """`direct`, where each rank owns so much, in any common unit."""
+    return f"direct{SHARES}{','.join(map(str, shares))}"
 
 
 def add_algorithm(name: str, build: Build, digest: str, prove: Callable[[Build, int], None]) -> None:
@@ -69,14 +86,25 @@ def _prove(algorithm: str, world_size: int) -> None:
     _ADDED[algorithm][1](_BUILDS[algorithm], world_size)
 
 
-def choose_algorithm(size_bytes: int, world_size: int, *, is_wan: bool = False) -> str:
+class Medium(Enum):
+    """What a sum goes over, as far as it is known without measuring: the same for all ranks."""
+
+    MEMORY = auto()
+    """That of one host, which all ranks share."""
+    LAN = auto()
+    WAN = auto()
+
+
+def choose_algorithm(size_bytes: int, world_size: int, medium: Medium = Medium.LAN) -> str:
     """The algorithm for a bucket of this size: a fixed rule, until measured links decide.
 
     One latency while that is what counts, two with the fewest bytes beyond. What all ranks together send to one
-    of them is bounded too, so the limit falls from 256 KiB as soon as there are more than 4. Over slow links a ring is
-    quicker once its bytes take longer than its hops: no link is entered by more than one rank at a time. A function of
-    nothing else, so that all ranks choose alike.
+    of them is bounded too, so the limit falls from 256 KiB as soon as there are more than 4. Two ranks send as many
+    bytes either way, so by messages only what is added twice speaks against it, from 1 MiB on. Over slow links a ring
+    is quicker once its bytes take longer than its hops: no link is entered by more than one rank at a time. A function
+    of nothing else, so that all ranks choose alike.
     """
-    if size_bytes <= min(_ONE_SHOT_MAX_BYTES, _ONE_SHOT_MAX_FAN_IN_BYTES // world_size):
+    most = min(_ONE_SHOT_MAX_BYTES, _ONE_SHOT_MAX_FAN_IN_BYTES // world_size)
+    if size_bytes <= (_ONE_SHOT_MAX_PAIR_BYTES if world_size == 2 and medium is not Medium.MEMORY else most):
         return "one-shot"
-    return "ring" if is_wan and size_bytes >= _RING_MIN_BYTES else "direct"
+    return "ring" if medium is Medium.WAN and size_bytes >= _RING_MIN_BYTES else "direct"

@@ -14,7 +14,7 @@ too: whoever reads publishes again before anything that depends on it goes on. `
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,19 +44,22 @@ class _Run:
     is_last: bool
 
 
-def compile_programs(schedules: Sequence[Schedule], num_blocks: int = 1) -> tuple[Program, ...]:
+def compile_programs(
+    schedules: Sequence[Schedule], num_blocks: int = 1, is_needed: Callable[[int, int], bool] = lambda rank, chunk: True
+) -> tuple[Program, ...]:
     """What the ranks of an operation do over shared memory; the results have the bits that the messages leave.
 
     Args:
         schedules: in rank order.
         num_blocks: into which each chunk is cut. The chunks of the programs are the blocks in order; if weights are
             whole numbers, none crosses the border of a chunk.
+        is_needed: whether a rank's own input is to be in a chunk of its result that no transfer of it writes.
 
     Raises:
         ScheduleError: the schedules do not fit together.
     """
     matched = MatchedSchedules(schedules)
-    runs = _find_runs(matched)
+    runs = _find_runs(matched, is_needed)
     orders = [_order(each, num_blocks) for each in runs]
     progress = {
         (run.node, block): number
@@ -72,7 +75,7 @@ def compile_programs(schedules: Sequence[Schedule], num_blocks: int = 1) -> tupl
     return tuple(programs)
 
 
-def _find_runs(matched: MatchedSchedules) -> list[list[_Run]]:
+def _find_runs(matched: MatchedSchedules, is_needed: Callable[[int, int], bool]) -> list[list[_Run]]:
     """Per rank."""
     transfers, num_hops = matched.transfers, _count_hops(matched)
     shown = {written for node, written in matched.previous_writes.items() if transfers[node].kind is Kind.SEND}
@@ -84,7 +87,7 @@ def _find_runs(matched: MatchedSchedules) -> list[list[_Run]]:
         for chunk in range(len(matched.schedules[0].chunks)):
             own = Source(rank)
             values[rank, chunk] = [] if (rank, chunk) in matched.own_inputs else [own]
-            if (rank, chunk) not in last:
+            if (rank, chunk) not in last and is_needed(rank, chunk):
                 runs[rank].append(_Run(0, (rank, -1), chunk, (own,), (), is_shown=False, is_last=True))
     for node, transfer in transfers.items():
         if transfer.kind is Kind.SEND:

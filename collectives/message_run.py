@@ -126,6 +126,7 @@ class MessageRun:
         schedule, rank, input, result, segment_bytes, reduction, own_chunk, digest: as of `Execution`; `input` and
             `result` do not share memory, and are not looked at for that.
         weight: the input is multiplied by it first; 0 makes zeros of anything. Not of a gather.
+        is_needed: whether the input is to be in a chunk of the result that nothing of the schedule writes; None: it is.
 
     Attributes:
         done: the result is complete, and (after `start`) all that is to be sent has been handed out.
@@ -143,8 +144,9 @@ class MessageRun:
         own_chunk: int | None = None,
         weight: float | None = None,
         digest: Callable[[memoryview], bytes] | None = None,
+        is_needed: Callable[[int], bool] | None = None,
     ) -> None:
-        self._reduction = reduction
+        self._reduction, self._is_needed = reduction, is_needed
         self._dtype = result.dtype
         self._is_half = is_half(result.dtype)
         if not self._is_half:
@@ -175,7 +177,7 @@ class MessageRun:
     def _close_as_it_is(self, chunk: int) -> None:
         """The result of an empty chunk, or of one that nobody sends, is the input."""
         bounds = self._tables.layout.regions[chunk].bounds
-        if self._input is not self._result:
+        if self._input is not self._result and (self._is_needed is None or self._is_needed(chunk)):
             self._write_own(bounds, self._result[bounds])
         self._close(chunk)
 

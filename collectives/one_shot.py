@@ -1,6 +1,6 @@
-"""Everybody sends its whole input to everybody: one latency, for small buckets."""
+"""Whoever has something sends all of it to everybody: one latency, for small buckets."""
 
-from collectives.schedule import Kind, Schedule, Transfer, even_chunks, peers_after
+from collectives.schedule import Kind, Schedule, Transfer, TransferList, even_chunks, peers_after
 
 
 def one_shot_all_reduce(rank: int, world_size: int) -> Schedule:
@@ -23,3 +23,14 @@ def one_shot_all_gather(rank: int, world_size: int) -> Schedule:
     sends = [Transfer(Kind.SEND, peer, chunk=rank) for peer in peers]
     recvs = [Transfer(Kind.RECV, peer, chunk=peer) for peer in peers]
     return Schedule(even_chunks(world_size), (*sends, *recvs))
+
+
+def one_shot_broadcast(rank: int, world_size: int, root: int = 0) -> Schedule:
+    """Everybody gets the input of `root`, which sends S(n-1) bytes: one hop."""
+    transfers = TransferList()
+    if rank != root:
+        transfers.recv(root, 0)
+    else:
+        for peer in peers_after(rank, world_size):
+            transfers.send(peer, 0)
+    return transfers.schedule(even_chunks(1))

@@ -6,7 +6,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from collectives.algorithms import all_reduce_schedule
+from collectives.algorithms import SHARES, all_reduce_schedule, with_shares
+from collectives.direct import direct_shares
 from collectives.formulas import FEW_RANKS, FORMULAS, summarize
 from collectives.pricing import Links, play_slices
 from collectives.schedule import Build
@@ -48,6 +49,15 @@ ROUND_ONCE: Final = ("one-shot", "direct")
 """Algorithms that add up all inputs of an element in one go, so that a sum of half types is rounded once."""
 
 
+UNLIKE: Final = 1.2
+"""If a rank should own so many times what it would of even shares, they are not even."""
+
+
+def is_rounded_once(algorithm: str) -> bool:
+    """Whether it adds up all inputs of an element in one go, whoever owns what."""
+    return algorithm.partition(SHARES)[0] in ROUND_ONCE
+
+
 @dataclass(frozen=True, slots=True)
 class PriceTable:
     """What each candidate costs at each of `SIZES_BYTES`, in ns, over the links of some ranks.
@@ -55,10 +65,12 @@ class PriceTable:
     Attributes:
         predicted: of all.
         measured: of some: there is more in it than in the model (losses where many send to one, the adding).
+        direct: how `direct` is called, with the shares of the ranks if they are not alike.
     """
 
     predicted: Mapping[tuple[str, int], int]
     measured: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    direct: str = "direct"
 
     def of(self, num_bytes: int) -> dict[str, int]:
         """What each costs at the nearest size: as measured, or in proportion to the cheapest that was, or as predicted.
@@ -80,7 +92,8 @@ class PriceTable:
         `rounds_once`: of those that add up all inputs of an element in one go.
         """
         prices = self.of(num_bytes)
-        return min(ROUND_ONCE if rounds_once else prices, key=prices.__getitem__)
+        cheapest = min(ROUND_ONCE if rounds_once else prices, key=prices.__getitem__)
+        return self.direct if cheapest == "direct" else cheapest
 
 
 def nearest_size(num_bytes: int) -> int:
@@ -93,6 +106,14 @@ def nearest_size(num_bytes: int) -> int:
 def tabulate(
     links: Links, measured_ns: Mapping[tuple[str, int], int] = MappingProxyType({})
 ) -> Generator[None, None, PriceTable]:
-    """The table of these links, in slices of less than a millisecond; schedules are kept for who runs them."""
-    builds = {name: partial(all_reduce_schedule, name) for name in CANDIDATES}
-    return PriceTable((yield from price_table(builds, SIZES_BYTES, links)), measured_ns)
+    """The table of these links, in slices of less than a millisecond; schedules are kept for who runs them.
+
+    Ranks own different shares in `direct` where they are so few that it is played.
+    """
+    direct = "direct"
+    if links.world_size < FEW_RANKS:
+        shares = direct_shares([min(pair) for pair in zip(links.up, links.down, strict=True)])
+        if max(shares) * links.world_size > UNLIKE * sum(shares):
+            direct = with_shares(shares)
+    builds = {name: partial(all_reduce_schedule, direct if name == "direct" else name) for name in CANDIDATES}
+    return PriceTable((yield from price_table(builds, SIZES_BYTES, links)), measured_ns, direct)

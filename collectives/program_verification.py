@@ -6,9 +6,10 @@ stands for one value if every write of it has either happened before the read, o
 is what is read. Expressions for values are those of `verification`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from graphlib import CycleError, TopologicalSorter
 
+from collectives.goals import GOALS, check_goal
 from collectives.matching import MatchedSchedules, Node, Place, ScheduleError
 from collectives.program import Copy, Instruction, Program, Publish, Reduce, Source, Wait
 from collectives.schedule import Schedule
@@ -27,7 +28,7 @@ def verify_programs(programs: Sequence[Program], schedules: Sequence[Schedule] |
             result. Names the rank, the instruction and the chunk.
     """
     expressions = Expressions(len(programs))
-    results = _Proof(programs, expressions, gathers=False).results
+    results = _Proof(programs, expressions).results()
     check_all_reduce(results, expressions, len(programs))
     if schedules is None:
         return
@@ -46,18 +47,42 @@ def verify_gather_programs(programs: Sequence[Program]) -> None:
     Raises:
         ScheduleError: they are not.
     """
-    check_all_gather(_Proof(programs, Expressions(len(programs)), gathers=True).results)
+    check_all_gather(_Proof(programs, Expressions(len(programs)), lambda rank, chunk: rank == chunk).results())
+
+
+def verify_goal_programs(collective: str, programs: Sequence[Program], root: int = 0, num_blocks: int = 1) -> None:
+    """Prove that `programs`, one per rank, are this collective, of `GOALS`; each chunk is cut into `num_blocks`.
+
+    Raises:
+        ScheduleError: they are not.
+    """
+    goal, world_size = GOALS[collective], len(programs)
+
+    def has(rank: int, chunk: int) -> bool:
+        return goal.input_of(rank, chunk // num_blocks, world_size, root)
+
+    expressions = Expressions(world_size)
+    proof = _Proof(programs, expressions, has)
+    results = {
+        (rank, chunk // num_blocks): proof.result(rank, chunk)
+        for rank in range(world_size)
+        for chunk in range(programs[0].num_chunks)
+        if goal.needed(rank, chunk // num_blocks, world_size, root) is not None
+    }
+    check_goal(goal, results, expressions, world_size, root)
 
 
 class _Proof:
-    """One walk through all instructions, which stands for all runs.
+    """One walk through all instructions, which stands for all runs."""
 
-    Attributes:
-        results: the expression of each chunk of each rank at the end.
-    """
-
-    def __init__(self, programs: Sequence[Program], expressions: Expressions, *, gathers: bool) -> None:
-        self._programs, self._expressions, self._gathers = programs, expressions, gathers
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        expressions: Expressions,
+        has: Callable[[int, int], bool] = lambda rank, chunk: True,
+    ) -> None:
+        """`has`: whether a rank has an input in a chunk."""
+        self._programs, self._expressions, self._has = programs, expressions, has
         self._instructions: dict[Node, Instruction] = {
             (rank, index): instruction
             for rank, program in enumerate(programs)
@@ -78,11 +103,11 @@ class _Proof:
         self._digested: set[Node] = set()
         for node in order:
             self._carry_out(node)
-        self.results = {
-            (rank, chunk): self._result(rank, chunk)
-            for rank in range(len(programs))
-            for chunk in range(programs[0].num_chunks)
-        }
+
+    def results(self) -> dict[Place, int]:
+        """The expression of each chunk of each rank at the end."""
+        ranks, chunks = range(len(self._programs)), range(self._programs[0].num_chunks)
+        return {(rank, chunk): self.result(rank, chunk) for rank in ranks for chunk in chunks}
 
     # What each program looks like.
 
@@ -181,7 +206,7 @@ class _Proof:
     def _read(self, node: Node, source: Source, chunk: int) -> int:
         if source.is_result:
             return self._values[self._find_write(node, source.rank, chunk)]
-        return source.rank if source.rank == chunk or not self._gathers else self._expressions.garbage
+        return source.rank if self._has(source.rank, chunk) else self._expressions.garbage
 
     def _find_write(self, reader: Node, rank: int, chunk: int) -> Node:
         """What wrote the chunk of the result of `rank` that `reader` reads, whatever the timing."""
@@ -199,7 +224,8 @@ class _Proof:
             raise ScheduleError(f"{self._name(reader)}: reads what is not lent, {self._name(found)}")
         return found
 
-    def _result(self, rank: int, chunk: int) -> int:
+    def result(self, rank: int, chunk: int) -> int:
+        """The expression of that chunk at the end."""
         writes = self._writes.get((rank, chunk))
         if not writes or writes[-1] not in self._digested:
             raise ScheduleError(f"rank {rank}, chunk {chunk}: nothing is written there at last that has a digest")

@@ -5,7 +5,7 @@ these names. They are written down because it takes the schedules of all ranks, 
 33, and who goes on after a death waits for them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -27,7 +27,7 @@ MOST_CHUNKS: Final = 256
 def one_shot_program(rank: int, world_size: int) -> Program:
     """Everybody adds up all inputs: one wait, for small buckets. For n ranks and S bytes each reads nS."""
     reduce = Reduce(0, inputs_of(range(world_size)))
-    return Program(even_chunks(1), (*_begin(rank, world_size), reduce), num_publishes=1)
+    return Program(even_chunks(1), (*beginning(rank, world_size), reduce), num_publishes=1)
 
 
 def direct_program(rank: int, world_size: int, num_blocks: int = 1) -> Program:
@@ -37,7 +37,7 @@ def direct_program(rank: int, world_size: int, num_blocks: int = 1) -> Program:
     copied while it is still busy with its own, `BLOCKS_BEHIND` later.
     """
     peers, everybody = peers_after(rank, world_size), inputs_of(range(world_size))
-    instructions = _begin(rank, world_size)
+    instructions = beginning(rank, world_size)
     publishes = [Publish()] if peers else []
     lag = min(num_blocks, BLOCKS_BEHIND)
     for block in range(num_blocks + lag):
@@ -53,7 +53,7 @@ def direct_program(rank: int, world_size: int, num_blocks: int = 1) -> Program:
 def all_gather_program(rank: int, world_size: int) -> Program:
     """Copy the input of rank r into chunk r: one wait; each rank reads what all have."""
     copies = [Reduce(peer, inputs_of([peer])) for peer in (rank, *peers_after(rank, world_size))]
-    instructions = (*_begin(rank, world_size), *copies)
+    instructions = (*beginning(rank, world_size), *copies)
     return Program(even_chunks(world_size), instructions, num_publishes=1)
 
 
@@ -85,15 +85,32 @@ def all_reduce_program(
     if algorithm == "direct":
         return direct_program(rank, world_size, num_blocks_for((stop - start) * itemsize, world_size))
     of_whole = all_reduce_schedule(algorithm, rank, world_size, hosts).chunks
-    if stop - start == length:
-        num_blocks = num_blocks_for(length * itemsize, len(of_whole))
-        return _compile(algorithm, world_size, hosts, tuple(range(len(of_whole))), num_blocks)[rank]
+
+    def compiled(kept: tuple[int, ...], num_blocks: int) -> Program:
+        return _compile(algorithm, world_size, hosts, kept, num_blocks)[rank]
+
+    return program_of_piece(compiled, of_whole, length, itemsize, slice(start, stop))
+
+
+def program_of_piece(
+    compiled: Callable[[tuple[int, ...], int], Program],
+    of_whole: tuple[float, ...],
+    length: int,
+    itemsize: int,
+    piece: slice,
+) -> Program:
+    """What a rank does with a part of an array, whose chunks are what it has of those `of_whole`.
+
+    `compiled`: its program if all chunks but some are empty, in so many blocks each.
+    """
+    if piece.stop - piece.start == length:
+        return compiled(tuple(range(len(of_whole))), num_blocks_for(length * itemsize, len(of_whole)))
     bounds = split_by_weight(length, of_whole)
-    weights = [max(0, min(stop, each.stop) - max(start, each.start)) for each in bounds]
+    weights = [max(0, min(piece.stop, each.stop) - max(piece.start, each.start)) for each in bounds]
     kept = tuple(chunk for chunk, weight in enumerate(weights) if weight) or (0,)
     num_blocks = num_blocks_for(max(weights) * itemsize * len(kept), len(kept))
-    program = _compile(algorithm, world_size, hosts, kept, num_blocks)[rank]
-    return replace(program, chunks=tuple(weights[chunk] or 1 for chunk in kept for _ in range(num_blocks)))
+    chunks = tuple(weights[chunk] or 1 for chunk in kept for _ in range(num_blocks))
+    return replace(compiled(kept, num_blocks), chunks=chunks)
 
 
 @lru_cache(maxsize=256)
@@ -112,6 +129,7 @@ def num_blocks_for(size_bytes: int, num_chunks: int) -> int:
     return min(-(-size_bytes // (num_chunks * BLOCK_BYTES)), max(1, MOST_CHUNKS // num_chunks))
 
 
-def _begin(rank: int, world_size: int) -> list[Instruction]:
+def beginning(rank: int, world_size: int) -> list[Instruction]:
+    """Lend the input, and wait until all others have."""
     peers: Sequence[int] = peers_after(rank, world_size)
     return [Publish(), *([Wait(tuple(peers), 1)] if peers else [])]

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
-from collectives.algorithms import ALGORITHMS, add_algorithm
+from collectives.algorithms import ALGORITHMS, SHARES, add_algorithm
 from collectives.matching import ScheduleError
 from collectives.message_run import compile_tables
 from collectives.programs import MOST_CHUNKS
@@ -29,8 +29,10 @@ def register_algorithm(name: str, build: Build, world_sizes: Iterable[int] = PRO
     Raises:
         ScheduleError: it is no all-reduce; names the rank, the transfer and the chunk. Or it cannot be carried out: a
             SEND waits for more than the last write of its chunk, or there are more than 256 chunks.
-        ValueError: there is such a name.
+        ValueError: there is such a name, or it has a colon, behind which `direct` has its shares.
     """
+    if SHARES in name:
+        raise ValueError(f"the name of an algorithm has no {SHARES!r}, this is {name!r}")
     if name in ALGORITHMS:
         raise ValueError(f"there is an algorithm {name!r} already: take another name")
     digest = blake2b(digest_size=8)

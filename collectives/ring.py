@@ -1,4 +1,4 @@
-"""Around a ring (Patarasuk & Yuan, JPDC 69(2), 2009), pipelined by segments: all-reduce, and its two halves."""
+"""Around a ring (Patarasuk & Yuan, JPDC 69(2), 2009), pipelined by segments: all-reduce, its two halves, broadcast."""
 
 from collectives.schedule import Schedule, TransferList, even_chunks
 
@@ -28,6 +28,16 @@ def ring_all_gather(rank: int, world_size: int) -> Schedule:
     transfers = TransferList()
     _hand_out(transfers, rank, world_size, first=rank)
     return transfers.schedule(even_chunks(world_size))
+
+
+def ring_broadcast(rank: int, world_size: int, root: int = 0) -> Schedule:
+    """Everybody gets the input of `root`: n-1 hops, of which the last sends nothing; all others send S bytes."""
+    transfers, place = TransferList(), (rank - root) % world_size
+    if place > 0:
+        transfers.recv((rank - 1) % world_size, 0)
+    if place < world_size - 1:
+        transfers.send((rank + 1) % world_size, 0)
+    return transfers.schedule(even_chunks(1))
 
 
 def _add_up(transfers: TransferList, rank: int, world_size: int, first: int) -> None:

@@ -69,10 +69,15 @@ class Beliefs:
     def silence_s(self, now: float, member: Member) -> float:
         return self.signs.silence_s(now, member.peer_id)
 
-    def heard(self, now: float, member: Member) -> None:
-        """A frame of `member` has come."""
-        if self._is_known(member):
-            self.signs.frame(now, member.peer_id)
+    def heard(self, now: float, member: Member) -> bool:
+        """A frame of `member` has come. Whether that ends its hold-down."""
+        if not self._is_known(member):
+            return False
+        self.signs.frame(now, member.peer_id)
+        is_released = self._flapping.release(now, member.peer_id, self.signs.steady_since(member.peer_id))
+        if is_released:
+            self.roster.regroup()
+        return is_released
 
     def answers(self, now: float, member: Member) -> bool:
         """Something answers for `member`; whether that counts: not for long without a frame of it."""

@@ -40,7 +40,7 @@ class CoreConfig:
     leave_s: float = 5.0
     """Who leaves waits at most this long for a view without it."""
 
-    opening_s: float = 3.0
+    opening_s: float = 2.5
     """Who could not be connected to for this long is reported: whatever may come from it, nothing gets there."""
 
     founding_s: float = 10.0
@@ -101,7 +101,7 @@ WAN: Final = CoreConfig(
     stale_s=8.0,
     stall_s=20.0,
     pause_s=3.0,
-    opening_s=12.0,
+    opening_s=10.0,
     state_s=4.0,
 )
 """For round trips of up to about half a second, on which a lost packet, or a link that stalls, costs seconds.

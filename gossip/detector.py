@@ -83,18 +83,20 @@ class Detector:
             results += self._ask_helpers()
         return results
 
-    def receive_ack(self, source: Member, nonce: int) -> None:
-        """From the target, or passed on by a helper."""
+    def receive_ack(self, source: Member, nonce: int) -> bool:
+        """From the target, or passed on by a helper. Whether it was waited for."""
         pending = self._pending
-        if pending is not None and nonce == pending.nonce and source in (pending.target, *(pending.helpers or ())):
-            self._pending = None
-            self._indirect_at = math.inf
-            self._health.improve()
+        if pending is None or nonce != pending.nonce or source not in (pending.target, *(pending.helpers or ())):
+            return False
+        self._pending = None
+        self._indirect_at = math.inf
+        self._health.improve()
+        return True
 
-    def receive_sign(self, source: Member) -> None:
+    def receive_sign(self, source: Member) -> bool:
         """Something came from `source` itself: as good as an ACK."""
-        if self._pending is not None and source == self._pending.target:
-            self.receive_ack(source, self._pending.nonce)
+        pending = self._pending
+        return pending is not None and source == pending.target and self.receive_ack(source, pending.nonce)
 
     def receive_no_ack(self, source: Member, nonce: int) -> None:
         pending = self._pending

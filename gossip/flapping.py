@@ -1,10 +1,10 @@
-"""Members that are lost, or nearly, again and again (PROTOCOL.md, G10).
+"""Members that are lost, or nearly, again and again (PROTOCOL.md, G14).
 
 A member whose link loses most frames is suspected all the time, and hears of it often enough to deny in time. So each
 loss costs it a penalty, and so does having to deny `flap_refutations` times within `flap_window_s` against three or
 more accusers; few accusers may be ill themselves. Penalties halve with time. From the second on the member is held
 down: it may deny as it likes and is not alive. Every further accusation starts the hold-down anew, so who stays ill
-stays out, and who is well again returns.
+stays out. Who is well again returns when it is over, or sooner: where frames come all the time, it is quiet first.
 """
 
 import math
@@ -19,6 +19,8 @@ MOST_ACCUSERS = 8
 MOST_PENALTY = 16.0
 LEAST_PENALTY = 1.5
 """Of two losses within one half-life: the first has decayed to a half at most."""
+FREE_PENALTY = 3.0
+"""Up to this, who is well again has to be quiet for `quiet_s`; twice as long with each further one."""
 
 
 @dataclass(slots=True)
@@ -29,6 +31,7 @@ class _Record:
     penalty_at: float = 0.0
     accused_at: dict[str, float] = field(default_factory=dict)
     refuted_at: list[float] = field(default_factory=list)
+    held_at: float = 0.0
 
     def accuse(self, now: float, accuser: str) -> None:
         self.accused_at.pop(accuser, None)
@@ -74,8 +77,20 @@ class Flapping:
             self._punish(now, record, least=0.0)
             is_held = is_held or record.penalty >= LEAST_PENALTY
         if is_held:
+            record.held_at = now
             hold_s = self._config.hold_down_s * math.exp2(min(self._penalty(now, record) - 2.0, 64.0))
             self.holds.set(name, now + min(hold_s, self._config.hold_down_max_s))
+
+    def release(self, now: float, name: str, steady_since: float) -> bool:
+        """Whether who was held down until now is not any more: its frames come without a gap, and nobody accuses it."""
+        if name not in self.holds:
+            return False
+        record = self._records[name]
+        quiet_s = self._config.quiet_s * math.exp2(max(0.0, self._penalty(now, record) - FREE_PENALTY))
+        if now - max(steady_since, record.held_at) < quiet_s:
+            return False
+        self.holds.drop(name)
+        return True
 
     def forget(self, name: str) -> None:
         self._records.pop(name, None)

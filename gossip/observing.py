@@ -108,6 +108,11 @@ class Observing:
 
     # States.
 
+    @property
+    def held(self) -> int:
+        """As of `Core.held`."""
+        return max(self._steps.done, NOTHING_DONE if self._loading is None else self._loading.step)
+
     def comes(self, now: float, source: Member) -> bool:
         """A segment of a state has come. Whether it is of use: `source` was asked for it."""
         if source not in self._asked:

@@ -29,6 +29,7 @@ class Signs:
         self._broke: dict[str, float] = {}
         self._flapping: dict[str, None] = {}
         self._watched: dict[str, None] = {}
+        self._steady: dict[str, float] = {}
 
     def silence_s(self, now: float, name: str) -> float:
         return max(0.0, now - self._heard.get(name, self._since))
@@ -48,7 +49,13 @@ class Signs:
             gaps, since = self._series(now, name), now - self._config.gaps_window_s
             if name in self._watched:
                 self._gaps[name] = [*(gap for gap in gaps if gap[1] > since), self._gap(now, name)]
+            self._steady[name] = now
+        self._steady.setdefault(name, now)
         self._frames[name] = self._heard[name] = now
+
+    def steady_since(self, name: str) -> float:
+        """Since when its frames have come without a gap, up to the last one."""
+        return self._steady.get(name, math.inf)
 
     def answers(self, now: float, name: str) -> bool:
         """Something answers on its link; whether that is life: not for long without a frame (G11)."""
@@ -86,10 +93,11 @@ class Signs:
         """This peer was stopped: silence means nothing."""
         self._heard.clear()
         self._frames.clear()
+        self._steady.clear()
         self._since = self._listens_since = now
 
     def forget(self, name: str) -> None:
-        for signs in (self._heard, self._frames, self._gaps, self._broke, self._flapping, self._watched):
+        for signs in (self._heard, self._frames, self._gaps, self._broke, self._flapping, self._watched, self._steady):
             signs.pop(name, None)
 
     def _series(self, now: float, name: str) -> list[Gap]:

@@ -62,6 +62,11 @@ class Standing:
         return self._observing.knows_steps
 
     @property
+    def held(self) -> int:
+        """The last step in the state of this peer, or in one that it is about to load; -1: there is none."""
+        return self._observing.held
+
+    @property
     def numerics(self) -> bytes:
         """The numerics class of this peer: that of its seat, if it has one."""
         seated = None if self.view is None else self.view.numerics_of(self.me)

@@ -37,6 +37,7 @@ class Swim:
         self._nonce = 0
         self._strangers: set[str] = set()
         self._touched = now
+        self._due: float | None = None  # not known, since something has changed
         self._next_gossip = now
         self._next_lost = now
         self._comparison = Comparison(self._beliefs, rng=rng, config=config, now=now, is_met=bool(known))
@@ -110,13 +111,14 @@ class Swim:
 
     def heard(self, now: float, member: Member) -> None:
         """A frame of `member` has arrived, of whatever kind: it is there, so it need not answer a probe."""
-        self._beliefs.heard(now, member)
-        self._detector.receive_sign(member)
+        is_released = self._beliefs.heard(now, member)
+        if self._detector.receive_sign(member) or is_released:
+            self._due = None
 
     def answers(self, now: float, member: Member) -> None:
         """The link to `member` is answered, without its interpreter. That counts for a while after its last frame."""
-        if self._beliefs.answers(now, member):
-            self._detector.receive_sign(member)
+        if self._beliefs.answers(now, member) and self._detector.receive_sign(member):
+            self._due = None
 
     def broke(self, now: float, member: Member) -> None:
         """The link to `member` is not answered, or was not for a moment: what it said may not have got through."""
@@ -173,10 +175,16 @@ class Swim:
         self._beliefs.resume(now, is_long=is_long)
         self._detector.restart(now)
         self._comparison.restart(now)
+        self._due = None
 
     # Time.
 
     def next_deadline(self) -> float:
+        if self._due is None:
+            self._due = self._find_due()
+        return self._due
+
+    def _find_due(self) -> float:
         return min(
             self._detector.next_deadline(),
             self._beliefs.next_deadline(),
@@ -190,6 +198,7 @@ class Swim:
         self._notice_lateness(now)
         if now < self.next_deadline():
             return []
+        self._due = None
         effects = self._probe(now)
         effects += [Send(relay.origin, NoAck(relay.nonce)) for relay in self._relays.expire(now)]
         for effect in self._beliefs.tick(now):
@@ -211,7 +220,7 @@ class Swim:
                 self._beliefs.health.worsen()
                 self._beliefs.excuse(now, late_s)
                 self._detector.restart(now)
-        self._touched = now
+        self._touched, self._due = now, None
 
     def _probe(self, now: float) -> list[Effect]:
         effects: list[Effect] = []

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RemoteProtocolError,
         RemovedFromView,
         ReplicasDiverged,
+        RootLost,
         RunEnded,
         SecurityError,
         ShoalError,
@@ -60,6 +61,7 @@ __all__ = [
     "RemoteProtocolError",
     "RemovedFromView",
     "ReplicasDiverged",
+    "RootLost",
     "RunEnded",
     "SecurityError",
     "ShoalError",
@@ -67,6 +69,7 @@ __all__ = [
     "Step",
     "StepTimeout",
     "TcpOptions",
+    "TooSlow",
     "View",
     "join",
 ]

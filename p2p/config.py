@@ -1,5 +1,6 @@
 """Settings of one peer: what they mean, and what they may be."""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from collectives import Medium
 from gossip import WAN, CoreConfig, Policy
 
 from .device import Device
@@ -20,6 +22,12 @@ from .staging import device_of
 
 RECEIPTS_FULL: Final = ("warn", "stop")
 """What a peer may do that cannot write its receipts any more."""
+
+ON_ALL_DEAD: Final = ("stop", "restart")
+"""What peers without a seat may do when all members have died."""
+
+SLOW_PEERS: Final = ("name", "leave")
+"""What may become of a member that is much slower than the others."""
 
 MIXED: Final = ("resync", "refuse")
 """What may become of peers of several numerics classes."""
@@ -53,8 +61,15 @@ class LoopConfig:
     """How to reach other hosts; None: not at all."""
     may_found: bool = True
     """As in `PeerConfig`."""
+    restarts: bool = False
+    """Whether peers without a seat go on where all members have died."""
     device_of: Callable[[Any], Device] = device_of
     """Where a tensor lives."""
+
+    @property
+    def medium(self) -> Medium:
+        """What its messages go over; the same for all of a swarm."""
+        return Medium.WAN if self.tcp is not None and self.tcp.network is Network.WAN else Medium.LAN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +100,13 @@ class PeerConfig:
         local_peers: how many of them there are.
         mixed: what becomes of peers that compute other bits, since their processor, torch or optimizer is another:
             `resync` (they train together, and one slice of the replica is synchronised again in each step) or `refuse`.
+        on_all_dead: what peers without a seat do where all members have died, on one host: `stop`, or `restart` (who
+            holds the newest state founds another lineage with it, and the others join that). The same on every peer
+            that trains a model.
+        slow_peers: what a member does whose own part of a step takes `slow_factor` times what the others' take, by what
+            all have committed of 20 training steps: `name` (the log and `status` name it) or `leave` (that, and it
+            leaves, with `TooSlow`). The same on every peer that trains a model.
+        slow_factor: above 1.
         resume: folder of the checkpoint to go on from, whatever others there are; None: the last one.
         rejoin: whether a peer that was removed from the view, since it was stopped or cut off, may come back: by itself
             if it trains a model, otherwise when its script calls `wait_view` again.
@@ -115,6 +137,9 @@ class PeerConfig:
     place: int = -1
     local_peers: int = 1
     mixed: str = "resync"
+    on_all_dead: str = "stop"
+    slow_peers: str = "name"
+    slow_factor: float = 2.0
     resume: Path | None = None
     rejoin: bool = True
     tcp: TcpOptions = field(default_factory=TcpOptions)
@@ -129,6 +154,12 @@ class PeerConfig:
             raise ValueError(f"receipts_full must be {' or '.join(RECEIPTS_FULL)}, is {self.receipts_full!r}")
         if self.mixed not in MIXED:
             raise ValueError(f"mixed must be {' or '.join(MIXED)}, is {self.mixed!r}")
+        if self.on_all_dead not in ON_ALL_DEAD:
+            raise ValueError(f"on_all_dead must be {' or '.join(ON_ALL_DEAD)}, is {self.on_all_dead!r}")
+        if self.slow_peers not in SLOW_PEERS:
+            raise ValueError(f"slow_peers must be {' or '.join(SLOW_PEERS)}, is {self.slow_peers!r}")
+        if not 1 < self.slow_factor < math.inf:
+            raise ValueError(f"slow_factor must be above 1 and finite, is {self.slow_factor}")
         if not all(0 < len(name) <= NAME_MAX for name in self.may_differ):
             raise ValueError(f"may_differ has names of at most {NAME_MAX} characters, is {list(self.may_differ)}")
         if self.arena_bytes is not None and self.arena_bytes < 0:
@@ -136,6 +167,13 @@ class PeerConfig:
         for name in ("join_timeout_s", "step_timeout_s", "leave_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, is {getattr(self, name)}")
+
+    def policies(self) -> dict[str, bytes]:
+        """What all peers of a swarm have in common of these settings, for people, by name."""
+        return {
+            "deaths": f"on_all_dead={self.on_all_dead}".encode(),
+            "slow peers": f"slow_peers={self.slow_peers} from {self.slow_factor:g} times the others on".encode(),
+        }
 
     def for_loop(self) -> LoopConfig:
         """What this means for the loop.
@@ -153,6 +191,7 @@ class PeerConfig:
             keep_moments=self.receipts is not None,
             arena_bytes=default_arena_bytes(self.local_peers) if self.arena_bytes is None else self.arena_bytes,
             may_found=self.may_found,
+            restarts=self.on_all_dead == "restart" and tcp is None,
             tcp=tcp,
         )
 
@@ -197,6 +236,10 @@ class PeerConfig:
             found["receipts_full"] = receipts_full
         if mixed := environ.get("SHOAL_MIXED"):
             found["mixed"] = mixed
+        if on_all_dead := environ.get("SHOAL_ON_ALL_DEAD"):
+            found["on_all_dead"] = on_all_dead
+        if slow_peers := environ.get("SHOAL_SLOW_PEERS"):
+            found["slow_peers"] = slow_peers
         if may_differ := environ.get("SHOAL_MAY_DIFFER"):
             found["may_differ"] = tuple(may_differ.split(","))
         if not swarm and "swarm" not in given:

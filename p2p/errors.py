@@ -13,11 +13,13 @@ ShoalError
     JoinTimeout           nobody came, or gave this peer a seat, in time; it may go on waiting
     OperationMismatch     peers called different operations; raised on who differs from most, or on every one of them
     OperationInterrupted  members changed under results that were handed out before their commit; raised on every peer
+    RootLost              the member that was to hand a tensor out is gone; raised on every peer
     ReplicasDiverged      peers finished one step with different bits, and none can stay; raised on every one of them
     NonFiniteGradient     this peer's gradients are not finite; raised on it only, before it sends them
     QuorumLost            this side may not go on; state kept
     RunEnded              the run that this peer was only to join is over; exit code 0
     RemovedFromView       the others go on without this peer
+    TooSlow               this peer is much slower than the others, who go on without it; exit code 4
     StepTimeout           a step was not committed in time; this peer leaves, the others go on without it
 """
 
@@ -125,6 +127,22 @@ class OperationInterrupted(ShoalError):
         )
 
 
+class RootLost(ShoalError):
+    """The root of a broadcast was gone before all had its tensor. The step is committed, and nothing was moved in it.
+
+    The error is raised on every peer alike, after that commit: tensors are as they were, `peer.view` is without that
+    member, and all other operations of the step count.
+    """
+
+    goes_on = True
+
+    def __init__(self, step: int, operation: str) -> None:
+        super().__init__(
+            f"{operation}: that peer was gone before all had it, so step {step} has moved nothing of it, on any peer; "
+            "call it again with a root that is in `peer.view`"
+        )
+
+
 class ReplicasDiverged(ShoalError):
     """Members finished one step with different bits. The step is not committed."""
 
@@ -187,6 +205,23 @@ class RemovedFromView(ShoalError):
         self.is_astray = is_astray
         super().__init__(f"{reason}; start this peer again to join as a new member, or call `peer.wait_view` in it")
         self.reason = reason
+
+
+class TooSlow(ShoalError):
+    """This peer is much slower than the others, who wait for it in each step, and was told to leave then.
+
+    All its steps are committed. The others go on without it.
+
+    Attributes:
+        exit_code: of a script that leaves `with p2p.join()` by this error.
+    """
+
+    exit_code = 4
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"this peer is the slowest: {reason}; slow_peers is `leave`, so it leaves, and the others go on without it"
+        )
 
 
 class StepTimeout(ShoalError):

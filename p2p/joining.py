@@ -48,6 +48,9 @@ def join(
     network: str | None = None,
     may_differ: Sequence[str] | None = None,
     mixed: str | None = None,
+    on_all_dead: str | None = None,
+    slow_peers: str | None = None,
+    slow_factor: float | None = None,
 ) -> Peer:
     """Make this process a peer of a swarm, known to the others; `Peer.wait_view` gives it a seat.
 
@@ -94,13 +97,21 @@ def join(
         mixed: what becomes of peers whose processor, torch or optimizer's code is another, so that their updates are
             rounded otherwise: `resync` (they train together, and each step makes one slice of the replica the same
             again) or `refuse` (who is not like the founder is refused); the same for all (SHOAL_MIXED; `resync`).
+        on_all_dead: what peers that observe do where all members of this host's swarm have died: `stop`, that is raise
+            `RegistryError`, or `restart`: who holds the newest state goes on with it, in another lineage, which the
+            others join; steps after it are lost (SHOAL_ON_ALL_DEAD; `stop`). Not where other hosts can take part.
+        slow_peers: what becomes of a member whose own part of a step, from a commit to its last gradient, takes
+            `slow_factor` times what the others' take, by the medians of 20 training steps: `name` (the log and `status`
+            name it) or `leave` (that, and it raises `TooSlow`, and leaves); the same for all that train a model
+            (SHOAL_SLOW_PEERS; `name`).
+        slow_factor: above 1 (2).
 
     Returns:
         A peer without a seat. Use it in a `with` block, or call `Peer.leave`.
 
     Raises:
-        ValueError: a number, `policy`, `mixed` or `receipts_full` is out of range; or no `swarm` is given, and there
-            is no script to name it by.
+        ValueError: a number, `policy`, `mixed`, `on_all_dead`, `slow_peers` or `receipts_full` is out of range; or
+            no `swarm` is given, and there is no script to name it by.
         RegistryError: the registry folder cannot be used: it is not private, say, or its path too long.
         NetworkError: an address cannot be used.
         SecurityError: there is no key that keeps strangers out.
@@ -127,6 +138,9 @@ def join(
         "network": network,
         "may_differ": None if may_differ is None else tuple(may_differ),
         "mixed": mixed,
+        "on_all_dead": on_all_dead,
+        "slow_peers": slow_peers,
+        "slow_factor": slow_factor,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if sys.excepthook is sys.__excepthook__:

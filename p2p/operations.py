@@ -113,7 +113,8 @@ class Operations:
             op: sum, mean, min or max, the same on every peer. A mean is over the members, of floating-point types.
             algorithm: of `collectives.ALGORITHMS` (`collectives.register_algorithm` adds your own), the same on every
                 peer; None: what is measured of the links says so (`explain`), and until that is known `one-shot` up to
-                256 KiB (less with more than 4 members), `direct` beyond, `ring` from 8 MiB on with `network="wan"`.
+                256 KiB (less with more than 4 members, 1 MiB with two without memory in common), `direct` beyond,
+                `ring` from 8 MiB on with `network="wan"`.
             out: takes the result instead, and `tensor` is not written. Contiguous, of the same shape, type and device,
                 memory of its own; undefined until this returns.
             async_op: return at once. All operations up to the first `wait`, of the peer or of a handle, are one step,
@@ -134,6 +135,120 @@ class Operations:
             ShoalError: another step is open, or this peer has left.
         """
         return self._calls.all_reduce(tensor, op, algorithm, out=out, async_op=async_op, commit=commit)
+
+    def broadcast(
+        self,
+        tensor: Any,
+        *,
+        root: int | str = 0,
+        algorithm: str | None = None,
+        out: Any = None,
+        async_op: bool = False,
+        commit: bool = True,
+    ) -> Handle | None:
+        """Replace `tensor` by that of one member, when all have it. A step of its own.
+
+        The root is a peer, not a place: a rank is that of `peer.view` as this call finds it. If members come or go
+        before the commit, the tensor is still that of the same peer, whatever its rank is then. If the root itself is
+        gone before all have its tensor, nobody's is taken in its place, since only the root need have filled it:
+        the step commits without it, and `RootLost` is raised on every peer.
+
+        For S bytes and n members: `one-shot` sends S (n - 1) bytes from the root in one hop, `binary-tree` at most 2 S
+        from each in about log2(n), `ring` S from each in n - 1. Members of one host read the root's memory. Every
+        member needs memory for a result of S bytes, kept as that of an `all_reduce`.
+
+        Args:
+            tensor: as of `all_reduce`, of the same shape and type on every peer; at the root it is what is sent.
+            root: a rank of `peer.view`, or a peer_id that is in it; the same peer on all.
+            algorithm: one of the above; None: `one-shot` while the root sends 256 KiB at most (2 MiB with
+                `network="wan"`), else `ring`.
+            out: as of `all_reduce`.
+            async_op: as of `all_reduce`.
+            commit: as of `all_reduce`.
+
+        Returns:
+            None, or with `async_op` a handle to wait for.
+
+        Raises:
+            RootLost: see above; tensors are as they were. Other operations of the step count.
+            TypeError, ValueError: no such tensor, root or algorithm; nobody else hears of it.
+            OperationMismatch, OperationInterrupted, JoinRefused, JoinTimeout, RegistryError, QuorumLost,
+                RemovedFromView, ReplicasDiverged, StepTimeout, ShoalError: as `all_reduce`.
+        """
+        return self._calls.broadcast(tensor, root, algorithm, out=out, async_op=async_op, commit=commit)
+
+    def all_gather(
+        self, tensor: Any, *, algorithm: str | None = None, async_op: bool = False, commit: bool = True
+    ) -> Any:
+        """The tensors of all members, as rows in the order of their ranks. A step of its own.
+
+        The rows are those of the members on the receipt: if one is gone before the commit, the step is done over, and
+        has one row less; so there is no `out`, whose size could not be known. All members get the same bits.
+
+        Tensors of different lengths are padded to the longest (an `all_reduce` with `op="max"`), each with its length
+        at its beginning: lengths that were gathered by another call may be those of other members.
+
+        For S bytes and n members each sends S (n - 1) bytes: `one-shot` in one hop, `ring` in n - 1. Members of one
+        host read each other's memory. The result takes n S bytes, which are the script's own.
+
+        Args:
+            tensor: as of `all_reduce`, of the same shape and type on every peer; not written, so it may be read-only.
+            algorithm: one of the above; None: `one-shot`.
+            async_op: as of `all_reduce`.
+            commit: as of `all_reduce`.
+
+        Returns:
+            A new tensor of shape [n, *shape], or an array, as `tensor` is one, on the same device. With `async_op`, and
+            in a `peer.step` block, a handle, whose `wait` returns it.
+
+        Raises:
+            TypeError, ValueError: no such tensor or algorithm; nobody else hears of it.
+            OperationMismatch, OperationInterrupted, JoinRefused, JoinTimeout, RegistryError, QuorumLost,
+                RemovedFromView, ReplicasDiverged, StepTimeout, ShoalError: as `all_reduce`.
+        """
+        return self._calls.all_gather(tensor, algorithm, async_op=async_op, commit=commit)
+
+    def reduce_scatter(
+        self,
+        tensor: Any,
+        *,
+        op: str = "sum",
+        algorithm: str | None = None,
+        async_op: bool = False,
+        commit: bool = True,
+    ) -> Any:
+        """This peer's share of what `op` makes of all members' tensors. A step of its own.
+
+        Shares are contiguous parts of the tensor in one dimension, by rank, of L / n elements, one more or less. They
+        are those of the members on the receipt: if one is gone before the commit, the step is done over, and the
+        shares of those who are left are larger, and elsewhere. If it is gone after all have finished, the step counts,
+        and the share of the dead is lost with it: then an `all_gather` of shares lacks it. A peer without a seat
+        (a joiner that observes) has a share of no elements. Nobody else has the same bits, so none are compared.
+
+        Where shares are put together again: L / n need not be whole, so pad them, or the tensor, to one length. With
+        `commit=False` this and the `all_gather` after it are one step: `OperationInterrupted` if anybody goes between.
+        Until it commits `peer.world_size` is that of the last commit: go by the share, not by that.
+
+        For S bytes and n members each sends S (n - 1) / n bytes: `direct` in one hop, added in rank order, `ring` in
+        n - 1. Members of one host read each other's memory. Takes S bytes for partial sums, kept as by `all_reduce`.
+
+        Args:
+            tensor: as of `all_reduce`; not written, so it may be read-only.
+            op: as of `all_reduce`.
+            algorithm: one of the above; None: `direct`.
+            async_op: as of `all_reduce`.
+            commit: as of `all_reduce`.
+
+        Returns:
+            The share, a new tensor (or array) of one dimension, and the slice of the flattened tensor that it is. With
+            `async_op`, and in a `peer.step` block, a handle, whose `wait` returns both.
+
+        Raises:
+            TypeError, ValueError: no such tensor, `op` or algorithm; nobody else hears of it.
+            OperationMismatch, OperationInterrupted, JoinRefused, JoinTimeout, RegistryError, QuorumLost,
+                RemovedFromView, ReplicasDiverged, StepTimeout, ShoalError: as `all_reduce`.
+        """
+        return self._calls.reduce_scatter(tensor, op, algorithm, async_op=async_op, commit=commit)
 
     def explain(self, size_bytes: int) -> dict[str, Any]:
         """Which algorithm an `all_reduce` of so many bytes takes, and why, if its call leaves that open: for people.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from gossip import View
 
 from .config import PeerConfig
-from .errors import RemovedFromView, RunEnded, ShoalError
+from .errors import RemovedFromView, RunEnded, ShoalError, TooSlow
 from .operations import Operations
 from .session.session import Session
 from .session.status import describe
@@ -35,7 +35,7 @@ class Peer(Operations):
 
     `with p2p.join() as peer:` calls `leave` at the end. If `RemovedFromView` ends the block, it is printed as one line,
     and raised on as `SystemExit(3)`, so that whoever has started this process can tell it from a failure; so is
-    `RunEnded`, as `SystemExit(0)`.
+    `RunEnded`, as `SystemExit(0)`, and `TooSlow`, as `SystemExit(4)`.
     """
 
     def __init__(self, config: PeerConfig) -> None:
@@ -126,11 +126,11 @@ class Peer(Operations):
             A new dict: `peer_id`; `swarm`, its name; `phase`, JOINING (no view), INSTALLING (a new view, whose members
             do not all know it yet) or ACTIVE; `view`, the number of the installed view, or None; `members`, their
             peer_ids in rank order; `done`, the number of the last committed step; `reason`, why the view
-            is as it is, or why there is none; `dropped_frames`, how many by reason ("invalid", "no link", "queue full",
-            "refused").
+            is as it is, or why there is none; `slowest`, which member is slow, and how much, or None; `dropped_frames`,
+            how many by reason ("invalid", "no link", "queue full", "refused").
         """
         self._session.callers.check_process("peer.status")
-        return describe(self._session.loop, self._config.swarm)
+        return describe(self._session.loop, self._config.swarm, self._session.history.speeds.slowest)
 
     def log(self, **numbers: Any) -> None:
         """Say how it goes: `peer.log(loss=loss, lr=lr)`. `shoal status` shows it, and `shoal run` every 30 s.
@@ -194,7 +194,8 @@ class Peer(Operations):
         self,
         dataset: Any,
         *,
-        global_batch: int,
+        global_batch: int | None = None,
+        batch_per_peer: int | None = None,
         epochs: int = 1,
         seed: int = 0,
         shuffle: bool = True,
@@ -226,8 +227,10 @@ class Peer(Operations):
 
         Args:
             dataset: of map style, with `__len__` and `__getitem__`; the same on every peer, as are `global_batch`,
-                `epochs`, `seed`, `shuffle` and `drop_last`: who differs is told so by the first step.
+                `batch_per_peer`, `epochs`, `seed`, `shuffle` and `drop_last`: who differs is told so by the first step.
             global_batch: samples per step, over all members; a single one that is left of an epoch joins its last.
+            batch_per_peer: in place of that: of each member on the last receipt, so that steps get larger as peers
+                come. `lr_scaling` of `p2p.DataParallel` has the learning rate follow. The loader then has no length.
             epochs: each sample is used exactly once in each.
             seed: of the order of samples.
             shuffle: False: in the order of the dataset.
@@ -252,8 +255,10 @@ class Peer(Operations):
 
         Raises:
             DatasetRefused: `dataset` is not of map style.
-            TypeError: an option says what a batch is (`batch_size`, `sampler`).
-            ValueError: `global_batch`, `epochs`, `max_local_batch` or the length of `dataset` is less than 1.
+            TypeError: an option says what a batch is (`batch_size`, `sampler`); or it needs one of `global_batch` and
+                `batch_per_peer`.
+            ValueError: `global_batch`, `epochs`, `max_local_batch` or the length of `dataset` is less than 1,
+                `batch_per_peer` less than 2; or `drop_last` with that.
             JoinRefused: the swarm has another loader in its place.
             ShoalError: there is a loader of the same arguments already.
         """
@@ -261,7 +266,9 @@ class Peer(Operations):
 
         session = self._session
         script = Script(self.peer_id, session.share, self.wait_view, session.begin_batch, self._calls.gather)
-        settings = {"global_batch": global_batch, "epochs": epochs, "seed": seed, "shuffle": shuffle}
+        batches = {"global_batch": global_batch, "batch_per_peer": batch_per_peer}
+        settings = {name: size for name, size in batches.items() if size is not None}
+        settings |= {"epochs": epochs, "seed": seed, "shuffle": shuffle}
         settings |= {"drop_last": drop_last, "max_attempts": max_attempts}
         return Loader(
             script,
@@ -326,7 +333,7 @@ class Peer(Operations):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
-        if isinstance(error, RemovedFromView | RunEnded):
+        if isinstance(error, RemovedFromView | RunEnded | TooSlow):
             sys.stderr.write(f"shoal: {error}\n")
             raise SystemExit(error.exit_code) from error
 

@@ -56,7 +56,7 @@ def recovery(size: int, *, is_proven: bool, deaths: int, is_wide: bool = False) 
         death_s, end_s = (40.0, 80.0) if is_wide else (DEATH_S, DEATH_S + 6.0)
         lan = Plan(num_peers=size, most_peers=size, weather=LAN, compute_s=0.1, calm_s=end_s, end_s=end_s)
         plan = replace(lan, weather=wide_area.WEATHER, config=WAN) if is_wide else lan
-        simulation = Simulation(seed, plan)
+        simulation = Simulation(seed, replace(plan, founding_size=size))
         moment, name = death_s + 0.037 * (seed % 27), f"p{1 + seed % size}"
         simulation.clock.at(moment, None, "death", _kill, simulation, name, is_proven)
         simulation.run()
@@ -118,6 +118,10 @@ def show_discovery(console: Console, sizes: Sequence[int], seeds: Sequence[int])
         lossy = [flocks.lossy(size, num_lossy, seed=seed, for_s=90.0) for seed in seeds]
         cells = (f"{one.removed_after_s:.1f}, {one.healthy_lost}" for one in lossy)
         table.add_row(str(size), f"{num_lossy} with 80 % loss out after s, healthy out", *cells)
+    for loss in (0.8, 0.5):
+        lossy = [flocks.lossy(8, 1, seed=seed, loss=loss, for_s=300.0, beat_s=0.25) for seed in seeds]
+        cells = (f"{one.out_share:.2f}" for one in lossy)
+        table.add_row("8", f"1 with {loss:.0%} loss, who beats: share of the time out", *cells)
     healed = [flocks.healing(20, seed=seed) for seed in seeds]
     table.add_row("20", "halves whole again after 60 s apart, s", *(f"{one.healed_after_s:.1f}" for one in healed))
     console.print(table)

@@ -11,15 +11,16 @@ cost.
 
 import sys
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from gossip import Claim, Member, View
+from p2p.host.entry import Entry, Role, heir
 
 from .simulated.faults import Faults
 from .simulated.hosts import Hosts, Place
-from .simulated.invariants import Invariants, Violation
+from .simulated.invariants import Invariants, Lineage, Violation
 from .simulated.liveness import judge, suspicions, why_lost
 from .simulated.membership import MOST_CHURN, Membership
 from .simulated.memory import Arena
@@ -250,13 +251,44 @@ class Simulation:
         is_odd = bool(self.invariants.damaged) and reason.startswith("the parameters of")  # or who stays is
         if not is_odd and (self.plan.is_quiet or self.clock.now > self.plan.calm_s + SETTLED_S):
             raise Violation("I14", f"{brief(peer.member)} is removed, and nothing had happened to it: {reason}")
+        again = self._go_on_as_another(peer)
+        again.meet(peer.core.acquaintances())
+        again.ask_for_seat()
+
+    def _go_on_as_another(self, peer: Peer) -> Peer:
         self._retire(peer)
         peer.came_back = True
         former = (peer.member, *peer.place.former)
         again = self._enter(peer.member.peer_id, replace(peer.place, former=former))
         again.paused_until = peer.paused_until
-        again.meet(peer.core.acquaintances())
-        again.ask_for_seat()
+        return again
+
+    def go_on_without_members(self, waiting: Sequence[Peer]) -> None:
+        """All members have died, and these peers, who see each other in a registry, go on (S26).
+
+        As p2p/loop/seat_request.py: who is the heir is decided by the function that ships.
+        """
+        said = {entry_of(peer): peer for peer in waiting}
+        first = heir([*said])
+        assert first is not None and first.held > 0
+        if newer := [brief(peer.member) for peer in waiting if peer.core.held > first.held]:
+            raise Violation(
+                "S26", f"{first.peer_id} goes on with step {first.held}, and {newer[0]} holds a newer state"
+            )
+        lineage, state = self.lineage_after(said[first]), said[first].training.state
+        self.invariants.lineages.setdefault(lineage, Lineage()).truths[-1] = state.truths
+        founder = self._go_on_as_another(said[first])
+        founder.training.state = state
+        founder.found(lineage)
+        for entry, peer in said.items():
+            if entry != first:
+                again = self._go_on_as_another(peer)
+                again.meet([founder.claim])
+                again.ask_for_seat()
+
+    def lineage_after(self, peer: Peer) -> bytes:
+        """Of those who go on with what `peer` holds of another one."""
+        return self._lineage()
 
     def _retire(self, peer: Peer) -> None:
         peer.alive = peer.active = False
@@ -287,6 +319,22 @@ class Simulation:
         self.invariants.seen["strangers met"] += 1
         assert peer.view is not None
         self.met_strangers[peer.member] = peer.view.lineage, reason
+
+
+def entry_of(peer: Peer) -> Entry:
+    """Of one that waits, and has said what it holds."""
+    return Entry(
+        swarm="pond",
+        peer_id=peer.member.peer_id,
+        incarnation=peer.member.incarnation,
+        role=Role.JOINER,
+        control_address="",
+        data_address="",
+        pid=1,
+        process_start=1,
+        host=str(peer.host),
+        held=max(peer.core.held, 0),
+    )
 
 
 def run(seed: int) -> Outcome:

@@ -10,7 +10,7 @@ import numpy as np
 from .bootstrap import LEVEL, NUM_RESAMPLES, SEED, Interval, Medians, resample
 from .crossings import Fit, Pair, compare_pair, fit, regret
 from .plan import BY_SIZE, Plan
-from .result import AllReduceResult, in_us
+from .result import Result, in_us
 from .sentence import say
 
 
@@ -24,11 +24,11 @@ class Analysis:
     regrets: Mapping[str, tuple[Interval, ...]]
     sentence: str
 
-    def p50(self, result: AllReduceResult) -> Interval:
+    def p50(self, result: Result) -> Interval:
         """In seconds."""
         return self.medians.interval(result.algorithm, self.medians.sizes_bytes.index(result.size_bytes))
 
-    def to_json(self, results: Sequence[AllReduceResult]) -> dict[str, Any]:
+    def to_json(self, results: Sequence[Result]) -> dict[str, Any]:
         rows = []
         for result in results:
             p50 = self.p50(result)
@@ -44,7 +44,7 @@ class Analysis:
         }
 
 
-def analyse(plan: Plan, results: Sequence[AllReduceResult]) -> Analysis:
+def analyse(plan: Plan, results: Sequence[Result]) -> Analysis:
     """What can be said of these results."""
     times_s = {name: [np.array(each.times_s) for each in results if each.algorithm == name] for name in plan.contenders}
     medians = resample(plan.sizes_bytes, times_s)

@@ -1,11 +1,12 @@
 """What is summed: whole numbers, whose sum is exact in any order, and once what is not, to compare bits."""
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
-from .contenders import Array
+Array = npt.NDArray[Any]
 
 
 class Values(NamedTuple):
@@ -24,14 +25,15 @@ def values_of(dtype: str) -> Values:
     return HALF_VALUES if dtype == "float16" else VALUES
 
 
-def contribution(index: int, count: int, dtype: str = "float32") -> Array:
-    """What peer `index` adds: another number at each peer and at neighbouring positions."""
-    return np.resize(_pattern(index, dtype), count)
+def contribution(index: int, count: int, dtype: str = "float32", start: int = 0) -> Array:
+    """What peer `index` has from position `start` on: another number at each peer and at neighbouring positions."""
+    return np.resize(np.roll(_pattern(index, dtype), -start), count)
 
 
-def total(num_peers: int, count: int, dtype: str) -> Array:
-    """What all of them add up to."""
-    return np.resize(np.sum([_pattern(index, dtype) for index in range(num_peers)], axis=0, dtype=dtype), count)
+def total(num_peers: int, count: int, dtype: str, start: int = 0) -> Array:
+    """What all of them add up to there."""
+    patterns = [_pattern(index, dtype) for index in range(num_peers)]
+    return np.resize(np.roll(np.sum(patterns, axis=0, dtype=dtype), -start), count)
 
 
 def _pattern(index: int, dtype: str) -> Array:

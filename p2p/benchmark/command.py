@@ -1,8 +1,10 @@
 """The commands `shoal bench`. Each imports what it needs when it runs."""
 
+import inspect
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -10,92 +12,243 @@ app = typer.Typer(help="Measure, and compare with others.", no_args_is_help=True
 
 DRAWN_NET: Final = "rate=200mbit,delay=20ms"
 
+WAYS: Final = (
+    "@arena: in shared memory, @early: before the commit, @sockets: without shared memory, @tcp: as between hosts, "
+    "@curve: the same with a key."
+)
 
-@app.command("all-reduce")
-def all_reduce(
-    num_peers: Annotated[int, typer.Option("-n", help="Number of peers.")] = 2,
-    algos: Annotated[
-        str,
-        typer.Option(
-            help="Of one-shot, direct, ring, tree, binary-tree, halving-doubling, hierarchical and auto, with commas; "
-            "@arena: in shared memory, @early: before the commit, @sockets: without shared memory, "
-            "@tcp: as between hosts, @curve: the same with a key."
-        ),
-    ] = "one-shot,direct,ring,tree",
-    baseline: Annotated[str | None, typer.Option(help="Whom to compare with: gloo.", show_default=False)] = None,
-    first: Annotated[str, typer.Option("-b", help="Size of the first arrays; K, M and G are powers of 1024.")] = "4K",
-    last: Annotated[str, typer.Option("-e", help="Largest size.")] = "4M",
-    factor: Annotated[int, typer.Option("-f", help="From size to size.")] = 2,
-    dtype: Annotated[str, typer.Option(help="Of the elements: float32, float64, float16, int32 or int64.")] = "float32",
-    net: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY=VALUE,...",
-            help="Each peer on a host of its own, of a network lab with such links, as of `shoal lab`: "
-            f"{DRAWN_NET}, say, which --draw takes where nothing is said.",
-            show_default=False,
-        ),
-    ] = None,
-    iters: Annotated[
-        int | None,
-        typer.Option(
-            help="Timed rounds per size; with --duration or --until at most.  [default: 50]", show_default=False
-        ),
-    ] = None,
-    duration: Annotated[
-        float | None, typer.Option(help="Go on for so many seconds, each size for as long.", show_default=False)
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="5%",
-            help="Go on until the interval of the crossing of the first two of --algos is that narrow, or the time is "
-            "up (--duration, 120 s).",
-            show_default=False,
-        ),
-    ] = None,
-    warmup: Annotated[int, typer.Option(help="Rounds of each size before them.")] = 5,
-    json: Annotated[Path | None, typer.Option(help="Also write all samples here.", show_default=False)] = None,
-    csv: Annotated[
-        Path | None, typer.Option(help="Also write a row per algorithm and size here.", show_default=False)
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Also draw: FILE.svg, FILE.html or FILE.png.", show_default=False)
-    ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Also say what auto takes at each size, and why.")] = False,
-    draw: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ALGO",
-            help="Measure nothing: draw what ALGO does with -n peers and an array of -b bytes, as ALGO-N.svg.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
-    """Sum arrays over all peers, verify every result, and say how long it took on the slowest, and how sure that is."""
+Swarm = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="By the peers that wait with `shoal bench --serve --swarm NAME`, here and on other machines; this one is "
+        "one of them, and -n how many there are at least.",
+        show_default=False,
+    ),
+]
+Seeds = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT,...", help="Of the swarm, on other machines.", show_default=False)
+]
+Key = Annotated[Path | None, typer.Option(help="Of the swarm: a file.", show_default=False)]
+
+OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "num_peers": (Annotated[int, typer.Option("-n", help="Number of peers.")], 2),
+    "algos": (str, ""),
+    "root": (Annotated[int, typer.Option(help="The rank from which, or to which, it goes.")], 0),
+    "baseline": (
+        Annotated[str | None, typer.Option(help="Whom to compare with: gloo.", show_default=False)],
+        None,
+    ),
+    "first": (
+        Annotated[str, typer.Option("-b", help="Size of the first arrays; K, M and G are powers of 1024.")],
+        "4K",
+    ),
+    "last": (Annotated[str, typer.Option("-e", help="Largest size.")], "4M"),
+    "factor": (Annotated[int, typer.Option("-f", help="From size to size.")], 2),
+    "sizes_from": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                metavar="TRACE",
+                help="Instead of -b, -e and -f: the buckets of a real step, from a trace that `shoal run --receipts` "
+                "or an experiment has left, or a folder with such.",
+                show_default=False,
+            ),
+        ],
+        None,
+    ),
+    "dtype": (
+        Annotated[str, typer.Option(help="Of the elements: float32, float64, float16, int32 or int64.")],
+        "float32",
+    ),
+    "net": (
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="KEY=VALUE,...",
+                help="Each peer on a host of its own, of a network lab with such links, as of `shoal lab --net`: "
+                f"{DRAWN_NET}, say, which --draw takes where nothing is said.",
+                show_default=False,
+            ),
+        ],
+        None,
+    ),
+    "swarm": (Swarm, None),
+    "seeds": (Seeds, None),
+    "key": (Key, None),
+    "iters": (
+        Annotated[
+            int | None,
+            typer.Option(
+                help="Timed rounds per size; with --duration or --until at most.  [default: 50]", show_default=False
+            ),
+        ],
+        None,
+    ),
+    "duration": (
+        Annotated[
+            float | None, typer.Option(help="Go on for so many seconds, each size for as long.", show_default=False)
+        ],
+        None,
+    ),
+    "until": (
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="5%",
+                help="Go on until the interval of the crossing of the first two of --algos is that narrow, or the time "
+                "is up (--duration, 120 s).",
+                show_default=False,
+            ),
+        ],
+        None,
+    ),
+    "warmup": (Annotated[int, typer.Option(help="Rounds of each size before them.")], 5),
+    "json": (Annotated[Path | None, typer.Option(help="Also write all samples here.", show_default=False)], None),
+    "csv": (
+        Annotated[Path | None, typer.Option(help="Also write a row per algorithm and size here.", show_default=False)],
+        None,
+    ),
+    "plot": (
+        Annotated[Path | None, typer.Option(help="Also draw: FILE.svg, FILE.html or FILE.png.", show_default=False)],
+        None,
+    ),
+    "explain": (
+        Annotated[bool, typer.Option("--explain", help="Also say what auto takes at each size, and why.")],
+        False,
+    ),
+    "draw": (
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="ALGO",
+                help="Measure nothing: draw what ALGO does with -n peers and an array of -b bytes, as ALGO-N.svg.",
+                show_default=False,
+            ),
+        ],
+        None,
+    ),
+}
+"""Of all operations: type, and what is taken where nothing is said."""
+
+OF_ALL_REDUCE: Final = ("explain", "draw")
+SIZES: Final = ("first", "last", "factor", "sizes_from", "dtype", "until")
+
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "all-reduce": ("Sum arrays over all peers", "one-shot,direct,ring,tree"),
+    "reduce-scatter": ("Sum arrays over all peers, a part of the sum for each", "direct,ring"),
+    "all-gather": ("Give all peers the arrays of all", "one-shot,ring"),
+    "broadcast": ("Give all peers the array of one", "one-shot,binary-tree,ring"),
+    "reduce": ("Sum arrays over all peers, for one of them", "binary-tree"),
+    "gather": ("Give one peer the arrays of all", "direct"),
+    "scatter": ("Give each peer a part of the array of one", "direct"),
+    "all-to-all": ("Give each peer a part of the array of each", "direct"),
+    "barrier": ("Wait for all peers", "one-shot"),
+}
+"""What they do, and the algorithms that are measured where none is named."""
+ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
+
+
+def _add(operation: str, what: str, algos: str) -> None:
+    def run(**given: Any) -> None:
+        raise typer.Exit(_measure(operation, {**{name: default for name, (_, default) in OPTIONS.items()}, **given}))
+
+    left_out = [name for name in OF_ALL_REDUCE if operation != "all-reduce"]
+    left_out += ["root"] * (operation not in ROOTED)
+    left_out += SIZES if operation == "barrier" else ()
+    others = ", tree, binary-tree, halving-doubling, hierarchical" if operation == "all-reduce" else ""
+    named = f"Of {algos.removesuffix(',tree').replace(',', ', ')}{others} and auto, with commas; {WAYS}"
+    options = OPTIONS | {"algos": (Annotated[str, typer.Option(help=named)], algos)}
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (annotation, default) in options.items()
+            if name not in left_out
+        ]
+    )
+    run.__doc__ = f"{what}, verify every result, and say how long it took on the slowest, and how sure that is."
+    app.command(operation)(run)
+
+
+for _name, (_what, _algos) in COMMANDS.items():
+    _add(_name, _what, _algos)
+
+
+def _measure(operation: str, given: Mapping[str, Any]) -> int:
+    """The exit code."""
     from . import plan as plans
 
-    if draw is not None:
+    num_peers, net = given["num_peers"], given["net"]
+    if given["draw"] is not None:
         from .drawing import draw_all_reduce
 
-        print(draw_all_reduce(draw, num_peers, plans.parse_size(first), DRAWN_NET if net is None else net))
-        return
-    from .all_reduce import Outputs, bench_all_reduce
+        size_bytes = plans.parse_size(given["first"])
+        print(draw_all_reduce(given["draw"], num_peers, size_bytes, DRAWN_NET if net is None else net))
+        return 0
+    from .director import Outputs, run_bench
 
-    num_iters, duration_s, until_width = plans.rounds_wanted(iters, duration, until)
+    if given["sizes_from"] is not None:
+        from .recorded import bucket_sizes, say_buckets
+
+        buckets = bucket_sizes(given["sizes_from"])
+        print(say_buckets(buckets))
+        sizes = plans.sizes_of_buckets(buckets, given["dtype"])
+    else:
+        first, last = plans.parse_size(given["first"]), plans.parse_size(given["last"])
+        sizes = plans.sizes_between(first, last, given["factor"])
+    num_iters, duration_s, until_width = plans.rounds_wanted(given["iters"], given["duration"], given["until"])
     plan = plans.Plan(
+        operation=operation,
+        root=given["root"],
         num_peers=num_peers,
-        algorithms=plans.split_names(algos),
-        baseline=baseline,
-        sizes_bytes=plans.sizes_between(plans.parse_size(first), plans.parse_size(last), factor),
+        algorithms=plans.split_names(given["algos"]),
+        baseline=given["baseline"],
+        sizes_bytes=plans.whole_sizes(operation, sizes, num_peers, given["dtype"]),
         num_iters=num_iters,
-        num_warmup=warmup,
-        dtype=dtype,
+        num_warmup=given["warmup"],
+        dtype=given["dtype"],
         net=net,
         duration_s=duration_s,
         until=until_width,
+        swarm=given["swarm"],
     )
-    raise typer.Exit(bench_all_reduce(plan, os.environ, Outputs(json=json, csv=csv, plot=plot, explains=explain)))
+    outputs = Outputs(json=given["json"], csv=given["csv"], plot=given["plot"], explains=given["explain"])
+    if plan.swarm is None:
+        return run_bench(plan, os.environ, outputs)
+    from .director import run_in_swarm
+
+    return run_in_swarm(plan, {name: given[name] for name in ("seeds", "key")}, outputs)
+
+
+@app.callback(invoke_without_command=True)
+def serve(
+    context: typer.Context,
+    serves: Annotated[
+        bool, typer.Option("--serve", help="Wait in a swarm, and measure what others bring (OPERATION --swarm NAME).")
+    ] = False,
+    swarm: Swarm = None,
+    seeds: Seeds = None,
+    bind: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Listen there for other machines.", show_default=False),
+    ] = None,
+    key: Key = None,
+) -> None:
+    """Measure, and compare with others."""
+    from ..errors import LaunchError
+
+    if (operation := context.invoked_subcommand) is not None:
+        if any(value not in (None, False) for value in context.params.values()):
+            raise LaunchError(
+                f"what stands before {operation} is for peers that wait, and would be ignored: write either "
+                f"shoal bench {operation} --swarm NAME, or, without an operation, shoal bench --serve --swarm NAME"
+            )
+        return
+    if not serves or not swarm:
+        raise LaunchError("`shoal bench` is followed by an operation, or by --serve --swarm NAME; see --help")
+    from .swarm import serve as wait_for_plans
+
+    raise typer.Exit(wait_for_plans(swarm, {"seeds": seeds, "bind": bind, "key": key}))
 
 
 @app.command("compare")

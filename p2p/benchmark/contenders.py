@@ -1,58 +1,65 @@
-"""Those who take turns at summing the same array: a peer's algorithms, and others' libraries."""
+"""Those who take turns at the same operation: a peer's algorithms, and others' libraries (gloo.py)."""
 
 import os
 from collections.abc import Mapping
-from datetime import timedelta
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from collectives import choose_algorithm
+from collectives import Medium
+from collectives.goals import default_algorithm
 from p2p.errors import ShoalError
 from p2p.peer import Peer
 
-from .plan import BY_SIZE, EARLY, IN_ARENA, OWN_SWARM
-
-Array = npt.NDArray[Any]
-
-TIMEOUT: Final = timedelta(seconds=60)
+from .arrays import Array
+from .plan import BY_SIZE, EARLY, IN_ARENA, OWN_SWARM, Plan
+from .roles import ALL_REDUCE, BARRIER, IN_PLACE, Role
 
 
 class Contender(Protocol):
-    """One way to sum an array over all ranks."""
+    """One way to carry the operation of the plan out over all ranks.
+
+    Attributes:
+        rank: of this peer among those who take part, which says what is its own, and what it ends with.
+    """
+
+    rank: int
 
     @property
     def name(self) -> str: ...
 
     @property
     def ran(self) -> str:
-        """The algorithm of the last `all_reduce`."""
+        """The algorithm of the last operation."""
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
 
-    def begin(self, array: Array) -> None:
-        """Take `array`, which is no longer the caller's; not timed."""
+    def begin(self, array: Array, role: Role) -> None:
+        """Take `array`, which is no longer the caller's, for what `role` says; not timed."""
 
-    def all_reduce(self) -> None:
-        """Sum over all ranks what was taken."""
+    def run(self) -> None:
+        """Do it with what was taken."""
 
     def result(self) -> Array:
-        """The sum; not timed."""
+        """What this rank has ended with, in one dimension; not timed."""
+
+
+def check_all_are_there(peer: Peer, num_peers: int) -> None:
+    """Raise ShoalError if a peer was lost by the last commit."""
+    if peer.world_size != num_peers:
+        raise ShoalError(f"{peer.world_size} peers are left of {num_peers}, so nothing can be measured")
 
 
 class Shoal:
-    """An algorithm of ours, each operation committed; the array is replaced by the sum."""
+    """An algorithm of ours, each operation committed; where that is how it is, the array is replaced by the result."""
 
-    def __init__(self, peer: Peer, name: str, world_size: int) -> None:
-        self.name = name
-        self._peer = peer
+    def __init__(self, peer: Peer, name: str, plan: Plan) -> None:
+        self.name, self.rank = name, peer.rank
+        self._peer, self._plan = peer, plan
         algorithm = name.partition("@")[0]
         self._algorithm = None if algorithm == BY_SIZE else algorithm
-        self._world_size = world_size
+        self._made: Any = None
 
     @property
     def ran(self) -> str:
@@ -63,38 +70,57 @@ class Shoal:
     def barrier(self) -> None:
         """Also notices a peer that was lost: with fewer, the times would be of something else."""
         self._peer.barrier()
-        if self._peer.world_size != self._world_size:
-            raise ShoalError(
-                f"{self._peer.world_size} of {self._world_size} peers are left, so nothing can be measured"
-            )
+        check_all_are_there(self._peer, self._plan.num_peers)
 
-    def begin(self, array: Array) -> None:
-        self._array = array
+    def begin(self, array: Array, role: Role) -> None:
+        self._array, self._role = array, role
+        if role.length > role.count:  # of all ranks, who read each other's parts of it
+            self._array = self._peer._session.empty(role.length, array.dtype)
+            self._array[role.own] = array
 
-    def all_reduce(self) -> None:
-        self._peer.all_reduce(self._array, algorithm=self._algorithm)
+    def run(self, **how: Any) -> None:
+        peer, array, algorithm, operation = self._peer, self._array, self._algorithm, self._plan.operation
+        match operation:
+            case "all-reduce":
+                peer.all_reduce(array, algorithm=algorithm, **how)
+            case "broadcast":
+                peer.broadcast(array, root=self._plan.root, algorithm=algorithm, **how)
+            case "all-gather":
+                self._made = peer.all_gather(array, algorithm=algorithm, **how)
+            case "reduce-scatter":
+                self._made, _ = peer.reduce_scatter(array, algorithm=algorithm, **how)
+            case "barrier":
+                peer.barrier()
+            case _:
+                self._made = peer._calls.move(operation, array, self._plan.root, algorithm)
 
     def result(self) -> Array:
-        return self._array
+        if self._plan.operation in IN_PLACE:
+            return self._array
+        if self._plan.operation == BARRIER:
+            return self._array[:0]
+        made: Array = self._made.reshape(-1)
+        return made if self._plan.operation in ("all-gather", "reduce-scatter") else self._role.pick(made)
 
 
 class ShoalInArena(Shoal):
-    """The same with arrays in the arena; the sum goes into another one."""
+    """The same with arrays in the arena; the result goes into another one."""
 
-    def __init__(self, peer: Peer, name: str, world_size: int) -> None:
-        super().__init__(peer, name, world_size)
+    def __init__(self, peer: Peer, name: str, plan: Plan) -> None:
+        super().__init__(peer, name, plan)
         self._input = self._output = np.empty(0, np.float32)
 
-    def begin(self, array: Array) -> None:
+    def begin(self, array: Array, role: Role) -> None:
         if self._input.size != array.size:
             import torch
 
             dtype = getattr(torch, array.dtype.name)
             self._input, self._output = (self._peer.empty(array.size, dtype=dtype).numpy() for _ in range(2))
         self._input[:] = array
+        self._array = self._input
 
-    def all_reduce(self) -> None:
-        self._peer.all_reduce(self._input, out=self._output, algorithm=self._algorithm)
+    def run(self, **how: Any) -> None:
+        super().run(out=self._output, **how)
 
     def result(self) -> Array:
         return self._output
@@ -105,11 +131,14 @@ class ShoalEarly(Shoal):
 
     @property
     def ran(self) -> str:
-        is_wan = os.environ.get("SHOAL_NETWORK") == "wan"
-        return self._algorithm or choose_algorithm(self._array.nbytes, self._world_size, is_wan=is_wan)
+        medium = Medium.WAN if os.environ.get("SHOAL_NETWORK") == "wan" else Medium.LAN
+        num_bytes, num_peers, kind = self._array.nbytes, self._plan.num_peers, self._plan.operation
+        if kind != ALL_REDUCE:
+            return self._algorithm or default_algorithm(kind, num_bytes, num_peers, medium)
+        return self._algorithm or str(self._peer.explain(num_bytes)["algorithm"])
 
-    def all_reduce(self) -> None:
-        self._peer.all_reduce(self._array, algorithm=self._algorithm, commit=False)
+    def run(self, **how: Any) -> None:
+        super().run(commit=False, **how)
 
 
 SHOAL: Final[Mapping[str, type[Shoal]]] = {
@@ -119,49 +148,3 @@ SHOAL: Final[Mapping[str, type[Shoal]]] = {
     **dict.fromkeys(OWN_SWARM, Shoal),
 }
 """By way."""
-
-
-class Gloo:
-    """torch.distributed's backend for CPUs, over the loopback interface."""
-
-    name = ran = "gloo"
-
-    def __init__(self, store: Path, rank: int, world_size: int) -> None:
-        """Meet the others through the file `store`, which nobody has used before."""
-        # Otherwise it looks up the host's name, which need not have an address. A host of a lab has set it.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        # Only here: it takes seconds, and a run without a baseline does not need it.
-        import torch
-        from torch import distributed
-
-        torch.set_num_threads(1)
-        self._distributed, self._from_numpy = distributed, torch.from_numpy
-        distributed.init_process_group(
-            "gloo",
-            init_method=f"file://{store}",
-            rank=rank,
-            world_size=world_size,
-            timeout=TIMEOUT,
-        )
-
-    def barrier(self) -> None:
-        self._distributed.barrier()
-
-    def begin(self, array: Array) -> None:
-        self._array = array
-
-    def all_reduce(self) -> None:
-        self._distributed.all_reduce(self._from_numpy(self._array))
-
-    def result(self) -> Array:
-        return self._array
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.barrier()  # or those who still sum would see us hang up
-        self._distributed.destroy_process_group()

@@ -15,7 +15,7 @@ from p2p.errors import LaunchError, ShoalError
 from .analysis import Analysis
 from .machine import commit
 from .plan import Plan
-from .result import AllReduceResult
+from .result import Result
 
 VERSION: Final = 2
 NEEDED: Final = ("version", "machine", "config", "results")
@@ -26,7 +26,7 @@ Report = dict[str, Any]
 
 def make_report(
     plan: Plan,
-    results: Sequence[AllReduceResult],
+    results: Sequence[Result],
     analysis: Analysis,
     described: Mapping[str, Any],
     network: Mapping[str, Any] | None,
@@ -35,7 +35,7 @@ def make_report(
     """What the JSON file has. `described`: the machine as it was before the run."""
     return {
         "version": VERSION,
-        "command": "all-reduce",
+        "command": plan.operation,
         "commit": commit(),
         "machine": dict(described),
         "config": asdict(plan),

@@ -1,21 +1,22 @@
 """What is to be measured: checked in full before anything starts, and handed to every worker as one line of JSON."""
 
+import difflib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final, Self
 
-from collectives import ALGORITHMS
 from p2p.errors import LaunchError
 from p2p.netlab.config import LabConfig
 from p2p.netlab.units import parse_share
 
+from .roles import ALL_REDUCE, BARRIER, BARRIER_BYTES, CALLED, CUT, IN_PLACE, OPERATIONS, algorithms_of
+
 BY_SIZE: Final = "auto"
 """Let shoal choose the algorithm."""
 
-CHOICES: Final = (*ALGORITHMS, BY_SIZE)
 IN_ARENA: Final = "arena"
 """The arrays lie in memory that all peers of the host read, and the result goes into another one."""
 SOCKETS: Final = "sockets"
@@ -40,6 +41,8 @@ UNTIL_DURATION_S: Final = 120.0
 """`--until` gives up then, if nothing else is said."""
 
 PEERS_MAX: Final = 64
+ALL_TO_ALL_MAX: Final = 16
+"""Each pair has a part of its own, and a program at most 256."""
 
 _SIZE: Final = re.compile(r"(\d{1,12})([KMG]?)", re.IGNORECASE)
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -47,12 +50,12 @@ _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every contender sums arrays of every size on every peer, in rounds, until there are enough.
+    """Every contender does the operation with arrays of every size on every peer, in rounds, until there are enough.
 
     Attributes:
-        algorithms: of `CHOICES`, alone or with `@` and one of `WAYS`; each once.
+        algorithms: of those of the operation and `BY_SIZE`, alone or with `@` and one of `WAYS`; each once.
         baseline: of `BASELINES`; None: nobody else takes part.
-        sizes_bytes: of the arrays, in rising order.
+        sizes_bytes: of the arrays, in rising order: of what all parts make together, where it is cut.
         num_iters: timed rounds of each size; None: as many as there is time for.
         num_warmup: rounds before them.
         dtype: of `ITEM_BYTES`.
@@ -60,6 +63,9 @@ class Plan:
         duration_s: rounds go on for so long; None: `num_iters` says when it is over.
         until: they end before that if the crossing of the first two algorithms is known so well: the width of its
             interval over itself.
+        operation: of `OPERATIONS`.
+        root: the rank from which, or to which, it goes, if it has one.
+        swarm: the name of one whose peers measure it; None: peers are started for it.
         slowed: contenders that take so much longer than they need, 0.1 for 10 %, to see whether that is found.
     """
 
@@ -73,16 +79,25 @@ class Plan:
     net: str | None = None
     duration_s: float | None = None
     until: float | None = None
+    operation: str = ALL_REDUCE
+    root: int = 0
+    swarm: str | None = None
     slowed: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_peers <= PEERS_MAX:
             raise LaunchError(f"-n is the number of peers and must be 1 to {PEERS_MAX}, got {self.num_peers}")
+        if self.operation not in OPERATIONS:
+            raise LaunchError(f"there is no operation {self.operation!r}{meant(self.operation, OPERATIONS)}")
+        choices, ways = (*algorithms_of(self.operation), BY_SIZE), ways_of(self.operation)
         for name in self.algorithms:
             algorithm, _, way = name.partition("@")
-            if algorithm not in CHOICES or way not in WAYS:
-                choices = f"{', '.join(CHOICES)}, each alone or with @{' or @'.join(WAYS[1:])}"
-                raise LaunchError(f"--algos names algorithms of {choices}, got {name!r}")
+            if algorithm not in choices or way not in ways:
+                of = f"{', '.join(choices)}, each alone or with @{' or @'.join(ways[1:])}"
+                hint = meant(name, [each + (at and f"@{at}") for each in choices for at in ways])
+                raise LaunchError(f"--algos of {self.operation} names algorithms of {of}, got {name!r}{hint}")
+        if not 0 <= self.root < self.num_peers:
+            raise LaunchError(f"--root is a rank, 0 to {self.num_peers - 1}, got {self.root}")
         if len(set(self.algorithms)) < len(self.algorithms):
             raise LaunchError(f"--algos names each algorithm once, got {', '.join(self.algorithms)}")
         if self.baseline is not None and self.baseline not in BASELINES:
@@ -105,6 +120,13 @@ class Plan:
         item_bytes = ITEM_BYTES[self.dtype]
         if odd := [size for size in self.sizes_bytes if size % item_bytes]:
             raise LaunchError(f"a size is a multiple of {item_bytes} bytes ({self.dtype}), got {odd[0]} bytes")
+        if self.operation in CUT and (
+            odd := [size for size in self.sizes_bytes if size % (item_bytes * self.num_peers)]
+        ):
+            what = f"{item_bytes * self.num_peers} bytes ({self.num_peers} parts of {self.dtype})"
+            raise LaunchError(f"a size of {self.operation} is a multiple of {what}, got {odd[0]} bytes")
+        if self.operation == "all-to-all" and self.num_peers > ALL_TO_ALL_MAX and self.net is None:
+            raise LaunchError(f"all-to-all over shared memory is for {ALL_TO_ALL_MAX} peers at most: take --net")
 
     def _check_rounds(self) -> None:
         if self.num_warmup < 0 or (self.num_iters is not None and self.num_iters < 1):
@@ -172,6 +194,39 @@ def sizes_between(first: int, last: int, factor: int) -> tuple[int, ...]:
     while sizes[-1] * factor <= last:
         sizes.append(sizes[-1] * factor)
     return tuple(sizes)
+
+
+def sizes_of_buckets(buckets: Iterable[int], dtype: str = "float32") -> tuple[int, ...]:
+    """Each size once, in rising order, in whole elements."""
+    unit = ITEM_BYTES.get(dtype, LEAST_BYTES)
+    return tuple(sorted({max(size - size % unit, unit) for size in buckets}))
+
+
+def whole_sizes(operation: str, sizes_bytes: Iterable[int], num_peers: int, dtype: str = "float32") -> tuple[int, ...]:
+    """The sizes, rounded down to what can be cut into equal parts of whole elements where the operation does so.
+
+    Raises:
+        LaunchError: one is less than one element for each peer.
+    """
+    if operation == BARRIER:
+        return (BARRIER_BYTES,)
+    unit = ITEM_BYTES.get(dtype, LEAST_BYTES) * (num_peers if operation in CUT else 1)
+    if too_small := [size for size in sizes_bytes if operation in CUT and size < unit]:
+        raise LaunchError(f"{operation} cuts a size into {num_peers} parts: at least {unit} bytes, got {too_small[0]}")
+    return tuple(dict.fromkeys(size - size % unit if operation in CUT else size for size in sizes_bytes))
+
+
+def ways_of(operation: str) -> tuple[str, ...]:
+    """Those of `WAYS` that it can go: into another array where it has `out`, early where it has `commit`."""
+    left_out = [IN_ARENA] * (operation not in IN_PLACE)
+    left_out += [EARLY] * (operation not in CALLED or operation == BARRIER)
+    return tuple(way for way in WAYS if way not in left_out)
+
+
+def meant(word: str, known: Sequence[str]) -> str:
+    """What somebody may have meant, as the end of a sentence."""
+    close = difflib.get_close_matches(word, known, 1, 0.5)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def split_names(text: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from p2p.errors import LaunchError
 
 from .charts import Panel, Series, colours_of, draw_panels
+from .roles import ALL_REDUCE, what_of
 
 SUFFIXES: Final = (".svg", ".png", ".html")
 INCHES: Final = (13, 9)
@@ -38,7 +39,8 @@ def plot(report: Mapping[str, Any], suffix: str) -> str | bytes:
 def title_of(report: Mapping[str, Any]) -> str:
     config = report["config"]
     where = config["net"] or f"one host, {report['machine']['cpu']}"
-    return f"all-reduce, {config['dtype']}, {config['num_peers']} peers, {where}"
+    what = what_of(config.get("operation", ALL_REDUCE), config.get("root", 0))
+    return f"{what}, {config['dtype']}, {config['num_peers']} peers, {where}"
 
 
 def panels_of(report: Mapping[str, Any]) -> Iterator[Panel]:

@@ -4,11 +4,14 @@ from functools import lru_cache
 from statistics import median
 from typing import Final
 
-from collectives import ALGORITHMS, Kind, Schedule, all_reduce_schedule, split_by_weight
+from collectives import Kind, Schedule, all_reduce_schedule, split_by_weight
+from collectives.algorithms import SHARES
+from collectives.goals import schedule_of
 from collectives.pricing import Links, play
 
 from ..netlab.settings import LineSettings, PairSettings, changed_line, changed_pair, parse_net
-from .plan import EARLY
+from .plan import EARLY, Plan
+from .roles import ALL_REDUCE, BARRIER, algorithms_of
 
 NO_LIMIT_BIT_PER_S: Final = 100_000_000_000
 
@@ -39,26 +42,33 @@ def message_ns(net: str, num_peers: int, calibration_s: list[float]) -> int:
 
 
 @lru_cache(maxsize=64)
-def _schedules(algorithm: str, num_peers: int) -> tuple[Schedule, ...] | None:
-    if algorithm not in ALGORITHMS:
+def _schedules(operation: str, algorithm: str, num_peers: int, root: int) -> tuple[Schedule, ...] | None:
+    if algorithm.partition(SHARES)[0] not in algorithms_of(operation):
         return None
-    return tuple(all_reduce_schedule(algorithm, rank, num_peers) for rank in range(num_peers))
+    if operation in (ALL_REDUCE, BARRIER):
+        return tuple(all_reduce_schedule(algorithm, rank, num_peers) for rank in range(num_peers))
+    return tuple(schedule_of(operation, algorithm, rank, num_peers, root) for rank in range(num_peers))
 
 
-def wire_bytes(algorithm: str, num_peers: int, size_bytes: int) -> int | None:
+def _all_bytes(plan: Plan, size_bytes: int) -> int:
+    """Of all chunks of the schedules."""
+    return size_bytes * (plan.num_peers if plan.operation == "all-to-all" else 1)
+
+
+def wire_bytes(plan: Plan, algorithm: str, size_bytes: int) -> int | None:
     """What the rank sends that sends most; None of somebody else's algorithm."""
-    schedules = _schedules(algorithm, num_peers)
+    schedules = _schedules(plan.operation, algorithm, plan.num_peers, plan.root)
     if schedules is None:
         return None
-    chunks = [each.stop - each.start for each in split_by_weight(size_bytes, schedules[0].chunks)]
+    chunks = [each.stop - each.start for each in split_by_weight(_all_bytes(plan, size_bytes), schedules[0].chunks)]
     sent = [[chunks[each.chunk] for each in one.transfers if each.kind is Kind.SEND] for one in schedules]
     return max(map(sum, sent))
 
 
-def predicted_s(name: str, ran: str, size_bytes: int, links: Links) -> float | None:
+def predicted_s(plan: Plan, name: str, ran: str, size_bytes: int, links: Links) -> float | None:
     """Until all have the result, and have heard that all have it, unless it was handed out early."""
-    schedules = _schedules(ran, links.world_size)
+    schedules = _schedules(plan.operation, ran, links.world_size, plan.root)
     if schedules is None:
         return None
-    played = play(schedules, size_bytes, links)
+    played = play(schedules, _all_bytes(plan, size_bytes), links)
     return (played.time_ns if name.endswith(f"@{EARLY}") else played.committed_ns) / 1e9

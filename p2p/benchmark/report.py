@@ -10,7 +10,8 @@ from rich.table import Table
 from .analysis import Analysis
 from .bootstrap import LEVEL, NUM_RESAMPLES
 from .plan import Plan, format_size
-from .result import AllReduceResult, in_us, percentile, ratios_to
+from .result import Result, in_us, percentile, ratios_to
+from .roles import what_of
 
 FILE_WIDTH: Final = 160
 """Columns of a table that goes to a file or a pipe, which has no width of its own."""
@@ -26,7 +27,7 @@ HEADINGS: Final = (
 def warnings_of(plan: Plan, described: Mapping[str, Any], network: Mapping[str, Any] | None) -> list[str]:
     """Why times are to be taken with care, in words."""
     found, cores, load = [], described["cores"], described["load_1_min"]
-    if plan.num_peers > cores:
+    if plan.num_peers > cores and plan.swarm is None:
         found.append(f"{plan.num_peers} peers share {cores} cores: times include waiting for a core")
     if load > BUSY * cores:
         found.append(f"others used this machine: its load was {load} before the run, and it has {cores} cores")
@@ -35,7 +36,7 @@ def warnings_of(plan: Plan, described: Mapping[str, Any], network: Mapping[str, 
 
 def print_report(
     plan: Plan,
-    results: Sequence[AllReduceResult],
+    results: Sequence[Result],
     analysis: Analysis,
     described: Mapping[str, Any],
     network: Mapping[str, Any] | None,
@@ -59,9 +60,9 @@ def print_report(
             console.print(line, markup=False, soft_wrap=True)
 
 
-def make_table(plan: Plan, results: Sequence[AllReduceResult], analysis: Analysis) -> Table:
+def make_table(plan: Plan, results: Sequence[Result], analysis: Analysis) -> Table:
     where = "" if plan.net is None else f", {plan.net}"
-    title = f"all-reduce, {plan.dtype}, {plan.num_peers} peers{where}"
+    title = f"{what_of(plan.operation, plan.root)}, {plan.dtype}, {plan.num_peers} peers{where}"
     table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), box=None)
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading in LEFT else "right", no_wrap=True)
@@ -79,7 +80,7 @@ def make_table(plan: Plan, results: Sequence[AllReduceResult], analysis: Analysi
     return table
 
 
-def cells_of(result: AllReduceResult, analysis: Analysis) -> list[str]:
+def cells_of(result: Result, analysis: Analysis) -> list[str]:
     p50, ratio = analysis.p50(result), result.predicted_to_measured
     (last, times), *_ = result.last_peers.items()
     return [
@@ -100,7 +101,7 @@ def cells_of(result: AllReduceResult, analysis: Analysis) -> list[str]:
     ]
 
 
-def compare(results: Sequence[AllReduceResult], baseline: str) -> str:
+def compare(results: Sequence[Result], baseline: str) -> str:
     """In one sentence, how the best of ours stands at each size."""
     best: dict[int, float] = {}
     for (_, size_bytes), ratio in ratios_to(baseline, results).items():

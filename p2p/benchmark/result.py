@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .roles import ALL_REDUCE, BUSBW_FACTORS
+
 
 @dataclass(slots=True, kw_only=True)
 class Measurement:
@@ -30,7 +32,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduceResult:
+class Result:
     """One contender at one size, over all ranks.
 
     Attributes:
@@ -38,6 +40,7 @@ class AllReduceResult:
         ranks: what each peer saw.
         wire_bytes: what the peer sends that sends most, by the schedule; None: nobody knows.
         predicted_s: what a play of the schedule over the given links takes; None: no links are given.
+        operation: of `roles.OPERATIONS`.
     """
 
     algorithm: str
@@ -47,6 +50,7 @@ class AllReduceResult:
     ranks: tuple[Measurement, ...]
     wire_bytes: int | None = None
     predicted_s: float | None = None
+    operation: str = ALL_REDUCE
 
     @property
     def world_size(self) -> int:
@@ -91,11 +95,8 @@ class AllReduceResult:
 
     @property
     def busbw_gb_per_s(self) -> float:
-        """Comparable with one link's peak at any world size.
-
-        The factor is an optimal all-reduce's traffic per rank, 2(n-1)/n.
-        """
-        return self.algbw_gb_per_s * 2 * (self.world_size - 1) / self.world_size
+        """Comparable with one link's peak at any world size, by the factor of the operation."""
+        return self.algbw_gb_per_s * BUSBW_FACTORS[self.operation](self.world_size)
 
     @property
     def predicted_to_measured(self) -> float | None:
@@ -105,6 +106,7 @@ class AllReduceResult:
         """With every sample, of each rank."""
         times_s, ratio = self.times_s, self.predicted_to_measured
         return {
+            "operation": self.operation,
             "algorithm": self.algorithm,
             "ran": self.ran,
             "world_size": self.world_size,
@@ -143,24 +145,25 @@ def in_us(time_s: float) -> float:
     return round(time_s * 1e6, 1)
 
 
-def combine(ranks: Sequence[Sequence[Measurement]]) -> list[AllReduceResult]:
+def combine(ranks: Sequence[Sequence[Measurement]], operation: str = ALL_REDUCE) -> list[Result]:
     """One result for each measurement that all ranks made, in the same order."""
-    return [_combine_one(group) for group in zip(*ranks, strict=True)]
+    return [_combine_one(group, operation) for group in zip(*ranks, strict=True)]
 
 
-def _combine_one(group: Sequence[Measurement]) -> AllReduceResult:
+def _combine_one(group: Sequence[Measurement], operation: str) -> Result:
     first = group[0]
     assert all((m.algorithm, m.ran, m.size_bytes) == (first.algorithm, first.ran, first.size_bytes) for m in group)
-    return AllReduceResult(
+    return Result(
         algorithm=first.algorithm,
         ran=first.ran,
         size_bytes=first.size_bytes,
         wrong=sum(m.wrong for m in group),
         ranks=tuple(group),
+        operation=operation,
     )
 
 
-def ratios_to(baseline: str, results: Sequence[AllReduceResult]) -> dict[tuple[str, int], float]:
+def ratios_to(baseline: str, results: Sequence[Result]) -> dict[tuple[str, int], float]:
     """Per algorithm and size: its median time over the baseline's; below 1 it is faster."""
     times = {result.size_bytes: result.time_p50_s for result in results if result.algorithm == baseline}
     return {

@@ -1,12 +1,12 @@
-"""One rank of `shoal bench all-reduce`: measures, verifies, and writes what it found into a folder.
+"""One rank of `shoal bench`: measures, verifies, and writes what it found into a folder.
 
     python worker.py FOLDER PLAN
 
 The contenders take turns within every round, in the order and then back, so that whatever else the machine does meets
-all of them. Before each turn they wait for each other, in their own way; only the sum itself is timed. Every result is
-verified, untimed: the values are small integers, so the sum has to be exact. The first round of a size, untimed, has
-values whose sums round, to compare the bits. After each batch of rounds all times go to the first peer, which says what
-is next.
+all of them. Before each turn they wait for each other, in their own way; only the operation itself is timed. Every
+result is verified, untimed: the values are small integers, so a sum has to be exact. The first round of a size is not
+timed, and has values whose sums round, to compare the bits where all have the same result. After each batch of rounds
+all times go to the first peer, which says what is next.
 """
 
 import json
@@ -21,12 +21,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from p2p.benchmark.arrays import contribution, digest, rounding, total, values_of
+from p2p.benchmark.arrays import Array, digest, rounding, values_of
 from p2p.benchmark.bootstrap import Floats
-from p2p.benchmark.contenders import SHOAL, TIMEOUT, Array, Contender, Gloo
+from p2p.benchmark.contenders import SHOAL, Contender, check_all_are_there
+from p2p.benchmark.gloo import TIMEOUT, Gloo
 from p2p.benchmark.pacing import Batch, Pacer
 from p2p.benchmark.plan import BY_SIZE, CURVE, ITEM_BYTES, OTHER_HOSTS, OWN_SWARM, Plan
 from p2p.benchmark.result import Measurement
+from p2p.benchmark.roles import ALL_REDUCE, BARRIER, SAME_EVERYWHERE, Role
 from p2p.errors import ShoalError
 from p2p.joining import join
 from p2p.peer import Peer
@@ -49,18 +51,18 @@ def main(folder: Path, plan: Plan, index: int) -> None:
             swarm = way if way in OWN_SWARM else ""
             if swarm not in peers:
                 peers[swarm] = enter(stack, folder, index, swarm)
-            contenders.append(SHOAL[way](peers[swarm], name, plan.num_peers))
+            contenders.append(SHOAL[way](peers[swarm], name, plan))
         if plan.baseline == Gloo.name:
-            contenders.append(stack.enter_context(Gloo(folder / "gloo", index, plan.num_peers)))
+            gloo = Gloo(folder / "gloo", index, plan.num_peers, plan.operation, plan.root)
+            contenders.append(stack.enter_context(gloo))
         table = Table(next(iter(peers.values())), plan.num_peers, index)
         calibration_s = calibrate(table) if plan.net is not None else []
-        if plan.net is not None and BY_SIZE in plan.algorithms:
+        if plan.net is not None and plan.operation == ALL_REDUCE and BY_SIZE in plan.algorithms:
             learn_links(table, min(plan.sizes_bytes[-1], MOST_LEARNED_BYTES))
         bench = Bench(plan, contenders, index)
         bench.run(table)
-        found = [asdict(each) for row in bench.found for each in row]
         explained = [table.peer.explain(size) for size in plan.sizes_bytes]
-        said = {"found": found, "calibration_s": calibration_s, "explained": explained}
+        said = {"found": bench.written(), "calibration_s": calibration_s, "explained": explained}
         (folder / f"{index}.json").write_text(json.dumps(said))
 
 
@@ -92,6 +94,7 @@ class Table:
         rows = np.zeros((self.num_peers, *numbers.shape))
         rows[self.index] = numbers
         self.peer.all_reduce(rows)
+        check_all_are_there(self.peer, self.num_peers)  # or the first one's silence would be a plan of no rounds
         return rows
 
 
@@ -119,12 +122,20 @@ def learn_links(table: Table, num_bytes: int) -> None:
 
 @dataclass
 class Bench:
-    """The rounds of one rank. `found`: by size, and by contender."""
+    """The rounds of one rank.
+
+    Attributes:
+        found: by size, and by contender.
+        meetings: begin and end of rounds, by contender.
+        is_alone: all peers are on this machine, and a director shows how far they are.
+    """
 
     plan: Plan
     contenders: Sequence[Contender]
     index: int
     found: list[list[Measurement]] = field(default_factory=list)
+    meetings: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    is_alone: bool = True
 
     def run(self, table: Table) -> None:
         """All batches, until the first peer says that it is enough."""
@@ -132,11 +143,17 @@ class Bench:
             [Measurement(algorithm=each.name, size_bytes=size) for each in self.contenders]
             for size in self.plan.sizes_bytes
         ]
-        pacer, progress = Pacer(self.plan), Progress(self.plan, is_shown=self.index == 0)
+        pacer, progress = Pacer(self.plan), Progress(self.plan, is_shown=self.index == 0 and self.is_alone)
         while (batch := self._next(table, pacer, progress)) is not None:
             self._measure(batch, progress)
             own = [each.times_s[-batch.num_rounds :] for each in self.found[batch.place]]
             pacer.take(batch.place, table.exchange(np.array(own)).max(axis=0))
+            if self.plan.operation == BARRIER and self.is_alone:
+                self._check_meetings(table, batch)
+
+    def written(self) -> list[dict[str, Any]]:
+        """All that was found, for a file."""
+        return [asdict(each) for row in self.found for each in row]
 
     def _next(self, table: Table, pacer: Pacer, progress: "Progress") -> Batch | None:
         numbers = np.full(3, NO_BATCH)
@@ -153,40 +170,52 @@ class Bench:
             self._compare_bits(count, found)
             progress.advance(1)
             batch = replace(batch, num_warmup=batch.num_warmup - 1)
-        own = contribution(self.index, count, plan.dtype)
-        expected = total(plan.num_peers, count, plan.dtype)
-        array = np.empty_like(own)
+        roles = {each.rank: self._role(each, count) for each in self.contenders}
+        arrays = {rank: np.empty_like(role.input) for rank, role in roles.items()}
         for turn, (is_timed, place) in enumerate(turns(batch, len(self.contenders))):
-            shift = own.dtype.type(
-                turn % values_of(plan.dtype).shifts
-            )  # what is left of an earlier turn is wrong in this one
-            np.add(own, shift, out=array)
+            shift = turn % values_of(plan.dtype).shifts  # what is left of an earlier turn is wrong in this one
             contender, each = self.contenders[place], found[place]
-            self._take_turn(contender, array, each if is_timed else None)
-            np.subtract(contender.result(), shift * own.dtype.type(plan.num_peers), out=array)
-            each.wrong += int(np.count_nonzero(array != expected))
+            role, array = roles[contender.rank], arrays[contender.rank]
+            np.add(role.input, array.dtype.type(shift), out=array)
+            self._take_turn(contender, array, role, each if is_timed else None)
+            each.wrong += role.is_wrong(contender.result(), shift)
             each.ran = contender.ran
             progress.advance(1 / len(self.contenders))
 
-    def _take_turn(self, contender: Contender, array: Array, timed: Measurement | None) -> None:
-        contender.begin(array)
+    def _role(self, contender: Contender, count: int) -> Role:
+        plan = self.plan
+        return Role(plan.operation, contender.rank, plan.num_peers, plan.root, count, plan.dtype)
+
+    def _take_turn(self, contender: Contender, array: Array, role: Role, timed: Measurement | None) -> None:
+        contender.begin(array, role)
         contender.barrier()
         cpu_start, start = time.process_time(), time.perf_counter()
-        contender.all_reduce()
+        contender.run()
         if share := self.plan.slowed.get(contender.name):
             until = start + (1 + share) * (time.perf_counter() - start)
             while time.perf_counter() < until:
                 pass
-        time_s, cpu_time_s = time.perf_counter() - start, time.process_time() - cpu_start
+        end, cpu_time_s = time.perf_counter(), time.process_time() - cpu_start
         if timed is not None:
-            timed.times_s.append(time_s)
+            timed.times_s.append(end - start)
             timed.cpu_times_s.append(cpu_time_s)
+            if self.plan.operation == BARRIER:
+                self.meetings.setdefault(timed.algorithm, []).append((start, end))
 
     def _compare_bits(self, count: int, found: Sequence[Measurement]) -> None:
-        own = rounding(self.index, count, self.plan.dtype)
         for contender, each in zip(self.contenders, found, strict=True):
-            self._take_turn(contender, own.copy(), None)
-            each.digest = digest(contender.result())
+            role = self._role(contender, count)
+            own = rounding(contender.rank, role.length, self.plan.dtype)[role.own]
+            self._take_turn(contender, own.copy(), role, None)
+            if self.plan.operation in SAME_EVERYWHERE:
+                each.digest = digest(contender.result())
+
+    def _check_meetings(self, table: Table, batch: Batch) -> None:
+        """Whoever has left a barrier before the last one had come is wrong; clocks of one machine are one."""
+        for each in self.found[batch.place]:
+            own = self.meetings.pop(each.algorithm)
+            met = table.exchange(np.array(own))
+            each.wrong += int(np.count_nonzero(np.array(own)[:, 1] < met[:, :, 0].max(axis=0)))
 
 
 def turns(batch: Batch, num_contenders: int) -> Iterator[tuple[bool, int]]:

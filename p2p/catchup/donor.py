@@ -203,7 +203,7 @@ class Donor:
             self.show() if is_of_model else b"",
             numerics,
         )
-        parcel = Parcel(finish.step, record, [copied(o.result.view(np.uint8).data) for o in commit.operations])
+        parcel = Parcel(finish.step, record, [copied(o.common.view(np.uint8).data) for o in commit.operations])
         for feed in feeds:
             stream = self._streams.get(feed.member)
             kept = stream.steps() if stream is not None else []

@@ -10,11 +10,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ShoalError
 from ..joining import say
+from ..loop.seat_request import AllMembersDead
 from ..net.parcels import Replica
 from ..peer import Peer
 from .folder import check_is_usable, manifests, remove_leftovers
@@ -148,6 +150,17 @@ class Keeper:
 
     def _known(self) -> Ancestry:
         return child_of(self._writer.written, self._ancestry)
+
+    def check_is_newest(self, dead: AllMembersDead) -> None:
+        """As of `Membership.Keeper`: the state that is here is a later start than the checkpoints."""
+        newest, done = self._newest(), self._session.share.num_trained
+        if newest is not None and newest.step > done:
+            raise AllMembersDead(
+                f"all members have died; this peer holds the state after {done} steps of training, and there is a "
+                f"checkpoint after {newest.step}: start all peers again to go on from that"
+            ) from dead
+        self._ancestry = replace(self._ancestry, start=self._ancestry.start + 1)
+        self._is_first = False
 
     # At the end.
 

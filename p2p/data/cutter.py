@@ -1,7 +1,7 @@
 """What of a global batch a peer is given, one part after the other."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -53,12 +53,23 @@ class Cutter:
         if not plan.slices:
             return 1
         smallest = min(part.number for part in plan.slices.values())
-        return max(1, min(self.num_inner_steps(count(plan.batch)), smallest // MIN_LOCAL_BATCH))
+        return max(1, min(self.num_inner_steps(count(plan.batch), len(plan.slices)), smallest // MIN_LOCAL_BATCH))
 
-    def num_inner_steps(self, size: int) -> int:
-        """Of a round of `size` samples, over all members: fewer than usual where an epoch ends."""
+    def num_inner_steps(self, size: int, num_members: int) -> int:
+        """Of a round of `size` samples, of so many members: fewer than usual where an epoch ends."""
         assert self.inner_steps is not None
-        return min(self.inner_steps, -(-size * self.inner_steps // self.sampler.global_batch))
+        return min(self.inner_steps, -(-size * self.inner_steps // self.sampler.batch_of(num_members)))
+
+    def explain_shorter(self, plan: Plan, num_parts: int) -> str:
+        """Why a round has so few inner steps, if it was to have more: there are so many members."""
+        size, members = count(plan.batch), len(plan.slices)
+        if self.inner_steps is None or size < self.sampler.batch_of(members) or num_parts >= self.inner_steps:
+            return ""
+        return (
+            f"rounds have {num_parts} inner steps, and not {self.inner_steps}, since {members} members share {size} "
+            f"samples, and a batch has {MIN_LOCAL_BATCH} at least: pass global_batch={MIN_LOCAL_BATCH * members} or "
+            "more, on every peer; this is said once"
+        )
 
     def ahead(self, state: SamplerState, members: Sequence[str], peer_id: str) -> Iterator[Indices]:
         """What the peer is given after the step that comes after `state`, if all of that one counts, and so on.
@@ -89,6 +100,18 @@ def check_rounds(
         raise ValueError(
             "max_local_batch and drop_last are not for rounds: add up gradients in the script, and note that "
             "the last round of an epoch has fewer inner steps"
+        )
+
+
+def check_is_enough(global_batch: int, members: Collection[str]) -> None:
+    """Raise ValueError, before a peer trains, if members of rounds would have no sample in an inner step.
+
+    Those who join later make batches smaller.
+    """
+    if global_batch < len(members):
+        raise ValueError(
+            f"global_batch is {global_batch}, the samples of an inner step over all members, of which there are "
+            f"{len(members)} with this one: pass {len(members)} or more, on every peer"
         )
 
 

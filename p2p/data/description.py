@@ -9,6 +9,10 @@ import xxhash
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 from ..errors import DatasetRefused
+from .sampler import MIN_LOCAL_BATCH
+
+BATCHES: Final = frozenset({"global_batch", "batch_per_peer"})
+"""Of these settings a loader has one."""
 
 NUM_ROWS: Final = 16
 """So many samples of an array are looked at, from the first to the last."""
@@ -49,11 +53,28 @@ def check_settings(settings: Mapping[str, Any], max_local_batch: int | None, on_
         raise ValueError(f"on_poison must be skip or raise, is {on_poison!r}")
     if settings["max_attempts"] < 0:
         raise ValueError(f"max_attempts must be at least 0, is {settings['max_attempts']}")
-    for name in ("global_batch", "epochs"):
-        if settings[name] < 1:
-            raise ValueError(f"{name} must be at least 1, is {settings[name]}")
+    if len(settings.keys() & BATCHES) != 1:
+        raise TypeError(
+            "a loader needs one of global_batch=, samples of a step over all peers, whoever comes and goes, and "
+            "batch_per_peer=, of which a step has as many as there are peers"
+        )
+    for name, least in (("global_batch", 1), ("batch_per_peer", MIN_LOCAL_BATCH), ("epochs", 1)):
+        if settings.get(name, least) < least:
+            raise ValueError(f"{name} must be at least {least}, is {settings[name]}")
+    if "batch_per_peer" in settings and settings["drop_last"]:
+        raise ValueError(
+            "drop_last is for global_batch: with batch_per_peer the peers there are decide what is left of an epoch, "
+            "which is then shared out among them"
+        )
     if max_local_batch is not None and max_local_batch < 1:
         raise ValueError(f"max_local_batch must be at least 1, is {max_local_batch}")
+
+
+def in_words(settings: Mapping[str, Any], inner_steps: int | None, round_s: float | None) -> str:
+    """What peers have in common of a loader, beside the dataset; `settings`: of its sampler."""
+    words = ", ".join(f"{name}={value}" for name, value in settings.items())
+    words += "" if inner_steps is None else f", inner_steps={inner_steps}"
+    return words if round_s is None else f"{words}, round_s={round_s:g}"
 
 
 def describe(dataset: Any) -> str:

@@ -10,32 +10,24 @@ import numpy as np
 from collectives import Array
 
 from ..errors import ShoalError
-from .cutter import Cutter, check_rounds
-from .description import check, check_settings, describe
+from .cutter import Cutter, check_is_enough, check_rounds
+from .description import BATCHES, check, check_settings, describe, in_words
 from .failing import find_failing
 from .prefetch import Indices, Prefetch
 from .ranges import count, cut, difference, union
 from .sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, Slice
+from .sayings import NOT_COUNTED, OTHER_BATCH, OURS
 from .share import Share
 from .timed import TimedSampler
 
 logger = logging.getLogger("p2p")
 
-OURS: Final = {
-    "batch_size": "global_batch says how many samples a step has over all peers; max_local_batch, how many at a time",
-    "sampler": "each peer's samples follow from the receipts",
-    "batch_sampler": "each peer's samples follow from the receipts",
-    "in_order": "batches come in the order of the steps",
-}
-"""Arguments of torch's DataLoader that say what a batch is."""
+NUM_OTHERS: Final = 32
+"""Of the dataset; looked at for samples that can be loaded, where a batch has none."""
 
-NOT_COUNTED: Final = (
-    "no step was committed between two batches: call backward once per batch; "
-    "to accumulate gradients, pass `max_local_batch` to the loader"
-)
-OTHER_BATCH: Final = (
-    "a step was committed, and did not count this loader's batch: a step counts the samples of one loader, the last "
-    "one that was asked for a batch; give a second stream of samples a DataLoader of its own"
+NO_LENGTH: Final = (
+    "with batch_per_peer an epoch has fewer steps the more peers there are, so a loader has no length, and a schedule "
+    "that is made of one would be another on each peer: compute rates from peer.samples, which all have in common"
 )
 
 
@@ -92,14 +84,10 @@ class Loader:
         check_settings(settings, max_local_batch, on_poison)
         check_rounds(inner_steps, round_s, script.share, max_local_batch, drop_last=settings["drop_last"])
         self.dataset = dataset
-        self._batch_size, self._inner_steps = settings["global_batch"], inner_steps
-        words = ", ".join(f"{name}={value}" for name, value in settings.items())
-        if inner_steps is not None:
-            settings["global_batch"] *= inner_steps
-            words += f", inner_steps={inner_steps}"
-        if round_s is not None:
-            words += f", round_s={round_s:g}"
-        dense = Sampler(check(dataset), **settings | {"global_batch": self._batch_size})
+        self._inner_steps = inner_steps
+        words = in_words(settings, inner_steps, round_s)
+        dense = Sampler(check(dataset), **settings)
+        settings |= {name: settings[name] * (inner_steps or 1) for name in BATCHES & settings.keys()}
         self._sampler = (Sampler if round_s is None else TimedSampler)(check(dataset), **settings)
         if self._sampler.drop_last and self._sampler.num_samples < self._sampler.global_batch:
             raise ValueError(
@@ -118,16 +106,21 @@ class Loader:
         self._num_aside = len(self._track.state.aside)
         self._turn = object()
         self._entered, self._num_loads = -1, 0
-        self._has_advised = self._has_said_left = False
+        self._has_advised = self._has_said_left = self._has_said_shorter = False
 
     def __len__(self) -> int:
         """Steps of an epoch in which nobody dies: of `optimizer`, where a step of the swarm is a round of several.
 
         Where rounds end by time: of a peer that is as fast as the mean of all.
+
+        Raises:
+            TypeError: with `batch_per_peer` that is not known before.
         """
+        if self._sampler.batch_per_peer is not None:
+            raise TypeError(NO_LENGTH)
         if self._inner_steps is not None:
             rounds, rest = divmod(self._sampler.num_samples, self._sampler.global_batch)
-            return rounds * self._inner_steps + (self._cutter.num_inner_steps(rest) if rest else 0)
+            return rounds * self._inner_steps + (self._cutter.num_inner_steps(rest, 1) if rest else 0)
         whole, rest = divmod(self._sampler.num_samples, self._sampler.global_batch)
         joins = rest < min(MIN_LOCAL_BATCH, self._sampler.global_batch)
         return max(whole + (not joins and not self._sampler.drop_last), 1)
@@ -172,8 +165,10 @@ class Loader:
             JoinRefused, JoinTimeout, RegistryError, RemovedFromView, QuorumLost: as `Peer.wait_view`, called first.
             OperationMismatch, ReplicasDiverged, StepTimeout: a backward pass has raised, and the step that it had begun
                 cannot be taken back.
+            ValueError: in rounds, a global batch has fewer samples than there are members.
             ShoalError: a batch was asked for before the step of the last one was committed, or a micro-batch had no
                 backward pass.
+            TooSlow: all wait for this peer, and it was told to leave then (`slow_peers` of `p2p.join`).
             Whatever the dataset raises, if it is not a sample that fails alone, or `max_attempts` is 0.
         """
         self._turn = turn = object()
@@ -186,6 +181,9 @@ class Loader:
         self._script.enter()
         share.end_round()
         done = self._script.begin()
+        if share.rounds is not None and self._entered < 0:
+            members = {*share.contributors, self._script.peer_id}
+            check_is_enough(self._dense_cutter.sampler.batch_of(len(members)), members)
         self._advise()
         self._entered, self._num_loads = self.epoch, share.num_loads
         track.is_spent = True
@@ -225,7 +223,7 @@ class Loader:
             loss, number = peer.combine(loss, samples=number)
 
         Yields:
-            Batches of at most `max_local_batch` samples, or this peer's part of `global_batch`.
+            Batches of at most `max_local_batch` samples, or this peer's part of `global_batch`, or `batch_per_peer`.
 
         Raises:
             OperationMismatch: another member evaluates something else, or nothing; raised on every member.
@@ -250,7 +248,7 @@ class Loader:
             start = count(left) * rank // len(members) if rank >= 0 else 0
             stop = count(left) * (rank + 1) // len(members) if rank >= 0 else MIN_LOCAL_BATCH
             mine = [p for first, number in cut(left, start, stop - start) for p in range(first, first + number)]
-            size = self._max_local_batch or -(-self._batch_size // len(members))
+            size = self._max_local_batch or -(-self._dense_cutter.sampler.batch_of(len(members)) // len(members))
             for at in range(0, len(mine), size):
                 yield self._prefetch.get([mine[at : at + size] for at in range(at, len(mine), size)], iter(()))
             rows = self._script.gather(np.array([start, stop - start], np.int64), f"an evaluation of {self._what}")
@@ -264,40 +262,56 @@ class Loader:
         parts = cutter.cut(plan, peer_id if part else "")
         ahead = cutter.ahead(self._track.state, share.contributors, peer_id)
         total = sum(map(len, parts))
+        if share.in_rounds and not self._has_said_shorter and (why := cutter.explain_shorter(plan, len(parts))):
+            logger.warning("%s", why)
+            self._has_said_shorter = True
         for number, indices in enumerate(parts, start=1):
             is_last = number == len(parts)
             try:
                 batch = self._prefetch.get(parts[number - 1 :], ahead)
             except Exception as error:
-                batch, is_last = self._substitute(plan, part, indices, error), True
+                indices, others = self._substitute(plan, part, indices, error)
+                parts = [*parts[:number], *[others] * (len(parts) - number)]
+                if not indices:
+                    return
+                batch = self._prefetch.get([indices], iter(()))
+                is_last = is_last or not (share.in_rounds and others)
             share.begin_micro_batch(len(indices) / total, is_last=is_last, num_samples=len(indices))
             yield batch
-            if is_last or (
-                share.rounds is not None and share.in_rounds and (self._track.is_spent or share.rounds.is_time_over())
-            ):
+            if is_last or share.ends_round_here(self._track):
                 return
             if not (share.is_used or share.is_void or share.in_rounds):
                 raise ShoalError("a micro-batch had no backward pass: call backward once per batch")
 
     # Samples that cannot be loaded.
 
-    def _substitute(self, plan: Plan, part: Slice | None, indices: Indices, error: Exception) -> Any:
-        """A few other samples, which do not count: with them the script runs its step, and this peer adds nothing.
+    def _substitute(
+        self, plan: Plan, part: Slice | None, indices: Indices, error: Exception
+    ) -> tuple[Indices, Indices]:
+        """What the script is given in place of `indices`, and of all that comes behind them, until its step ends.
+
+        A few other samples, which do not count: with them the script runs its step, and this peer adds nothing. In a
+        round by time what there is in front of the one that failed, and nothing behind that.
 
         Raises:
             Exception: `error`, if none of `indices` fails alone, or all others, too.
         """
         in_batch = self._cutter.order.indices(plan.batch)
-        found = find_failing(self._load_first, indices, in_batch)
+        others = [*in_batch, *range(min(self._sampler.num_samples, NUM_OTHERS))]
+        found = find_failing(self._load_first, indices, others)
         if found.index is None or len(found.good) < MIN_LOCAL_BATCH or not self._sampler.max_attempts:
             self._prefetch.close()
             raise error
-        if part is not None:
-            self._share.fail(in_batch.index(found.index) - part.start)
-            logger.warning(
-                "sample %d cannot be loaded by this peer, which adds nothing to this step: %s", found.index, found.why
-            )
-        return self._prefetch.get([found.good], iter(()))
+        if part is None:
+            return found.good, found.good
+        what = "sample %d cannot be loaded by this peer, which"
+        place = indices.index(found.index)
+        if self._share.end_in_front(place):
+            logger.warning(f"{what} ends its round before that: %s", found.index, found.why)
+            return indices[:place] * (MIN_LOCAL_BATCH if place == 1 else 1), []
+        self._share.fail(in_batch.index(found.index) - part.start)
+        logger.warning(f"{what} adds nothing to this step: %s", found.index, found.why)
+        return found.good, [] if self._share.round_s else found.good
 
     def _load_first(self, indices: Indices) -> Any:
         """Alone, of several that are wanted one by one."""

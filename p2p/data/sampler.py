@@ -3,7 +3,7 @@
 Samples form one stream: position p is sample p mod N of a permutation of its own for each epoch p div N. Each step's
 global batch is planned from what the receipts before it say, so every member plans the same; what was planned and is
 on no receipt is planned again, first of all. So each position is counted exactly once, and no batch is larger than
-`global_batch`, but the last of an epoch by less than `MIN_LOCAL_BATCH`.
+`global_batch`, or `batch_per_peer` for each member, but the last of an epoch by less than `MIN_LOCAL_BATCH`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,6 +66,7 @@ class Sampler:
     Attributes:
         num_samples: of the dataset.
         global_batch: samples per step, over all members.
+        batch_per_peer: in place of that, of each member: a step has more where the receipt before has more members.
         epochs: passes over the dataset.
         seed: of the order of samples.
         shuffle: each epoch has an order of its own; else all have that of the dataset.
@@ -75,12 +76,17 @@ class Sampler:
     """
 
     num_samples: int
-    global_batch: int
+    global_batch: int = 0
     epochs: int = 1
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = False
     max_attempts: int = 2
+    batch_per_peer: int | None = None
+
+    def batch_of(self, num_members: int) -> int:
+        """Samples of a step of so many members."""
+        return self.global_batch if self.batch_per_peer is None else self.batch_per_peer * max(num_members, 1)
 
     def epoch(self, state: SamplerState) -> int:
         """The one under way, or the one that begins; `epochs`, when all are over."""
@@ -103,8 +109,9 @@ class Sampler:
         It has samples of one epoch; is empty when all epochs are over.
         """
         left = self.left(state)
-        size = min(self.global_batch, count(left))
-        if count(left) - size < min(MIN_LOCAL_BATCH, self.global_batch):
+        whole = self.batch_of(len(members))
+        size = min(whole, count(left))
+        if count(left) - size < min(MIN_LOCAL_BATCH, whole):
             size = count(left)  # the rest would be a batch too small for anybody
         batch = cut(left, 0, size)
         chosen = choose(members, size, state.num_steps)

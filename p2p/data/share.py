@@ -12,10 +12,11 @@ import xxhash
 from ..errors import RemoteProtocolError, ShoalError
 from ..step.collective import AllGather
 from ..step.operation import Operation
-from ..step.receipts import NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
+from ..step.receipts import FAILS_BEHIND, NO_SAMPLES, UNKNOWN_SAMPLE, WEIGHT, Counts, Receipt
+from .located import located
 from .own_data import UNUSED
 from .ranges import union
-from .round_end import RoundEnd
+from .round_end import AMID_TIMED, RoundEnd
 from .sampler import Order, Plan, Sampler, Slice
 from .track import CUT, Track, Tracks, unpack_track
 
@@ -39,6 +40,7 @@ class Share:
         is_used: the current micro-batch had a backward pass.
         num_loads: how often a member's state took the place of all this.
         num_trained: committed steps that were training.
+        num_batches: parts of slices that the script was given.
         num_samples: committed, of all members.
         rounds: where a step is a round of local steps: of a slice counts what was handed out before its end.
         is_amid_round: the parameters are this peer's alone.
@@ -56,13 +58,13 @@ class Share:
         self.rounds: RoundEnd | None = None
         self.is_amid_round = False
         self.dense_steps = 0
-        self.num_loads = self.num_trained = self.num_samples = self.num_unused = 0
+        self.num_loads = self.num_trained = self.num_samples = self.num_unused = self.num_batches = 0
         self._tracks = Tracks()
         self._current: Track | None = None
         self._slice: Slice | None = None
         self._number = 1
         self._accumulated = self._joined = self._num_updates = self._num_given = 0
-        self._is_weighed = self._is_skipped = False
+        self._is_weighed = self._is_skipped = self._fails_behind = False
 
     # Loaders.
 
@@ -93,11 +95,15 @@ class Share:
     def hand_out(self, track: Track, part: Slice | None) -> None:
         """The script is given a batch of this loader, which adds `part` to the open step."""
         self._current, self._slice, track.is_spent = track, part, False
-        track.is_left = self._is_weighed = self.only_looks_on = False
+        track.is_left = self._is_weighed = self._fails_behind = self.only_looks_on = False
         self._accumulated = self._joined = self._num_updates = self._num_given = 0
+        self.is_used = False
 
     def begin_micro_batch(self, fraction: float, *, is_last: bool, num_samples: int = 0) -> None:
         """The script is given so much of its slice."""
+        if self.in_rounds and self.is_used:
+            self.accumulate()  # the batch before, however many updates it had
+        self.num_batches += 1
         self.fraction, self.keep, self.is_last, self.is_used = fraction, 1.0, is_last, False
         self._num_given += num_samples
 
@@ -143,6 +149,20 @@ class Share:
         """After so long a round of the current batch's loader ends."""
         return None if self._current is None else self._current.round_s
 
+    def ends_round_here(self, track: Track) -> bool:
+        """Whether no further batch belongs to the round: it has ended, or its time is over where no update came.
+
+        Else the next update ends it: so most peers see that at the same place of their scripts.
+        """
+        if self.rounds is None or not self.in_rounds:
+            return False
+        return track.is_spent or (not self.is_used and self.rounds.is_time_over())
+
+    def check_is_not_timed(self) -> None:
+        """Raise ShoalError in the middle of a round that ends by time, of which nobody knows how far the others are."""
+        if self.is_amid_round and self.rounds is not None and self.rounds.length_s is not None:
+            raise ShoalError(AMID_TIMED)
+
     def end_round(self) -> None:
         """The script goes on behind the last batch of a round, which may not have ended in an update."""
         if self.rounds is not None:
@@ -168,8 +188,8 @@ class Share:
         if self.is_void:
             return NO_SAMPLES
         if self._current is None:
-            number = 0 if self._is_skipped else self._accumulated + self._number
-            return UNKNOWN_SAMPLE, number, number
+            number = self._accumulated if self.in_rounds else self._accumulated + self._number
+            return (UNKNOWN_SAMPLE, 0, 0) if self._is_skipped else (UNKNOWN_SAMPLE, number, number)
         if self._num_updates and self._current.is_cut:
             raise ShoalError(CUT)
         if self._slice is None:
@@ -177,6 +197,8 @@ class Share:
         part = self._slice
         if self.in_rounds:
             part = part._replace(number=min(part.number, self._num_given))
+        if self._fails_behind:
+            part = part._replace(start=FAILS_BEHIND - part.start)
         samples = (UNKNOWN_SAMPLE, 0) if self._num_updates else part
         if self._is_skipped or not part.number:
             return *samples, 0
@@ -258,6 +280,16 @@ class Share:
         if self._slice is not None:
             self._slice = Slice(self._slice.start + place, 0)
 
+    def end_in_front(self, number: int) -> bool:
+        """In a round by time `number` samples more are given, and that behind them cannot be loaded: it ends with them.
+
+        Returns whether that is so: whether there are any, in such a round.
+        """
+        if self._slice is None or not (self.in_rounds and self.round_s and self._num_given + number):
+            return False
+        self._slice, self._fails_behind = self._slice._replace(number=self._num_given + number), True
+        return True
+
     def void(self) -> None:
         """This peer adds nothing to the open step, since a pass of it was interrupted; its samples come back."""
         self.is_void = True
@@ -289,13 +321,7 @@ class Share:
         self.contributors = tuple(map(PEER_ID, receipt.contributions))
         if track is None or plan is None or not any(each.samples for each in receipt.contributions):
             return receipt
-        contributions = []
-        failures = []
-        for each in receipt.contributions:
-            ((start, number),) = each.samples or ((-1, 0),)
-            failed = plan.positions(Slice(start, 1)) if start >= 0 and not number else ()
-            contributions.append(replace(each, samples=plan.positions(Slice(start, number)), failed=failed))
-            failures += [(position, each.peer_id) for position, _ in failed]
+        contributions, failures = located(receipt, plan)
         counted = union(part for each in contributions for part in each.samples)
         assert track.sampler is not None
         used = {each.peer_id: each.num_samples for each in receipt.contributions}

@@ -22,11 +22,11 @@ FIRST: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class TimedSampler(Sampler):
-    """Plans rounds of which each member uses as much as it can in its time. `global_batch` is that of an inner step."""
+    """Plans rounds of which each member uses as much as it can in its time. A batch is that of an inner step."""
 
     def inner_batch(self, num_members: int) -> int:
         """Of one member: samples in one inner step."""
-        return max(MIN_LOCAL_BATCH, self.global_batch // max(num_members, 1))
+        return max(MIN_LOCAL_BATCH, self.batch_of(num_members) // max(num_members, 1))
 
     def plan(self, state: SamplerState, members: Sequence[str]) -> Plan:
         """What each of `members` may use in the next round, in their order; where not enough is left, shares of that.
@@ -59,7 +59,8 @@ class TimedSampler(Sampler):
         known = dict(state.grants)
         for name, number in used.items():
             if number:
-                is_all = number == plan.slices[name].number
+                part = plan.slices.get(name)  # None: members have changed since it was handed out
+                is_all = part is not None and number == part.number
                 above = max(known.get(name, 0), GROWTH * number)
                 known[name] = above if is_all else -(-MARGIN[0] * number // MARGIN[1])
         return replace(state, grants=tuple((name, known[name]) for name in members if name in known))

@@ -8,7 +8,7 @@ from ..errors import JoinRefused, ShoalError
 from .ranges import union
 from .sampler import Plan, Sampler, SamplerState
 
-MAY_CHANGE: Final = ("global_batch=", "epochs=", "drop_last=", "max_attempts=")
+MAY_CHANGE: Final = ("global_batch=", "batch_per_peer=", "epochs=", "drop_last=", "max_attempts=")
 """What of a loader may be another when a run goes on from a checkpoint: a position in its samples means the same."""
 
 CUT: Final = (

@@ -15,9 +15,9 @@ from ..errors import ShoalError
 from ..host.files import OF_ITS_OWN, PER_PEER
 from ..memory.arena import Arena, Mapping, available_bytes
 from ..memory.board import IS_ORDERED
+from ..memory.limits import CGROUPS, cgroup_left_bytes, groups_of_process
 from .finding import Finding, size
 
-CGROUPS: Final = Path("/sys/fs/cgroup")
 TRIED_BYTES: Final = 1 << 20
 _ENTER: Final = "from p2p.netlab.namespaces import enter; enter()"
 
@@ -43,7 +43,7 @@ def look_at_host() -> Iterator[Finding]:
 
 def memory(root: Path = CGROUPS) -> Finding:
     """What there is, and what limits it."""
-    available, limit = available_bytes(), cgroup_left_bytes(_groups(), root)
+    available, limit = available_bytes(), cgroup_left_bytes(groups_of_process(), root)
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     of_locked = "no limit" if locked == resource.RLIM_INFINITY else size(locked)
     of_group = "no limit" if limit is None else f"{size(limit)} left"
@@ -52,33 +52,6 @@ def memory(root: Path = CGROUPS) -> Finding:
         f"{size(available)} available; of the cgroup: {of_group}; ulimit -l: {of_locked} (CUDA does not ask for it)",
         facts={"available_bytes": available, "cgroup_left_bytes": limit, "memlock_bytes": locked},
     )
-
-
-def memory_bytes() -> int:
-    """What a peer could take now."""
-    left = cgroup_left_bytes(_groups(), CGROUPS)
-    return available_bytes() if left is None else min(available_bytes(), left)
-
-
-def _groups() -> str:
-    return Path("/proc/self/cgroup").read_text()
-
-
-def cgroup_left_bytes(groups: str, root: Path) -> int | None:
-    """What the groups of this process leave of their limits (cgroups(7), version 2); None: they have none."""
-    path = next((line[3:] for line in groups.splitlines() if line.startswith("0::")), None)
-    if path is None:
-        return None
-    folder, left = root / path.lstrip("/"), []
-    for each in (folder, *folder.parents):
-        if root in (each, *each.parents):
-            try:
-                limit = (each / "memory.max").read_text().strip()
-                if limit != "max":
-                    left.append(max(0, int(limit) - int((each / "memory.current").read_text())))
-            except OSError:
-                continue
-    return min(left, default=None)
 
 
 def arena() -> Finding:

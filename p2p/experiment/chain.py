@@ -46,7 +46,8 @@ def check(run: Run) -> Chain:
     receipts = run.receipts()
     positions = {_key(receipt): _positions(receipt) for receipt in receipts}
     has_positions = all(count(positions[_key(each)]) == each.num_samples for each in receipts)
-    lost = [*_holes(receipts), *(_redone(receipts, positions) if has_positions else ())]
+    found = [*_holes(receipts), *(_redone(receipts, positions) if has_positions else ()), *_with_all_members(run)]
+    lost = [*dict.fromkeys(found)]
     kept = [receipt for receipt in receipts if _key(receipt) not in set(lost) and receipt.step > 0]
     recounted, twice, missing = _follow(kept, positions) if has_positions else ({}, 0, 0)
     num_samples = sum(receipt.num_samples for receipt in kept)
@@ -79,6 +80,12 @@ def _holes(receipts: Sequence[Receipt]) -> list[tuple[str, int]]:
     return [
         (lineage, step) for lineage, have in steps.items() for step in range(min(have), max(have)) if step not in have
     ]
+
+
+def _with_all_members(run: Run) -> list[tuple[str, int]]:
+    """Steps behind the one that was gone on with after the death of all members."""
+    continued = {each.lineage: each for track in run.tracks.values() for each in track.continued.values()}
+    return [(each.lineage, step) for each in continued.values() for step in range(each.step + 1, each.last_step + 1)]
 
 
 def _redone(receipts: Sequence[Receipt], positions: dict[tuple[str, int], Ranges]) -> list[tuple[str, int]]:

@@ -5,14 +5,14 @@ Receipts of a run that was made elsewhere (`shoal run --receipts`) are read, too
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ExperimentError, RemoteProtocolError
 from ..launch.traces import ENDS, TRACES
-from ..step.receipts import Moment, Receipt, read_moments, read_receipts
+from ..step.receipts import Continued, Moment, Receipt, read_continued, read_moments, read_receipts
 from ..telemetry.records import How, Kind, Record
 from ..telemetry.snapshot import Identity
 from ..telemetry.trace import SUFFIX as TRACE
@@ -36,6 +36,7 @@ class Track:
         records: in the order of their times.
         is_whole: with the records of its training thread.
         who: as its trace says; None: there is none.
+        continued: what each lineage goes on from that it began after the death of all members of another one.
     """
 
     peer_id: str
@@ -43,6 +44,7 @@ class Track:
     records: Sequence[Record]
     is_whole: bool
     who: Identity | None = None
+    continued: Mapping[str, Continued] = field(default_factory=dict)
 
     def lineages(self, steps: Iterable[int]) -> list[tuple[str, int]]:
         """Each step with its lineage; the receipt of the last one may be missing, where the peer ended right then."""
@@ -125,7 +127,8 @@ def read_run(folder: Path) -> Run:
         except (OSError, ValueError, KeyError, TypeError, RemoteProtocolError) as error:
             raise ExperimentError(f"cannot read what peer {peer_id} left in {folder}: {error}") from error
     run = Run(tracks, account)
-    if account is None and len(lineages := run.lineages()) > 1:
+    lineages = [each for each in run.lineages() if all(each not in track.continued for track in tracks.values())]
+    if account is None and len(lineages) > 1:
         raise ExperimentError(
             f"{folder} has receipts of {len(lineages)} runs ({', '.join(each[:8] for each in lineages)}): "
             "give each run a folder"
@@ -162,13 +165,14 @@ def _by_one_clock(run: Run, folder: Path) -> Run:
 def _read_track(folder: Path, peer_id: str, path: Path | None) -> Track:
     """`path`: of its receipts; None: it had none yet."""
     receipts = [] if path is None else read_receipts(path)
+    continued = {} if path is None else read_continued(path)
     trace = folder / TRACES / f"{peer_id}{TRACE}"
     if path is None or trace.is_file():
         who, records = read_trace(trace)
-        return Track(peer_id, receipts, records, True, who)
+        return Track(peer_id, receipts, records, True, who, continued)
     timings = path.with_name(f"{peer_id}{TIMINGS}")
     moments = read_moments(timings) if timings.is_file() else []
-    return Track(peer_id, receipts, [_record(moment) for moment in moments], False)
+    return Track(peer_id, receipts, [_record(moment) for moment in moments], False, continued=continued)
 
 
 def ends_in(folder: Path) -> list[Path]:

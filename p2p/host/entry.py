@@ -42,6 +42,8 @@ class Entry:
         network: as in `tcp.TcpOptions`.
         script: file name of the script that it runs, or name of the module; empty: unknown.
         program: what it runs, as `pack_program` says it, for who starts others here; empty: unknown.
+        held: where all members have died: the last step of theirs whose state this peer, which observed, could go on
+            with; 0: none; -1: it has not said, or is not to.
         place: of this peer among those of `shoal run` on this host; -1: it was started in another way.
         host: who has the same sees the same processes under the same numbers; see `read_host`.
         version: of the wire. Later versions may add fields here, and take none away, so that all can tell who lives.
@@ -63,6 +65,7 @@ class Entry:
     script: str = ""
     program: str = ""
     place: int = -1
+    held: int = -1
 
 
 FIELD_TYPES: Final = {field.name: str if field.type is Role else field.type for field in fields(Entry)}
@@ -100,3 +103,10 @@ def unpack_program(packed: str) -> tuple[ProgramTraits, tuple[str, ...]]:
 def all_wait(entries: tuple[Entry, ...]) -> bool:
     """Whether nobody among `entries` has founded, or is a member of, anything."""
     return all(entry.role is Role.JOINER for entry in entries)
+
+
+def heir(waiting: Sequence[Entry]) -> Entry | None:
+    """Who goes on where all members have died, of all who wait: whose state is the newest. None: not all have said."""
+    if any(entry.held < 0 for entry in waiting):
+        return None
+    return min(waiting, key=lambda entry: (-entry.held, entry.incarnation, entry.peer_id))

@@ -8,7 +8,7 @@ second later. From the mark on no thread returns to user space, so whatever the 
 import os
 from typing import Final, Self
 
-from .processes import parse_stat
+from .processes import parse_stat, process_start
 
 PF_EXITING: Final = 0x4
 """Linux, include/linux/sched.h."""
@@ -73,3 +73,16 @@ class Threads:
 
     def close(self) -> None:
         os.close(self._task_fd)
+
+
+def lives(pid: int, start: int) -> bool:
+    """Whether the process `pid` that started at `start` may run more code of its own. OSError as of `process_start`."""
+    if process_start(pid) != start:
+        return False
+    threads = Threads.open(pid, start)
+    if threads is None:
+        return process_start(pid) == start
+    try:
+        return not threads.are_exiting()
+    finally:
+        threads.close()

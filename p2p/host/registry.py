@@ -30,7 +30,8 @@ from ..errors import RegistryError, RunEnded
 from ..version import ONE_VERSION, VERSION
 from . import last_run
 from .acceptor_page import record_path
-from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, Role, all_wait, parse_entry
+from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, Role, all_wait, heir, parse_entry
+from .exiting import lives
 from .folders import check_socket_path, locked, make_private, replace_private
 from .processes import process_start, read_host
 
@@ -87,7 +88,7 @@ class Registry:
         self._script, self._program, self._place = script, program, place
         self._lock_timeout_s = lock_timeout_s
         self.host = read_host()
-        self._founds = True
+        self._founds, self._stays = True, False
         self._own: Entry | None = None
         self._ignored: set[Path] = set()
         check_socket_path(self.folder / ("0" * 16))
@@ -123,16 +124,17 @@ class Registry:
         start = process_start(os.getpid())
         assert start is not None, "who asks is running"
         self._founds = founds
+        stays, self._stays = self._stays, False
         with self._locked():
             living, dead = self._read_all(apart_from=peer_id)
-            self._clean_up(dead, keep_members=bool(living) and all_wait(living))
+            self._clean_up(dead, keep_members=bool(living) and all_wait(living) and not stays)
             self._sweep_pages(peer_id, is_over=not living)
             self._check_fits(living, network)
             own = Entry(
                 swarm=self.swarm,
                 peer_id=peer_id,
                 incarnation=incarnation,
-                role=Role.FOUNDER if founds and not living else Role.JOINER,
+                role=Role.FOUNDER if stays or (founds and not living) else Role.JOINER,
                 control_address=self._new_address(),
                 data_address=self._new_address(),
                 pid=os.getpid(),
@@ -150,11 +152,15 @@ class Registry:
             self._warn_of_end(incarnation)
         return Census(own, living)
 
-    def take_over(self) -> Census:
+    def take_over(self, held: int = -1) -> Census:
         """For a joiner that still waits: become the founder, if the one it waited for is gone.
 
-        Of all who wait only the first by (incarnation, peer_id) is turned into a founder. Reads every
-        entry; takes the lock only if it finds neither a living founder nor a living member.
+        Of all who wait only the first by (incarnation, peer_id) is turned into a founder; where members have died, who
+        holds the newest of their states, once all have said. Reads every entry; takes the lock only if it finds neither
+        a living founder nor a living member.
+
+        Args:
+            held: as in `Entry`; -1: nobody goes on where members have died.
 
         Raises:
             RegistryError: members died and none lives, so what they trained is gone.
@@ -166,12 +172,27 @@ class Registry:
         with self._locked():
             living, dead = self.read(apart_from=own.peer_id)
             if all_wait(living):
-                self._check_state_not_lost(dead)
-                if own == min((own, *living), key=lambda entry: (entry.incarnation, entry.peer_id)):
+                first: Entry | None = min((own, *living), key=lambda entry: (entry.incarnation, entry.peer_id))
+                if held >= 0 and self._died_here(dead):
+                    own = replace(own, held=held)
+                    self._write(own)
+                    first = heir((own, *living))
+                if first is None or not first.held > 0:
+                    self._check_state_not_lost(dead if first is not None else ())
+                if own == first:
                     own = replace(own, role=Role.FOUNDER)
                     self._write(own)
                     self._warn_of_end(own.incarnation)
         return Census(own, living)
+
+    def _died_here(self, dead: tuple[Entry, ...]) -> bool:
+        """Whether members have died, and the kernel of this host has said so of all of them."""
+        members = [entry for entry in dead if entry.role is Role.MEMBER]
+        return bool(members) and all(entry.host == self.host for entry in members)
+
+    def stay(self) -> None:
+        """The next `leave` is none: this peer enters again, as the founder that it has become."""
+        self._stays = self._entered().role is Role.FOUNDER
 
     def knows(self, peer_id: str) -> bool:
         """Whether there is an entry of this peer, so that its sockets are in this folder."""
@@ -208,7 +229,7 @@ class Registry:
         A second call or a forked child changes nothing.
         """
         own = self._own
-        if own is None or own.pid != os.getpid():
+        if own is None or own.pid != os.getpid() or self._stays:
             return
         self._own = None
         try:
@@ -289,7 +310,7 @@ class Registry:
 
     def _lives(self, entry: Entry) -> bool:
         try:
-            return entry.host == self.host and process_start(entry.pid) == entry.process_start
+            return entry.host == self.host and lives(entry.pid, entry.process_start)
         except OSError as error:
             raise RegistryError(f"cannot see whether process {entry.pid} is alive: {error}") from error
 

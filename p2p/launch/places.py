@@ -19,6 +19,9 @@ FAILED: Final = 1
 REMOVED: Final = 3
 """Exit code of a peer that the others went on without, as of `p2p.RemovedFromView`."""
 
+SLOW: Final = 4
+"""Of a peer that has left since it was slow, as of `p2p.TooSlow`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -34,14 +37,16 @@ class Ending:
     words: str
 
     @classmethod
-    def of(cls, code: int, *, has_begun: bool) -> "Ending":
-        """`has_begun`: it had a seat."""
+    def of(cls, code: int, *, has_begun: bool, is_slow: bool = False) -> "Ending":
+        """`has_begun`: it had a seat; `is_slow`: it has said last that it was the slowest."""
         if code == 0:
             return cls(code, 0, "completed")
         if code == 128 + signal.SIGTERM or (code == -signal.SIGTERM and not has_begun):
             return cls(code, 0, "left, asked to by SIGTERM")
         if code == REMOVED and has_begun:
             return cls(code, REMOVED, "was removed: the others went on without it")
+        if code == SLOW and is_slow:
+            return cls(code, 0, "left, since it was much slower than the others (slow_peers)")
         words = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         return cls(code, FAILED, words)
 
@@ -94,7 +99,8 @@ class Place:
         if self.standing is not None:
             self.steps += self.standing.counted.steps
             self.samples += self.standing.counted.samples
-        self.child, self.ending = None, Ending.of(code, has_begun=has_begun)
+        is_slow = self.standing is not None and self.standing.slowest.startswith(f"peer {self.standing.who.peer_id} ")
+        self.child, self.ending = None, Ending.of(code, has_begun=has_begun, is_slow=is_slow)
         if not self.ending.exit_code or not num_allowed:
             return ""
         if has_begun or now - self.started_s < AT_START_S:

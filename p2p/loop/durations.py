@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Final
 
+from collectives.algorithms import SHARES
 from collectives.price_table import CANDIDATES, SIZES_BYTES, nearest_size
 
 from ..step.open_step import OpenStep
@@ -53,7 +54,7 @@ class Durations:
         self._num_started, self._num_complete = run.num_started, run.num_complete
 
     def _add(self, operation: Operation, now: float, took_s: float) -> None:
-        key = operation.ran, nearest_size(operation.input.nbytes)
+        key = operation.ran.partition(SHARES)[0], nearest_size(operation.input.nbytes)
         self._samples.setdefault(key, deque(maxlen=NUM_KEPT)).append((now, took_s))
 
     def forget(self) -> None:
@@ -73,4 +74,4 @@ class Durations:
 
 def _counts(operation: Operation) -> bool:
     """Whether it is a sum that takes something of the links; those of a few numbers do not."""
-    return not operation.collective.gathers and operation.input.nbytes >= SIZES_BYTES[0]
+    return operation.collective.is_priced and operation.input.nbytes >= SIZES_BYTES[0]

@@ -18,13 +18,12 @@ from gossip import messages as m
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..config import LoopConfig
-from ..errors import RegistryError, RemoteProtocolError, RunEnded
+from ..errors import RegistryError, RemoteProtocolError, RemovedFromView, RunEnded
 from ..host.entry import Role
 from ..host.registry import Registry
 from ..memory.shared_runner import RunState
 from ..net.frames import ANSWER_CODEC, Delivery, Frames, Segment, StatusAnswer, StatusQuery, Taken
 from ..net.parcels import Packer, Replica
-from ..net.tcp import Network
 from ..net.transport import Polled
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
@@ -63,7 +62,13 @@ class Loop:
     """
 
     def __init__(
-        self, registry: Registry, config: LoopConfig, former: "Loop | None" = None, wait_s: float = 0.0
+        self,
+        registry: Registry,
+        config: LoopConfig,
+        former: "Loop | None" = None,
+        wait_s: float = 0.0,
+        *,
+        founds_anew: bool = False,
     ) -> None:
         """Enter the registry and bind the sockets; `reactor.start` begins to use them.
 
@@ -72,6 +77,7 @@ class Loop:
             config: settings.
             former: was removed, and has stopped: this one goes on as the same peer, in another incarnation.
             wait_s: it asks for no seat before.
+            founds_anew: all that `former` knew are dead, and this one founds another lineage.
         """
         before: Resources | None = None if former is None else former.resources
         self.resources: Resources = acquire(registry, config, time.time_ns(), time.monotonic_ns, before)
@@ -79,7 +85,7 @@ class Loop:
         me = claim_of(own)
         self.core = Core(me, rng=random.Random(own.incarnation), config=config.core, now=time.monotonic())
         self._acquaintances = [claim_of(entry) for entry in self.resources.others]
-        if former is not None:
+        if former is not None and not founds_anew:
             self._acquaintances += former.core.acquaintances()
         self.inbox = Inbox()
         self.note = self.resources.seen.loop.note
@@ -89,10 +95,10 @@ class Loop:
         self._frames = Frames(me.member, transport)
         self._neighbours = Neighbours(transport, registry)
         self.seeds = Seeds.of(config, self.resources, self._frames)
-        self._seat = SeatRequest(registry, config, own.role, is_back=former is not None, not_before=self.now() + wait_s)
-        is_wan = config.tcp is not None and config.tcp.network is Network.WAN
-        self.open_step = OpenStep(me.member, segment_bytes=config.segment_bytes, is_wan=is_wan)
-        self.measuring = Measuring(me.member, transport, self._frames, self.open_step.agreed, config.tcp, self.now)
+        is_back = former is not None and not founds_anew
+        self._seat = SeatRequest(registry, config, own.role, is_back=is_back, not_before=self.now() + wait_s)
+        self.open_step = OpenStep(me.member, segment_bytes=config.segment_bytes, medium=config.medium)
+        self.measuring = Measuring(me.member, transport, self._frames, self.open_step.agreed, config, self.now)
         self._donor = Donor(self._frames.send_parcel, segment_bytes=config.segment_bytes)
         self._observer = Observer(self.core, self.open_step, self._frames.send_taken)
         self._carrier = Carrier(
@@ -137,6 +143,11 @@ class Loop:
         num_invalid = dropped.pop("invalid", 0) + self.open_step.num_refused
         return {**dropped, "invalid": num_invalid} if num_invalid else dropped
 
+    @property
+    def num_sent_bytes(self) -> int:
+        """Of operations, by frames."""
+        return self._frames.num_sent_bytes
+
     def explain(self) -> str:
         """What the open step waits for; a snapshot."""
         return f"{self.core.phase.name}, {explain_waiting(self.core, self.open_step, self.now())}"
@@ -165,9 +176,9 @@ class Loop:
             self.measuring.watch(self.open_step)
             self._carrier.carry_out(effects)
 
-    def close_step(self, attempt: int, state_digest: bytes) -> None:
+    def close_step(self, attempt: int, state_digest: bytes, took_us: int = 0) -> None:
         """As `OpenStep.close`, unless this peer cannot go on."""
-        if self.inbox.failure is None and (effects := self.open_step.close(attempt, state_digest)):
+        if self.inbox.failure is None and (effects := self.open_step.close(attempt, state_digest, took_us)):
             self._carrier.carry_out(effects)
 
     def withdraw(self, step: int, attempt: int) -> None:
@@ -227,7 +238,8 @@ class Loop:
     def next_deadline(self) -> float:
         """Of the core, and of the looks at links and processes."""
         self._tick_at = self.core.next_deadline()
-        return min(self._tick_at, self._next_link_check, self._exit_looks.at, self.measuring.next_at)
+        own = self._tick_at, self._next_link_check, self._exit_looks.at, self.measuring.next_at
+        return min(*own, self.resources.transport.pacer.next_at)
 
     def poll(self, timeout_s: float) -> Polled:
         """Wait for the sockets."""
@@ -268,6 +280,7 @@ class Loop:
             for frame in transport.receive_control():
                 self._take_control(frame)
         now = self.now()
+        transport.pacer.go_on()
         if now >= self._next_link_check:
             self._next_link_check = now + self._link_check_s
             self._carrier.carry_out(self._neighbours.check_links(now, self.core))
@@ -306,6 +319,7 @@ class Loop:
 
     def take_data(self) -> None:
         """Segments, FINISHED and parcels that have come."""
+        self.resources.transport.pacer.go_on()
         for header, payload in self.measuring.timed(self.resources.transport.receive_data()):
             self._take_data(header, payload)
 
@@ -357,7 +371,7 @@ class Loop:
         """Go on towards a seat, or tell the training thread why there will be none."""
         try:
             effects = request()
-        except (RegistryError, RunEnded) as error:
+        except (RegistryError, RemovedFromView, RunEnded) as error:
             self.inbox.tell(error)
             return
         if effects and self._seat.role is Role.JOINER:

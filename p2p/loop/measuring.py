@@ -10,13 +10,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from collectives.algorithms import choose_algorithm
+from collectives.algorithms import Medium, choose_algorithm
 from collectives.price_table import PriceTable, tabulate
 from gossip import Member, View
 
+from ..config import LoopConfig
 from ..net.flows import Flow
 from ..net.frames import Frames
-from ..net.tcp import Network, TcpConfig
 from ..net.transport import Transport
 from ..step.agreed_rows import AgreedRows, Rows
 from ..step.open_step import OpenStep
@@ -96,16 +96,43 @@ class Rate:
         self._last = total
 
 
+class Line:
+    """What all connections carry together when it is too much: so fast is the narrowest that they have in common."""
+
+    def __init__(self) -> None:
+        self._high = High()
+        self._num_rates = 0
+        self._at = 0.0
+        self._flows: Mapping[str, Flow] = {}
+
+    @property
+    def bytes_per_s(self) -> int:
+        """0: packets have seldom had to wait."""
+        return self._high.value if self._num_rates >= NUM_HIGHEST else 0
+
+    def add(self, now: float, flows: Mapping[str, Flow]) -> None:
+        """The counters of all connections. A rate without a queue counts if it is higher than what was known."""
+        before, took_s, self._flows, self._at = self._flows, now - self._at, flows, now
+        both = [(flow, before[name]) for name, flow in flows.items() if name in before]
+        carried = sum(flow.delivered - former.delivered for flow, former in both if flow.delivered > former.delivered)
+        if carried < LEAST_BYTES:
+            return
+        rate = int(carried / took_s)
+        if any(flow.is_queueing and former.is_queueing for flow, former in both) or 0 < self.bytes_per_s < rate:
+            self._high.add(now, rate)
+            self._num_rates += 1
+
+
 @dataclass(frozen=True, slots=True)
 class BySize:
     """The table of rows that are not all measured: what is taken without any."""
 
     world_size: int
-    is_wan: bool
+    medium: Medium
 
     def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
         """As without a table."""
-        return choose_algorithm(num_bytes, self.world_size, is_wan=self.is_wan)
+        return choose_algorithm(num_bytes, self.world_size, self.medium)
 
 
 class Measuring:
@@ -115,7 +142,7 @@ class Measuring:
         next_at: when it looks again.
         row: what was measured of the links to the members of the installed view.
         durations: of sums in that view.
-        is_wan: links are slow, for all alike.
+        medium: what the links are where nothing of them is measured.
     """
 
     def __init__(
@@ -124,18 +151,18 @@ class Measuring:
         transport: Transport,
         frames: Frames,
         agreed: AgreedRows,
-        tcp: TcpConfig | None,
+        config: LoopConfig,
         clock: Callable[[], float],
     ) -> None:
         """Nothing is measured, and without TCP nothing will be."""
-        self.next_at = 0.0 if tcp is not None else math.inf
+        self.next_at = 0.0 if config.tcp is not None else math.inf
         self.row = Row()
         self.durations = Durations()
         self._members: tuple[Member, ...] = ()
         self._me, self._transport, self._agreed = me, transport, agreed
         self._clock = clock
-        self.is_wan = tcp is not None and tcp.network is Network.WAN
-        self._up, self._down = Rate(), Rate()
+        self.medium = config.medium
+        self._up, self._down, self._line = Rate(), Rate(), Line()
         self._pairs: dict[str, High] = {}
         self._told: dict[str, int] = {}
         self._probes = Probes(frames)
@@ -179,6 +206,9 @@ class Measuring:
             return
         self._up.add(now, sum(flow.acked for flow in flows.values()))
         self._down.add(now, self._transport.num_received())
+        if self.medium is Medium.WAN:
+            self._line.add(now, flows)
+            self._transport.pacer.bytes_per_s = self._line.bytes_per_s
         for peer_id, flow in flows.items():
             if flow.bytes_per_s != self._told.get(peer_id):
                 self._told[peer_id] = flow.bytes_per_s
@@ -217,7 +247,7 @@ class Measuring:
         if self._making is None or self._making[0] is not rows:
             links = links_of(rows)
             if links is None:
-                self._agreed.tabulated(rows, BySize(len(rows.members), self.is_wan))
+                self._agreed.tabulated(rows, BySize(len(rows.members), self.medium))
                 return
             measured_ns = {place: took_us * 1000 for place, took_us in took_of(rows).items()}
             self._making = rows, tabulate(links, measured_ns)

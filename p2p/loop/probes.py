@@ -1,7 +1,7 @@
 """Bytes that nobody looks at, to find out how much a link carries which has carried little yet. Belongs to the loop.
 
 To one peer at a time, by turns: 1 MB or 0.2 s each, in portions that grow once the one before has arrived, so that a
-slow link is not busy with them for long; and a tenth of the time at most.
+slow link is not busy with them for long; and a tenth of the time at most, over some seconds: three come in a row.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,8 @@ PROBE_BYTES: Final = 1 << 20
 PROBE_S: Final = 0.2
 FIRST_PORTION: Final = 64 << 10
 SHARE: Final = 0.1
+MOST_S: Final = 3 * PROBE_S
+"""That may be used at once, where none was for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Probes:
         self._sender = sender
         self._done: set[str] = set()
         self._probe: _Probe | None = None
-        self._may_begin_at = 0.0
+        self._budget_s, self._counted_at = MOST_S, 0.0
 
     def is_measured(self, peer_id: str, flow: Flow) -> bool:
         """Whether what is known of the connection to that peer says how much it carries."""
@@ -56,7 +58,9 @@ class Probes:
         probe = self._probe
         if probe is None:
             peer_id = next((each for each, flow in flows.items() if not self.is_measured(each, flow)), None)
-            if peer_id is not None and now >= self._may_begin_at:
+            self._budget_s = min(MOST_S, self._budget_s + SHARE * (now - self._counted_at))
+            self._counted_at = now
+            if peer_id is not None and self._budget_s > 0:
                 self._send(_Probe(peer_id, now, FIRST_PORTION, FIRST_PORTION, flows[peer_id].acked + FIRST_PORTION))
             return
         flow = flows.get(probe.peer_id)
@@ -68,7 +72,7 @@ class Probes:
             num_bytes, until = probe.num_bytes + portion, flow.acked + portion
             self._send(_Probe(probe.peer_id, probe.began, portion, num_bytes, until))
             return
-        self._probe, self._may_begin_at = None, now + took_s * (1 / SHARE - 1)
+        self._probe, self._budget_s, self._counted_at = None, self._budget_s - took_s, now
         self._done.add(probe.peer_id)
 
     def _send(self, probe: _Probe) -> None:

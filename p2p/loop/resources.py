@@ -84,7 +84,7 @@ def acquire(
         undo.callback(page.remove)
         seen = Page(registry.folder, _identity(own, clock_ns()), clock_ns) if former is None else former.seen
         undo.callback(seen.remove)
-        transport = Transport(own.control_address, own.data_address, listeners)
+        transport = Transport(own.control_address, own.data_address, listeners, lambda: clock_ns() * 1e-9)
         undo.pop_all()
     return Resources(registry, own, standing.others, host_memory, page, seen, transport)
 

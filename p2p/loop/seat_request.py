@@ -6,8 +6,8 @@ from gossip import Core, Run
 from gossip.effects import Effect
 
 from ..config import LoopConfig
-from ..errors import RegistryError
-from ..host.entry import Role
+from ..errors import RegistryError, RemovedFromView
+from ..host.entry import Role, all_wait
 from ..host.registry import Registry
 from .seeds import Seeds
 
@@ -15,6 +15,16 @@ RUN_IS_OVER = (
     "nobody of the swarm is left: its run has ended, and this peer, which knows of committed steps of it, had no seat, "
     "and founds no other one; start all peers again to go on from a checkpoint"
 )
+
+ALL_DEAD = (
+    "all members have died, and this peer holds the state after step {0}, with which it could go on only where its "
+    "script waits for a step of its model; start all peers again to go on from a checkpoint"
+)
+GOES_ON = "all members have died, and another peer, which holds a newer state or was there first, goes on"
+
+
+class AllMembersDead(RegistryError):
+    """All members have died, and this peer, which observed, holds the newest state. It goes on where it can."""
 
 
 class SeatRequest:
@@ -64,7 +74,9 @@ class SeatRequest:
         """Ask if it is time to; if nobody whom this peer could join is alive, found the swarm. For a slow cadence.
 
         Raises:
+            AllMembersDead: this peer holds the newest of the states that are left.
             RegistryError: its state is lost.
+            RemovedFromView: all members have died, and another peer goes on.
             RunEnded: this peer only joins, and the run has ended.
         """
         if self._asked is not None and not self._has_begun and now >= self._not_before:
@@ -74,5 +86,12 @@ class SeatRequest:
         self._next_look = now + self._config.look_s
         if not self._config.may_found and self._config.tcp is None:
             self._registry.check_can_join()
-        self.role = self._registry.take_over().own.role
+        held = max(core.held, 0)
+        census = self._registry.take_over(held if self._config.restarts else -1)
+        self.role = census.own.role
+        if census.own.held >= 0 and core.knows_steps:
+            if self.role is Role.FOUNDER:
+                raise AllMembersDead(ALL_DEAD.format(held))
+            if not all_wait(census.others):
+                raise RemovedFromView(GOES_ON)
         return self._take_part(now, core, seeds) if self.role is Role.FOUNDER else []

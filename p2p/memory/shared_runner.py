@@ -55,6 +55,8 @@ class SharedRunner:
         outgoing: as of any runner; nothing is ever sent.
     """
 
+    sends = False
+
     def __init__(
         self,
         arena: Arena,

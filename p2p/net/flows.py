@@ -9,8 +9,11 @@ from typing import Any, Final, NamedTuple
 Ends = tuple[Any, Any]
 """Addresses of a connection: here, and there."""
 
-_MIN_RTT: Final = struct.Struct("<I")
-_MIN_RTT_OFFSET: Final = 148  # of tcpi_min_rtt in struct tcp_info, in microseconds
+_NUMBER: Final = struct.Struct("<I")
+_MSS_OFFSET: Final = 16  # of tcpi_snd_mss in struct tcp_info, in bytes
+_RTT_OFFSET: Final = 68  # of tcpi_rtt, in microseconds
+_DELIVERED_OFFSET: Final = 192  # of tcpi_delivered, in packets: also of those behind a lost one
+_MIN_RTT_OFFSET: Final = 148  # of tcpi_min_rtt, in microseconds
 _RECEIVED: Final = struct.Struct("<QQ")
 _RECEIVED_OFFSET: Final = 120  # of tcpi_bytes_acked and tcpi_bytes_received
 _RATE: Final = struct.Struct("<Q")
@@ -19,6 +22,10 @@ _RATE_OFFSET: Final = (
 )
 _INFO_BYTES: Final = 256
 _NO_RTT: Final = 2**32 - 1
+
+QUEUE_US: Final = 5_000
+QUEUE_SHARE: Final = 0.125
+"""Packets wait on the way if round trips take so much longer than the shortest, and so large a part of it."""
 
 
 def copy_of(fd: int) -> socket.socket | None:
@@ -48,12 +55,16 @@ class Flow(NamedTuple):
         rtt_us: the shortest round trip of the last minutes; 0: not known.
         bytes_per_s: at which it has delivered lately; of a transfer that had the way to itself, its rate.
         acked, received: bytes that the other side has, and that have come.
+        delivered: about as many as acked, but without waiting for those that were lost before them.
+        is_queueing: round trips take longer than they have to.
     """
 
     rtt_us: int
     bytes_per_s: int
     acked: int
     received: int
+    delivered: int
+    is_queueing: bool
 
 
 class Connection:
@@ -80,8 +91,10 @@ def _read(copy: socket.socket) -> Flow | None:
         info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     except OSError:
         return None
-    if len(info) < _RATE_OFFSET + _RATE.size:  # of an old kernel
+    if len(info) < _DELIVERED_OFFSET + _NUMBER.size:  # of an old kernel
         return None
-    (rtt_us,), (rate,) = _MIN_RTT.unpack_from(info, _MIN_RTT_OFFSET), _RATE.unpack_from(info, _RATE_OFFSET)
-    acked, received = _RECEIVED.unpack_from(info, _RECEIVED_OFFSET)
-    return Flow(0 if rtt_us == _NO_RTT else rtt_us, rate, acked, received)
+    offsets = _MSS_OFFSET, _RTT_OFFSET, _MIN_RTT_OFFSET, _DELIVERED_OFFSET
+    mss, rtt_us, least_us, num_delivered = (_NUMBER.unpack_from(info, each)[0] for each in offsets)
+    (rate,), (acked, received) = _RATE.unpack_from(info, _RATE_OFFSET), _RECEIVED.unpack_from(info, _RECEIVED_OFFSET)
+    is_queueing = least_us != _NO_RTT and rtt_us - least_us > max(QUEUE_US, QUEUE_SHARE * least_us)
+    return Flow(0 if least_us == _NO_RTT else least_us, rate, acked, received, num_delivered * mss, is_queueing)

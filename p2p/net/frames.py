@@ -93,7 +93,11 @@ class Taken(NamedTuple):
 
 
 class Frames:
-    """The frames of one peer, in the view that it has installed."""
+    """The frames of one peer, in the view that it has installed.
+
+    Attributes:
+        num_sent_bytes: of operations, with their headers, so far.
+    """
 
     def __init__(self, me: Member, transport: Transport) -> None:
         self._me = me
@@ -105,6 +109,7 @@ class Frames:
         self._rank = 0
         self._is_mixed = False
         self._segment_start = b""
+        self.num_sent_bytes = 0
 
     def install(self, view: View) -> None:
         """From now on everything is said in `view`."""
@@ -149,6 +154,7 @@ class Frames:
             return
         peer, transfer, segment, payload = outgoing
         header = self._segment_start + pack_rest(sequence, transfer, segment, fingerprint)
+        self.num_sent_bytes += len(header) + payload.nbytes
         self._transport.send_data(self._members[peer].peer_id, header, payload)
 
     def send_parcel(self, target: Member, stream: int, segment: ParcelSegment) -> None:

@@ -18,6 +18,9 @@ HEARTBEAT_MS: Final = 250
 
 _IPC_BUFFER_BYTES: Final = 2 << 20  # as far as the system allows; 16 MB in 0.9 of the time. Never for TCP.
 _HANDSHAKE_MS: Final = 5000
+_CONNECT_MS: Final = 2500
+"""An attempt to open a connection ends after that, and another one begins: the kernel would ask again after 1, 3, 7
+and 15 s, so that a link could stay shut for so long after a cut was healed."""
 _RECONNECT_MS: Final = 10
 _RECONNECT_MAX_MS: Final = 500
 _CALL_RECONNECT_MS: Final = 500  # whoever has another key hangs up at once, again and again
@@ -98,7 +101,11 @@ class _Monitor:
 
 
 class Link:
-    """Our two DEALERs to one peer, and what their monitors say; data has one over TCP only, where its port counts."""
+    """Our two DEALERs to one peer, and what their monitors say; data has one over TCP only, where its port counts.
+
+    Attributes:
+        is_remote: data go over TCP.
+    """
 
     def __init__(
         self,
@@ -119,7 +126,7 @@ class Link:
         if any(is_tcp) and introduce is None:
             raise ValueError("it is on another host, and this peer has neither --bind nor --seeds")
         self._monitors: dict[str, _Monitor] = {}
-        self._data_address = data_address
+        self._data_address, self.is_remote = data_address, is_tcp[1]
         with ExitStack() as on_failure:
             self.control = open_socket(context, zmq.DEALER, MAX_CONTROL_BYTES, high_water_mark=1000, is_tcp=is_tcp[0])
             on_failure.callback(self.control.close, 0)
@@ -287,6 +294,7 @@ def open_socket(
     socket.sndhwm = socket.rcvhwm = high_water_mark
     if not is_tcp:
         socket.sndbuf = socket.rcvbuf = _IPC_BUFFER_BYTES
+    socket.connect_timeout = _CONNECT_MS
     socket.handshake_ivl = _HANDSHAKE_MS
     socket.reconnect_ivl = _RECONNECT_MS
     socket.reconnect_ivl_max = _RECONNECT_MAX_MS

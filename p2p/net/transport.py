@@ -14,7 +14,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +31,7 @@ from .flows import Flow
 from .headers import HEADER_BYTES
 from .links import HEARTBEAT_MS, MAX_DATA_BYTES, Link, SeedCalls, Verdict, open_socket
 from .listener import TcpListeners
+from .pacing import Pacer
 from .wire import MAX_CONTROL_BYTES
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ JOINED_BYTES: Final = 32 << 10
 _MAX_DRAIN: Final = 256
 _MOST_VERSIONS: Final = 8  # that are named in the log: who has the key may make up any number
 _MAX_PARTS: Final = 3  # of one message, behind the routing id; more are counted and dropped one by one
-_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)  # as enums they cost a microsecond a frame
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)  # as enums, as of `Socket.get`, they take 1.5 us
 _DONTWAIT, _AND_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _LAST_WORDS_MS: Final = 100
 
@@ -65,12 +66,19 @@ class Transport:
     Attributes:
         dropped: number of frames dropped, by reason: "no link", "queue full" (not sent), "invalid", "other version"
             (received); and of connections that were "refused".
+        pacer: of data to other hosts.
     """
 
-    def __init__(self, control_address: str, data_address: str, listeners: TcpListeners | None = None) -> None:
+    def __init__(
+        self,
+        control_address: str,
+        data_address: str,
+        listeners: TcpListeners | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         """Bind both ROUTERs, to `ipc://` and an absolute path. A file that is already there is replaced.
 
-        `listeners` is for peers of other hosts; it is closed with this.
+        `listeners` is for peers of other hosts; it is closed with this. `clock` is the pacer's, in seconds.
 
         Raises:
             ValueError: no such address, or its path is too long for a socket.
@@ -89,6 +97,7 @@ class Transport:
         self._wake_lock = threading.RLock()  # a signal handler may call `wake` in the middle of `wake`
         self._context = zmq.Context() if listeners is None else listeners.context
         self._calls = SeedCalls(self._context, self._introduce)
+        self.pacer = Pacer(self._queue_data, clock, ZERO_COPY_BYTES)
         self._control = open_socket(self._context, zmq.ROUTER, MAX_CONTROL_BYTES, high_water_mark=1000, is_tcp=False)
         self._data = open_socket(self._context, zmq.ROUTER, MAX_DATA_BYTES, high_water_mark=0, is_tcp=False)
         self._controls = [self._control] if listeners is None else [self._control, listeners.control]
@@ -143,6 +152,7 @@ class Transport:
         """Close the link, if there is one; what was not sent yet is forgotten."""
         link = self._links.pop(peer_id, None)
         if link is not None:
+            self.pacer.forget(peer_id)
             link.close(linger_ms=0)
 
     def lost_links(self) -> list[str]:
@@ -212,6 +222,12 @@ class Transport:
         link = self._links.get(peer_id)
         if link is None:
             return self._drop("no link")
+        if link.is_remote and self.pacer.is_on:
+            return self.pacer.send(peer_id, header, view)
+        return self._queue_data(peer_id, header, view)
+
+    def _queue_data(self, peer_id: str, header: bytes, view: memoryview) -> bool:
+        link = self._links[peer_id]
         # No high-water mark, so no call can find the queue full; libzmq has none any more where somebody else answered.
         try:
             if view.nbytes <= JOINED_BYTES and len(header) == HEADER_BYTES:
@@ -244,7 +260,7 @@ class Transport:
 
     def has_data(self) -> bool:
         """Whether `receive_data` would give something."""
-        return bool(int(self._data.get(_EVENTS)) & _POLLIN) or self._has_remote_data()
+        return bool(int(self._data.getsockopt(_EVENTS)) & _POLLIN) or self._has_remote_data()
 
     def wait_for_data(self, timeout_s: float) -> bool:
         """Wait until there is data, `wake` was called or the time is over; whether there is. `poll` hears the rest."""
@@ -252,7 +268,7 @@ class Transport:
         return len(ready) > (self._wake_fd in ready)
 
     def _has_remote_data(self) -> bool:
-        return self._listeners is not None and bool(int(self._listeners.data.get(_EVENTS)) & _POLLIN)
+        return self._listeners is not None and bool(int(self._listeners.data.getsockopt(_EVENTS)) & _POLLIN)
 
     def receive_data(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Headers and payloads that are there, up to a bound. A payload is libzmq's own memory, and not aligned."""
@@ -269,7 +285,7 @@ class Transport:
     ) -> Iterator[tuple[bytes, list[zmq.Frame]]]:
         """Routing ids and what is behind them."""
         for _ in range(_MAX_DRAIN):
-            if not int(socket.get(_EVENTS)) & _POLLIN:  # costs a tenth of the exception that `recv` would raise
+            if not int(socket.getsockopt(_EVENTS)) & _POLLIN:  # costs a tenth of the exception that `recv` would raise
                 return
             route = socket.recv(_DONTWAIT)
             parts = [socket.recv(copy=False)]  # libzmq delivers whole messages: this does not wait
@@ -339,6 +355,7 @@ class Transport:
         for path in self._paths:  # libzmq leaves them behind
             with suppress(FileNotFoundError):
                 os.unlink(path)
+        self.pacer.flush()
         for link in self._links.values():
             link.close(_LAST_WORDS_MS)
         self._links.clear()

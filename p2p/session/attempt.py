@@ -31,6 +31,7 @@ class Attempt:
         self.what = ""
         self.operations: list[Operation] = []
         self._num_bytes = 0
+        self._buckets: list[int] = []
 
     def begin(self, what: str) -> None:
         """Open the step, or go on with one of which results were handed out.
@@ -50,6 +51,15 @@ class Attempt:
     def takes(self, operation: Operation) -> bool:
         """Whether the result of one more operation may be handed out early: the same on every member."""
         return len(self.operations) < MOST_EARLY and self._num_bytes + operation.input.nbytes <= MOST_EARLY_BYTES
+
+    def new_buckets(self) -> list[int]:
+        """Bytes of the sums of a training step, all of which are submitted, if they are not those of the last one."""
+        operations = self.operations
+        if not any(each.collective.is_counts for each in operations):
+            return []
+        sums = [each for each in operations if each.collective.is_priced and not each.collective.is_of_one]
+        before, self._buckets = self._buckets, [each.input.nbytes for each in sums]
+        return self._buckets if self._buckets != before else []
 
     def end(self) -> list[Operation]:
         """Nothing more is submitted in this attempt. Returns what was."""

@@ -5,6 +5,7 @@ results are written into the tensors when the step commits.
 """
 
 import math
+import operator
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,16 +15,17 @@ from typing import Any
 import numpy as np
 
 from collectives import Array
+from collectives.goals import GOALS
 
 from ..data.share import count_samples
 from ..device import HOST, Device
-from ..errors import ShoalError
+from ..errors import RootLost, ShoalError
 from ..staging import Staged
-from ..step.collective import AllGather, Barrier
+from ..step.collective import AllGather, AllReduce, Barrier, Moved
 from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
-from .all_reduce_call import AllReduceCall, StagedAllReduceCall
 from .device_memory import pinned, staged_by
+from .operation_call import Asked, OperationCall, StagedCall
 from .session import Session
 from .tensors import Buffers
 
@@ -51,11 +53,11 @@ class ScriptStep:
         self.number = session.history.done + 1
         self.is_open = True
         self.session = session
-        self._calls: list[AllReduceCall] = []
-        self._waiting: deque[AllReduceCall] = deque()
+        self._calls: list[OperationCall] = []
+        self._waiting: deque[OperationCall] = deque()
         self._is_committed = False
 
-    def add(self, call: AllReduceCall) -> None:
+    def add(self, call: OperationCall) -> None:
         """Submit one more operation, as soon as it is ready, and those before it are."""
         self._calls.append(call)
         self._waiting.append(call)
@@ -72,10 +74,15 @@ class ScriptStep:
             self.session.commit()
             self._is_committed = True
             for call in self._calls:
-                call.hand_out()
+                call.hand_out(self.number)
             self.session.history.announce()
         elif not self._is_committed:
             raise ShoalError(f"step {self.number}, of which this operation was one, was given up: call it again")
+
+    def check(self) -> None:
+        """Raise RootLost if the root of an operation was gone; the step is committed."""
+        for call in self._calls:
+            call.value()
 
     def withdraw(self, error: BaseException) -> None:
         """Take everything back: `error` ended the block."""
@@ -98,25 +105,34 @@ class Step:
 
 
 class Handle:
-    """An operation that runs while the script goes on. Made by `Peer.all_reduce` with `async_op`."""
+    """An operation whose result is there later: with `async_op`, or in a `with peer.step()` block."""
 
-    def __init__(self, step: ScriptStep) -> None:
-        self._step = step
+    def __init__(self, step: ScriptStep, call: OperationCall, *, is_in_block: bool = False) -> None:
+        self._step, self._call, self._is_in_block = step, call, is_in_block
 
-    def wait(self) -> None:
-        """Return when the result is in the tensor, and so are those of all operations of the step, which ends here.
+    def wait(self) -> Any:
+        """Return when the result is there, and so are those of all operations of the step, which ends here.
 
         Waits until every member has submitted the same operations and called `wait`, `step_timeout_s` at most. A
-        second call, or that of another handle of the step, returns at once.
+        second call, or that of another handle of the step, returns at once; so does that of an operation in a
+        `with peer.step()` block, which is called behind the block.
+
+        Returns:
+            What the operation gives back without `async_op`: None, if its result is in the tensor.
 
         Raises:
             OperationMismatch, OperationInterrupted: as `Peer.all_reduce`; the tensors are untouched, call it again.
+            RootLost: the root of one of the operations was gone; the step is committed, all others count.
             QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on; the tensors are
                 untouched.
-            ShoalError: the step was given up before.
+            ShoalError: the step was given up before, or its block is open.
         """
         with self._step.session.callers.call("the `wait` of a handle"):
+            if self._is_in_block and self._step.is_open:
+                raise ShoalError(BY_HAND)
             self._step.commit()
+            self._step.check()
+            return self._call.value()
 
 
 class Calls:
@@ -133,35 +149,80 @@ class Calls:
         self, tensor: Any, op: str, algorithm: str | None, *, out: Any, async_op: bool, commit: bool
     ) -> Handle | None:
         """See `Peer.all_reduce`."""
+        with self._session.callers.call("peer.all_reduce"):
+            handle: Handle | None = self._run(tensor, Asked(AllReduce(op), algorithm, out), async_op, commit)
+            return handle if async_op else None
+
+    def broadcast(
+        self, tensor: Any, root: int | str, algorithm: str | None, *, out: Any, async_op: bool, commit: bool
+    ) -> Handle | None:
+        """See `Peer.broadcast`."""
+        with self._session.callers.call("peer.broadcast"):
+            asked = Asked(Moved("broadcast", root=self._peer_at(root)), algorithm, out)
+            handle: Handle | None = self._run(tensor, asked, async_op, commit)
+            return handle if async_op else None
+
+    def all_gather(self, tensor: Any, algorithm: str | None, *, async_op: bool, commit: bool) -> Any:
+        """See `Peer.all_gather`."""
+        with self._session.callers.call("peer.all_gather"):
+            return self._run(tensor, Asked(AllGather(), algorithm), async_op, commit)
+
+    def reduce_scatter(self, tensor: Any, op: str, algorithm: str | None, *, async_op: bool, commit: bool) -> Any:
+        """See `Peer.reduce_scatter`."""
+        with self._session.callers.call("peer.reduce_scatter"):
+            return self._run(tensor, Asked(Moved("reduce-scatter", op), algorithm), async_op, commit)
+
+    def _peer_at(self, root: int | str) -> str:
+        """The peer_id of a rank of the view that the script sees, or one that is in it.
+
+        Raises:
+            TypeError, ValueError: it is not.
+        """
+        view = self._session.membership.take_seat()
+        there = [member.peer_id for member in view.members]
+        if isinstance(root, str):
+            if root not in there:
+                raise ValueError(
+                    f"root is a rank or a peer_id of `peer.view`, is {root!r}; members: {', '.join(there)}"
+                )
+            return root
+        wanted = f"root is a rank of `peer.view`, 0 to {len(there) - 1}, or a peer_id, is {root}"
+        try:
+            rank = operator.index(root)
+        except TypeError:
+            raise TypeError(f"{wanted}, a {type(root).__name__}") from None
+        if not 0 <= rank < len(there):
+            raise ValueError(wanted)
+        return there[rank]
+
+    def _run(self, tensor: Any, asked: Asked, async_op: bool, commit: bool) -> Any:
+        """What the script is given: a handle, or what the call has come to."""
         if async_op and not commit:
             raise ValueError("async_op=True and commit=False: take one, or use `async_op` for several at a time")
-        with self._session.callers.call("peer.all_reduce"):
-            return self._all_reduce(tensor, op, algorithm, out=out, async_op=async_op, commit=commit)
-
-    def _all_reduce(
-        self, tensor: Any, op: str, algorithm: str | None, *, out: Any, async_op: bool, commit: bool
-    ) -> Handle | None:
         if self._block is not None:
             if async_op or not commit:
                 raise ShoalError(IN_BLOCK)
-            self._block.add(self._make(tensor, op, algorithm, out, is_alone=False))
-            return None
+            call = self._make(tensor, asked, is_alone=False)
+            self._block.add(call)
+            return Handle(self._block, call, is_in_block=True)
         if async_op:
-            call = self._make(tensor, op, algorithm, out, is_alone=False)
+            call = self._make(tensor, asked, is_alone=False)
             if self._asynchronous is None or not self._asynchronous.is_open:
                 self._asynchronous = ScriptStep(self._session, ASYNCHRONOUS)
             self._asynchronous.add(call)
-            return Handle(self._asynchronous)
-        call = self._make(tensor, op, algorithm, out, is_alone=True)
+            return Handle(self._asynchronous, call)
+        call = self._make(tensor, asked, is_alone=True)
         call.wait()
+        history = self._session.history
         if not commit and self._session.may_run_early(call.operation):
             call.keep_apart()
-            call.hand_out(self._session.run_early(call.operation))
+            outcome = self._session.run_early(call.operation)
+            call.hand_out(history.done + 1, outcome)
         else:
             self._session.run_alone(call.operation)
-            call.hand_out()
-            self._session.history.announce()
-        return None
+            call.hand_out(history.done)
+            history.announce()
+        return call.value()
 
     def wait(self) -> None:
         """See `Peer.wait`."""
@@ -169,14 +230,16 @@ class Calls:
             self._session.membership.check_usable()
             if self._asynchronous is not None and self._asynchronous.is_open:
                 self._asynchronous.commit()
+                self._asynchronous.check()
 
-    def _make(self, tensor: Any, op: str, algorithm: str | None, out: Any, *, is_alone: bool) -> AllReduceCall:
+    def _make(self, tensor: Any, asked: Asked, *, is_alone: bool) -> OperationCall:
         """`is_alone`: no other operation of the same size is open, so that memory for its result can be kept."""
+        out = asked.out
         device = self._session.device_of(tensor)
         if device is HOST:
             if out is not None and self._session.device_of(out) is not HOST:
-                raise ValueError(f"out is on {out.device}, and what is reduced on the CPU: pass both on one device")
-            return AllReduceCall(tensor, op, algorithm, out, self._buffers.like if is_alone else self._new)
+                raise ValueError(f"out is on {out.device}, and the tensor on the CPU: pass both on one device")
+            return OperationCall(tensor, asked, self._buffers.like if is_alone else self._new)
         if out is not None and self._session.device_of(out) is not device:
             where = getattr(out, "device", "the CPU")
             raise ValueError(f"out is on {where}, and the tensor on {tensor.device}: pass both on one device")
@@ -184,7 +247,7 @@ class Calls:
         staged = self._staged.setdefault(device, staged) if is_alone else staged
         makers = (self._inputs.of, self._buffers.of) if is_alone else (self._session.empty, self._session.empty)
         input, result = (pinned(self._session, device, make) for make in makers)
-        return StagedAllReduceCall(tensor, op, algorithm, out, staged, (input, result))
+        return StagedCall(tensor, asked, staged, (input, result))
 
     def _new(self, array: Array) -> Array:
         """Memory for a result, while others of the same size are open."""
@@ -196,6 +259,21 @@ class Calls:
         with self._session.callers.call("peer.barrier"):
             self._session.run_alone(Operation(Barrier(), one, np.empty_like(one), (), "one-shot"))
             self._session.history.announce()
+
+    def move(self, kind: str, array: Array, root: int, algorithm: str | None) -> Array:
+        """One of `collectives.goals` that no method of `Peer` calls, a step of its own: for the benchmark.
+
+        Returns all chunks, of which a rank has those that it is to have; the memory is used again. `array` are all of
+        the own ones, or of a gather the one that it has.
+        """
+        with self._session.callers.call(f"the benchmark's {kind}"):
+            peer_id = self._peer_at(root) if GOALS[kind].has_root else ""
+            operation = Operation(Moved(kind, root=peer_id), array, self._buffers.like(array), array.shape, algorithm)
+            self._session.run_alone(operation)
+            self._session.history.announce()
+            if operation.is_void:
+                raise RootLost(self._session.history.done, operation.describe())
+            return operation.result
 
     def gather(self, row: Array, label: str) -> Array:
         """A step of its own. Returns the rows of all members on its receipt, in their order; `label` is the same."""
@@ -241,3 +319,4 @@ class Calls:
             step.commit()
             if samples is None:
                 share.spend()
+            step.check()

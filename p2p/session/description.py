@@ -3,8 +3,9 @@
 JOIN has names and digests only. Who is refused hears from the member itself what that one has of what differs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 import xxhash
@@ -21,6 +22,8 @@ NO_MODEL_HERE: Final = (
 )
 NO_MODEL_THERE: Final = "the swarm's members have no model, and this peer has one: start it in a swarm of its own"
 
+NO_POLICIES: Final[Mapping[str, bytes]] = MappingProxyType({})
+
 _TEXT_MAX: Final = SHOWN_MAX + 64
 
 
@@ -31,20 +34,24 @@ def describe_program(program: ProgramTraits, may_differ: Sequence[str]) -> Run:
     return Run(description, {name: text.encode() for name, (_, text) in program.items()})
 
 
-def describe_run(replica: Replica, program: ProgramTraits, may_differ: Sequence[str]) -> Run:
-    """What this peer trains, and runs; `may_differ`: names of arguments, or `script`."""
+def describe_run(
+    replica: Replica, program: ProgramTraits, may_differ: Sequence[str], policies: Mapping[str, bytes] = NO_POLICIES
+) -> Run:
+    """What this peer trains, by which `policies`, and runs; `may_differ`: names of arguments, or `script`."""
     run = describe_program(program, may_differ)
-    training = tuple([Trait(name, xxhash.xxh3_128_digest(text)) for name, text in replica.traits.items()])
+    how = {**replica.traits, **policies} if replica.trains_model else {}
+    training = tuple([Trait(name, xxhash.xxh3_128_digest(text)) for name, text in how.items()])
     description = replace(run.description, trains_model=replica.trains_model, training=training)
-    return Run(description, {**replica.traits, **run.texts}, replica.numerics)
+    return Run(description, {**how, **run.texts}, replica.numerics)
 
 
 def explain_refusal(replica: Replica, run: Run, refusal: Refuse) -> str:
     """Both values of whatever differs, and what to do."""
     if refusal.trains_model != replica.trains_model:
         return NO_MODEL_HERE if refusal.trains_model else NO_MODEL_THERE
-    training = [each for each in refusal.differences if each.name in replica.traits]
-    program = [each for each in refusal.differences if each.name not in replica.traits]
+    names = {trait.name for trait in run.description.training}
+    training = [each for each in refusal.differences if each.name in names]
+    program = [each for each in refusal.differences if each.name not in names]
     parts = []
     if program:
         parts.append(f"this peer does not run what the swarm's members do: {explain_program(run, program)}")

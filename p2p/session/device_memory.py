@@ -11,7 +11,7 @@ from ..device import HOST, Device
 from ..memory.host_memory import HostMemory
 from ..staging import Cut, Staged
 from ..step.operation import Operation
-from .all_reduce_call import Empty
+from .operation_call import Empty
 from .session import Session
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from collectives import Medium
 from collectives.price_table import PriceTable, nearest_size
 from gossip import View
 
@@ -16,7 +17,8 @@ def explain(loop: Loop, num_bytes: int) -> dict[str, Any]:
     view, agreed = loop.core.view, loop.open_step.agreed
     table = None if view is None else agreed.table(view)
     world_size = 1 if view is None else len(view.members)
-    by_size = AllReduce().choose(None, num_bytes, world_size, is_wan=loop.measuring.is_wan)
+    medium = loop.measuring.medium if loop.shared() is None else Medium.MEMORY
+    by_size = AllReduce().choose(None, num_bytes, world_size, medium)
     size, took = nearest_size(num_bytes), loop.measuring.durations.medians(loop.now())
     priced = table if isinstance(table, PriceTable) else None
     prices = {} if priced is None else priced.of(num_bytes)

@@ -1,5 +1,6 @@
 """What the training thread knows to be committed: it changes only when a step commits, or a state is loaded."""
 
+import logging
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -9,7 +10,10 @@ from ..data.own_data import OwnData
 from ..data.share import Share
 from ..errors import ShoalError
 from ..step.notices import Commit
-from ..step.receipts import Ledger, Moment, Receipt
+from ..step.receipts import NUM_COLUMNS, TOOK, Continued, Ledger, Moment, Receipt
+from ..step.speeds import Speeds
+
+logger = logging.getLogger("p2p")
 
 
 class History:
@@ -25,9 +29,10 @@ class History:
         end_listeners: called when nothing more is committed.
         seat_listeners: called with the view and the last committed step that the script begins with.
         own_data: that no loader hands out.
+        speeds: of the members.
     """
 
-    def __init__(self, share: Share, ledger: Ledger | None) -> None:
+    def __init__(self, share: Share, ledger: Ledger | None, speeds: Speeds) -> None:
         """Nothing is committed. `share` counts the samples; `ledger`, if there is one, is written."""
         self.view: View | None = None
         self.done = -1
@@ -41,13 +46,16 @@ class History:
         self._ledger = ledger
         self._announced: View | None = None
         self.own_data = OwnData()
+        self.speeds = speeds
 
     def add(self, commit: Commit, me: Member) -> None:
         """A step is committed; it is recorded unless `me` was only fed."""
         share = self._share
         receipt = share.count(commit.receipt)
-        if any(operation.collective.is_counts for operation in commit.operations):
+        counts = next((each.result.tolist() for each in commit.operations if each.collective.is_counts), None)
+        if counts is not None:
             share.num_trained += 1
+            self._judge(receipt, counts[TOOK::NUM_COLUMNS], me)
             if share.is_own:
                 self.own_data.train(share.contributors, share.num_trained)
         self.done, self.view, self.receipt = receipt.step, commit.view, receipt
@@ -59,6 +67,23 @@ class History:
             self.num_samples += receipt.contributions[commit.view.members.index(me)].num_samples
             if self._ledger is not None:
                 self._ledger.record(receipt)
+
+    def _judge(self, receipt: Receipt, took_us: list[int], me: Member) -> None:
+        """Say who is slow, once: the first member on the receipt does, and the slow one."""
+        members = tuple([(each.peer_id, each.incarnation) for each in receipt.contributions])
+        found = self.speeds.committed(self._share.num_trained, members, took_us)
+        if found is not None and (me.peer_id, me.incarnation) in (members[0], found.who):
+            logger.warning(
+                "peer %s is the slowest: %s; the others wait for it in each step (slow_peers='leave' of p2p.join has "
+                "such a peer leave)",
+                *(found.who[0], found),
+            )
+
+    def begin_lineage(self, continued: Continued) -> None:
+        """All members have died; what comes now is of another lineage."""
+        self.done = -1
+        if self._ledger is not None:
+            self._ledger.begin(continued)
 
     def known_view(self) -> View:
         """Raises ShoalError as long as there is none."""

@@ -54,15 +54,24 @@ class Incarnations:
         times = f", removed {len(self._returns)} times in {RETURNS_S / 60:g} minutes," if wait_s else ","
         when = f" in {wait_s:g} s" if wait_s else ""
         logger.warning("%s; this peer, %s%s comes back%s", removed.reason, former.peer_id, times, when)
+        self._replace(wait_s)
+        if self.loop.is_alone:
+            raise removed
+
+    def begin_lineage(self) -> None:
+        """As another incarnation, which founds: all members of the lineage that this peer observed have died."""
+        self._registry.stay()
+        self._replace(0.0, founds_anew=True)
+
+    def _replace(self, wait_s: float, *, founds_anew: bool = False) -> None:
+        former = self.loop
         former.end_incarnation()
         before = former.reactor.drive_lock.shield()
         try:
-            self.loop = Loop(self._registry, self._config, former, wait_s)
+            self.loop = Loop(self._registry, self._config, former, wait_s, founds_anew=founds_anew)
             self.loop.reactor.start()
         finally:
             former.reactor.drive_lock.unshield(before)
-        if self.loop.is_alone:
-            raise removed
 
 
 def waits_s(num_returns: int) -> float:

@@ -10,16 +10,19 @@ from gossip import Member, Run, View
 
 from ..config import PeerConfig
 from ..data.share import Share
-from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError
+from ..errors import JoinRefused, JoinTimeout, RemovedFromView, ShoalError, TooSlow
+from ..loop.seat_request import AllMembersDead
 from ..net.parcels import PackedState, Replica
 from ..net.trees import pack_tree, unpack_tree
 from ..step.notices import Admitted, Commit, Notice, StateOffer
 from ..step.operation import Operation
-from ..step.receipts import Ledger
+from ..step.receipts import NO_SAMPLES, NUM_COUNTED, Ledger
+from ..step.speeds import Speeds
 from ..step.waiting import explain_no_seat
 from .description import describe_run, explain_refusal
 from .history import History
 from .incarnations import Incarnations
+from .lineage import continued
 
 logger = logging.getLogger("p2p")
 
@@ -56,6 +59,10 @@ class Keeper(Protocol):
         """Whether `at_edge` will raise it."""
         ...
 
+    def check_is_newest(self, dead: AllMembersDead) -> None:
+        """The run goes on with the state that is here, as another start. Raises `dead` if a checkpoint is newer."""
+        ...
+
 
 class Membership:
     """Of one peer, with the state that it brings along and may be given.
@@ -85,7 +92,7 @@ class Membership:
             self.loop.reactor.stop()
             raise
         self.share = Share()
-        self.history = History(self.share, ledger)
+        self.history = History(self.share, ledger, Speeds(config.slow_factor))
         self.replica = Replica({}, self._pack, self._load, str)
         self._has_asked, self._is_given = False, False
         self._complete, self._settled = -2, -2
@@ -181,7 +188,7 @@ class Membership:
 
     @property
     def _run(self) -> Run:
-        return describe_run(self.replica, self._config.program, self._config.may_differ)
+        return describe_run(self.replica, self._config.program, self._config.may_differ, self._config.policies())
 
     def _why_no_seat(self, waited_s: float) -> str:
         swarm = repr(self._config.swarm)
@@ -212,6 +219,42 @@ class Membership:
             self.history.note(former.inbox.moments)
         self._complete, self.unusable = -2, None
         self._ask()
+
+    def found_anew(self, dead: AllMembersDead, open_step: list[Operation]) -> None:
+        """All members have died: go on with the state that is here, in a lineage of which this peer is the first.
+
+        Args:
+            dead: what the loop says of that.
+            open_step: what was submitted; it becomes the first step, which counts nothing of this peer.
+
+        Raises:
+            AllMembersDead: `dead`, if there is a newer checkpoint.
+            JoinTimeout: the lineage does not begin in time.
+        """
+        if self.keeper is not None:
+            self.keeper.check_is_newest(dead)
+        former, history = self.loop, self.history
+        lost = continued(former.resources.registry, history.known_view().lineage.hex(), history.done)
+        logger.warning("all members have died; this peer, %s, goes on: %s", former.peer_id, lost)
+        try:
+            self._incarnations.begin_lineage()
+        finally:
+            self.loop = self._incarnations.loop
+            history.note(former.inbox.moments)
+        history.begin_lineage(lost)
+        self._complete = -2
+        self.post(partial(self.loop.ask_for_seat, 1, self._run, self.replica))
+        deadline = self.loop.now() + self._config.join_timeout_s
+        while history.done < 0:
+            try:
+                self.take_in(self.next_notice(max(0.0, deadline - self.loop.now())))
+            except Empty:
+                raise JoinTimeout(self._why_no_seat(self._config.join_timeout_s)) from None
+        for operation in open_step:
+            if operation.collective.is_counts:
+                operation.input[:NUM_COUNTED] = NO_SAMPLES
+                operation.collective = self.share.collective
+        open_step[:] = self.replica.renew(open_step, history.done + 1, history.view)
 
     def interrupt(self) -> None:
         """The script left in the middle of a step: this peer leaves as well, and does not wait for it."""
@@ -266,6 +309,10 @@ class Membership:
             raise arrival
         if isinstance(arrival, Commit):
             self.history.add(arrival, self.loop.core.me)
+            slowest = self.history.speeds.slowest
+            is_slow = slowest is not None and slowest.who == (self.me.peer_id, self.me.incarnation)
+            if is_slow and self._config.slow_peers == "leave":
+                self.unusable = self.unusable or TooSlow(str(slowest))
 
     # The state.
 

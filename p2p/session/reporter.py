@@ -18,6 +18,7 @@ from ..step.waiting import awaited
 from ..telemetry.snapshot import Change, Counted, Other, Snapshot, Waiting
 from ..telemetry.timeline import last_change, pace
 from .session import Session
+from .status import named
 
 EVERY_S: Final = 1.0
 REMIND: Final = 5
@@ -141,6 +142,7 @@ class Reporter:
             resident_bytes=resident_bytes(),
             num_files=num_files(),
             dropped=loop.dropped_frames,
+            slowest="" if history.speeds.slowest is None else named(history.speeds.slowest),
             error="" if failure is None else str(failure),
             waiting=self._waiting(),
             pace=pace(records, now_ns),

@@ -16,9 +16,10 @@ from gossip import View
 from ..config import PeerConfig
 from ..errors import RemovedFromView, ShoalError, StepTimeout
 from ..loop.loop import Loop
+from ..loop.seat_request import AllMembersDead
 from ..net.parcels import Replica
 from ..step.notices import Commit, Complete, Notice, StateOffer, Uncommitted, Withdrawn
-from ..step.operation import Operation
+from ..step.operation import Operation, Outcome
 from ..step.receipts import Receipt
 from ..telemetry.logged import Logged
 from ..telemetry.records import Kind
@@ -62,6 +63,7 @@ class Session:
         self.mixed = config.mixed
         self.device_of = config.loop.device_of
         self._skipped = ""
+        self._committed_s = self.loop.now()
         self.round_edge: Callable[[], None] | None = None
         self._offer: StateOffer | None = None
 
@@ -122,12 +124,15 @@ class Session:
 
     # Steps.
 
-    def open_step(self, what: str) -> None:
+    def open_step(self, what: str, *, ends_round: bool = False) -> None:
         """Open step done + 1; until it is committed or withdrawn, who opens another is told `what` is open.
 
         Raises:
-            ShoalError: one is open already, or this peer cannot go on.
+            ShoalError: one is open already; this peer cannot go on; or a round by time is under way, which this does
+                not end.
         """
+        if not ends_round:
+            self.share.check_is_not_timed()
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
             self._attempt.begin(what)
@@ -163,7 +168,7 @@ class Session:
         """
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
-            self._note(Kind.SUBMITTED, self.history.done + 1)
+            self._note_submitted()
             self.membership.post(self._closing(b"" if state_digest is None else state_digest()))
             self._await((Commit,), self.membership.next_notice, state_digest)
 
@@ -185,7 +190,7 @@ class Session:
         """
         with self.callers.call(BACKWARD_CALL):
             self.membership.check_usable()
-            self._note(Kind.SUBMITTED, self.history.done + 1)
+            self._note_submitted()
             self.membership.post(self._closing(state_digest()))
             arrival = self._await((Commit, StateOffer), self.membership.next_notice, state_digest)
             if isinstance(arrival, StateOffer):
@@ -203,6 +208,12 @@ class Session:
                 self.membership.check_usable()
                 self.membership.load(offer, None)
         return offer is not None
+
+    def _note_submitted(self) -> None:
+        step, buckets = self.history.done + 1, self._attempt.new_buckets()
+        for num_bytes in buckets:
+            self._note(Kind.BUCKET, step, size=len(buckets), value=num_bytes)
+        self._note(Kind.SUBMITTED, step)
 
     def withdraw(self, skipped: str = "") -> None:
         """Take back what was submitted for the open step, if one is. The others wait for what is submitted next.
@@ -253,8 +264,8 @@ class Session:
         """
         return not self.membership.trains_model and self._attempt.takes(operation)
 
-    def run_early(self, operation: Operation) -> Array:
-        """Return the result when it is complete here; the operation belongs to the step that is committed next."""
+    def run_early(self, operation: Operation) -> Outcome:
+        """Return what came of it when that is complete here. It belongs to the step that is committed next."""
         self.membership.take_seat()
         self.open_step(EARLY)
         self._attempt.add(operation)
@@ -264,7 +275,7 @@ class Session:
             self._attempt.end()
             raise
         assert early.operation is operation
-        return early.result
+        return early.outcome
 
     def _driven(self, operation: Operation, *further: Callable[[], None]) -> Callable[..., Notice]:
         """Takes what the loop says while the calling thread drives it, from the submission of `operation` on."""
@@ -280,6 +291,7 @@ class Session:
     def begin_batch(self) -> int:
         """The script asks for its next batch, so its state is complete. Returns the last committed step."""
         with self.callers.call("a batch of a loader"):
+            self.membership.check_usable()
             if self.round_edge is not None:
                 self.round_edge()
             if self._attempt.what is BACKWARD:  # it raised, and the script goes on: with zeros, and 0 samples
@@ -292,7 +304,8 @@ class Session:
         return partial(self.membership.loop.submit, self.history.done + 1, self._attempt.number, operation)
 
     def _closing(self, state_digest: bytes) -> Callable[[], None]:
-        return partial(self.membership.loop.close_step, self._attempt.number, state_digest)
+        took_us = round((self.membership.loop.now() - self._committed_s) * 1e6)
+        return partial(self.membership.loop.close_step, self._attempt.number, state_digest, took_us)
 
     def _await(
         self,
@@ -327,6 +340,11 @@ class Session:
                     self.membership.return_after(arrival)
                     self._submit_again(submitted, state_digest)
                     continue
+                if isinstance(arrival, AllMembersDead) and state_digest is not None and StateOffer not in awaited:
+                    self.membership.found_anew(arrival, submitted)
+                    self._submit_again(submitted, state_digest)
+                    step = self.history.done + 1
+                    continue
                 self.membership.take_in(arrival)
                 if isinstance(arrival, Complete) and Commit in awaited and arrival.attempt == self._attempt.number - 1:
                     self._tell_complete(arrival.operation, arrival.view)
@@ -348,6 +366,7 @@ class Session:
             self._note(Kind.RECEIVED, history.done, size=history.num_steps, value=history.num_samples)
             for operation in arrival.operations:
                 self._tell_complete(operation, arrival.view)
+            self._committed_s = self.membership.loop.now()
         if offer is not None:
             self.membership.loop.inbox.notices.put(offer)  # for the commit that comes next
         return arrival

@@ -3,9 +3,10 @@
 from typing import Any
 
 from ..loop.loop import Loop
+from ..step.speeds import Slowest
 
 
-def describe(loop: Loop, swarm: str) -> dict[str, Any]:
+def describe(loop: Loop, swarm: str, slowest: Slowest | None) -> dict[str, Any]:
     """See `Peer.status`."""
     core, view = loop.core, loop.core.view
     return {
@@ -16,5 +17,11 @@ def describe(loop: Loop, swarm: str) -> dict[str, Any]:
         "members": [] if view is None else [member.peer_id for member in view.members],
         "done": core.done,
         "reason": core.reason,
+        "slowest": None if slowest is None else named(slowest),
         "dropped_frames": loop.dropped_frames,
     }
+
+
+def named(slowest: Slowest) -> str:
+    """In words."""
+    return f"peer {slowest.who[0]} is the slowest: {slowest}"

@@ -4,7 +4,7 @@ import importlib
 import math
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,15 +15,33 @@ NUM_BUFFERS: Final = 8
 """Results of so many sizes are kept for the next operation of the same size."""
 
 SHARED: Final = "out shares memory with the tensor: leave it away to have the tensor itself replaced"
+READ_ONLY: Final = "the array is read-only: the result could not be written into it; pass a copy, or one as `out`"
+OVERLAPS: Final = (
+    "the tensor has several elements in one place of memory, as `expand` leaves them, where only one result of theirs "
+    "can be: pass tensor.clone(), or another one as `out`"
+)
 NEGATED: Final = "the tensor is a negated view, whose memory holds other values: pass tensor.resolve_neg()"
 
 
 def as_array(tensor: Any) -> Array:
-    """A tensor as an array that shares its memory; bfloat16 as `collectives.BFLOAT16`.
+    """A tensor as an array that shares its memory, and can be written; bfloat16 as `collectives.BFLOAT16`.
+
+    Raises:
+        TypeError: as `as_input`.
+        ValueError: memory that cannot be written, or two elements in one place of it.
+    """
+    array = as_input(tensor)
+    if not array.flags.writeable:
+        raise ValueError(READ_ONLY)
+    check_places(array.shape, array.strides)
+    return array
+
+
+def as_input(tensor: Any) -> Array:
+    """As `as_array`, of a tensor that is only read.
 
     Raises:
         TypeError: no tensor on the CPU and no array, or elements that cannot be reduced.
-        ValueError: memory that cannot be written.
     """
     torch = sys.modules.get("torch")  # who has a tensor has imported it
     if torch is not None and isinstance(tensor, torch.Tensor):
@@ -33,11 +51,21 @@ def as_array(tensor: Any) -> Array:
     else:
         raise TypeError(f"need a torch tensor on the CPU or a numpy array, got {type(tensor).__name__}")
     type_name(array.dtype)
-    if not array.flags.writeable:
-        raise ValueError("the array is read-only: the result could not be written into it")
     if is_half(array.dtype):
         importlib.import_module("torch")  # takes seconds the first time: not in the loop, where it is used
     return array
+
+
+def check_places(shape: Sequence[int], strides: Sequence[int]) -> None:
+    """Raise ValueError if elements share a place: the last one written would be there, without a word."""
+    if math.prod(shape) and any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
+        raise ValueError(OVERLAPS)
+
+
+def note_written(tensor: Any) -> None:
+    """Let torch know that a tensor has changed: a backward pass that needs what it held raises, and is not wrong."""
+    if not isinstance(tensor, np.ndarray) and not tensor.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(tensor)
 
 
 def as_result(tensor: Any, input: Array) -> Array:
@@ -102,6 +130,16 @@ def empty_tensor(shape: tuple[int, ...], dtype: Any, empty: Callable[[int, np.dt
     return torch.from_numpy(array.view(f"i{wanted.itemsize}")).view(wanted.dtype).view(shape)
 
 
+def like_script(tensor: Any, array: Array) -> Any:
+    """`array` as what the script has called with: a tensor of torch over the same memory, or an array."""
+    if isinstance(tensor, np.ndarray):
+        return array
+    torch = importlib.import_module("torch")
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
 def type_of(tensor: Any) -> np.dtype[Any]:
     """The type that `as_array` gives to the elements of a tensor, wherever it lives.
 
@@ -128,7 +166,10 @@ def _of_tensor(torch: Any, tensor: Any) -> Array:
     try:
         array = detached.numpy()
     except TypeError:  # quantized types, 8-bit floats
-        raise TypeError(f"elements of {tensor.dtype} cannot be reduced") from None
+        raise TypeError(
+            f"elements of {tensor.dtype} cannot be reduced: convert them, or move them as they are: "
+            "tensor.view(torch.uint8)"
+        ) from None
     return array
 
 

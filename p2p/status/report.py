@@ -193,6 +193,8 @@ def events(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str,
     now_ns = next(looked.now_ns for looked in peers if looked.seen.snapshot is latest)
     if latest.reason:
         yield f"now: {_rename(latest.reason, names)}"
+    if latest.slowest:
+        yield f"slow: {_rename(latest.slowest, names)}"
     for time_ns, text in reversed(latest.events[-NUM_EVENTS:]):
         yield f"{span(max(0, now_ns - time_ns) / 1e9)} ago: {_rename(text, names)}"
 

@@ -46,6 +46,7 @@ class AgreedRows:
         row: what this peer has measured.
         wants: it differs from the one that is agreed on.
         is_due: a receipt says that somebody wants so, since the last training step that has gathered rows.
+        took_us: what this peer has needed for its own part of the training step that it has submitted last.
         rows: gathered last; the table of them is to be made (`tabulated`), or is not used yet.
         used: whose table is used in views of their members.
     """
@@ -53,6 +54,7 @@ class AgreedRows:
     def __init__(self, me: Member) -> None:
         self.row: Array = np.zeros(0, np.uint8)
         self.wants = self.is_due = False
+        self.took_us = 0
         self.rows: Rows | None = None
         self.used: Rows | None = None
         self._me = me
@@ -61,9 +63,9 @@ class AgreedRows:
     # What goes into a step.
 
     def sign(self, counts: Operation) -> None:
-        """Say with the counts of a training step whether this peer wants its row to be known, and has the table."""
+        """Say with the counts of a training step whether this peer wants rows, and has the table; and `took_us`."""
         has = self.rows.step if self.rows is not None and self.rows.step in self._tables else NO_STEP
-        said = [*counts.input.tolist()[:NUM_COUNTED], int(self.wants), has]
+        said = [*counts.input.tolist()[:NUM_COUNTED], int(self.wants), has, self.took_us]
         counts.input = np.array(said, np.int64)  # an array of its own: an earlier one may be on its way
 
     def gathering(self, operations: Sequence[Operation]) -> Operation | None:
@@ -108,7 +110,7 @@ class AgreedRows:
 
     def choice(self, operation: Operation, view: View) -> str | None:
         """The algorithm for this one in `view`; None: its call says which, it has only one, or its size decides."""
-        if operation.algorithm is not None or operation.collective.gathers:
+        if operation.algorithm is not None or not operation.collective.is_priced:
             return None
         if (table := self.table(view)) is None:
             return None

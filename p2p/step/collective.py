@@ -3,10 +3,14 @@
 A new one is a new class here: the open step and its runners ask a collective, and never which one it is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from collectives import Array, Reduction, Schedule, all_reduce_schedule, choose_algorithm, one_shot_all_gather
+from collectives import Array, Medium, Reduction, Schedule, all_reduce_schedule, choose_algorithm
+from collectives.goal_programs import goal_program
+from collectives.goals import GOALS, default_algorithm, schedule_of
 from collectives.program import Program
 from collectives.programs import all_gather_program, all_reduce_program
 
@@ -29,6 +33,9 @@ class AllReduce:
     is_rows: ClassVar[bool] = False
     codec: ClassVar[str] = ""
     is_of_one: ClassVar[bool] = False
+    is_priced: ClassVar[bool] = True
+    is_common: ClassVar[bool] = True
+    root: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         assert not self.is_weighted or self.op == "mean", f"a weighted {self.op}"
@@ -38,22 +45,28 @@ class AllReduce:
         """In the fingerprint."""
         return f"all_reduce{' weighted' if self.is_weighted else ''} {self.op}{self.label and f' ({self.label})'}"
 
-    def choose(self, algorithm: str | None, num_bytes: int, world_size: int, *, is_wan: bool = False) -> str:
+    def choose(self, algorithm: str | None, num_bytes: int, world_size: int, medium: Medium = Medium.LAN) -> str:
         """The algorithm that is taken in a view of so many members, if `algorithm` was asked for."""
-        return algorithm or choose_algorithm(num_bytes, world_size, is_wan=is_wan)
+        return algorithm or choose_algorithm(num_bytes, world_size, medium)
 
     def reduction(self, world_size: int, weight: float | None) -> Reduction:
         """What becomes of the inputs. With a `weight` they are multiplied before, so they are only added."""
         return Reduction("sum" if weight is not None else self.op, world_size)
 
-    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...]) -> Schedule:
+    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int = 0) -> Schedule:
         """What `rank` sends, receives and reduces, where the ranks are on these hosts."""
         return all_reduce_schedule(algorithm, rank, len(hosts), hosts)
 
-    def program(self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice) -> Program:
+    def program(
+        self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice, root: int = 0
+    ) -> Program:
         """What `rank` does with a piece of its input over shared memory."""
         length, itemsize, start, stop = input.size, input.itemsize, piece.start, piece.stop
         return all_reduce_program(algorithm, rank, len(hosts), length, itemsize, start, stop, hosts)
+
+    def needs(self, rank: int, world_size: int, root: int) -> Callable[[int], bool] | None:
+        """Whether a chunk of the result of `rank` is of use to it; None: all are."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +109,9 @@ class AllGather:
     gathers: ClassVar[bool] = True
     is_weighted: ClassVar[bool] = False
     is_of_one: ClassVar[bool] = False
+    is_priced: ClassVar[bool] = False
+    is_common: ClassVar[bool] = True
+    root: ClassVar[str] = ""
 
     @property
     def name(self) -> str:
@@ -104,18 +120,86 @@ class AllGather:
             return self.label or "all_gather"
         return f"a training step on {self.label}" if self.label else "a training step"
 
-    def choose(self, algorithm: str | None, num_bytes: int, world_size: int, *, is_wan: bool = False) -> str:
-        """There is one way."""
-        return "one-shot"
+    def choose(self, algorithm: str | None, num_bytes: int, world_size: int, medium: Medium = Medium.LAN) -> str:
+        return algorithm or default_algorithm("all-gather", num_bytes, world_size)
 
     def reduction(self, world_size: int, weight: float | None) -> Reduction:
         return Reduction("sum", world_size)
 
-    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...]) -> Schedule:
-        return one_shot_all_gather(rank, len(hosts))
+    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int = 0) -> Schedule:
+        return schedule_of("all-gather", algorithm, rank, len(hosts))
 
-    def program(self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice) -> Program:
+    def program(
+        self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice, root: int = 0
+    ) -> Program:
         return all_gather_program(rank, len(hosts))
 
+    def needs(self, rank: int, world_size: int, root: int) -> Callable[[int], bool] | None:
+        return None
 
-Collective = AllReduce | AllGather
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One of `collectives.goals`: a broadcast, a reduce-scatter, and what only the benchmark calls.
+
+    Attributes:
+        kind: its name there.
+        op: of one that adds up.
+        root: peer_id of whose input is handed out, or of who gets the result. In a view without it nothing is moved.
+    """
+
+    kind: str
+    op: str = "sum"
+    root: str = ""
+    label: ClassVar[str] = ""
+    is_counts: ClassVar[bool] = False
+    is_rows: ClassVar[bool] = False
+    codec: ClassVar[str] = ""
+    is_weighted: ClassVar[bool] = False
+    is_of_one: ClassVar[bool] = False
+    is_priced: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        assert bool(self.root) == GOALS[self.kind].has_root, f"{self.kind} with root {self.root!r}"
+
+    @property
+    def name(self) -> str:
+        """In the fingerprint."""
+        adds = f" {self.op}" if self.kind.startswith("reduce") else ""
+        way = "from" if self.is_common or self.kind == "scatter" else "to"
+        return f"{self.kind.replace('-', '_')}{adds}{self.root and f' {way} peer {self.root}'}"
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the result has a place for each rank's input."""
+        return self.kind == "gather"
+
+    @property
+    def is_common(self) -> bool:
+        """Whether all end with the same result. If not, nobody compares it, and no observer is given any."""
+        return self.kind == "broadcast"
+
+    def choose(self, algorithm: str | None, num_bytes: int, world_size: int, medium: Medium = Medium.LAN) -> str:
+        return algorithm or default_algorithm(self.kind, num_bytes, world_size, medium)
+
+    def reduction(self, world_size: int, weight: float | None) -> Reduction:
+        return Reduction(self.op, world_size)
+
+    def schedule(self, algorithm: str, rank: int, hosts: tuple[int, ...], root: int = 0) -> Schedule:
+        return schedule_of(self.kind, algorithm, rank, len(hosts), root)
+
+    def program(
+        self, algorithm: str, rank: int, hosts: tuple[int, ...], input: Array, piece: slice, root: int = 0
+    ) -> Program:
+        whole = input.size, input.itemsize
+        return goal_program(self.kind, algorithm, rank, len(hosts), root, *whole, piece.start, piece.stop)
+
+    def needs(self, rank: int, world_size: int, root: int) -> Callable[[int], bool] | None:
+        return partial(_is_needed, self.kind, rank, world_size, root)
+
+
+def _is_needed(kind: str, rank: int, world_size: int, root: int, chunk: int) -> bool:
+    return GOALS[kind].needed(rank, chunk, world_size, root) is not None
+
+
+Collective = AllReduce | AllGather | Moved

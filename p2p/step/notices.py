@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from collectives import Array
 from gossip import View
 
 from ..errors import ShoalError
 from ..net.parcels import PackedState
-from .operation import Operation
+from .operation import Operation, Outcome
 from .receipts import Receipt
 
 
@@ -26,7 +25,7 @@ class Uncommitted:
     """The result of `operation` is complete here, and nobody writes it any more. Its step is not committed yet."""
 
     operation: Operation
-    result: Array
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)

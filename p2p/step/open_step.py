@@ -13,6 +13,7 @@ has submitted for one that is over, and is still on its way, is dropped.
 from collections import defaultdict
 from collections.abc import Sequence
 
+from collectives import Medium
 from gossip import Member, View
 from gossip.given_up import Cause, GivenUp
 from gossip.progress import NOTHING_DONE, Abort
@@ -48,26 +49,25 @@ class OpenStep:
         agreed: what all know of the links, and which algorithms follow from it.
     """
 
-    def __init__(self, me: Member, *, segment_bytes: int, is_wan: bool = False) -> None:
-        """Nothing is open. A segment carries `segment_bytes` at most; `is_wan`: links are slow, for all alike."""
+    def __init__(self, me: Member, *, segment_bytes: int, medium: Medium = Medium.LAN) -> None:
+        """Nothing is open. A segment carries `segment_bytes` at most; `medium`: of messages, for all alike."""
         self.stage = Stage.EMPTY
         self.done = NOTHING_DONE
         self.submission: Submission | None = None
         self.run: Run | None = None
         self.num_refused = 0
         self.agreed = AgreedRows(me)
-        self._me = me
-        self._segment_bytes, self._is_wan = segment_bytes, is_wan
+        self._me, self._segment_bytes, self._medium = me, segment_bytes, medium
         self._view: View | None = None
-        self._is_barred = self._has_ended = False
-        self._over = -1
+        self._is_barred, self._has_ended, self._over = False, False, -1
         self._owed: list[StepEffect] = []
         self._pending: defaultdict[int, list[Segment]] = defaultdict(list)
         self._mismatches = Mismatches(me)
 
     def _move(self, event: Event) -> None:
-        assert (self.stage, event) in TRANSITIONS, f"{event.name} in {self.stage.name}, step {self.done + 1}"
-        self.stage = TRANSITIONS[self.stage, event]
+        following = TRANSITIONS.get((self.stage, event))
+        assert following is not None, f"{event.name} in {self.stage.name}, step {self.done + 1}"
+        self.stage = following
 
     # Commands of the training thread.
 
@@ -83,13 +83,15 @@ class OpenStep:
         self.submission.add(operation, self._segment_bytes)
         return self._go_on()
 
-    def close(self, attempt: int, state_digest: bytes) -> list[StepEffect]:
-        """Nothing more is submitted for the open step, which was computed with parameters of this digest."""
+    def close(self, attempt: int, state_digest: bytes, took_us: int = 0) -> list[StepEffect]:
+        """Nothing more is submitted for the open step, computed with parameters of this digest, in `took_us` here."""
         if attempt <= self._over or self.stage is Stage.VOID:
             return []
         self._move(Event.CLOSE)
         assert self.submission is not None
         self.submission.close(state_digest, self._segment_bytes)
+        if self.submission.is_training:
+            self.agreed.took_us = took_us
         return self._go_on()
 
     def withdraw(self, step: int, attempt: int) -> list[StepEffect]:
@@ -212,7 +214,7 @@ class OpenStep:
         if submission is None or index < submission.num_handed_out:
             return []
         submission.num_handed_out = index + 1
-        return [Tell(Uncommitted(operation := submission.operations[index], operation.result))]
+        return [Tell(Uncommitted(operation := submission.operations[index], operation.outcome))]
 
     # Views and commits.
 
@@ -235,7 +237,7 @@ class OpenStep:
             return told
         if self.stage is Stage.FINISHED:
             self._move(Event.REDO)
-        self.run = Run(runner, view, self._me, self.agreed, is_wan=self._is_wan)
+        self.run = Run(runner, view, self._me, self.agreed, self._medium)
         return [*told, *self._go_on()]
 
     def committed(self, finish: Finished, view: View) -> Commit:

@@ -1,20 +1,29 @@
 """One collective as a script calls it, and what it becomes in a view."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
 
-from collectives import Array, Reduction, Schedule, type_name
+from collectives import Array, Medium, Reduction, Schedule, type_name
 from collectives.algorithms import distinct_name
-from collectives.price_table import ROUND_ONCE
+from collectives.price_table import is_rounded_once
 from collectives.program import Program
 
 from .collective import Collective
 from .receipts import WEIGHT
+
+
+class Outcome(NamedTuple):
+    """Of an operation, in one view; as the attributes of `Operation`."""
+
+    result: Array
+    rank: int | None
+    num_ranks: int
+    is_void: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +39,9 @@ class Operation:
         algorithm: of `collectives.ALGORITHMS`; None: by size, and by the number of members of each view.
         is_uncommitted: its result is wanted as soon as it is complete here, before its step is committed.
         ran: the algorithm that was taken in the last view.
+        rank: in that view; None: it has run in none, its result came from the members.
+        num_ranks: in the view that the result is of.
+        is_void: its root was not in that view, so nothing was moved.
         completed: called by the training thread, before the commit, where the result is complete in a view, of which it
             gets the hash; and at the commit, with that of the view in which it was finished.
         is_far: whether the result is further from the input than what other hardware rounds otherwise; of a `Resync`.
@@ -42,8 +54,16 @@ class Operation:
     algorithm: str | None = None
     is_uncommitted: bool = False
     ran: str = ""
+    rank: int | None = None
+    num_ranks: int = 0
+    is_void: bool = False
     completed: Callable[[bytes], None] | None = None
     is_far: Callable[[], bool] | None = None
+
+    @property
+    def outcome(self) -> "Outcome":
+        """What came of it, in the view in which it ran last."""
+        return Outcome(self.result, self.rank, self.num_ranks, self.is_void)
 
     def describe(self) -> str:
         """What all ranks must have in common, in words."""
@@ -53,18 +73,27 @@ class Operation:
         """What all ranks must have in common, in 16 bytes."""
         return xxhash.xxh3_128_digest(f"{self.describe()}, {segment_bytes}, {index} of {step}".encode())
 
-    def overwrite(self, result: bytes | memoryview) -> None:
-        """Put the bytes that others have in the place of the result here.
+    @property
+    def common(self) -> Array:
+        """What all members have of the result: what they compare, and give to observers."""
+        return self.result if self.collective.is_common and not self.is_void else self.result[:0]
+
+    def take_over(self, result: bytes | memoryview, members: Sequence[str]) -> None:
+        """Put what the members with these peer_ids have in common in the place of the result here.
 
         Raises:
-            ValueError: they are too many, or too few.
+            ValueError: it is too long, or too short.
         """
-        theirs = np.frombuffer(result, np.uint8)
-        if self.collective.gathers:
+        collective, theirs = self.collective, np.frombuffer(result, np.uint8)
+        self.rank, self.num_ranks = None, len(members)
+        self.is_void = bool(collective.root) and collective.root not in members
+        is_given = collective.is_common and not self.is_void
+        expected = is_given * self.input.nbytes * (len(members) if collective.gathers else 1)
+        if theirs.size != expected:
+            raise ValueError(f"a result of {self.describe()} has {theirs.size} bytes, not {expected}")
+        if collective.gathers:
             self.result = theirs.copy().view(self.input.dtype)
-        elif theirs.size != self.result.nbytes:
-            raise ValueError(f"a result of {self.describe()} has {theirs.size} bytes")
-        else:
+        elif is_given:
             self.result.view(np.uint8)[...] = theirs
 
 
@@ -89,6 +118,7 @@ class Task:
         weight: the input is multiplied by it first; 0 makes zeros of anything; None: it is added as it is.
         reduction: what becomes of the inputs.
         turn: of the chunks, in turns, the one that this rank digests as it holds it.
+        root: of the ranks, where there is one.
     """
 
     operation: Operation
@@ -100,6 +130,7 @@ class Task:
     weight: float | None
     reduction: Reduction
     turn: int
+    root: int = 0
 
     @property
     def gathers(self) -> bool:
@@ -108,12 +139,16 @@ class Task:
 
     def schedule(self) -> Schedule:
         """What this rank sends, receives and reduces."""
-        return self.operation.collective.schedule(self.operation.ran, self.rank, self.hosts)
+        return self.operation.collective.schedule(self.operation.ran, self.rank, self.hosts, self.root)
 
     def program(self, piece: slice) -> Program:
         """What this rank does over shared memory with a piece of the input."""
         collective = self.operation.collective
-        return collective.program(self.operation.ran, self.rank, self.hosts, self.input, piece)
+        return collective.program(self.operation.ran, self.rank, self.hosts, self.input, piece, self.root)
+
+    def needs(self) -> Callable[[int], bool] | None:
+        """Whether a chunk of the result is of use to this rank; None: all are."""
+        return self.operation.collective.needs(self.rank, len(self.hosts), self.root)
 
 
 def task_of(
@@ -125,22 +160,28 @@ def task_of(
     turn: int,
     *,
     measured: str | None = None,
-    is_wan: bool = False,
+    medium: Medium = Medium.LAN,
+    root: int | None = 0,
 ) -> Task:
     """`operation` in a view of members on `hosts`.
 
-    `counts`: of the samples of each, where it is weighted; `measured`: the algorithm that a table of prices says.
+    `counts`: of the samples of each, where it is weighted; `measured`: the algorithm that a table of prices says;
+    `medium`: what decides where there is none. `root`: its rank; None: it has one, which is not in the view.
     """
     collective, world_size = operation.collective, len(hosts)
     algorithm = operation.algorithm or measured
-    operation.ran = collective.choose(algorithm, operation.input.nbytes, world_size, is_wan=is_wan)
+    operation.ran = collective.choose(algorithm, operation.input.nbytes, world_size, medium)
     if collective.gathers:
         operation.result = np.empty(operation.input.size * world_size, operation.input.dtype)
     elif operation.is_uncommitted:
         operation.result = np.empty_like(operation.result)
+    operation.rank, operation.num_ranks, operation.is_void = rank, world_size, root is None
+    input, result = operation.input, operation.result
+    if root is None:
+        input, result = input[:0], result[:0]
     weight = _weight(operation, rank, counts) if collective.is_weighted else None
     reduction = collective.reduction(world_size, weight)
-    return Task(operation, fingerprint, operation.input, operation.result, rank, hosts, weight, reduction, turn)
+    return Task(operation, fingerprint, input, result, rank, hosts, weight, reduction, turn, root or 0)
 
 
 def _weight(operation: Operation, rank: int, counts: Array | None) -> float | None:
@@ -151,6 +192,6 @@ def _weight(operation: Operation, rank: int, counts: Array | None) -> float | No
     """
     assert counts is not None
     weights = counts[:, WEIGHT].tolist()
-    if weights[0] > 0 and weights.count(weights[0]) == len(weights) and operation.ran in ROUND_ONCE:
+    if weights[0] > 0 and weights.count(weights[0]) == len(weights) and is_rounded_once(operation.ran):
         return None
     return float(weights[rank] / max(sum(weights), 1))

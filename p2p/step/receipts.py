@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,8 +31,11 @@ WEIGHT: Final = 2
 UNKNOWN_SAMPLE: Final = -1
 """Place of the first sample of a member whose samples were not handed out by a loader."""
 
+FAILS_BEHIND: Final = -2
+"""Less the place of the first sample: those are counted, and the one behind the last could not be loaded."""
+
 NUM_COUNTED: Final = 3
-"""Columns of `Counts`; behind them what peers say of measured links (agreed_rows.py)."""
+"""Columns of `Counts`; behind them what peers say of measured links (agreed_rows.py), and of their pace (speeds.py)."""
 
 WANTS: Final = 3
 """Column: whether rows are to be gathered."""
@@ -39,7 +43,10 @@ WANTS: Final = 3
 HAS: Final = 4
 """Column: the step whose rows its member has a table of."""
 
-NUM_COLUMNS: Final = 5
+TOOK: Final = 5
+"""Column: microseconds that its member has needed for its own part of the training step before; 0: unknown."""
+
+NUM_COLUMNS: Final = 6
 
 NO_SAMPLES: Final[Counts] = (UNKNOWN_SAMPLE, 0, 0)
 """Of a member that adds nothing."""
@@ -59,7 +66,8 @@ class Contribution:
             the script has a loader of its own, or the member added nothing.
         num_samples: how many it added; 0 where a step has no samples.
         weight: of what it added, in means; the number of samples, unless the script says otherwise.
-        failed: (position, 1) of a sample that it could not load, so that it added nothing.
+        failed: (position, 1) of a sample that it could not load, so that it added nothing; or nothing more, where it
+            has samples (in a round by time).
     """
 
     peer_id: str
@@ -105,6 +113,27 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
+class Continued:
+    """The receipts behind this line are of a lineage that goes on where all members of another one have died.
+
+    Attributes:
+        lineage: of those.
+        last_step: the last one that they have committed, by their flight recorders.
+        step: the last one in the state that was gone on with: those between are lost, and their samples not counted.
+    """
+
+    lineage: str
+    last_step: int
+    step: int
+
+    def __str__(self) -> str:
+        lost = (
+            f"steps {self.step + 1} to {self.last_step} are lost" if self.last_step > self.step else "no step is lost"
+        )
+        return f"from step {self.step} of lineage {self.lineage[:8]}, whose last known one is {self.last_step}; {lost}"
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """Something that happened at this peer at `time_s` of the host's monotonic clock."""
 
@@ -142,10 +171,13 @@ class Ledger:
     def record(self, receipt: Receipt) -> None:
         self._append(self._receipts, receipt)
 
+    def begin(self, continued: Continued) -> None:
+        self._append(self._receipts, continued)
+
     def note(self, moment: Moment) -> None:
         self._append(self._timings, moment)
 
-    def _append(self, file: FileIO, record: Receipt | Moment) -> None:
+    def _append(self, file: FileIO, record: Receipt | Moment | Continued) -> None:
         line = b"" if file.closed else to_line(record).encode()
         start = 0 if file.closed else file.tell()
         try:
@@ -195,14 +227,23 @@ def counts_of(receipt: Receipt) -> tuple[Counts, ...]:
     )
 
 
-def to_line(record: Receipt | Moment) -> str:
+def to_line(record: Receipt | Moment | Continued) -> str:
     """One line of JSON."""
-    return json.dumps(asdict(record), separators=(",", ":")) + "\n"
+    values: dict[str, Any] = asdict(record)
+    return json.dumps({"continued": values} if isinstance(record, Continued) else values, separators=(",", ":")) + "\n"
 
 
 def read_receipts(path: Path) -> list[Receipt]:
     """All receipts of one peer, in order. A line that a death cut short is left out."""
-    return [parse_receipt(json.loads(line)) for line in _whole_lines(path)]
+    rows = [json.loads(line) for line in _whole_lines(path)]
+    return [parse_receipt(row) for row in rows if "continued" not in row]
+
+
+def read_continued(path: Path) -> dict[str, Continued]:
+    """What each lineage goes on from that this peer began after the death of all members of another one."""
+    rows = [json.loads(line) for line in _whole_lines(path)]
+    pairs = pairwise(rows)
+    return {after["lineage"]: Continued(**row["continued"]) for row, after in pairs if "continued" in row}
 
 
 def read_moments(path: Path) -> list[Moment]:

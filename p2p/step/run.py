@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import xxhash
 
-from collectives import Array, Awaited
+from collectives import Array, Awaited, Medium
 from gossip import Member, View
 from gossip.numerics import marked, source_of
 
 from .agreed_rows import AgreedRows
+from .collective import Collective
 from .effects import Finish, HandOut, SendSegment, Tell
 from .notices import Complete
 from .operation import task_of
@@ -31,8 +32,8 @@ class Run:
         has_got_on: since somebody last asked.
     """
 
-    def __init__(self, runner: Runner, view: View, me: Member, agreed: AgreedRows, *, is_wan: bool = False) -> None:
-        """Of `me` in `view`. Its links are slow if `is_wan`, and measured as is `agreed`."""
+    def __init__(self, runner: Runner, view: View, me: Member, agreed: AgreedRows, medium: Medium = Medium.LAN) -> None:
+        """Of `me` in `view`. Its messages go over `medium`, measured as is `agreed`."""
         self.runner = runner
         self.view = view
         self.first_sequence = 0
@@ -41,7 +42,8 @@ class Run:
         self.has_got_on = False
         self.fingerprints: list[bytes] = []
         self._agreed = agreed
-        self._rank, self._is_wan = view.members.index(me), is_wan
+        self._rank, self._medium = view.members.index(me), medium if runner.sends else Medium.MEMORY
+        self._ranks = {member.peer_id: rank for rank, member in enumerate(view.members)}
         names = [seat.contact.host for seat in view.seats]
         self._hosts = tuple(map(names.index, names))
         self._num_offered = 0
@@ -65,13 +67,18 @@ class Run:
         self.num_started += 1
         self.fingerprints.append(fingerprint)
         place = self._rank, self._hosts, self.counts, submission.step
-        task = task_of(operation, fingerprint, *place, measured=measured, is_wan=self._is_wan)
+        root = self._root_of(operation.collective)
+        task = task_of(operation, fingerprint, *place, measured=measured, medium=self._medium, root=root)
         if operation.collective.is_of_one and self._rank != source_of(self.view):
             task.weight = 0.0
         if self.view.is_mixed:
             task.reduction = replace(task.reduction, has_one_nan=True)
         self.runner.start(index, task)
         return True
+
+    def _root_of(self, collective: Collective) -> int | None:
+        """The rank that its root has in this view; None: it is not in it."""
+        return self._ranks.get(collective.root) if collective.root else 0
 
     def complete(self, submission: Submission) -> bool:
         """Count the first operation that runs as complete, if it is."""
@@ -110,7 +117,8 @@ class Run:
         number = self.num_complete
         if self.counts is not None:
             submission.counts = accept(self.counts, submission.operations, self.view)
-        digest = xxhash.xxh3_128_digest(b"".join(map(self.runner.digest, range(number))))
+        compared = [index for index in range(number) if submission.operations[index].collective.is_common]
+        digest = xxhash.xxh3_128_digest(b"".join(map(self.runner.digest, compared)))
         return Finish(submission.step, digest, state_digest, number, self.view.number)
 
     def awaited_bytes(self, submission: Submission) -> int:

@@ -21,9 +21,11 @@ class Runner(Protocol):
     """The operations of one step after the other, in one view.
 
     Attributes:
+        sends: it goes on by messages, not over shared memory.
         outgoing: (index of the operation, segment) to be sent, in order; whoever sends them empties it.
     """
 
+    sends: bool
     outgoing: list[tuple[int, Outgoing]]
 
     def start(self, index: int, task: Task) -> None:
@@ -61,6 +63,8 @@ class Runner(Protocol):
 class MessageRunner:
     """Operations by messages, each as its segments come."""
 
+    sends = True
+
     def __init__(self, segment_bytes: int) -> None:
         """`segment_bytes`: what one segment carries, at most."""
         self.outgoing: list[tuple[int, Outgoing]] = []
@@ -78,7 +82,8 @@ class MessageRunner:
             reduction=task.reduction,
             own_chunk=task.rank if task.gathers else None,
             weight=task.weight,
-            digest=xxhash.xxh3_128_digest,
+            digest=xxhash.xxh3_128_digest if task.operation.collective.is_common else None,
+            is_needed=task.needs(),
         )
         self._running.append(run)
         self.outgoing += [(index, segment) for segment in run.start()]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from ..net.parcels import StepRecord
 from .agreed_rows import AgreedRows
 from .operation import Operation
 from .receipts import NO_SAMPLES, NUM_COUNTED
+
+NOTHING: Final = "nothing"
+"""In the place of the algorithm of an operation whose root was gone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,11 +90,9 @@ class Submission:
             if tuple(self.fingerprints) != record.fingerprints:
                 ours = ", ".join(operation.describe() for operation in self.operations)
                 raise ValueError(f"step {self.step} is {ours} here, and another one at the members")
+            members = [member.peer_id for member in record.view.members]
             for operation, result in zip(self.operations, results, strict=True):
-                num_bytes, expected = memoryview(result).nbytes, operation.input.nbytes * len(record.view.members)
-                if operation.collective.gathers and num_bytes != expected:
-                    raise ValueError(f"a result of {operation.describe()} has {num_bytes} bytes, not {expected}")
-                operation.overwrite(result)
+                operation.take_over(result, members)
             self.counts = np.array(record.counts, np.int64)
         except (ValueError, OverflowError) as error:
             raise OperationMismatch(str(error), is_alone=True) from None
@@ -102,7 +104,12 @@ class Submission:
         return NOT_CALLED if self.state_digest is not None else None
 
     @property
+    def is_training(self) -> bool:
+        """Whether it counts samples."""
+        return any(each.collective.is_counts for each in self.operations)
+
+    @property
     def algorithms(self) -> tuple[str, ...]:
         """Of each operation of the script, as it ran last: without the counts, and the rows."""
         called = (each for each in self.operations if not (each.collective.is_counts or each.collective.is_rows))
-        return tuple([each.ran for each in called])
+        return tuple([NOTHING if each.is_void else each.ran for each in called])

@@ -45,6 +45,8 @@ class Kind(IntEnum):
     """All of it is submitted: the script waits."""
     RECEIVED = 3
     """The script has its results; `size` and `value`: in so many steps, with so many samples, it was counted."""
+    BUCKET = 4
+    """A training step has a sum of `value` bytes: one record for each of `size` such, where they are not as before."""
     # Of whoever drives the loop.
     FINISHED = 16
     """All operations of the step are complete here."""

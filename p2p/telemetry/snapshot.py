@@ -128,6 +128,7 @@ class Snapshot:
         reason: why the view is as it is, or why there is none.
         events: the last things that happened to members, with their times: (ns, words).
         resident_bytes, num_files: memory and descriptors of its process; 0: unknown.
+        slowest: which member is slow, and how much; empty: nobody is.
         dropped: frames that changed nothing, by reason.
         error: why it cannot go on; empty: it can.
         logged: what its script has said by `peer.log`.
@@ -147,6 +148,7 @@ class Snapshot:
     resident_bytes: int
     dropped: dict[str, int]
     num_files: int = 0
+    slowest: str = ""
     error: str = ""
     waiting: Waiting = field(default_factory=Waiting)
     pace: Pace = field(default_factory=Pace)

@@ -8,8 +8,13 @@ from torch import nn
 
 from ..errors import ShoalError
 
-WAY_OUT = (
-    "give the optimizer its new parameters, and call `refresh()` of p2p.DataParallel, on every peer after the same step"
+OF_STEPS = (
+    "its gradients are not those of all peers: give the optimizer its new parameters, and call `refresh()` of "
+    "p2p.DataParallel, on every peer after the same step"
+)
+OF_ROUNDS = (
+    "what becomes of it is not exchanged: wrap the model when all that is ever trained needs a gradient, and freeze "
+    "after that what is to wait"
 )
 
 
@@ -19,9 +24,9 @@ class Watch:
     Costs 3 ms for 20,000 parameters of 10,000 layers, as long as nothing has changed.
     """
 
-    def __init__(self, module: nn.Module, summed: Iterable[nn.Parameter]) -> None:
+    def __init__(self, module: nn.Module, summed: Iterable[nn.Parameter], advice: str = OF_STEPS) -> None:
         """Of `module` as it is now; `summed`: those of its parameters that need a gradient."""
-        self._module = module
+        self._module, self._advice = module, advice
         self._summed = frozenset(summed)
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._remember()
@@ -35,10 +40,7 @@ class Watch:
         if not self._is_as_before():
             if (found := self._first_change()) is not None:
                 name, what = found
-                raise ShoalError(
-                    f"parameter {name} was {what} after the model was wrapped, so its gradients are not those of all "
-                    f"peers: {WAY_OUT}"
-                )
+                raise ShoalError(f"parameter {name} was {what} after the model was wrapped, so {self._advice}")
             self._remember()
 
     def _remember(self) -> None:

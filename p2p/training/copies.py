@@ -75,7 +75,7 @@ class Copies:
             self._known[id(holder)] = (weakref.ref(holder), digest)
             if seen is not None and seen() is holder and old != digest:
                 logger.warning(
-                    "%s has a copy of the model's parameters, which changes, and is not in extra= of p2p.DataParallel: "
+                    "%s has a copy of the model's parameters, which changes, and is not in extra=: "
                     "a joiner would begin its own anew, an average of weights, a teacher or a target network; put it "
                     "into extra, on every peer; this is said once",
                     type(holder).__name__,

@@ -35,13 +35,15 @@ from ..peer import Peer
 from .agreement import Agreement
 from .belonging import claim
 from .buffers import BufferMode, Buffers
+from .by_hand import Given, given_as
 from .copies import Copies
-from .gradients import Given, Gradients, NonFinite, policy
+from .gradients import Gradients, NonFinite, policy
 from .models import OneOfSeveral, gather, name_parts
 from .passes import Passes
 from .replica import ModelReplica
 from .replica_state import Stateful
 from .resync import Resynchronisation
+from .scaling import LrScaling
 from .updates import Updates
 
 BUCKET_BYTES = 12 << 20
@@ -76,7 +78,7 @@ class DataParallel(torch.nn.Module):
         NonFiniteGradient: this peer has computed NaN or infinity, and has sent none of it.
         TypeError: a gradient is sparse, and not that of an embedding layer.
         OperationMismatch: another member has called something else; raised on every member.
-        QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on.
+        QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout, TooSlow: this peer cannot go on.
         JoinRefused: this peer observes, and its replica is not like those of the members: it says in what.
         RemoteProtocolError: a state was received that does not fit this replica.
         ShoalError: backward was called again for one batch, or one `optimizer.step`; this peer has left; or the model
@@ -86,6 +88,8 @@ class DataParallel(torch.nn.Module):
         has_committed: whether the last backward pass ended a step. After one that did not, a micro-batch of
             `peer.loader`, `grad` is None, so `optimizer.step` does nothing; whatever else counts steps (a schedule, a
             GradScaler) has to be called only where this is true.
+        lr_factor: what `lr_scaling` makes of the last committed step: the update with it has rates so many times those
+            of the script. 1 without it.
     """
 
     def __init__(
@@ -101,6 +105,8 @@ class DataParallel(torch.nn.Module):
         nonfinite: NonFinite | None = None,
         buffers: BufferMode = "check",
         allow_local: bool = False,
+        lr_scaling: Literal["linear", "sqrt"] | None = None,
+        lr_batch: int | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> None:
         """Take a seat in the swarm of `peer`, and wait for it as `Peer.wait_view` does.
@@ -134,12 +140,18 @@ class DataParallel(torch.nn.Module):
                 over the samples, as running statistics are (right for means, not for a largest value); whole numbers
                 stay. `rank0`: they become those of rank 0. `local`: nothing; the script may make them one.
             allow_local: `optimizer.step` may use gradients that came from no commit, which updates this replica alone.
+            lr_scaling: learning rates follow how many samples a step has counted, over `lr_batch`: `linear`, or `sqrt`,
+                its square root, for Adam and the like. For `batch_per_peer` of `peer.loader`, with which that number
+                grows with the members. The factor is made of the receipt, is on the rates of all optimizers while
+                they make an update, and at no other time, so schedules go on as without. Where the script says other
+                weights (`num_samples`), these are counted. The same on every peer.
+            lr_batch: so many samples the rates of the script are for.
             checkpoint: where the state is written, and what a run that was stopped goes on from; the same everywhere.
 
         Raises:
             TypeError, ValueError: a parameter of another type, on another device, or none at all; a tensor whose
                 elements share memory (`expand`); a state that cannot be sent; a layer of SyncBatchNorm; no such
-                `algorithm`, `state_digest`, `nonfinite` or `buffers`.
+                `algorithm`, `state_digest`, `nonfinite`, `buffers` or `lr_scaling`, or that without `lr_batch`.
             JoinRefused: the swarm trains another model.
             JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
             RemoteProtocolError: a state was received that does not fit this replica.
@@ -148,6 +160,7 @@ class DataParallel(torch.nn.Module):
         """
         super().__init__()
         peer._session.callers.check_process("p2p.DataParallel")
+        scaling = LrScaling(lr_scaling, lr_batch)
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, is {algorithm!r}")
         if state_digest not in ("part", "all"):
@@ -168,10 +181,13 @@ class DataParallel(torch.nn.Module):
         whole = state_digest == "all"
         resync = Resynchronisation(self._session, self._gradients, [*parts.values()])
         self._replica = replica = ModelReplica(
-            module, parts, keeper, self._session, self._gradients, resync, is_digested_whole=whole
+            module, parts, keeper, self._session, self._gradients, resync, is_digested_whole=whole, scaling=scaling
         )
         offered = replica.offered()
-        updates = partial(Updates, parts, self._gradients, num_models=len(models.optimizers), allow_local=allow_local)
+        num_models = len(models.optimizers)
+        updates = partial(
+            Updates, parts, self._gradients, num_models=num_models, allow_local=allow_local, scaling=scaling
+        )
         self._passes = Passes(
             self._session,
             self._gradients,
@@ -200,6 +216,10 @@ class DataParallel(torch.nn.Module):
     @property
     def has_committed(self) -> bool:
         return self._passes.has_committed
+
+    @property
+    def lr_factor(self) -> float:
+        return self._passes.updates.scaled.factor
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """That of the module, under the names that it has there.
@@ -349,7 +369,7 @@ class DataParallel(torch.nn.Module):
         found: dict[str, Given] = {}
         for model, pairs in matched.items():
             means = {name: each.grad if self.has_committed else None for name, (each, _) in pairs.items()}
-            found[model] = means if isinstance(by_model[model], Mapping) else tuple(means.values())
+            found[model] = given_as(by_model[model], means)
         return found if self._names else found[""]
 
 

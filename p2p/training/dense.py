@@ -6,16 +6,20 @@ of the round that follows.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from torch import nn
 
+from ..errors import ShoalError
 from ..session.session import Session
 from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .agreement import Agreement
 from .buffers import Buffers
+from .by_hand import Matched
+from .changes import Watch
 from .edge import Edge
 from .gradients import Gradients, NonFinite
 from .models import gather
@@ -56,6 +60,7 @@ class DensePhase:
         session: Session,
         module: nn.Module,
         parts: Mapping[str, Stateful],
+        watch: Watch,
         buffers: Buffers,
         take_anchor: Callable[[], None],
         *,
@@ -68,18 +73,21 @@ class DensePhase:
             session: of the peer.
             module: the model.
             parts: its optimizer first, and what else a joiner must have, by name.
+            watch: of the model.
             buffers: of the model.
             take_anchor: is called at the commit that ends the phase, before the update.
             nonfinite: what becomes of gradients that are not finite, as of `DataParallel`.
             is_digested_whole: all parameters are compared in each step, not a sixteenth.
         """
-        self._session = session
+        self._session, self._module = session, module
         self._num_turns = 1 if is_digested_whole else 16
         models = gather(module, next(iter(parts.values())))
         self._gradients = Gradients(models, session, nonfinite, BUCKET_BYTES, None)
+        self._gradients.watch = watch
         self.edge = Edge(module, lambda: session.done)
         resync = Resynchronisation(session, self._gradients, [*parts.values()], is_whole=self._is_last)
-        beside = resync, _Anchor(session, take_anchor), buffers, Agreement(parts)
+        beside = resync, _Anchor(session, self._end_last_step), buffers, Agreement(parts)
+        self._take_anchor = take_anchor
         self.passes = Passes(
             session,
             self._gradients,
@@ -87,9 +95,36 @@ class DensePhase:
             partial(Updates, parts, self._gradients, num_models=1, allow_local=False),
             self._digest,
             self.edge,
-            commit=session.exchange,
+            commit=self._exchange,
         )
+        self._has_begun = False
         self._numerics = describe_numerics(self._gradients.device, [*parts.values()])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """A forward pass of the wrapper."""
+        self._has_begun = True
+        return self.passes.forward("", self._module, *args, **kwargs)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """As `DataParallel.no_sync`."""
+        return self.passes.no_sync()
+
+    def skip(self) -> None:
+        """As `DataParallel.skip_step`."""
+        self.passes.skip(())
+
+    def take(self, matched: Matched) -> None:
+        """As `DataParallel.reduce_gradients`."""
+        self.passes.take([""], matched.values())
+
+    def _exchange(self, digest: Callable[[], bytes]) -> bool:
+        if self._session.share.is_own and not self._has_begun:
+            raise ShoalError(
+                "a dense step begins with a forward pass of the wrapper, `model(batch)`, or with a batch of "
+                "`peer.loader`, which this one had not: a joiner takes the state over there"
+            )
+        self._has_begun = False
+        return self._session.exchange(digest)
 
     def _is_last(self) -> bool:
         """Whether the open step ends the phase."""
@@ -113,6 +148,12 @@ class DensePhase:
     def loaded(self) -> None:
         """A member's state took the place of this one."""
         self.passes.updates.loaded()
+        self.passes.has_committed = self._session.share.num_trained > 0
+
+    def _end_last_step(self) -> None:
+        """A script may not come by the wrapper before its next backward pass, which is one of a round."""
+        self._take_anchor()
+        self.passes.end_following()
 
     def end(self) -> None:
         """Rounds begin."""

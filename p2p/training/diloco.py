@@ -8,7 +8,7 @@ nothing, and its samples come back.
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -16,18 +16,24 @@ import torch
 from ..checkpoint import Checkpoint, Keeper
 from ..data.cutter import check_length
 from ..device import HOST
+from ..net.parcels import Replica
 from ..peer import Peer
 from .belonging import check_optimizers, claim
 from .buffers import Buffers
+from .by_hand import Given, LocalPasses, given_as, match
+from .changes import OF_ROUNDS, Watch
+from .copies import Copies
 from .dense import DensePhase
+from .exchange import check_room
 from .gradients import policy
-from .models import name_parts
+from .models import AS_ONE, name_parts
 from .outer import OuterConfig, payload_bytes
 from .outer_on_device import outer_of
 from .rates import unwrapped
 from .replica_state import Stateful
 from .round_state import RoundReplica
 from .rounds import Rounds, nonfinite_policy
+from .same_settings import SameSettings
 
 logger = logging.getLogger("p2p")
 
@@ -66,7 +72,8 @@ class DiLoCo(torch.nn.Module):
             RemoteProtocolError, ShoalError: as `DataParallel`.
 
     Attributes:
-        has_committed: whether the last `optimizer.step`, or request for a batch, ended a round.
+        has_committed: whether the last `optimizer.step`, or request for a batch, ended a round. At the top of the loop
+            over batches it is true on all peers after the same rounds: there call what all have to call.
         module: the model.
     """
 
@@ -117,7 +124,7 @@ class DiLoCo(torch.nn.Module):
 
         Raises:
             TypeError, ValueError: a parameter of another type, on another device, or none at all; a state that cannot
-                be sent; no such codec; or a number that is out of its range.
+                be sent; no such codec; a number that is out of its range; or no memory for what all members send.
             JoinRefused: the swarm trains another model, or exchanges in another way.
             JoinTimeout, RegistryError, RemovedFromView, QuorumLost: there is no seat for this peer, as `wait_view`.
             ShoalError: as of `DataParallel`.
@@ -127,7 +134,7 @@ class DiLoCo(torch.nn.Module):
         session.callers.check_process("p2p.DiLoCo")
         config = OuterConfig(codec=codec, outer_lr=outer_lr, momentum=momentum, decay=decay)
         check_length(inner_steps, round_s)
-        _check(dense_steps, state_digest, buffers)
+        _check(module, dense_steps, state_digest, buffers)
         self.module = module
         parts = name_parts({"": unwrapped(optimizer)}, extra)
         check_optimizers(module, parts)
@@ -140,6 +147,9 @@ class DiLoCo(torch.nn.Module):
         strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
         strategy += _describe_lengths(inner_steps, round_s, dense_steps)
         averaged = Buffers(module, buffers, None)
+        self._trained = frozenset(trained.values())
+        self._local = LocalPasses(trained.values())
+        watch = Watch(module, trained.values(), OF_ROUNDS)
         session.share.dense_steps = dense_steps
         self._dense: DensePhase | None = None
         if dense_steps:
@@ -147,32 +157,33 @@ class DiLoCo(torch.nn.Module):
                 session,
                 module,
                 parts,
+                watch,
                 averaged,
                 lambda: self._rounds.take_anchor(),
                 nonfinite=policy(nonfinite, extra),
                 is_digested_whole=state_digest == "all",
             )
-        replica = RoundReplica(module, self._outer, parts, keeper, session, strategy, self._dense, device)
-        offered = replica.offered()
+        self._replica = RoundReplica(
+            module, self._outer, parts, keeper, session, strategy, self._dense, device, lambda: self._rounds.loaded()
+        )
+        offered = self._replica.offered()
         self._rounds = Rounds(
             session,
             self._outer,
-            averaged,
+            watch,
+            (
+                averaged,
+                SameSettings(parts, lambda: self._rounds.length_s is not None),
+                Copies(module, parts, lambda: session.loop.now()),
+            ),
             parts,
-            replica.freeze,
+            self._begin_round,
             inner_steps=inner_steps,
             round_s=round_s,
             nonfinite=nonfinite_policy(nonfinite),
             is_digested_whole=state_digest == "all",
         )
-        try:
-            claim(module.named_parameters(), self._rounds.is_in_use)
-            (session.take_seat if keeper is None else keeper.take_seat)(offered)
-        except BaseException:
-            self._rounds.end_use()
-            if self._dense is not None:
-                self._dense.end()
-            raise
+        self._take_seat(offered, keeper)
         if not session.share.is_dense:
             self._outer.restore()  # all begin with the anchor
         logger.info(
@@ -181,13 +192,36 @@ class DiLoCo(torch.nn.Module):
             *(payload_bytes(codec, len(self._outer.anchor)), codec),
         )
 
+    def _take_seat(self, offered: Replica, keeper: Keeper | None) -> None:
+        """Nothing is followed any more if there is none for this peer."""
+        try:
+            claim(self.module.named_parameters(), self._rounds.is_in_use)
+            (self._session.take_seat if keeper is None else keeper.take_seat)(offered)
+            check_room(self._session, self._outer.config.codec, len(self._outer.anchor))
+        except BaseException:
+            self._rounds.end_use()
+            if self._dense is not None:
+                self._dense.end()
+            raise
+
     @property
     def has_committed(self) -> bool:
-        return self._rounds.has_committed if self._dense is None else self._dense.passes.has_committed
+        if self._dense is not None and self._session.share.is_dense:
+            return self._dense.passes.has_committed
+        return self._rounds.has_committed
 
     def _may_be_kept(self) -> bool:
-        is_due = self._dense is not None and self._dense.passes.updates.is_due
-        return not (is_due or self._rounds.is_amid)
+        """In the middle of a round, too: what is kept is as that has begun."""
+        if self._dense is not None and self._dense.passes.updates.is_due:
+            return False
+        self._rounds.settle()
+        return True
+
+    def _begin_round(self) -> None:
+        if self._dense is not None:
+            self._dense.end()
+            self._dense = None
+        self._replica.freeze()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass.
@@ -202,11 +236,7 @@ class DiLoCo(torch.nn.Module):
         if torch.is_grad_enabled():
             self._rounds.begin()
         if self._session.share.is_dense and self._dense is not None:
-            output = self._dense.passes.forward("", self.module, *args, **kwargs)
-            return output
-        if self._dense is not None and torch.is_grad_enabled():
-            self._dense.end()
-            self._dense = None
+            return self._dense.forward(*args, **kwargs)
         return self.module(*args, **kwargs)
 
     def num_samples(self, number: int) -> None:
@@ -220,11 +250,51 @@ class DiLoCo(torch.nn.Module):
         """
         self._session.share.set_number(number)
 
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Backward passes in the block add to `grad`: `DataParallel.no_sync` in dense steps, and nothing in rounds.
+
+        Returns:
+            A context manager.
+        """
+        return self._gradients.no_sync()
+
+    def skip_step(self) -> None:
+        """In place of `loss.backward()`: as `DataParallel.skip_step`; in a round the update that comes changes nothing.
+
+        Raises:
+            As `DataParallel.skip_step`, in dense steps.
+        """
+        self._gradients.skip()
+
+    def reduce_gradients(self, gradients: Given) -> Given:
+        """In place of `loss.backward()`: as `DataParallel.reduce_gradients`; in a round they are put into `grad`.
+
+        Args:
+            gradients: in the order of `module.parameters()`, of all or of those that need a gradient; or by name. None
+                where there is none.
+
+        Returns:
+            The parameters' `grad`, in the same form; None where nobody had one.
+
+        Raises:
+            ValueError: a gradient is of no parameter, or of another shape.
+            As `DataParallel.reduce_gradients`, in dense steps.
+        """
+        matched = match(dict(self.module.named_parameters()), self._trained, gradients)
+        self._gradients.take(matched)
+        is_there = self.has_committed or not self._session.share.is_dense
+        return given_as(gradients, {name: each.grad if is_there else None for name, (each, _) in matched.items()})
+
+    @property
+    def _gradients(self) -> DensePhase | LocalPasses:
+        return self._dense if self._dense is not None and self._session.share.is_dense else self._local
+
     @contextmanager
     def anchor(self) -> Iterator[None]:
         """In the block the parameters are the anchor, which all peers have in common; then they are what they were.
 
-        For evaluations and copies in the middle of a round; after one they are the anchor anyway.
+        Buffers are as the round began. For evaluations and copies in the middle of a round; after one they are the
+        anchor anyway.
 
         Yields:
             Nothing.
@@ -235,10 +305,12 @@ class DiLoCo(torch.nn.Module):
         share, kept = self._session.share, self._outer.copy_parameters()
         was_amid, share.is_amid_round = share.is_amid_round, False
         self._outer.restore()
+        buffers = self._replica.put_buffers() if self._rounds.is_amid else {}
         try:
             yield
         finally:
             self._outer.set_parameters(kept)
+            self._replica.put_buffers(buffers)
             share.is_amid_round = was_amid
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -262,8 +334,10 @@ def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _check(dense_steps: int, state_digest: str, buffers: str) -> None:
-    """Raise ValueError for what is no such setting."""
+def _check(module: Any, dense_steps: int, state_digest: str, buffers: str) -> None:
+    """Raise TypeError for what is no model, ValueError for what is no such setting."""
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"the model of p2p.DiLoCo is one torch.nn.Module, this is a {type(module).__name__}: {AS_ONE}")
     if dense_steps < 0:
         raise ValueError(f"dense_steps must be at least 0, is {dense_steps}")
     if state_digest not in ("part", "all"):

@@ -1,7 +1,7 @@
 """The gradients of one model in one step: from backward into buckets, through the commit, and out again."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -14,18 +14,17 @@ from ..session.device_memory import pin, staged_by
 from ..session.session import BACKWARD, Session
 from ..step.collective import AllReduce
 from .buckets import Bucket, layout_of, make_bucket, make_buckets
+from .by_hand import Given, match
 from .changes import Watch
 from .models import Models
 from .replica_state import raw_bytes
 from .rows import RowBucket, tables_of
 from .staged_buckets import make_staged_bucket
-from .summable import check_one_device, kind_of, summable_of
+from .summable import check_one_device, summable_of
 
 logger = logging.getLogger("p2p")
 
 NonFinite = Literal["raise", "skip", "allow"]
-Given = Sequence[torch.Tensor | None] | Mapping[str, torch.Tensor | None]
-"""Gradients in the order of the parameters, or by their names."""
 
 
 class Gradients:
@@ -303,34 +302,11 @@ class Gradients:
                     return True
         return False
 
-    # By hand.
-
     def match(self, given: Given, model: str = "") -> dict[str, tuple[torch.nn.Parameter, torch.Tensor | None]]:
-        """By name, each parameter and the gradient that the script has computed for it.
-
-        Raises:
-            TypeError: a gradient is sparse.
-            ValueError: a gradient is of no parameter, or of another shape or device.
-        """
+        """As `by_hand.match`, of one of the models."""
         if model not in self._models:
             raise ValueError(f"gradients were given for {model!r}, which is none of {', '.join(self._models)}")
-        named = dict(self._models[model].named_parameters())
-        if not isinstance(given, Mapping):
-            needed = [name for name, each in named.items() if each.requires_grad or len(given) == len(named)]
-            if len(given) != len(needed):
-                raise ValueError(
-                    f"{len(given)} gradients were given for {len(needed)} parameters: pass one, or None, for each that "
-                    "needs a gradient, in the order of `module.parameters()`, or a dict by name"
-                )
-            given = dict(zip(needed, given, strict=True))
-        for name, gradient in given.items():
-            parameter = named.get(name)
-            if parameter is None or (gradient is not None and parameter not in self._place):
-                raise ValueError(f"a gradient was given for {name}, which is no parameter that needed one at the start")
-            if gradient is not None and kind_of(gradient) != kind_of(parameter):
-                ours, theirs = map(kind_of, (gradient, parameter))
-                raise ValueError(f"the gradient of {name} is {ours}, and the parameter {theirs}")
-        return {name: (named[name], gradient) for name, gradient in given.items()}
+        return match(dict(self._models[model].named_parameters()), self._place, given)
 
 
 def policy(nonfinite: NonFinite | None, extra: Iterable[object]) -> NonFinite:

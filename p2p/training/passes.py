@@ -91,8 +91,14 @@ class Passes:
         return bool(self._hooks)
 
     def end(self) -> None:
+        """Follow no further pass, and no update."""
+        self.end_following()
+        for hook in self.updates.hooks:
+            hook.remove()
+
+    def end_following(self) -> None:
         """Follow no further pass."""
-        for hook in (*self._hooks, *self.updates.hooks):
+        for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
@@ -156,6 +162,7 @@ class Passes:
         if self._checked != self._session.done:
             self._gradients.watch.check()
             self._checked = self._session.done
+        self.updates.scaled.restore()  # an update that raised leaves them
         self._edge.is_over = is_over
         if not self.updates.is_due:  # an evaluation may come before it, or a schedule
             is_over |= not self._edge.changes
@@ -321,7 +328,7 @@ class Passes:
         for each in self._beside:
             each.hand_out(receipt)
         self._gradients.hand_out()
-        self.updates.committed(self._gradients.reached)
+        self.updates.committed(self._gradients.reached, receipt.weight)
         self.has_committed = True
 
 

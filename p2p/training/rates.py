@@ -13,8 +13,9 @@ logger = logging.getLogger("p2p")
 class Rates:
     """The learning rates of the optimizers for which `extra` has no schedule."""
 
-    def __init__(self, parts: Mapping[str, object]) -> None:
-        """`parts`: all that a joiner is given, by name."""
+    def __init__(self, parts: Mapping[str, object], fate: str = "and be refused") -> None:
+        """`parts`: all that a joiner is given, by name; `fate`: what becomes of one that has other rates."""
+        self._fate = fate
         self._watched = {
             each: name
             for name, each in parts.items()
@@ -51,10 +52,9 @@ class Rates:
         for number, (old, new) in enumerate(zip(before, rates, strict=False)):
             if old != new:
                 logger.warning(
-                    "lr of group %d of %s has become %g, it was %g, by nothing that is in extra= of p2p.DataParallel: "
-                    "a joiner would go on with another one, and be refused; put the schedule into extra, or compute "
-                    "the rate from peer.done alone",
-                    *(number, self._watched.pop(optimizer), new, old),
+                    "lr of group %d of %s has become %g, it was %g, by nothing that is in extra=: a joiner would go "
+                    "on with another one, %s; put the schedule into extra, or compute the rate from peer.done alone",
+                    *(number, self._watched.pop(optimizer), new, old, self._fate),
                 )
                 return
 

@@ -20,6 +20,7 @@ from .module_state import ModuleState, tensors_of
 from .numerics import class_of, describe_numerics
 from .replica_state import Stateful, compare, describe, lent, lower, unpack_into
 from .resync import Resynchronisation
+from .scaling import LrScaling
 from .state_copies import copies_of, lender_of
 from .updates import Updates
 
@@ -44,6 +45,7 @@ class ModelReplica:
         resync: Resynchronisation,
         *,
         is_digested_whole: bool,
+        scaling: LrScaling,
     ) -> None:
         """Of `module`, which is changed by `parts`.
 
@@ -54,6 +56,7 @@ class ModelReplica:
             session: of the peer.
             gradients: of the module's parameters.
             resync: of the same, and their moments.
+            scaling: of learning rates, part of what all have in common.
             is_digested_whole: members show in each step that all of their parameters are the same, not a sixteenth.
         """
         self._module = module
@@ -65,6 +68,7 @@ class ModelReplica:
         self._gradients = gradients
         self._resync = resync
         self._is_digested_whole = is_digested_whole
+        self._scaling = scaling
         self._numerics = describe_numerics(gradients.device, [*parts.values()])
         self.updates: Updates | None = None
         self._copies: Copies = NO_COPIES
@@ -93,7 +97,7 @@ class ModelReplica:
         is_one = self._session.mixed == "refuse"
         mixed = f"one numerics class, {self._numerics}" if is_one else "numerics classes that are synchronised again"
         return Replica(
-            {MODEL: layout, **how, "numerics": mixed.encode()},
+            {MODEL: layout, **how, "numerics": mixed.encode(), "learning rates": str(self._scaling).encode()},
             self._pack,
             self._load,
             partial(compare, layout),

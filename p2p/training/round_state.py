@@ -7,7 +7,7 @@ a checkpoint: they are worth nothing that can be measured (README, limits).
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,7 +30,9 @@ logger = logging.getLogger("p2p")
 
 
 class _Frozen:
-    """A part of the state, as it was."""
+    """A part of the state, as it was. Without a `__dict__`, so that nobody takes it for a copy of the script's."""
+
+    __slots__ = ("_state",)
 
     def __init__(self, state: dict[str, Any]) -> None:
         self._state = state
@@ -71,6 +73,7 @@ class RoundReplica:
         strategy: str,
         dense: DensePhase | None,
         device: Device,
+        loaded: Callable[[], None],
     ) -> None:
         """Of `module`.
 
@@ -83,6 +86,7 @@ class RoundReplica:
             strategy: how it is trained, in words: equal on all peers.
             dense: what comes before rounds.
             device: of the parameters.
+            loaded: is called when a state took the place of this one.
         """
         self._module, self._outer, self._session = module, outer, session
         self._parts = parts
@@ -95,7 +99,7 @@ class RoundReplica:
         self._keeper = [] if keeper is None else [keeper]
         self._strategy = strategy
         self.freeze()
-        self._device = device
+        self._device, self._loaded = device, loaded
         self._copies: Copies = NO_COPIES
 
     def offered(self) -> Replica:
@@ -134,6 +138,16 @@ class RoundReplica:
             for name, tensor in tensors_of(self._module).items()
         }
 
+    def put_buffers(self, values: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+        """Set buffers to `values`, or to what they were as the round began; returns copies of what they have been."""
+        named = {name: each for name, each in tensors_of(self._module).items() if name not in self._trained}
+        before = {name: each.detach().clone() for name, each in named.items()} if values is None else {}
+        with torch.no_grad():
+            for name, value in (self._tensors if values is None else values).items():
+                if name in named:
+                    named[name].copy_(value)
+        return before
+
     def _pack(self) -> PackedState:
         return lent(*self._lower())
 
@@ -156,8 +170,12 @@ class RoundReplica:
             assert self._dense is not None
             self._dense.loaded()
         else:
-            self._take_anchor()
-            if self._session.share.is_resuming and self._outer.residual is not None:
+            is_resuming = self._session.share.is_resuming
+            if is_resuming and not any(value is not None for value in self._outer_state.taken.values()):
+                self._outer.take()  # of dense steps, of which there were to be more
+            else:
+                self._take_anchor()
+            if is_resuming and self._outer.residual is not None:
                 logger.warning(
                     "a checkpoint has no residuals, which are each peer's own: what %s has left out of the last rounds "
                     "is lost, and the run goes on without",
@@ -166,6 +184,7 @@ class RoundReplica:
         if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)
         self.freeze()
+        self._loaded()
 
     def _take_anchor(self) -> None:
         vectors = self._outer_state.taken

@@ -19,8 +19,11 @@ from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import Moment
-from .buffers import Buffers
+from .changes import Watch
+from .exchange import check_own, check_room
+from .iterations import Iterations
 from .outer import Outer
+from .passes import Beside
 from .rates import Rates
 
 logger = logging.getLogger("p2p")
@@ -34,15 +37,15 @@ class Rounds:
     """Of one model.
 
     Attributes:
-        has_committed: the last `optimizer.step`, or request for a batch, ended a round.
-        num_inner_steps: of the round that is under way.
+        length_s: after so long a round ends; None: after so many inner steps.
     """
 
     def __init__(
         self,
         session: Session,
         outer: Outer,
-        buffers: Buffers,
+        watch: Watch,
+        beside: Sequence[Beside],
         parts: Mapping[str, object],
         freeze: Callable[[], None],
         *,
@@ -56,7 +59,8 @@ class Rounds:
         Args:
             session: of the peer.
             outer: of the model.
-            buffers: of the model.
+            watch: of the model, that the outer has all that is trained.
+            beside: what each round sends beside payloads.
             parts: the optimizer whose steps are counted, and what else a joiner must have, by their names.
             freeze: keeps what a joiner is given of them as it is now.
             inner_steps: of a round without `peer.loader`.
@@ -64,20 +68,20 @@ class Rounds:
             nonfinite: as of `DiLoCo`.
             is_digested_whole: all of the anchor is compared in each round, not a sixteenth.
         """
-        self.has_committed = False
-        self.num_inner_steps = 0
+        self._committed_at: int | None = None
         self._session, self._share = session, session.share
-        self._outer, self._buffers = outer, buffers
+        self._outer, self._watch, self._beside = outer, watch, beside
         self._freeze = freeze
         self._inner_steps, self._round_s = inner_steps, round_s
         self._nonfinite = nonfinite
         self._num_turns = 1 if is_digested_whole else NUM_TURNS
         self._frozen_after = -2
         self._began_s: float | None = None
-        self._optimizers = optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
-        self._rates = Rates(parts)
+        optimizers = [part for part in parts.values() if isinstance(part, torch.optim.Optimizer)]
+        self._iterations = Iterations(optimizers)
+        self._rates = Rates(parts, "and train otherwise")
         self._hooks = [each.register_step_pre_hook(self._before) for each in optimizers]
-        self._hooks.append(optimizers[0].register_step_post_hook(self._after))
+        self._hooks += [each.register_step_post_hook(self._after) for each in optimizers]
         self._update_is_due = False
         self._share.rounds = self
         session.round_edge = self.begin
@@ -103,15 +107,27 @@ class Rounds:
             logger.warning(
                 "this peer has left %d inner steps after the last round: they were not exchanged, and the parameters "
                 "are as that round has left them",
-                self.num_inner_steps,
+                self._iterations.num_steps,
             )
             self._outer.restore()
-            self.num_inner_steps, self._share.is_amid_round = 0, False
+            self._end_round()
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether a round has ended since the last update; of a loader, before the last request for a batch or in it.
+
+        So at the top of a loop over batches it is the same on all peers, however theirs have ended.
+        """
+        return self._committed_at is not None and self._share.num_batches <= self._committed_at + 1
 
     @property
     def is_amid(self) -> bool:
-        """Whether the parameters are not the anchor's: inner steps were made since the last round."""
-        return self.num_inner_steps > 0
+        """Whether the parameters are not the anchor's: updates were made since the last round."""
+        return self._iterations.num_updates > 0
+
+    def _end_round(self) -> None:
+        self._iterations.end_round()
+        self._share.is_amid_round = False
 
     # When a round begins, and ends.
 
@@ -124,6 +140,7 @@ class Rounds:
             return
         if self._session.load_offer():
             self._frozen_after = -2
+            self._drop_gradients()
         self._update_is_due = False
         if self._share.is_dense:
             return  # its passes say when the state is complete
@@ -135,9 +152,13 @@ class Rounds:
             self._began_s = self._session.loop.now()
         self._session.state_is_complete()
 
+    def _drop_gradients(self) -> None:
+        """They are of other parameters, where a script has come to its update without a word before."""
+        for optimizer in self._iterations.optimizers:
+            optimizer.zero_grad()
+
     def end_if_open(self) -> None:
         """The script asks for more than the batches of a round, and may have left out the update on the last one."""
-        self.has_committed = False
         if self._share.is_round_open:
             self.end()
 
@@ -145,27 +166,39 @@ class Rounds:
         """The last dense step is committed, and the update with its gradients comes, which is no inner step."""
         self._outer.take()
         self._update_is_due = True
+        self._committed_at = self._share.num_batches
+
+    def loaded(self) -> None:
+        """A state took the place of this one: this peer is where the members were as they began their next round."""
+        self._committed_at = self._share.num_batches if self._share.num_trained else None
+
+    def settle(self) -> None:
+        """Nothing of the next round comes, or not yet: what a joiner would be given is as the last one has left it."""
+        if not (self.is_amid or self._share.is_round_open or self._share.is_dense):
+            self._freeze()
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         if self._share.is_dense or self._update_is_due:
             return
         self.begin()
-        if self._length_s is None:
+        if self.length_s is None:
             self._rates.look(optimizer)
         else:
             self._rates.look_in_round(optimizer)
 
-    def _after(self, *_: object) -> None:
+    def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         if self._share.is_dense or self._update_is_due:
+            self._update_is_due = False  # this was the one
             return
-        self.has_committed = False
-        self.num_inner_steps += 1
-        self._session.advance(self.num_inner_steps)
-        self._share.is_amid_round = True
-        if self._is_over():
-            self.end()
-        else:
+        self._committed_at = None
+        is_of_loader = self._share.is_of_loader
+        is_done = self._iterations.is_done(optimizer, self._share.num_batches if is_of_loader else None)
+        self._session.advance(self._iterations.num_steps)
+        self._share.is_amid_round = self._share.is_used = True
+        if not is_of_loader and optimizer is self._iterations.optimizers[0]:
             self._share.accumulate()
+        if is_done and self._is_over():
+            self.end()
 
     def _is_over(self) -> bool:
         if self._share.is_of_loader:
@@ -175,18 +208,18 @@ class Rounds:
                 "a round has no end: pass inner_steps= or round_s= to `peer.loader`, or, with a loader of your own, to "
                 "p2p.DiLoCo"
             )
-        return self.is_time_over() if self._inner_steps is None else self.num_inner_steps >= self._inner_steps
+        return self.is_time_over() if self._inner_steps is None else self._iterations.num_steps >= self._inner_steps
 
     def is_time_over(self) -> bool:
         """Whether a round that ends by time does: after one inner step at least, so long after this peer's last commit.
 
         So what a script does between two rounds, evaluations for one, holds nobody up.
         """
-        length_s = self._length_s
+        length_s = self.length_s
         return length_s is not None and self.is_amid and self._lasted_s() > length_s
 
     @property
-    def _length_s(self) -> float | None:
+    def length_s(self) -> float | None:
         return self._share.round_s if self._share.is_of_loader else self._round_s
 
     def _lasted_s(self) -> float:
@@ -195,19 +228,34 @@ class Rounds:
     # An exchange.
 
     def end(self) -> None:
-        """Exchange what has changed since the round began, and wait until that is committed."""
+        """Exchange what has changed since the round began, and wait until that is committed.
+
+        Raises:
+            ShoalError: the model has other parameters than when it was wrapped.
+            ValueError: this host has no room for what all send.
+        """
+        self._watch.check()
+        step, loop = self._session.done + 1, self._session.loop
+        check_room(self._session, self._outer.config.codec, len(self._outer.anchor))
+        num_sent_bytes = loop.num_sent_bytes
         operations = [self._gather(*pair) for pair in enumerate(self._payloads())]
-        self._session.open_step(EXCHANGE)
+        self._session.open_step(EXCHANGE, ends_round=True)
         self._session.submit(self._share.operation(), is_urgent=False)
-        for operation in (*self._buffers.operations(self._session.done + 1), *operations):
+        for each in self._beside:
+            for operation in each.operations(step):
+                self._session.submit(operation, is_urgent=False)
+        for operation in operations:
             self._session.submit(operation, is_urgent=False)
         if self._session.exchange(self._digest):
             self._apply(operations)
-            self.has_committed = True
+            self._committed_at = self._share.num_batches
+            if loop is self._session.loop and loop.num_sent_bytes > num_sent_bytes:
+                self._session.history.write(Moment(loop.now(), "sent", loop.num_sent_bytes - num_sent_bytes))
         else:
+            self._committed_at = None
             self._share.give_up_step()
             self._forget_moments()
-        self.num_inner_steps, self._share.is_amid_round = 0, False
+        self._end_round()
         self._began_s = self._session.loop.now()
         self._session.announce()
 
@@ -216,15 +264,18 @@ class Rounds:
 
         Raises:
             NonFiniteGradient: a parameter is not finite, and that is to be raised. It is as the round began.
+            ShoalError: nobody could decode it.
         """
         if not self._share.weight:
             return self._outer.nothing()
         try:
-            return self._outer.payloads()
+            payloads = self._outer.payloads()
+            check_own(self._outer.codec, payloads, self._session.done + 1)
+            return payloads
         except NonFiniteGradient as error:
             if self._nonfinite == "raise":
                 self._outer.restore()
-                self.num_inner_steps, self._share.is_amid_round = 0, False
+                self._end_round()
                 self._share.void()
                 raise NonFiniteGradient(
                     f"{error}; nothing of it was sent, and the parameters are as the round began: catch this to go on "
@@ -237,7 +288,7 @@ class Rounds:
     def _gather(self, index: int, payload: Array) -> Operation:
         outer = self._outer
         count = outer.cuts[index].stop - outer.cuts[index].start
-        what = f"deltas {index + 1} of {len(outer.cuts)}, {outer.config.codec} of {count} parameters,"
+        what = f"deltas {index + 1} of {len(outer.cuts)}, {outer.config}, of {count} parameters,"
         return Operation(AllGather(label=what, codec=outer.config.codec), payload, payload, payload.shape, "one-shot")
 
     def _digest(self) -> bytes:
@@ -254,7 +305,8 @@ class Rounds:
         self._share.spend()
         receipt = self._session.receipt
         assert receipt is not None
-        self._buffers.hand_out(receipt)
+        for each in self._beside:
+            each.hand_out(receipt)
         gathered = [each.result.reshape(-1, each.input.size) for each in operations]
         weights = [each.weight for each in receipt.contributions]
         me = self._session.loop.peer_id
@@ -265,7 +317,7 @@ class Rounds:
 
     def _forget_moments(self) -> None:
         """Of a round that adds nothing nothing is left: as if this peer came now."""
-        for optimizer in self._optimizers:
+        for optimizer in self._iterations.optimizers:
             optimizer.state.clear()
 
 

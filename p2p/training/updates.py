@@ -8,6 +8,7 @@ import torch
 from ..errors import ShoalError
 from .gradients import Gradients
 from .rates import Rates
+from .scaling import LrScaling, ScaledRates
 
 TWICE = (
     "backward was called twice for one `optimizer.step`: to add up k batches, write `with model.no_sync() if (i + 1) % "
@@ -26,6 +27,7 @@ SKIPPED = (
     "the gradients that `skip_step` brought were not used, so this replica is not that of the others: go on after it "
     "as after `loss.backward()`, with clipping, `optimizer.step` and schedules, instead of `continue`"
 )
+AS_SET = LrScaling()
 BETWEEN = "`optimizer.step` was called between the passes of a step: end it, outside `no_sync`, first"
 
 
@@ -41,6 +43,7 @@ class Updates:
 
     Attributes:
         hooks: of the optimizers.
+        scaled: their learning rates.
         is_due: committed gradients wait for the optimizer of a model.
         num_stale: a state was loaded in the middle of a step; so many more may use what was computed before.
     """
@@ -53,6 +56,7 @@ class Updates:
         *,
         num_models: int,
         allow_local: bool,
+        scaling: LrScaling = AS_SET,
     ) -> None:
         """Look at each update of the optimizers in `parts`.
 
@@ -62,6 +66,7 @@ class Updates:
             passes: what has become of backward passes.
             num_models: that have optimizers.
             allow_local: gradients of this peer alone may be used.
+            scaling: of the learning rates of all of them.
         """
         self._names = {part: name for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
         self._optimizers = [*self._names]
@@ -72,6 +77,7 @@ class Updates:
         self._due: set[torch.optim.Optimizer] = set()
         self._since_commit: set[torch.optim.Optimizer] | None = None
         self._rates = Rates(parts)
+        self.scaled = ScaledRates(scaling, parts.values())
         self.num_stale = 0
         self._under_way: torch.optim.Optimizer | None = None
         self._unused = b""  # a digest of the parameters that have to change
@@ -89,13 +95,15 @@ class Updates:
         """The pass that ends a step is under way."""
         return self._passes.is_under_way
 
-    def committed(self, models: Collection[str]) -> None:
-        """Gradients were handed out, of these models."""
-        self._due |= {
+    def committed(self, models: Collection[str], weight: int) -> None:
+        """Gradients were handed out, of these models, in a step of this weight."""
+        its = {
             each
             for each in self._optimizers
             if any(self._gradients.model_of(parameter) in models for parameter in _parameters(each))
         }
+        self._due |= its
+        self.scaled.committed(its, weight)
         self._since_commit = set()
         self.num_stale = max(0, self.num_stale - 1)
 
@@ -106,6 +114,7 @@ class Updates:
         over as many steps.
         """
         self._rates.forget()
+        self.scaled.forget()
         self._since_commit = None
         self.num_stale = len(self._optimizers) if self._passes.is_under_way else 0  # the open step is one of them
 
@@ -153,16 +162,23 @@ class Updates:
         self._under_way = optimizer
         self._rates.look(optimizer)
         if closure is None:
+            self._scale(optimizer)
             return None
 
         def check_after_closure() -> Any:
             loss = closure()
             self._check(optimizer)
+            self._scale(optimizer)
             return loss
 
         return arguments[:1], {**named, "closure": check_after_closure}
 
+    def _scale(self, optimizer: torch.optim.Optimizer) -> None:
+        if optimizer in self._due or not self._allow_local:  # else with gradients of this peer alone
+            self.scaled.apply(optimizer)
+
     def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self.scaled.restore()
         self._due.discard(optimizer)
         if self._since_commit is not None:
             self._since_commit.add(optimizer)

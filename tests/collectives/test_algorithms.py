@@ -6,6 +6,7 @@ import pytest
 from collectives import (
     ALGORITHMS,
     Kind,
+    Medium,
     Transfer,
     all_reduce_schedule,
     choose_algorithm,
@@ -111,7 +112,7 @@ def test_a_rank_outside_the_world_is_refused(rank: int) -> None:
     [
         (0, 1, "one-shot"),
         (256 << 10, 4, "one-shot"),
-        ((256 << 10) + 1, 2, "direct"),
+        ((256 << 10) + 1, 4, "direct"),
         (256 << 10, 5, "direct"),
         (8 << 10, 64, "one-shot"),
     ],
@@ -121,11 +122,25 @@ def test_small_buckets_go_in_one_shot(size_bytes: int, world_size: int, algorith
 
 
 @pytest.mark.parametrize(
+    ("size_bytes", "medium", "algorithm"),
+    [
+        (1 << 20, Medium.LAN, "one-shot"),
+        (1 << 20, Medium.WAN, "one-shot"),
+        ((1 << 20) + 1, Medium.LAN, "direct"),
+        (256 << 10, Medium.MEMORY, "one-shot"),
+        ((256 << 10) + 1, Medium.MEMORY, "direct"),
+    ],
+)
+def test_two_ranks_that_send_take_one_shot_for_longer(size_bytes: int, medium: Medium, algorithm: str) -> None:
+    assert choose_algorithm(size_bytes, 2, medium) == algorithm
+
+
+@pytest.mark.parametrize(
     ("size_bytes", "algorithm"),
     [(256 << 10, "one-shot"), (1 << 20, "direct"), ((8 << 20) - 1, "direct"), (8 << 20, "ring")],
 )
 def test_large_buckets_go_around_a_ring_where_links_are_slow(size_bytes: int, algorithm: str) -> None:
-    assert choose_algorithm(size_bytes, 4, is_wan=True) == algorithm
+    assert choose_algorithm(size_bytes, 4, Medium.WAN) == algorithm
 
 
 @pytest.mark.parametrize("kind", [Kind.RECV, Kind.REDUCE])

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import ALGORITHMS, Execution, Kind, ScheduleError, verify
+from collectives import ALGORITHMS, Execution, Kind, ScheduleError, even_chunks, verify
 from collectives.compilation import compile_programs
 from collectives.direct import direct_all_reduce
-from collectives.goals import COLLECTIVES, GOALS, SUM, verify_goal
+from collectives.goal_programs import goal_program
+from collectives.goals import COLLECTIVES, GOALS, SUM, schedule_of, verify_goal
 from collectives.hierarchical import hierarchical_all_reduce
 from collectives.partition import split_by_weight
-from collectives.program_verification import verify_programs
+from collectives.program_verification import verify_goal_programs, verify_programs
 from collectives.schedule import Schedule
 from tests.collectives.delivery import deliver
 from tests.collectives.edits import Build, edited, without
@@ -28,6 +29,44 @@ OTHERS = [case for case in CASES if case[0] != "all-reduce"]
 def test_every_schedule_is_its_collective_at_every_size(collective: str, algorithm: str) -> None:
     for world_size in range(1, 34):
         verify_goal(collective, COLLECTIVES[collective][algorithm], world_size)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [case for case in OTHERS if GOALS[case[0]].has_root])
+def test_any_rank_can_be_the_root(collective: str, algorithm: str) -> None:
+    for world_size in range(1, 10):
+        for root in range(world_size):
+            verify_goal(collective, COLLECTIVES[collective][algorithm], world_size, root)
+    with pytest.raises(ScheduleError):
+        verify_goal(collective, lambda rank, n, _: schedule_of(collective, algorithm, rank, n, 2), 4, root=1)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), OTHERS)
+@given(world_size=st.integers(1, 7), length=st.integers(1, 90), data=st.data())
+@settings(deadline=None, max_examples=20)
+def test_what_is_done_over_memory_is_the_same_collective_in_every_piece(
+    collective: str, algorithm: str, world_size: int, length: int, data: st.DataObject
+) -> None:
+    root = data.draw(st.integers(0, world_size - 1)) if GOALS[collective].has_root else 0
+    itemsize = data.draw(st.sampled_from([4, 1 << 20]))
+    programs = [
+        goal_program(collective, algorithm, rank, world_size, root, length, itemsize, 0, length)
+        for rank in range(world_size)
+    ]
+    num_chunks = len(schedule_of(collective, algorithm, 0, world_size, root).chunks)
+    verify_goal_programs(collective, programs, root, programs[0].num_chunks // num_chunks)
+    start = data.draw(st.integers(0, length))
+    stop = data.draw(st.integers(start, length))
+    bounds = split_by_weight(length, even_chunks(num_chunks))
+    for rank in range(world_size):
+        if collective not in ("broadcast", "gather", "all-gather"):  # there a piece is cut anew
+            part = goal_program(collective, algorithm, rank, world_size, root, length, 4, start, stop)
+            ends = [each.stop for each in split_by_weight(stop - start, part.chunks)]
+            assert {start + end for end in ends} <= {each.stop for each in bounds} | {start, stop}
+
+
+def test_what_there_is_not_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="broadcast has no algorithm 'star': choose from one-shot, binary-tree, ring"):
+        schedule_of("broadcast", "star", 0, 2)
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), OTHERS)
@@ -137,7 +176,10 @@ def test_between_hosts_goes_what_one_rank_of_each_would_send() -> None:
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=9).filter(any))
 def test_shares_of_any_size_are_an_all_reduce_with_the_same_order_of_additions(weights: list[int]) -> None:
     verify(lambda rank, n: direct_all_reduce(rank, n, weights), len(weights))
-    assert direct_all_reduce(0, len(weights), weights).transfers == direct_all_reduce(0, len(weights)).transfers
+    weighted, even = (direct_all_reduce(0, len(weights), each).transfers for each in (weights, ()))
+    assert [each for each in weighted if each.kind is not Kind.SEND] == [
+        each for each in even if each.kind is not Kind.SEND
+    ]
 
 
 def test_who_owns_less_sends_less() -> None:

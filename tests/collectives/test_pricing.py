@@ -9,7 +9,15 @@ from collectives import ALGORITHMS, Kind, Schedule, all_reduce_schedule
 from collectives.drawing import draw_play
 from collectives.formulas import FEW_RANKS, FORMULAS, summarize
 from collectives.goals import COLLECTIVES
-from collectives.price_table import CANDIDATES, SIZES_BYTES, PriceTable, nearest_size, price_table, tabulate
+from collectives.price_table import (
+    CANDIDATES,
+    SIZES_BYTES,
+    PriceTable,
+    is_rounded_once,
+    nearest_size,
+    price_table,
+    tabulate,
+)
 from collectives.pricing import SECOND_NS, SEGMENT_BYTES, Links, equal_links, play, play_slices, run_to_end
 from tests.collectives.chain import chain_all_reduce
 
@@ -224,8 +232,24 @@ def test_over_a_slow_uplink_a_sum_takes_the_way_that_spares_it() -> None:
     alike = run_to_end(tabulate(equal_links(4, RATE, DELAY_NS, MESSAGE_NS)))
     slow = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
     slow = Links((RATE // 50, *slow.up[1:]), slow.down, slow.delay_ns, MESSAGE_NS)
-    assert run_to_end(tabulate(slow)).choose(64 << 10, rounds_once=True) == "direct"
+    assert run_to_end(tabulate(slow)).choose(64 << 10, rounds_once=True) == "direct:0,86,85,85"
     assert (alike.choose(64 << 10), run_to_end(tabulate(slow)).choose(64 << 10)) == ("one-shot", "tree")
+
+
+def test_where_lines_are_not_alike_ranks_own_what_they_can_carry() -> None:
+    rates = tuple(each * RATE // 100 for each in (50, 100, 100, 200))
+    alike = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
+    links = Links(rates, rates, alike.delay_ns, MESSAGE_NS)
+    table, size = run_to_end(tabulate(links)), 16 << 20
+    assert table.direct == "direct:0,51,51,154" == table.choose(size) and is_rounded_once(table.direct)
+    even = play([all_reduce_schedule("direct", rank, 4) for rank in range(4)], size, links).time_ns
+    assert 1.25 * table.predicted["direct", size] < min(even, table.predicted["ring", size])
+    assert run_to_end(tabulate(alike)).direct == "direct"
+    many = FEW_RANKS
+    wide = Links(
+        tuple(RATE // (each + 1) for each in range(many)), (RATE,) * many, equal_links(many, 1, 0, 0).delay_ns, 0
+    )
+    assert run_to_end(tabulate(wide)).direct == "direct", "formulas know of even shares alone"
 
 
 def _never_called(rank: int, world_size: int) -> Schedule:

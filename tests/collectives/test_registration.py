@@ -66,6 +66,12 @@ def test_a_name_that_there_is_is_not_given_again() -> None:
         register_algorithm("ring", chain_all_reduce)
 
 
+def test_a_name_has_no_colon_behind_which_direct_has_its_shares() -> None:
+    with pytest.raises(ValueError, match="has no ':', this is 'mine:1'"):
+        register_algorithm("mine:1", chain_all_reduce)
+    assert "mine:1" not in ALGORITHMS
+
+
 def test_what_is_no_all_reduce_gets_no_name() -> None:
     def half(rank: int, world_size: int) -> Schedule:
         if rank:

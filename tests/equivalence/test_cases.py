@@ -1,4 +1,7 @@
-"""A quarter of the cases, in one process, with 2 or 3 peers, and with DDP. `make equivalence` runs all of them."""
+"""A sixteenth of the cases (a quarter with the long tests), in one process, with 2 or 3 peers, and with DDP.
+
+`make equivalence` runs all of them.
+"""
 
 from pathlib import Path
 
@@ -16,13 +19,13 @@ pytestmark = [pytest.mark.light, pytest.mark.torch]
 QUICK = [case.name for case in load().values() if case.quick]
 
 
-@pytest.mark.timeout(240)  # forty cases each
-@pytest.mark.parametrize("size", SIZES)
-def test_what_people_write_trains_as_in_one_process(size: int, torch_zygote: Zygote, tmp_path: Path) -> None:
+@pytest.mark.timeout(240)  # twenty cases each
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in (1, 2, 3))])
+def test_what_people_write_trains_as_in_one_process(part: int, torch_zygote: Zygote, tmp_path: Path) -> None:
     wrong: list[str] = []
-    recorded = read()
+    recorded, size = read(), SIZES[part % 2]
     with new_swarm(torch_zygote) as swarm:
-        for case, outcome in run(swarm, tmp_path, QUICK[SIZES.index(size) :: len(SIZES)], [size]):
+        for case, outcome in run(swarm, tmp_path, QUICK[part::4], [size]):
             wrong += problems(case, outcome)
             if outcome.ddp != (before := recorded[case.name].outcome.ddp):
                 wrong.append(f"DDP with {case.name}: {outcome.ddp} ({outcome.ddp_text}), was {before}")

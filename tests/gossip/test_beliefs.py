@@ -268,6 +268,19 @@ def test_who_is_held_down_is_watched_but_not_alive() -> None:
     assert mind.roster.alive() == (B, C)
 
 
+def test_who_is_held_down_is_alive_again_when_its_frames_have_come_without_a_gap() -> None:
+    mind = beliefs(A, B, C)
+    for refutation in range(2):
+        lose(mind, 0.0, B, refutation)
+        mind.hear(0.0, about(B, refutation=refutation + 1))
+    for tick in range(12):
+        mind.heard(tick / 4, B)
+        assert mind.roster.alive() == (C,)
+    mind.heard(3.0, B)
+    assert not mind.is_lost(B)
+    assert mind.roster.alive() == (B, C)
+
+
 def test_who_was_late_itself_gives_everybody_as_much_longer() -> None:
     mind = beliefs(A, B)
     mind.suspect(0.0, B)

@@ -27,6 +27,9 @@ class Court:
             self.accuse(now + turn, accusers[turn % len(accusers)], num_peers)
             self.refute(now + turn, num_peers)
 
+    def release(self, now: float, *, steady_since: float) -> bool:
+        return self.flapping.release(now, "b", steady_since)
+
     def until(self) -> float:
         return self.flapping.holds.next()
 
@@ -75,6 +78,38 @@ def test_every_accusation_starts_the_hold_down_anew() -> None:
     assert court.flapping.holds.pop(20.0) == ["b"]
     court.accuse(21.0)
     assert not court.is_held
+
+
+def test_who_is_held_down_is_released_when_its_frames_have_come_for_long_enough_without_a_gap() -> None:
+    court = Court()
+    court.lose(0.0)
+    assert not court.release(3.0, steady_since=0.0)
+    court.lose(0.0)
+    assert not court.release(4.9, steady_since=2.0)
+    assert court.is_held
+    assert court.release(5.0, steady_since=2.0)
+    assert not court.is_held
+    court.accuse(6.0)
+    assert not court.is_held
+
+
+def test_who_is_accused_meanwhile_is_not_released() -> None:
+    court = Court()
+    court.lose(0.0)
+    court.lose(0.0)
+    court.accuse(4.0)
+    assert not court.release(6.9, steady_since=1.0)
+    assert court.release(7.0, steady_since=1.0)
+
+
+def test_who_is_lost_again_and_again_has_to_be_quiet_for_longer_each_time() -> None:
+    court = Court()
+    for _ in range(3):
+        court.lose(0.0)
+    assert court.release(3.0, steady_since=0.0)
+    court.lose(3.0)
+    assert not court.release(7.0, steady_since=3.0)
+    assert court.release(8.0, steady_since=3.0)
 
 
 def test_who_denies_too_often_against_many_is_as_good_as_lost() -> None:

@@ -550,3 +550,15 @@ def test_it_says_what_it_waits_for_and_for_whom() -> None:
     assert (
         other.observing.waits_for == "its script waits for the result of operation 6, which the members have committed"
     )
+
+
+def test_what_an_observer_holds_is_what_it_has_done_or_is_about_to_load() -> None:
+    new = Observer(done=NOTHING_DONE, past=b"")
+    assert new.observing.held == NOTHING_DONE
+    new.hears(5)
+    new.gets(5)
+    assert (new.steps.done, new.observing.held) == (NOTHING_DONE, 5)
+    new.loads(5)
+    new.fed(6)
+    new.run()
+    assert new.observing.held == 6

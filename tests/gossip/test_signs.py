@@ -1,5 +1,6 @@
 """Who comes and goes: rule G12 of PROTOCOL.md."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -174,11 +175,33 @@ def test_a_link_that_broke_meanwhile_carried_nothing() -> None:
     assert signs.flaps(9.0, "b")
 
 
+def test_frames_are_steady_from_the_last_gap_on() -> None:
+    signs = Signs(CONFIG, 0.0)
+    assert signs.steady_since("b") == math.inf
+    heard(signs, 4.0)
+    assert signs.steady_since("b") == 0.0
+    signs.frame(5.0, "b")
+    assert signs.steady_since("b") == 5.0
+    signs.frame(5.9, "b")
+    signs.excuse(8.0)
+    signs.frame(8.1, "b")
+    assert signs.steady_since("b") == 5.0
+
+
+def test_nothing_is_steady_to_who_was_stopped() -> None:
+    signs = heard(Signs(CONFIG, 0.0), 4.0)
+    signs.resume(5.0)
+    assert signs.steady_since("b") == math.inf
+    signs.frame(5.5, "b")
+    assert signs.steady_since("b") == 5.5
+
+
 def test_who_is_forgotten_leaves_nothing() -> None:
     signs = flapping()
     signs.broke(9.0, "b")
     signs.forget("b")
-    assert not any(vars(signs)[name] for name in ("_heard", "_frames", "_gaps", "_broke", "_flapping", "_watched"))
+    records = "_heard", "_frames", "_gaps", "_broke", "_flapping", "_watched", "_steady"
+    assert not any(vars(signs)[name] for name in records)
 
 
 def test_a_member_that_flaps_is_reported_to_all() -> None:

@@ -75,6 +75,29 @@ def test_who_has_answered_needs_no_introduction() -> None:
     assert sent(run(new, 31.1, silent=False), Ping)[B].claims == ()
 
 
+def test_a_sign_of_the_probed_takes_back_the_deadline_of_its_answer() -> None:
+    for sign in (Swim.heard, Swim.answers):
+        new = swim(A, B)
+        asked_at = new.next_deadline()
+        assert sent(new.tick(asked_at), Ping).keys() == {B}
+        assert new.next_deadline() == asked_at + 0.3
+        sign(new, asked_at + 0.1, B)
+        assert new.next_deadline() == asked_at + 1.0
+
+
+def test_who_is_held_down_no_more_is_told_the_news_at_once() -> None:
+    new = swim(A, B, probe_interval_s=100.0, sync_interval_s=1000.0, hold_down_s=3.5)
+    for refutation in range(2):
+        new.hear(0.0, replace(about(B, State.LOST, refutation), accuser="a"))
+        new.hear(0.0, about(B, refutation=refutation + 1))
+    for tick in range(12):
+        new.heard(tick / 4, B)
+    assert new.next_deadline() == 3.5
+    new.heard(3.0, B)
+    assert new.is_alive(B)
+    assert new.next_deadline() == 0.0
+
+
 def test_the_probed_that_answer_are_left_alone_and_their_silence_is_short() -> None:
     new = swim(A, B, C)
     effects = run(new, 60.0, silent=False)

@@ -9,7 +9,7 @@ from gossip import Claim, Member, State
 from gossip.anti_entropy import NUM_BUCKETS
 from gossip.claim import Status
 from gossip.detector import MOST_RELAYS
-from gossip.effects import Forget, Send
+from gossip.effects import Effect, Forget, Send
 from gossip.messages import Ack, Gossip, NoAck, Ping, PingRequest, Sync, SyncReply
 from gossip.swim import Swim
 from gossip.swim_config import SwimConfig
@@ -46,6 +46,10 @@ steps = st.one_of(
     st.tuples(st.just("declare_dead"), members, st.sampled_from([State.DEAD, State.LEFT])),
     st.tuples(st.just("suspect"), members),
     st.tuples(st.just("hear"), claims),
+    st.tuples(st.just("heard"), members),
+    st.tuples(st.just("answers"), members),
+    st.tuples(st.just("set_status"), st.integers(0, 3)),
+    st.tuples(st.just("keep"), members),
     st.tuples(st.just("resume")),
 )
 
@@ -59,6 +63,7 @@ class Machine:
         self.gone: dict[Member, None] = {}
 
     def do(self, step: tuple[object, ...]) -> None:
+        effects: list[Effect] = []
         match step:
             case "receive", Member() as source, body:
                 effects = self.swim.receive(self.now, source, body)  # type: ignore[arg-type]
@@ -71,9 +76,16 @@ class Machine:
                 effects = self.swim.suspect(self.now, member)
             case "hear", Claim() as heard:
                 effects = self.swim.hear(self.now, heard)
+            case "heard", Member() as member:
+                self.swim.heard(self.now, member)
+            case "answers", Member() as member:
+                self.swim.answers(self.now, member)
+            case "set_status", int(number):
+                effects = self.swim.set_status(self.now, Status(step=number))
+            case "keep", Member() as member:
+                self.swim.keep([member])
             case _:
                 self.swim.resume(self.now)
-                effects = []
         assert all(e.target != A for e in effects if isinstance(e, Send))
         assert all(e.member.peer_id != "a" for e in effects if isinstance(e, Forget))
         self.check()
@@ -86,7 +98,7 @@ class Machine:
         assert len(swim._beliefs.rumours) <= len(NAMES)
         assert len(swim._beliefs._flapping) <= len(NAMES)
         assert set(swim.alive()) <= set(swim.neighbours())
-        assert swim.next_deadline() == swim.next_deadline()
+        assert swim.next_deadline() == swim._find_due()
         for member in swim.alive():
             assert swim.is_alive(member)
             assert not swim.is_gone(member)

@@ -24,11 +24,11 @@ def test_who_cannot_be_reached_is_reported_to_all_with_the_reason() -> None:
     peer = seated(B, C)
     links = {B: "no connection to tcp://b:1 can be opened"}
     assert peer.unopened(0.0, links) == []
-    for tick in range(1, 12):
+    for tick in range(1, 10):
         peer.tick(tick / 4)
         assert peer.unopened(tick / 4, links) == []
-    effects = peer.unopened(3.0, links)
-    reason = f"{B} may be dead: {links[B]}, for 3 s: is a firewall or a NAT in between?"
+    effects = peer.unopened(2.5, links)
+    reason = f"{B} may be dead: {links[B]}, for 2.5 s: is a firewall or a NAT in between?"
     assert Explain(reason) in effects
     said = [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.body, Report)]
     assert [(each.target, each.body) for each in said] == [(each, Report(ReportKind.REFUSED, B)) for each in (B, C)]

@@ -309,6 +309,45 @@ def micro_batches_weigh_their_tokens(peer: Peer) -> None:
 
 
 @case
+def learning_rates_follow_what_a_step_counts(peer: Peer) -> None:
+    model, optimizer = linear()
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    alone = copy.deepcopy(model)
+    optimizer_alone = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    parallel = wrap(peer, model, optimizer, extra=[schedule], lr_scaling="linear", lr_batch=8)
+    x = torch.randn(6, 9, 4)
+    for step in range(6):
+        parts = slice(0, 1 + step % 3), slice(1 + step % 3, 3 + 2 * step % 6)  # one peer's samples, and the other's
+        mine = x[step, parts[peer.rank]]
+        rate = 0.1 * 0.9**step
+
+        def loss_of(mine: Tensor = mine) -> Any:
+            optimizer.zero_grad()
+            parallel.num_samples(len(mine))
+            loss: Any = parallel(mine).square().mean()
+            loss.backward()
+            assert optimizer.param_groups[0]["lr"] == schedule.get_last_lr()[0], "as set, while others may look"
+            return loss
+
+        if step % 2:
+            loss_of()
+            optimizer.step()
+        else:
+            optimizer.step(loss_of)
+        assert abs(optimizer.param_groups[0]["lr"] - rate) < 1e-9
+        schedule.step()
+        together = x[step, : parts[1].stop]
+        assert parallel.lr_factor == len(together) / 8
+        optimizer_alone.param_groups[0]["lr"] = rate * len(together) / 8
+        optimizer_alone.zero_grad()
+        loss: Any = alone(together).square().mean()
+        loss.backward()
+        optimizer_alone.step()
+    for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@case
 def who_skips_a_step_stays_with_the_others(peer: Peer) -> None:
     data = torch.randn(40, 4)
     model, optimizer = linear()

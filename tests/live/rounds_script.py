@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import p2p
+from p2p.step.operation import Operation
 from tests.p2p.staging.standin import StandIn
 
 NUM_SAMPLES, BATCH, INNER_STEPS = 480, 24, 5
@@ -64,17 +65,24 @@ def told(timeout_s: float = 0.015) -> str:
     return sys.stdin.readline().strip() if ready else ""
 
 
+def given_to_joiners(training: Training, model: p2p.DiLoCo | p2p.DataParallel) -> list[Tensor]:
+    """Tensors that are written, and copied for a joiner, again and again."""
+    moments = [each for state in training.optimizer.state.values() for each in state.values()]
+    vectors = [model._outer.anchor, model._outer.momentum] if isinstance(model, p2p.DiLoCo) else []
+    found = [*training.model.parameters(), *moments, *vectors]
+    return [each for each in found if isinstance(each, Tensor)]
+
+
 def spoil(model: p2p.DiLoCo, peer: p2p.Peer) -> None:
     """What this peer sends in round 4 has scales that are no numbers."""
-    encode = model._outer.payloads
+    gather = model._rounds._gather
 
-    def payloads() -> list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
-        found = encode()
+    def spoiled(index: int, payload: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Operation:
         if peer.done == 3:
-            found[0][:] = 255
-        return found
+            payload[:] = 255
+        return gather(index, payload)
 
-    model._outer.payloads = payloads  # type: ignore[method-assign]
+    model._rounds._gather = spoiled  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -108,6 +116,7 @@ def main() -> None:
         else:
             options |= {"codec": sys.argv[1], "dense_steps": int(given.get("dense", 0))}
             model = p2p.DiLoCo(peer, training.model, training.optimizer, **options)
+        device.watched = lambda: given_to_joiners(training, model)
         if "spoils" in given:
             assert isinstance(model, p2p.DiLoCo)
             spoil(model, peer)

@@ -15,6 +15,8 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from collectives.goals import COLLECTIVES, GOALS
+
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.light
@@ -44,9 +46,11 @@ def all_reduce(scratch: Path, path: Path, *options: str) -> dict[str, Any]:
     return said_and_written(scratch, path, *options)[1]
 
 
-def said_and_written(scratch: Path, path: Path, *options: str) -> tuple[str, dict[str, Any]]:
-    """What `shoal bench all-reduce` prints, and its JSON."""
-    process = start(scratch, "p2p.cli", "bench", "all-reduce", "--json", str(path), *options)
+def said_and_written(
+    scratch: Path, path: Path, *options: str, operation: str = "all-reduce"
+) -> tuple[str, dict[str, Any]]:
+    """What `shoal bench` prints, and its JSON."""
+    process = start(scratch, "p2p.cli", "bench", operation, "--json", str(path), *options)
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stderr
     assert "busbw GB/s" in stdout
@@ -73,13 +77,51 @@ def test_all_algorithms_are_right_and_their_times_are_written(scratch: Path, tmp
     assert (tmp_path / "out.svg").read_text().endswith("</svg>\n")
 
 
+@pytest.mark.parametrize(
+    ("operation", "options", "ran"),
+    [
+        ("scatter", ("-b", "4K", "-e", "8M", "-f", "2048", "--root", "1"), ["direct"]),
+        ("barrier", (), ["one-shot"]),
+    ],
+)
+def test_other_collectives_are_right_too(
+    operation: str, options: tuple[str, ...], ran: list[str], scratch: Path, tmp_path: Path
+) -> None:
+    """8 MB are done in pieces."""
+    rounds = "--iters", "3", "--warmup", "1"
+    stdout, report = said_and_written(scratch, tmp_path / "out.json", "-n", "3", *options, *rounds, operation=operation)
+    assert f"{operation}, root 1, float32" in stdout if operation == "scatter" else f"{operation}, float32" in stdout
+    rows = report["results"]
+    assert report["command"] == operation and {row["operation"] for row in rows} == {operation}
+    assert [row["ran"] for row in rows[: len(ran)]] == ran
+    assert all((row["wrong"], row["hash_equal"], row["iters"]) == (0, None, 3) for row in rows)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("operation", [*sorted({*COLLECTIVES} - {"all-reduce"}), "barrier"])
+def test_every_collective_is_right_over_memory_and_without_and_as_gloos(
+    operation: str, scratch: Path, tmp_path: Path
+) -> None:
+    is_called = operation in ("all-gather", "broadcast", "reduce-scatter")
+    algorithms = [*COLLECTIVES.get(operation, ("one-shot",)), "auto@sockets", *["auto@early"] * is_called]
+    root = ("--root", "2") if operation in GOALS and GOALS[operation].has_root else ()
+    sizes = () if operation == "barrier" else ("-b", "4K", "-e", "1M", "-f", "256", "--dtype", "float16")
+    options = ("-n", "3", "--algos", ",".join(algorithms), *root, *sizes, "--iters", "3", "--baseline", "gloo")
+    _, report = said_and_written(scratch, tmp_path / "out.json", *options, operation=operation)
+    is_common = operation in ("all-gather", "broadcast")
+    for row in report["results"]:
+        assert (row["wrong"], row["hash_equal"]) == (0, True if is_common else None), row
+
+
 @pytest.mark.long
 def test_every_way_that_the_bytes_may_take_is_right(scratch: Path, tmp_path: Path) -> None:
-    names = "auto", "auto@arena", "auto@early", "ring@early", "auto@sockets", "auto@tcp", "auto@curve"
+    ran = {"auto": "direct", "auto@arena": "direct", "auto@early": "direct", "ring@early": "ring"}
+    ran |= dict.fromkeys(("auto@sockets", "auto@tcp", "auto@curve"), "one-shot")
     sizes = ("-b", "4K", "-e", "1M", "-f", "256", "--iters", "3", "--dtype", "float16")
-    rows = all_reduce(scratch, tmp_path / "out.json", "-n", "2", "--algos", ",".join(names), *sizes)["results"]
+    rows = all_reduce(scratch, tmp_path / "out.json", "-n", "2", "--algos", ",".join(ran), *sizes)["results"]
+    small = {name: "ring" if name == "ring@early" else "one-shot" for name in ran}
     assert [(row["algorithm"], row["ran"], row["wrong"], row["hash_equal"]) for row in rows] == [
-        (name, "ring" if name == "ring@early" else ran, 0, True) for ran in ("one-shot", "direct") for name in names
+        (name, way, 0, True) for ways in (small, ran) for name, way in ways.items()
     ]
 
 
@@ -94,6 +136,7 @@ def test_gloo_takes_part_as_the_baseline_for_as_long_as_was_said(scratch: Path, 
     assert all(row["iters"] >= 5 for row in rows)
 
 
+@pytest.mark.long
 def test_each_peer_may_have_a_host_of_a_network_lab(scratch: Path, tmp_path: Path, namespaces: None) -> None:
     net = ("--net", "rate=200mbit,delay=2ms")
     options = ("-n", "2", "--algos", "ring,auto,auto@early", "-b", "4K", "-e", "4K", "--iters", "5", "--warmup", "1")
@@ -168,6 +211,7 @@ def process_of_lab(children: list[psutil.Process]) -> psutil.Process:
         ("-n", "0"),
         ("--algos", "star"),
         ("-b", "8K", "-e", "4K"),
+        ("-e", "32768G"),
         ("--net", "rate=200mbits"),
         ("--plot", "a.pdf"),
     ],

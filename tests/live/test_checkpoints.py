@@ -54,6 +54,7 @@ def test_a_run_that_was_killed_goes_on_with_another_number_of_peers_and_counts_e
     assert json.loads(one.read_text().splitlines()[-1])["step"] == last.last_step
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_whenever_a_run_is_killed_it_goes_on_from_a_whole_checkpoint(swarm: Swarm, folder: Path) -> None:
     swarm.leaves_files = True

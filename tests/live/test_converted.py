@@ -140,6 +140,7 @@ def check_validation(peers: Sequence[Process], receipts: Sequence[Receipt], repl
     return len(whole & {int(words[1]) for words in told})
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_it_trains_as_one_process_through_a_kill_a_join_a_stop_and_a_start_with_other_peers(
     swarm: Swarm, tmp_path: Path

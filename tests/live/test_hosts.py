@@ -119,6 +119,7 @@ def test_when_the_launcher_dies_too_nothing_is_proven(hosts: list[Swarm], tmp_pa
     assert "[0] view of 1" not in runs[1].stdout
 
 
+@pytest.mark.long
 @pytest.mark.light
 def test_two_homes_of_one_machine_part_when_only_the_network_between_them_is_cut(
     homes: list[Swarm], wires: list[str], tmp_path: Path

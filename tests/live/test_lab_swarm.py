@@ -101,34 +101,42 @@ with p2p.join() as peer:
 
 def explained(run: Process, number: int) -> list[str]:
     """So many explanations, in order."""
-    run.expect_line(r"\[0\] because .*", after=run.expect_line(r"\[0\] 4 by direct"))
+    run.expect_line(r"\[0\] because .*", after=run.expect_line(r"\[0\] 4 by (?!one-shot)\S+"))
     return [line for line in run.stdout if line.startswith("[0] because")][:number]
 
 
+@pytest.mark.long
 @pytest.mark.light
 def test_hosts_measure_their_links_and_all_take_the_quicker_way_from_the_same_step_on(
     new_lab: NewLab, tmp_path: Path
 ) -> None:
-    """By size it is `one-shot`, which is slower here, where links are. A death brings that back, for a while."""
+    """By size it is `one-shot`, which is slower here, where links are. A death brings that back, for a while.
+
+    Which of the others it is depends on what was measured, beside whatever else this machine does.
+    """
     script, stop, die, receipts = (tmp_path / word for word in ("train.py", "stop", "die", "receipts"))
     script.write_text(SUM)
     lab = new_lab(4, "rate=40mbit,delay=2ms")
     shoal = [sys.executable, "-m", "p2p.cli", "run", "-n", "1", "--min-peers", "4", "--receipts", str(receipts)]
     runs = [program(lab, host, *shoal, str(script), str(stop), str(die)) for host in range(4)]
     for run in runs:
-        run.expect_line(r"\[0\] 4 by direct")
+        run.expect_line(r"\[0\] 4 by (?!one-shot)\S+")
         first, then = (ast.literal_eval(line.partition("because ")[2]) for line in explained(run, 2))
         assert first["why"].startswith("by size: ") and first["expected_s"] == {}
-        assert then["algorithm"] == "direct" == min(then["expected_s"], key=then["expected_s"].get)
+        cheapest = min(then["expected_s"], key=then["expected_s"].get)
+        assert then["algorithm"].partition(":")[0] == cheapest != "one-shot"
         assert "as all members have measured them" in then["why"]
     die.with_name(f"die-{peer_id(runs[3])}").touch()
     left = runs[:3]
     for run in left:
-        run.expect_line(r"\[0\] 3 by direct")
+        run.expect_line(r"\[0\] 3 by (?!one-shot)\S+")
     stop.touch()
     assert [run.end() for run in runs] == [0, 0, 0, 1], left[0].report()
     first, second, third = (read_receipts(receipts / f"{peer_id(run)}.receipts.jsonl") for run in left)
     assert first == second == third
     assert [receipt.step for receipt in first] == list(range(len(first))), "no step is lost"
     ways = [(len(receipt.contributions), receipt.algorithms[1]) for receipt in first[1:]]
-    assert [way for way, _ in groupby(ways)] == [(4, "one-shot"), (4, "direct"), (3, "one-shot"), (3, "direct")]
+    assert [number for number, _ in groupby(number for number, _ in ways)] == [4, 3]
+    for number in (4, 3):
+        before, *then = [way for way, _ in groupby(way for size, way in ways if size == number)]
+        assert before == "one-shot" and then and "one-shot" not in then

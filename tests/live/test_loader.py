@@ -105,7 +105,7 @@ def test_the_ordinary_loop_over_epochs_trains_all_of_them(swarm: Swarm) -> None:
 def test_each_sample_counts_once_an_epoch_through_a_kill_and_a_join(swarm: Swarm, updates: int, workers: int) -> None:
     words = "epochs=100000", "until=3", f"updates={updates}", f"workers={workers}"
     first = swarm.start(TRAIN, "wait=20", *words, min_peers=3)
-    peers = [first, *(swarm.start(TRAIN, *words, min_peers=3) for _ in range(2))]
+    peers = [first, *(swarm.start(TRAIN, *more, *words, min_peers=3) for more in ((), ("wait=5",)))]
     peers[2].expect_line(r"step 5 3")
     peers[2].kill()
     first.expect_line(r"step \d+ 2")

@@ -231,6 +231,7 @@ def test_two_die_one_joins_one_is_stopped_and_a_replay_of_the_receipts_has_the_s
     check_anchors([*peers, joiner], receipts, "sparse16", EPOCHS)
 
 
+@pytest.mark.long
 def test_rounds_by_time_count_each_sample_once_and_a_replay_has_the_same_anchors(swarm: Swarm) -> None:
     words = "sign", "30", "round_s=0.06"
     peers = [swarm.start(SCRIPT, *words, *slow, min_peers=3) for slow in ((), ("slow=0.01",), ("slow=0.05",))]
@@ -268,6 +269,7 @@ def joined(swarm: Swarm, member: Process, *words: str) -> Process:
     return joiner
 
 
+@pytest.mark.long
 def test_peers_die_and_join_before_and_after_the_dense_steps_are_over_and_a_replay_has_the_same_bits(
     swarm: Swarm,
 ) -> None:

@@ -1,9 +1,11 @@
 """Training with torch, by peers that are processes. Few and small, since each imports torch."""
 
+import json
+import math
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -112,7 +114,7 @@ def test_unequal_parts_of_a_batch_train_as_one_process_does_with_all_of_it(swarm
 # A stream of samples, with peers that come and go.
 
 TRAIN = """
-import os, signal, sys
+import json, os, signal, sys
 import torch
 import p2p
 from torch.nn import functional
@@ -130,11 +132,13 @@ if "other" in sys.argv:
 optimizer, schedule = make_optimizer(model)
 with p2p.join() as peer:
     print("here", peer.peer_id)
-    parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule], bucket_bytes=8, state_digest="all")
+    given = json.loads(sys.argv[2]) if len(sys.argv) > 2 and sys.argv[2].startswith("{") else {}
+    batches = {name: given.pop(name) for name in ("batch_per_peer",) if name in given} or {"global_batch": GLOBAL_BATCH}
+    parallel = p2p.DataParallel(peer, model, optimizer, extra=[schedule], bucket_bytes=8, state_digest="all", **given)
     print("from", peer.done)
     if len(sys.argv) > 1:  # when this gradient is ready, the buckets of the layer before are not submitted yet
         model[2].weight.register_post_accumulate_grad_hook(die)
-    loader = peer.loader(TensorDataset(*dataset()), global_batch=GLOBAL_BATCH, epochs=EPOCHS, seed=SEED)
+    loader = peer.loader(TensorDataset(*dataset()), epochs=EPOCHS, seed=SEED, **batches)
     for x, y in (batch for _ in loader.epochs() for batch in loader):
         loss = functional.mse_loss(parallel(x), y)
         optimizer.zero_grad()
@@ -155,7 +159,11 @@ def final_bits(peers: list[Process]) -> bytes:
     return bytes.fromhex(bits.split()[1])
 
 
-def check_replay(receipts: list[Receipt], bits: bytes) -> None:
+def as_set(num_samples: int) -> float:
+    return 1.0
+
+
+def check_replay(receipts: list[Receipt], bits: bytes, factor: Callable[[int], float] = as_set) -> None:
     """One process with the samples of the receipts ends with about the same parameters, and no sample is amiss."""
     stream = range(NUM_SAMPLES * EPOCHS)
     order = Order(Sampler(NUM_SAMPLES, GLOBAL_BATCH, EPOCHS, SEED))
@@ -170,7 +178,10 @@ def check_replay(receipts: list[Receipt], bits: bytes) -> None:
         optimizer.zero_grad()
         loss = functional.mse_loss(model(inputs[chosen]), targets[chosen])
         loss.backward()  # type: ignore[no-untyped-call]
+        rate = optimizer.param_groups[0]["lr"]
+        optimizer.param_groups[0]["lr"] = rate * factor(len(chosen))
         optimizer.step()
+        optimizer.param_groups[0]["lr"] = rate
         schedule.step()
     assert Counter(used) == dict.fromkeys(stream, 1)
     replayed = np.concatenate([parameter.detach().numpy().ravel() for parameter in model.parameters()])
@@ -221,3 +232,31 @@ def test_a_joiner_gets_the_state_of_the_swarm_and_another_model_is_refused(swarm
     assert joined[0] == 0 and all(joined[1:]), "its first step counts for nothing"
     assert all(receipt.state_digest for receipt in receipts[1:])
     check_replay(receipts, bits)
+
+
+def test_a_batch_per_peer_and_its_learning_rate_follow_a_kill_and_a_join(swarm: Swarm) -> None:
+    policy = {"batch_per_peer": 4, "lr_scaling": "sqrt", "lr_batch": 8}
+    victim = swarm.start(TRAIN, "7", json.dumps(policy), min_peers=3)
+    victim.expect("here")
+    first = swarm.start(TRAIN, "-1", json.dumps(policy), "wait", min_peers=3)
+    second = swarm.start(TRAIN, "-1", json.dumps(policy), min_peers=3)
+    assert victim.end() == -signal.SIGKILL, victim.report()
+    first.expect_step(10)
+    joiner = swarm.start(TRAIN, "-1", json.dumps(policy))
+    wrong_rate = swarm.start(TRAIN, "-1", json.dumps({**policy, "lr_scaling": "linear"}))
+    wrong_batch = swarm.start(TRAIN, "-1", json.dumps({**policy, "batch_per_peer": 5}))
+    assert wrong_rate.end() == 1
+    assert wrong_rate.stderr[-1] == (
+        "shoal: it does not train as they do: learning rates linear in the samples of a step, those of the script at 8 "
+        "here, learning rates sqrt in the samples of a step, those of the script at 8 in the swarm"
+    ), wrong_rate.report()
+    for peer in (joiner, wrong_batch):
+        peer.expect("here")
+    first.tell("go on")
+    assert wrong_batch.end() == 1
+    assert re.search("not the swarm's: .*batch_per_peer=5.* here, .*batch_per_peer=4.* there", wrong_batch.stderr[-1])
+    bits = final_bits([first, second, joiner])
+    receipts = receipts_of(swarm, first)
+    counted = [[each.num_samples for each in receipt.contributions] for receipt in receipts]
+    assert counted[6:9] == [[4, 4, 4], [4, 4], [4, 4]] and [4, 4, 4] in counted[10:]
+    check_replay(receipts, bits, lambda num_samples: math.sqrt(num_samples / 8))

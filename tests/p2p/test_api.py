@@ -18,6 +18,7 @@ import p2p
 from p2p.checkpoint.manifest import UnusableCheckpointError
 from p2p.config import LoopConfig
 from p2p.errors import ExperimentError, LabError, LaunchError
+from p2p.loop.seat_request import AllMembersDead
 from p2p.memory.arena import ArenaError, MappingRefused
 from p2p.version import OtherVersion
 from tests.p2p.api_page import (
@@ -94,6 +95,7 @@ def test_every_error_of_ours_is_there_but_those_that_no_script_can_see() -> None
     for module in pkgutil.walk_packages(p2p.__path__, "p2p."):
         importlib.import_module(module.name)
     inside = {
+        AllMembersDead,  # a RegistryError to whoever sees it
         ArenaError,
         MappingRefused,
         OtherVersion,

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from p2p import PeerConfig
 from p2p.config import LEAST_ARENA_BYTES
 from p2p.memory.arena import available_bytes
@@ -16,3 +18,34 @@ def test_an_arena_may_take_a_quarter_of_the_memory_of_all_local_peers_unless_its
     alone, quarter = arena_bytes(), available_bytes() // 4
     assert alone == LEAST_ARENA_BYTES or 0.5 < alone / quarter < 2
     assert arena_bytes(local_peers=1 << 20) == LEAST_ARENA_BYTES
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"on_all_dead": "hope"}, "on_all_dead must be stop or restart, is 'hope'"),
+        ({"slow_peers": "kill"}, "slow_peers must be name or leave, is 'kill'"),
+        ({"slow_factor": 1.0}, "slow_factor must be above 1 and finite, is 1.0"),
+        ({"slow_factor": float("nan")}, "slow_factor must be above 1 and finite, is nan"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        PeerConfig(swarm="pond", home=Path("/"), **given)
+
+
+def test_what_becomes_of_slow_peers_can_be_said_in_the_environment() -> None:
+    environ = {"SHOAL_SWARM": "pond", "SHOAL_HOME": "/tmp", "SHOAL_SLOW_PEERS": "leave"}
+    config = PeerConfig.from_environment(environ, slow_factor=3.0)
+    assert config.policies() == {
+        "deaths": b"on_all_dead=stop",
+        "slow peers": b"slow_peers=leave from 3 times the others on",
+    }
+
+
+def test_nobody_goes_on_after_the_death_of_all_members_where_some_may_live_on_another_host() -> None:
+    environ = {"SHOAL_SWARM": "pond", "SHOAL_HOME": "/tmp", "SHOAL_ON_ALL_DEAD": "restart"}
+    assert PeerConfig.from_environment(environ).for_loop().restarts
+    assert not PeerConfig.from_environment({**environ, "SHOAL_ON_ALL_DEAD": "stop"}).for_loop().restarts
+    elsewhere = PeerConfig.from_environment(environ, bind="127.0.0.1:0", insecure=True)
+    assert elsewhere.for_loop().tcp is not None and not elsewhere.for_loop().restarts

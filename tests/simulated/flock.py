@@ -135,6 +135,12 @@ class Flock:
         self._is_deaf[number] = is_deaf
         self.at(self.now + for_s, self._resume, number)
 
+    def beat(self, every_s: float) -> None:
+        """Everybody says something to everybody again and again, as members and joiners do."""
+        for number in range(len(self.swims)):
+            self.do(number, lambda swim: [Send(claim.member, Gossip(())) for claim in swim.acquaintances()])
+        self.at(self.now + every_s, self.beat, every_s)
+
     def split(self, sides: Iterable[int]) -> None:
         """Only those on one side reach each other."""
         self.side = list(sides)

@@ -3,6 +3,7 @@
 `python -m tests.figures` prints all of them.
 """
 
+import math
 import time
 import tracemalloc
 from dataclasses import dataclass, replace
@@ -158,9 +159,13 @@ class Lossy:
     healthy_lost: int
 
 
-def lossy(size: int, num_lossy: int, *, seed: int, loss: float = 0.8, for_s: float = 180.0) -> Lossy:
-    """The first members lose most frames, both ways."""
+def lossy(
+    size: int, num_lossy: int, *, seed: int, loss: float = 0.8, for_s: float = 180.0, beat_s: float = math.inf
+) -> Lossy:
+    """The first members lose most frames, both ways. Each says something to all every `beat_s`."""
     flock = Flock(size, seed=seed)
+    if beat_s < math.inf:
+        flock.beat(beat_s)
     losses = Losses(flock, first_observer=num_lossy)
     flock.run(5.0)
     for number in range(num_lossy):

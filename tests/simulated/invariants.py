@@ -185,6 +185,13 @@ class Invariants:
         if wrong:
             raise Violation("S24", f"{brief(who)}: {wrong}")
 
+    def moved(self, who: Member, wrong: str, *, is_void: bool) -> None:
+        """S25: a broadcast is from the peer that was named, or from nobody; `wrong`: how it is not so."""
+        self.seen["broadcasts"] += 1
+        self.seen["broadcasts of nobody"] += is_void
+        if wrong:
+            raise Violation("S25", f"{brief(who)}: {wrong}")
+
     # Steps are committed.
 
     def committed(self, who: Member, finish: Finish, finished_in: View, installed: View, now: float) -> None:

@@ -12,7 +12,8 @@ from gossip import Member, View
 from p2p.step.agreed_rows import Rows
 from p2p.step.collective import AllGather
 from p2p.step.operation import Operation, Task
-from p2p.step.receipts import HAS, NO_SAMPLES, WANTS
+from p2p.step.receipts import HAS, NO_SAMPLES, NUM_COLUMNS, TOOK, WANTS
+from p2p.step.speeds import Slowest, Speeds
 
 if TYPE_CHECKING:
     from tests.simulation import Simulation
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from .peer import Peer
 
 ROW_BYTES: Final = 8
+SPEED_WINDOW: Final = 3
+"""Training steps that a verdict is over."""
 TABULATED_S: Final = (0.0, 1.0)
 """So long it takes to make a table."""
 
@@ -59,6 +62,8 @@ class Measuring:
     """Of one peer: its row moves now and then, and its tables take their time."""
 
     def __init__(self, peer: "Peer", world: "Simulation") -> None:
+        self.speeds = Speeds(2.0, SPEED_WINDOW)
+        self._own_us = Random(f"{world.seed}/{peer.member.peer_id}/speed").choice((30_000, 40_000, 100_000))
         self._peer = peer
         self._world = world
         self._rng = Random(f"{world.seed}/{peer.member.peer_id}/{peer.member.incarnation}/rows")
@@ -78,6 +83,18 @@ class Measuring:
         agreed.row = np.frombuffer(self._rng.randbytes(ROW_BYTES), np.uint8)
         agreed.wants = True
         self._wait()
+
+    def took_us(self, step: int) -> int:
+        """What the script has needed for its part of `step`."""
+        return self._own_us * (1 + step % 3)
+
+    def judge(self, view: View, step: int, operations: Sequence[Operation]) -> Slowest | None:
+        """Who is slow, after a training step."""
+        said = next((each.result.tolist() for each in operations if each.collective.is_counts), None)
+        if said is not None:
+            members = tuple((member.peer_id, member.incarnation) for member in view.members)
+            self.speeds.committed(step, members, said[TOOK::NUM_COLUMNS])
+        return self.speeds.slowest
 
     def look(self) -> None:
         """A step is committed: a table may have to be made."""
@@ -119,6 +136,7 @@ class Agreed:
 
     def __init__(self) -> None:
         self._standings: dict[tuple[bytes, int], Standing] = {}
+        self._verdicts: dict[tuple[bytes, int], Slowest | None] = {}
 
     def _before(self, view: View, step: int) -> Standing:
         return self._standings.get((view.lineage, step - 1), Standing())
@@ -135,6 +153,11 @@ class Agreed:
         after = before.after(step, view, operations)
         first = self._standings.setdefault((view.lineage, step), after)
         return "" if first == after else f"{after} follows from step {step}, and others had {first}"
+
+    def judged(self, view: View, step: int, slowest: Slowest | None) -> str:
+        """What is wrong with a member's verdict after `step`; empty: nothing."""
+        first = self._verdicts.setdefault((view.lineage, step), slowest)
+        return "" if first == slowest else f"after step {step} {slowest} is the slowest, and {first} for others"
 
     def chosen(self, view: View, step: int, operation: Operation) -> str:
         """What is wrong with the algorithm that `operation` takes in `view`; empty: nothing."""

@@ -15,6 +15,7 @@ from .mutants_agreement import AGREEMENT
 from .mutants_discovery import DISCOVERY
 from .mutants_numerics import NUMERICS
 from .mutants_open_step import OPEN_STEP
+from .mutants_roots import ROOTS
 from .mutants_rows import ROWS
 from .mutants_steps import STEPS
 from .mutants_views import VIEWS
@@ -31,6 +32,7 @@ MUTANTS: dict[str, Mutant] = {
     **WHO_GOES,
     **NUMERICS,
     **ROWS,
+    **ROOTS,
 }
 
 if __name__ == "__main__":

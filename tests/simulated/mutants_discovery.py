@@ -10,6 +10,7 @@ from gossip import Claim, State
 from gossip.beliefs import Beliefs
 from gossip.claim import Order
 from gossip.effects import Effect
+from gossip.flapping import Flapping
 from gossip.roster import Roster
 from gossip.swim import Swim
 
@@ -72,6 +73,11 @@ DISCOVERY: dict[str, Mutant] = {
         (Roster, "tombstone", lambda self, peer_id: None),
         breaks="I16",
         seed=5,
+    ),
+    "G14: who was lost twice is held down, however quiet it is": mutant(
+        (Flapping, "release", lambda self, now, name, steady_since: False),
+        breaks="L1",
+        scenario="G14: one of four is cut off twice within a minute, and its links stay whole",
     ),
     "SWIM: who is lost is not asked again": mutant((Swim, "_seek_the_lost", _seek_nobody), breaks="L1 I15", seed=277),
 }

@@ -7,6 +7,7 @@ from p2p.step.agreed_rows import GATHER, AgreedRows, Rows, Table
 from p2p.step.effects import StepEffect
 from p2p.step.open_step import OpenStep
 from p2p.step.operation import Operation
+from p2p.step.speeds import Named, Slowest, Speeds
 
 from .mutant import Mutant, mutant
 
@@ -52,7 +53,30 @@ def _know_nothing(original: Callable[..., None]) -> Callable[..., None]:
     return loaded
 
 
+def _keep_verdict(original: Callable[..., Slowest | None]) -> Callable[..., Slowest | None]:
+    def committed(self: Speeds, number: int, members: tuple[Named, ...], took_us: Sequence[int]) -> Slowest | None:
+        before = self.slowest
+        found = original(self, number, members, took_us)
+        self.slowest = self.slowest or before
+        return found
+
+    return committed
+
+
+def _judge_at_any_step(original: Callable[..., Slowest | None]) -> Callable[..., Slowest | None]:
+    def committed(self: Speeds, number: int, members: tuple[Named, ...], took_us: Sequence[int]) -> Slowest | None:
+        return original(self, number - number % self._window, members, took_us)
+
+    return committed
+
+
 ROWS: dict[str, Mutant] = {
+    "R24: who was slow among other members is slow": mutant(
+        (Speeds, "committed", _keep_verdict(Speeds.committed)), breaks="S24", seed=20000003
+    ),
+    "R24: each judges when it has heard enough": mutant(
+        (Speeds, "committed", _judge_at_any_step(Speeds.committed)), breaks="S24", seed=20000014
+    ),
     "R22: a table is used when it is made": mutant(
         (AgreedRows, "tabulated", _use_at_once), breaks="S24", scenario=AGREE
     ),

@@ -6,6 +6,7 @@ from typing import Any
 
 import gossip.admission
 import gossip.view
+import tests.simulation
 from gossip import Core, Member, State, View
 from gossip.admission import Admission
 from gossip.beliefs import Beliefs
@@ -21,6 +22,7 @@ from gossip.succession import Succession
 from gossip.swim import Swim
 from gossip.view import NOWHERE, Change, Joiner
 from gossip.ways import Ways
+from tests.simulation import Simulation
 
 from .mutant import Mutant, mutant
 from .peer import Peer
@@ -168,6 +170,16 @@ VIEWS: dict[str, Mutant] = {
         (Core, "knows_steps", False),
         breaks="S15",
         scenario="R18: an observer that has only heard how far the members are survives them all",
+    ),
+    "R18: who goes on without members keeps their lineage": mutant(
+        (Simulation, "lineage_after", lambda self, peer: next(iter(self.invariants.lineages))),
+        breaks="S1",
+        scenario="ALL DEAD: of two that observed, who holds the newer state goes on, and the other joins it",
+    ),
+    "R18: who waits first goes on, whatever it holds": mutant(
+        (tests.simulation, "heir", lambda waiting: min(waiting, key=lambda entry: entry.incarnation)),
+        breaks="S26",
+        scenario="ALL DEAD: of three that observed, one does not see the others, and goes on alone",
     ),
     "R18: nobody founds after a founder": mutant(
         (Core, "knows_steps", True),

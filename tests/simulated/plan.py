@@ -45,6 +45,9 @@ FIRST_MIXED = 5_000_000
 FIRST_MEASURED = 20_000_000
 """In runs of this seed and later ones peers measure their links, too."""
 
+FIRST_MOVED = 40_000_000
+"""In runs of this seed and later ones steps have a broadcast, too."""
+
 PLOTS: dict[str, float] = {
     "": 70,
     "turnover": 4,
@@ -84,6 +87,7 @@ class Plan:
         num_damages: so often the parameters of a member change in its memory.
         num_kinds: of hardware, each a numerics class of its own.
         measured_s: what a peer has measured of its links changes about so often; 0: nobody measures.
+        broadcasts: each step of the model has one, from p1, p2 and p3 in turn.
         kinds: a digit for each of p1, p2 and so on: of which kind its hardware is; that of the others is drawn.
         calm_s: all faults end.
     """
@@ -113,6 +117,7 @@ class Plan:
     num_kinds: int = 1
     kinds: str = ""
     measured_s: float = 0.0
+    broadcasts: bool = False
     calm_s: float = 25.0
     end_s: float = 45.0
 
@@ -140,7 +145,8 @@ class Plan:
         kinds = "".join(str(rng.randrange(num_kinds)) for _ in range(8))
         num_damages = plan.num_damages or rng.choice((0, 0, 1))
         measured_s = rng.choice((0.1, 1.0, 3.0)) if seed >= FIRST_MEASURED else 0.0
-        return replace(plan, num_kinds=num_kinds, kinds=kinds, num_damages=num_damages, measured_s=measured_s)
+        plan = replace(plan, num_damages=num_damages, measured_s=measured_s, broadcasts=seed >= FIRST_MOVED)
+        return replace(plan, num_kinds=num_kinds, kinds=kinds)
 
     @classmethod
     def draw(cls, rng: Random) -> "Plan":

@@ -3,11 +3,13 @@
 Each ends well with all rules in. Without the rule that it is about (mutants.py) it breaks an invariant.
 """
 
+from .scenarios_all_dead import ALL_DEAD
 from .scenarios_links import LINKS
 from .scenarios_numerics import NUMERICS
+from .scenarios_roots import ROOTS
 from .scenarios_rows import ROWS
 from .scenarios_steps import COUNTEREXAMPLES
 from .scenarios_views import STORIES
 from .scenarios_who_goes import WHO_GOES
 
-SCENARIOS = {**COUNTEREXAMPLES, **STORIES, **LINKS, **WHO_GOES, **NUMERICS, **ROWS}
+SCENARIOS = {**COUNTEREXAMPLES, **STORIES, **LINKS, **WHO_GOES, **NUMERICS, **ROWS, **ROOTS, **ALL_DEAD}

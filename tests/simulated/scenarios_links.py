@@ -124,3 +124,16 @@ def _one_is_busy() -> None:
     if stage.view_of("p1").members != members:
         raise Failure("I14", "a busy member is taken for one that flaps")
     stage.end_well()
+
+
+@scenario("G14: one of four is cut off twice within a minute, and its links stay whole")
+def _one_is_cut_off_twice() -> None:
+    stage = Stage(num_peers=4)
+    stage.until_trained(2)
+    for _ in range(2):
+        cut = stage.cut_off("p4")
+        stage.wait(8.0)
+        stage.network.remove(cut)
+        stage.until(lambda: all(len(stage.view_of(name).members) == 4 for name in ("p1", "p2", "p3")), 5.0)
+        stage.until_trained(2)
+    stage.end_well()

@@ -36,6 +36,10 @@ def test_a_member_whose_link_loses_most_is_out_within_a_minute_and_stays_out() -
     assert found.healthy_lost == 0
 
 
+def test_a_member_whose_link_loses_most_stays_out_although_all_say_something_all_the_time() -> None:
+    assert figures.lossy(8, 1, seed=1, for_s=90.0, beat_s=0.25).out_share > 0.95
+
+
 def test_a_member_whose_link_is_mended_comes_back() -> None:
     flock = Flock(20, seed=1)
     flock.loss[0] = 0.8

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.simulation import Failure, Outcome, Simulation
 
 from .faults import Faults
 from .mutant import Mutant, without
-from .plan import FAULTS, FIRST_MEASURED, FIRST_MIXED, PLOTS
+from .plan import FAULTS, FIRST_MEASURED, FIRST_MIXED, FIRST_MOVED, PLOTS
 from .pool import pool
 
 NUM_SEEDS = 40
@@ -28,6 +28,9 @@ MIXED = range(FIRST_MIXED, FIRST_MIXED + 20)
 
 MEASURED = range(FIRST_MEASURED, FIRST_MEASURED + 12)
 """Where peers measure their links, too."""
+
+MOVED = range(FIRST_MOVED, FIRST_MOVED + 4)
+"""Where steps have broadcasts, whose roots die, too."""
 
 FOUND = {
     217: "a joiner took a seat in another swarm, and was waited for in this one",
@@ -101,22 +104,23 @@ def attempt(seed: int) -> Outcome | Failure:
 
 
 @cache
-def outcomes() -> dict[int, Outcome | Failure]:
-    """All runs, on all cores."""
-    seeds = [*range(NUM_SEEDS), *MIXED, *MEASURED, *FOUND]
+def outcomes(*seeds: int) -> dict[int, Outcome | Failure]:
+    """Their runs, on all cores."""
     with pool() as executor:
         return dict(zip(seeds, executor.map(attempt, seeds, chunksize=4), strict=True))
 
 
-def failures(seeds: range | dict[int, str]) -> list[str]:
-    return [str(found) for seed in seeds if isinstance(found := outcomes()[seed], Failure)]
+def failures(seeds: Iterable[int]) -> list[str]:
+    return [str(found) for found in outcomes(*seeds).values() if isinstance(found, Failure)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_no_invariant_breaks() -> None:
     assert not failures(range(NUM_SEEDS)), "\n\n".join(failures(range(NUM_SEEDS)))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_no_invariant_breaks_where_hardware_differs() -> None:
     assert not failures(MIXED), "\n\n".join(failures(MIXED))
@@ -128,14 +132,23 @@ def test_no_invariant_breaks_where_links_are_measured() -> None:
 
 
 @pytest.mark.timeout(300)
+def test_no_invariant_breaks_where_roots_come_and_go() -> None:
+    assert not failures(MOVED), "\n\n".join(failures(MOVED))
+    seen = sum((each.seen for each in outcomes(*MOVED).values() if isinstance(each, Outcome)), Counter[str]())
+    assert seen["broadcasts"] > seen["broadcasts of nobody"] > 100
+
+
+@pytest.mark.timeout(300)
 def test_seeds_that_found_something_stay() -> None:
     assert not failures(FOUND), "\n\n".join(failures(FOUND))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_what_should_happen_does() -> None:
     seen: Counter[str] = Counter()
-    for found in outcomes().values():
+    runs = [each for seeds in (range(NUM_SEEDS), MIXED, MEASURED, MOVED, FOUND) for each in outcomes(*seeds).values()]
+    for found in runs:
         assert isinstance(found, Outcome)
         seen += found.seen
     least = {
@@ -182,8 +195,8 @@ def test_what_should_happen_does() -> None:
         for kind in (ReportKind.STALLED, ReportKind.WITHDRAWN, ReportKind.ABORTED)
         if not seen[f"wished: {kind.name}"]
     ] == []
-    assert 0 < seen["state lost"] < len(outcomes()) / 2
-    assert seen["runs without a verdict"] < len(outcomes()) / 8
+    assert 0 < seen["state lost"] < len(runs) / 2
+    assert seen["runs without a verdict"] < len(runs) / 8
 
 
 @pytest.mark.timeout(300)
@@ -195,6 +208,6 @@ def test_a_seed_is_a_run_whatever_the_hash_seed() -> None:
             [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
         ).stdout.strip()
 
-    found = outcomes()[3]
+    found = attempt(3)
     assert isinstance(found, Outcome)
     assert trace("1") == trace("2") == found.trace

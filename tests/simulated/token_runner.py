@@ -16,6 +16,7 @@ from p2p.memory.shared_runner import RunState
 from p2p.net.frames import Segment
 from p2p.step.operation import Task
 
+from . import roots
 from .measuring import gathered, token_of
 from .memory import Region, Tokens
 
@@ -50,6 +51,8 @@ class Part:
 class TokenRunner:
     """The operations of one view (`p2p.step.runner.Runner`)."""
 
+    sends = False
+
     def __init__(self, peer: "Peer", world: "Simulation", rng: Random, view: View) -> None:
         self.outgoing: list[tuple[int, Outgoing]] = []
         self.complete: dict[int, tuple[Tokens, ...]] = {}
@@ -68,13 +71,18 @@ class TokenRunner:
 
     def start(self, index: int, task: Task) -> None:
         operation, checks = task.operation, self._world.invariants
-        if not operation.collective.gathers:
+        if operation.collective.is_priced:
             checks.agrees(self._peer.member, checks.agreed.chosen(self._view, self._step, operation))
             checks.seen["operations by tables"] += operation.ran != "one-shot"
-        token = token_of(task) if operation.collective.gathers else self._peer.training.token(index)
+        if operation.collective.gathers:
+            token = token_of(task)
+        elif operation.collective.root:
+            token = roots.token_of(task, self._peer.member.peer_id)
+        else:
+            token = self._peer.training.token(index)
         if operation.collective.is_of_one:
             token = ZEROS if task.weight == 0 else token
-        if operation.collective.is_of_one or operation.collective.gathers:
+        if not operation.collective.is_priced or operation.collective.is_of_one:
             self._peer.arena.write(("input", index), (token,))
         self._tasks[index] = task
         checks.contributed(self._peer.member, self._view.stamp, self._step, index, token)

@@ -22,6 +22,7 @@ from p2p.step.transitions import Stage
 from .measuring import counts
 from .memory import Tokens
 from .parameters import Parameters
+from .roots import broadcast, wrong_with
 from .token_runner import ZEROS, TokenRunner
 
 if TYPE_CHECKING:
@@ -177,10 +178,13 @@ class Training:
             self.slice = f"{self.state.token(step)} of {self.member.peer_id}/{self.member.incarnation}"
             called = Operation(Resync(), NUMBER, NUMBER, (1,), is_far=self._is_far)
             self._peer.perform(self.open_step.submit(step, self._attempt, called))
+        if is_last and wrong != "fewer" and self._world.plan.broadcasts and not self._peer.catch_up.is_own(step):
+            self._peer.perform(self.open_step.submit(step, self._attempt, broadcast(step)))
         if is_last and wrong != "fewer" and self._world.plan.measured_s and not self._peer.catch_up.is_own(step):
             self._peer.perform(self.open_step.submit(step, self._attempt, counts()))
         if is_last and self._peer.alive:
-            self._peer.perform(self.open_step.close(self._attempt, self.state.digest))
+            took_us = self._peer.measuring.took_us(step)
+            self._peer.perform(self.open_step.close(self._attempt, self.state.digest, took_us))
 
     def is_resynchronised(self) -> bool:
         """Whether the open step re-synchronises a slice: what all know alike says so."""
@@ -228,6 +232,12 @@ class Training:
         submission = self.open_step.submission
         operations = [] if submission is None else submission.operations
         checks.agrees(self.member, checks.agreed.committed(view, finish.step, operations))
+        for each, chunks in zip(operations, results, strict=False):
+            if each.collective.root:
+                checks.moved(self.member, wrong_with(each, view, chunks), is_void=each.is_void)
+        slowest = self._peer.measuring.judge(view, finish.step, operations)
+        checks.agrees(self.member, checks.agreed.judged(view, finish.step, slowest))
+        checks.seen["slow members"] += slowest is not None
         checks.seen["rows gathered"] += any(each.collective.is_rows for each in operations)
         slice = _of_source(results) if any(each.collective.is_of_one for each in operations) else ""
         if len(results) != 1:  # else its script has ended the step before, alone

@@ -14,7 +14,7 @@ from bench.trace import Cost, Kill, Trace, costs, summary
 from p2p.benchmark.arrays import contribution, total, values_of
 from p2p.benchmark.plan import ITEM_BYTES, Plan, format_size, parse_size, sizes_between, split_names
 from p2p.benchmark.report import compare as compare_with
-from p2p.benchmark.result import AllReduceResult, Measurement, combine, percentile, ratios_to
+from p2p.benchmark.result import Measurement, Result, combine, percentile, ratios_to
 from p2p.errors import LaunchError
 from p2p.step.receipts import Contribution, Moment, Receipt
 
@@ -35,7 +35,7 @@ def measurement(algorithm: str, *times_s: float, size_bytes: int = 4096, wrong: 
     )
 
 
-def result(algorithm: str, time_s: float, *, world_size: int = 2, size_bytes: int = 4096) -> AllReduceResult:
+def result(algorithm: str, time_s: float, *, world_size: int = 2, size_bytes: int = 4096) -> Result:
     (found,) = combine([[measurement(algorithm, time_s, size_bytes=size_bytes)] for _ in range(world_size)])
     return found
 

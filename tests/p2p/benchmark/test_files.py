@@ -22,7 +22,7 @@ from p2p.benchmark.plan import Plan
 from p2p.benchmark.plotting import check_plot, panels_of, plot
 from p2p.benchmark.prediction import links_of, message_ns, predicted_s, wire_bytes
 from p2p.benchmark.report import print_report, warnings_of
-from p2p.benchmark.result import AllReduceResult, Measurement
+from p2p.benchmark.result import Measurement, Result
 from p2p.errors import LaunchError, ShoalError
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +42,7 @@ PLAN = Plan(num_peers=4, algorithms=tuple(COSTS), baseline=None, sizes_bytes=SIZ
 NETWORK = {"net": NET, "said": "no packets", "warnings": ["the lab was late"]}
 
 
-def results(seed: int = 0, *, slower: float = 1.0) -> list[AllReduceResult]:
+def results(seed: int = 0, *, slower: float = 1.0) -> list[Result]:
     """Made ones; `slower`: by which factor the tree is."""
     generator = np.random.default_rng(seed)
     found = []
@@ -57,16 +57,16 @@ def results(seed: int = 0, *, slower: float = 1.0) -> list[AllReduceResult]:
                 )
                 for row in times
             )
-            sent, links = wire_bytes(ran, 4, size), links_of(NET, 4, 1_000_000)
+            sent, links = wire_bytes(PLAN, ran, size), links_of(NET, 4, 1_000_000)
             found.append(
-                AllReduceResult(
+                Result(
                     algorithm=name,
                     ran=ran,
                     size_bytes=size,
                     wrong=0,
                     ranks=ranks,
                     wire_bytes=sent,
-                    predicted_s=predicted_s(name, ran, size, links),
+                    predicted_s=predicted_s(PLAN, name, ran, size, links),
                 )
             )
     return found
@@ -297,16 +297,16 @@ def test_a_file_with_fewer_settings_was_measured_on_one_host(tmp_path: Path) -> 
 def test_the_cost_of_a_message_is_what_a_sum_of_one_number_takes_beyond_the_delay() -> None:
     cost_ns = message_ns(NET, 4, [0.023, 0.026, 0.9])
     assert cost_ns == 2_000_000
-    price_s = predicted_s("one-shot@early", "one-shot", 4, links_of(NET, 4, cost_ns))
+    price_s = predicted_s(PLAN, "one-shot@early", "one-shot", 4, links_of(NET, 4, cost_ns))
     assert price_s == pytest.approx(0.026, rel=1e-3)
-    committed_s = predicted_s("one-shot", "one-shot", 4, links_of(NET, 4, cost_ns))
+    committed_s = predicted_s(PLAN, "one-shot", "one-shot", 4, links_of(NET, 4, cost_ns))
     assert committed_s == pytest.approx(0.026 + 0.020 + 0.002, rel=1e-3)
     assert message_ns(NET, 4, [0.01]) == 0
     assert message_ns(NET, 1, [0.5]) == 0
 
 
 def test_bytes_are_those_of_who_sends_most() -> None:
-    assert wire_bytes("ring", 4, 4096) == 2 * 3 * 1024
-    assert wire_bytes("one-shot", 4, 4096) == 3 * 4096
-    assert wire_bytes("gloo", 4, 4096) is None
-    assert predicted_s("gloo", "gloo", 4096, links_of(NET, 4, 0)) is None
+    assert wire_bytes(PLAN, "ring", 4096) == 2 * 3 * 1024
+    assert wire_bytes(PLAN, "one-shot", 4096) == 3 * 4096
+    assert wire_bytes(PLAN, "gloo", 4096) is None
+    assert predicted_s(PLAN, "gloo", "gloo", 4096, links_of(NET, 4, 0)) is None

@@ -268,10 +268,10 @@ def test_a_step_that_was_submitted_before_it_came_is_handed_out_then(observer: N
     observer.at(5)
     gathered = counts()
     observer.submit(6, gathered, total())
-    result = np.arange(5, dtype=np.int64)
+    result = np.arange(6, dtype=np.int64)
     names = fingerprints(6, counts(), total())
     observer.deliver(fed(6, result.tobytes(), np.full(4, 2.0, np.float32).tobytes(), fingerprints=names))
-    assert observer.core.done == 6 and gathered.result.tolist() == [0, 1, 2, 3, 4]
+    assert observer.core.done == 6 and gathered.result.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_the_first_step_is_empty_and_handed_out_by_itself(observer: Newcomer) -> None:
@@ -300,12 +300,12 @@ def test_a_state_that_comes_in_the_middle_of_a_step_makes_it_the_next_step_which
     observer.submit(6, gathered, summed)
     observer.falls_behind(8)
     names = fingerprints(9, counts(), total())
-    step_9 = fed(9, bytes(40), np.full(4, 9.0, np.float32).tobytes(), fingerprints=names)
+    step_9 = fed(9, bytes(48), np.full(4, 9.0, np.float32).tobytes(), fingerprints=names)
     observer.deliver(state(8), step_9)
     assert observer.load(b"q" * 16).step == 8
     (commit,) = observer.told
     assert isinstance(commit, Commit) and commit.receipt.step == 9 and observer.core.done == 9
-    assert gathered.input.tolist() == [-1, 0, 0, 0, 0] and (summed.result == 9.0).all()
+    assert gathered.input.tolist() == [-1, 0, 0, 0, 0, 0] and (summed.result == 9.0).all()
 
 
 def test_no_step_is_handed_out_while_a_state_is_to_be_loaded(observer: Newcomer) -> None:

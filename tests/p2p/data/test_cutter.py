@@ -13,11 +13,14 @@ from p2p.data.sampler import MIN_LOCAL_BATCH, Order, Sampler, SamplerState, fold
     st.integers(2, 24),
     st.integers(1, 12),
     st.integers(1, 5),
+    st.booleans(),
 )
 def test_all_have_as_many_batches_in_a_round_and_each_sample_is_in_one(
-    num_samples: int, batch: int, inner_steps: int, num_members: int
+    num_samples: int, batch: int, inner_steps: int, num_members: int, is_per_peer: bool
 ) -> None:
     sampler = Sampler(num_samples, batch * inner_steps, shuffle=False)
+    if is_per_peer:
+        sampler = Sampler(num_samples, batch_per_peer=batch * inner_steps, shuffle=False)
     cutter = Cutter(sampler, Order(sampler), None, inner_steps)
     members = [chr(ord("a") + number) for number in range(num_members)]
     state, used = SamplerState(), list[int]()
@@ -32,7 +35,11 @@ def test_all_have_as_many_batches_in_a_round_and_each_sample_is_in_one(
             assert all(len(part) >= MIN_LOCAL_BATCH for part in cut)
             used += mine
         assert {len(part) for part in cutter.cut(plan, "somebody else")} <= {MIN_LOCAL_BATCH}
-        if count(plan.batch) == batch * inner_steps and batch >= MIN_LOCAL_BATCH * num_members:
+        (num_parts,) = {len(cut) for cut in parts.values()}
+        is_enough = is_per_peer or batch >= MIN_LOCAL_BATCH * num_members
+        is_short = num_parts < inner_steps and count(plan.batch) >= sampler.batch_of(num_members)
+        assert bool(cutter.explain_shorter(plan, num_parts)) == is_short <= (not is_enough)
+        if count(plan.batch) == sampler.batch_of(num_members) and is_enough:
             assert {len(cut) for cut in parts.values()} == {inner_steps}
         state = sampler.settle(fold(state, plan.batch))
     assert sorted(used) == list(range(num_samples))

@@ -247,6 +247,16 @@ def test_batches_that_no_step_counts_are_refused() -> None:
         next(batches)
 
 
+def test_a_batch_per_peer_is_what_each_is_given_whoever_comes_and_goes() -> None:
+    swarm = Lockstep("a", "b", "c")
+    loaders = swarm.loaders(range(23), batch_per_peer=3, options=LISTS)
+    with pytest.raises(TypeError, match=r"so a loader has no length.*peer\.samples"):
+        len(loaders["a"])
+    steps = swarm.train(loaders, {2: "b"})
+    assert [[len(batch) for batch in step.values()] for step in steps] == [[3, 3, 3], [3, 3], [3, 3], [0, 2]]
+    assert sorted(each for step in steps for batch in step.values() for each in batch) == list(range(23))
+
+
 def test_two_loaders_do_not_share_a_position() -> None:
     swarm = Lockstep("a")
     train = swarm.loader("a", range(20), global_batch=5)
@@ -378,6 +388,9 @@ class Endless(IterableDataset[int]):
         ((torch.zeros(8), torch.zeros(8)), {}, DatasetRefused, r"TensorDataset\(\*arrays\)"),
         ([], {}, ValueError, "list has no samples"),
         (range(8), {"global_batch": 0}, ValueError, "global_batch must be at least 1, is 0"),
+        (range(8), {"batch_per_peer": 4}, TypeError, "needs one of global_batch=.* and batch_per_peer="),
+        (range(8), {"global_batch": None, "batch_per_peer": 1}, ValueError, "batch_per_peer must be at least 2, is 1"),
+        (range(8), {"global_batch": None, "batch_per_peer": 2, "drop_last": True}, ValueError, "drop_last is for glob"),
         (range(8), {"epochs": 0}, ValueError, "epochs must be at least 1, is 0"),
         (range(8), {"max_attempts": -1}, ValueError, "max_attempts must be at least 0, is -1"),
         (range(8), {"on_poison": "stop"}, ValueError, "on_poison must be skip or raise, is 'stop'"),
@@ -390,7 +403,8 @@ class Endless(IterableDataset[int]):
 )
 def test_what_cannot_be_loaded_is_refused(dataset: Any, settings: dict[str, Any], error: type, why: str) -> None:
     with pytest.raises(error, match=why):
-        Lockstep("a").loader("a", dataset, **{"global_batch": 4, **settings})
+        given = {"global_batch": 4, **settings}
+        Lockstep("a").loader("a", dataset, **{name: value for name, value in given.items() if value is not None})
 
 
 def test_settings_and_data_that_differ_are_told_apart_before_anything_is_summed() -> None:

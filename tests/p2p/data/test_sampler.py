@@ -9,14 +9,9 @@ from hypothesis import strategies as st
 from p2p.data.ranges import Ranges, union
 from p2p.data.sampler import MIN_LOCAL_BATCH, Order, Plan, Sampler, SamplerState, fold
 
-samplers = st.builds(
-    Sampler,
-    num_samples=st.integers(1, 40),
-    global_batch=st.integers(1, 30),
-    epochs=st.integers(1, 3),
-    seed=st.just(3),
-    shuffle=st.booleans(),
-)
+common = {"num_samples": st.integers(1, 40), "epochs": st.integers(1, 3), "seed": st.just(3), "shuffle": st.booleans()}
+of_all = st.builds(Sampler, global_batch=st.integers(1, 30), **common)
+samplers = of_all | st.builds(Sampler, batch_per_peer=st.integers(MIN_LOCAL_BATCH, 9), **common)
 histories = st.lists(st.tuples(st.integers(0, 255), st.integers(0, 2)), max_size=30)
 """Per step: who of the members dies in it, as bits, and how many joiners it admits."""
 
@@ -66,9 +61,10 @@ class Run:
 
 def check(plan: Plan, sampler: Sampler, members: list[str]) -> None:
     """Slices are the batch, each sample once; of one epoch; none so small that a layer cannot train on it."""
-    batch, small = positions(plan.batch), min(MIN_LOCAL_BATCH, sampler.global_batch)
+    whole = sampler.global_batch if sampler.batch_per_peer is None else sampler.batch_per_peer * len(members)
+    batch, small = positions(plan.batch), min(MIN_LOCAL_BATCH, whole)
     assert sorted(p for part in plan.slices.values() for p in positions(plan.positions(part))) == batch
-    assert 0 < len(batch) < sampler.global_batch + small and set(plan.slices) <= set(members)
+    assert 0 < len(batch) < whole + small and set(plan.slices) <= set(members)
     assert len({p // sampler.num_samples for p in batch}) == 1
     numbers = [part.number for part in plan.slices.values()]
     assert max(numbers) - min(numbers) <= 1
@@ -103,10 +99,12 @@ def test_while_nobody_comes_or_goes_epochs_are_used_in_full_batches(sampler: Sam
         run.step(0, 0)
     assert run.counted == list(range(sampler.num_samples * sampler.epochs))
     per_epoch = len(run.batches) // sampler.epochs
-    assert all(size >= sampler.global_batch for i, size in enumerate(run.batches) if i % per_epoch < per_epoch - 1)
+    assert all(
+        size >= sampler.batch_of(num_members) for i, size in enumerate(run.batches) if i % per_epoch < per_epoch - 1
+    )
 
 
-@given(samplers, st.integers(1, 4), histories)
+@given(of_all, st.integers(1, 4), histories)
 @settings(deadline=None)
 def test_what_does_not_fill_a_batch_is_dropped_if_the_script_says_so(
     sampler: Sampler, num_members: int, history: list[tuple[int, int]]
@@ -134,6 +132,17 @@ def test_the_samples_of_a_lost_peer_are_the_first_of_the_next_batch() -> None:
     assert plan.batch == ((3, 3), (9, 6)) and plan.slices == {"a": (0, 4), "c": (4, 5)}
     assert plan.positions(plan.slices["a"]) == ((3, 3), (9, 1))
     assert fold(state, plan.batch) == SamplerState(position=15, num_steps=2)
+
+
+def test_a_batch_per_peer_grows_with_the_members_on_the_receipt_and_shrinks_with_them() -> None:
+    sampler = Sampler(100, batch_per_peer=4)
+    plan = sampler.plan(SamplerState(), "abc")
+    assert plan.slices == {"a": (0, 4), "b": (4, 4), "c": (8, 4)}
+    state = fold(SamplerState(), ((0, 4), (8, 4)))  # b is gone
+    plan = sampler.plan(state, "ac")
+    assert plan.batch == ((4, 4), (12, 4)) and plan.slices == {"a": (0, 4), "c": (4, 4)}
+    plan = sampler.plan(fold(state, plan.batch), "acde")
+    assert [part.number for part in plan.slices.values()] == [4, 4, 4, 4]
 
 
 def test_members_take_turns_where_a_batch_is_too_small_for_all() -> None:

@@ -302,6 +302,8 @@ def test_done_alone_can_be_set() -> None:
 
 def test_a_step_before_rounds_takes_a_batch_of_its_own_and_what_comes_then_is_a_round() -> None:
     class Ends:
+        length_s = None
+
         def is_time_over(self) -> bool:
             return False
 

@@ -15,6 +15,7 @@ from p2p.doctor.command import parse_count
 from p2p.doctor.devices import look_at_device
 from p2p.doctor.rounds import MEMBERS, cost_of_exchanges
 from p2p.errors import LaunchError
+from p2p.memory import limits
 from p2p.staging import cuda_devices
 from tests.p2p.staging.standin import StandIn
 
@@ -71,12 +72,12 @@ def test_the_least_that_a_group_or_one_around_it_leaves_is_the_limit(tmp_path: P
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     groups = "12:cpu:/old\n0::/a/b\n"
-    assert host.cgroup_left_bytes(groups, tmp_path) is None
+    assert limits.cgroup_left_bytes(groups, tmp_path) is None
     for folder, limit, used in ((inner, "max", 5), (tmp_path / "a", "100", 70), (tmp_path, "1000", 10)):
         (folder / "memory.max").write_text(f"{limit}\n")
         (folder / "memory.current").write_text(f"{used}\n")
-    assert host.cgroup_left_bytes(groups, tmp_path) == 30
-    assert host.cgroup_left_bytes("12:cpu:/old\n", tmp_path) is None
+    assert limits.cgroup_left_bytes(groups, tmp_path) == 30
+    assert limits.cgroup_left_bytes("12:cpu:/old\n", tmp_path) is None
 
 
 @pytest.mark.parametrize(

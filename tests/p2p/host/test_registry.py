@@ -13,13 +13,14 @@ import pytest
 
 from p2p.errors import RegistryError
 from p2p.host.entry import Entry, Role, parse_entry
+from p2p.host.exiting import Threads, lives
 from p2p.host.folders import acquire, default_home, make_private
 from p2p.host.processes import process_start
 from p2p.host.registry import MOST_DEAD_PAGES, Registry
 from p2p.version import VERSION
 from tests.p2p.host.entries import enter_and_die, registry, socket_paths
 
-A, B, C = "a" * 16, "b" * 16, "c" * 16
+A, B, C, D = "a" * 16, "b" * 16, "c" * 16, "d" * 16
 
 
 @pytest.fixture
@@ -277,6 +278,57 @@ def test_who_waits_is_told_when_the_last_member_died(home: Path) -> None:
         waiting.take_over()
 
 
+def test_where_members_died_who_holds_the_newest_state_goes_on_once_all_have_said(home: Path) -> None:
+    registry(home).enter(A, 1)
+    one, other, third = registry(home), registry(home), registry(home)
+    for number, (each, peer_id) in enumerate([(one, B), (other, C), (third, D)], start=2):
+        each.enter(peer_id, number)
+    enter_and_die(home, A, 1, role=Role.MEMBER)
+    assert one.take_over(7).own.role is Role.JOINER, "the others may hold a newer one"
+    assert other.take_over(9).own.role is Role.JOINER
+    assert third.take_over(0).own.role is Role.JOINER, "it holds none, and waits for who does"
+    assert one.take_over(7).own.role is Role.JOINER
+    assert other.take_over(9).own.role is Role.FOUNDER
+    assert [entry.role for entry in one.take_over(7).others] == [Role.FOUNDER, Role.JOINER]
+    other.stay()
+    other.leave()
+    assert other.enter(C, 5).own.role is Role.FOUNDER, "as another incarnation, whoever waits"
+    assert [path.stem for path in sorted(other.folder.glob("*.json"))] == [B, C, D], "the dead are forgotten"
+    other.leave()
+    assert [path.stem for path in sorted(other.folder.glob("*.json"))] == [B, D]
+
+
+def test_of_two_that_hold_the_same_step_the_first_goes_on_and_who_sees_neither_alone(
+    home: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    one, other, apart = registry(home), registry(home), registry(elsewhere)
+    for place, waiting in ((home, ((one, B, 3), (other, C, 2))), (elsewhere, ((apart, D, 4),))):
+        registry(place).enter(A, 1)
+        for each, peer_id, incarnation in waiting:
+            each.enter(peer_id, incarnation)
+        enter_and_die(place, A, 1, role=Role.MEMBER)
+    assert one.take_over(4).own.role is Role.JOINER
+    assert other.take_over(4).own.role is Role.FOUNDER
+    assert one.take_over(4).own.role is Role.JOINER
+    assert apart.take_over(2).own.role is Role.FOUNDER
+
+
+def test_nobody_goes_on_where_nobody_holds_a_state_or_a_member_was_of_another_host(home: Path) -> None:
+    registry(home).enter(A, 1)
+    one, other = registry(home), registry(home)
+    one.enter(B, 2)
+    other.enter(C, 3)
+    dead = enter_and_die(home, A, 1, role=Role.MEMBER)
+    assert one.take_over(0).own.role is Role.JOINER
+    for waiting in (other, one):
+        with pytest.raises(RegistryError, match="all members"):
+            waiting.take_over(0)
+    (one.folder / f"{A}.json").write_text(json.dumps(asdict(replace(dead, host="f" * 16))))
+    with pytest.raises(RegistryError, match="all members"):
+        one.take_over(9)
+
+
 def test_a_joiner_that_comes_later_does_not_hide_that_the_last_member_died(home: Path) -> None:
     registry(home).enter(A, 1)
     early, late = registry(home), registry(home)
@@ -467,3 +519,28 @@ def test_of_processes_that_enter_at_once_exactly_one_founds(home: Path) -> None:
             process.send_signal(signal.SIGKILL)
             process.communicate()
     assert sorted(roles) == ["founder"] + ["joiner"] * 5
+
+
+LARGE = "import sys; memory = b'1' * (300 << 20); print('here', flush=True); sys.stdin.read()"
+
+
+def test_what_a_peer_leaves_that_is_being_killed_goes_with_the_last_of_the_others(home: Path) -> None:
+    """The kernel takes a while to give its memory back, and others know of its death before that."""
+    last = registry(home)
+    last.enter(A, 1)
+    with subprocess.Popen([sys.executable, "-c", LARGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as victim:
+        assert victim.stdout is not None and victim.stdout.readline() == b"here\n"
+        entry = registry(home).enter(B, 2).own
+        start = process_start(victim.pid)
+        assert start is not None
+        theirs = replace(entry, pid=victim.pid, process_start=start)
+        (last.folder / f"{B}.json").write_text(json.dumps(asdict(theirs)))
+        threads = Threads.open(victim.pid, start)
+        assert threads is not None and lives(victim.pid, start)
+        victim.kill()
+        while not threads.are_exiting():
+            pass
+        last.leave()
+        threads.close()
+        assert not lives(victim.pid, start)
+    assert [path.name for path in last.folder.iterdir()] == ["lock"]

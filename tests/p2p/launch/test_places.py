@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from p2p import TooSlow
 from p2p.launch.places import AT_START_S, MOST_BACK_OFF_S, Place
 from tests.p2p.launch.standings import standing
 
@@ -23,6 +24,18 @@ def test_who_completes_or_was_asked_to_leave_is_not_replaced() -> None:
         place = Place(0, "0")
         assert die(place, step=5, lived_s=1.0, code=code) == ""
         assert place.restart_at == math.inf
+
+
+def test_who_has_left_since_it_was_slow_is_not_replaced_and_who_ends_with_that_code_by_itself_is() -> None:
+    place, told = Place(0, "0"), dataclasses.replace(standing(), step=5, has_begun=True)
+    place.standing = dataclasses.replace(told, slowest=f"peer {told.who.peer_id} is the slowest: its compute is")
+    assert place.end(TooSlow.exit_code, 1.0, 9) == "" and place.ending is not None
+    assert (place.ending.exit_code, place.ending.words) == (
+        0,
+        "left, since it was much slower than the others (slow_peers)",
+    )
+    place.standing = dataclasses.replace(told, slowest=f"peer {'b' * 16} is the slowest: its compute is")
+    assert "started again" in place.end(TooSlow.exit_code, 1.0, 9)
 
 
 def test_each_time_it_takes_longer_until_another_one_is_started() -> None:

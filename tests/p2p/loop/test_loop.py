@@ -245,7 +245,7 @@ def test_a_result_that_is_wanted_early_is_told_before_the_step_is_closed(peers: 
         for peer in peers:
             peer.advance()
     for peer, operation in zip(peers, early, strict=True):
-        assert peer.told == [Uncommitted(operation, operation.result)] and (operation.result == 1).all()
+        assert peer.told == [Uncommitted(operation, operation.outcome)] and (operation.result == 1).all()
         assert not peer.loop.core.has_finished
         peer.told = []
     run_step(*peers, *sums(1.0))

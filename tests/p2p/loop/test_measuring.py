@@ -1,7 +1,11 @@
 """What follows from the kernel's counters, by hand: rates, probes, and when the others are to know."""
 
-from p2p.loop.measuring import BLOCK_S, LEAST_BYTES, High, Rate, after
-from p2p.loop.probes import FIRST_PORTION, PROBE_BYTES, PROBE_S, Probes
+from itertools import pairwise
+
+import pytest
+
+from p2p.loop.measuring import BLOCK_S, LEAST_BYTES, High, Line, Rate, after
+from p2p.loop.probes import FIRST_PORTION, PROBE_BYTES, PROBE_S, SHARE, Probes
 from p2p.net.flows import Flow
 from tests.gossip.members import A, B, C, D, view_of
 
@@ -42,6 +46,37 @@ def test_little_says_nothing_of_a_rate_and_a_counter_that_went_back_begins_anew(
     assert abs(rate.high.value - LEAST_BYTES * 5) <= 1
 
 
+def test_the_rate_of_a_line_is_what_it_carries_while_packets_wait() -> None:
+    line, carried = Line(), 0
+
+    def look(now: float, num_bytes: int, *, is_queueing: bool) -> int:
+        nonlocal carried
+        carried += num_bytes
+        line.add(now, {"b": flow(carried, is_queueing=is_queueing), "c": flow(carried, is_queueing=False)})
+        return line.bytes_per_s
+
+    for step in range(8):
+        assert look(step * 0.1, 2 * LEAST_BYTES, is_queueing=False) == 0, "it would have carried more"
+    assert look(0.8, 2 * LEAST_BYTES, is_queueing=True) == 0, "the queue began in this stretch"
+    assert [look(0.9 + step * 0.1, 2 * LEAST_BYTES, is_queueing=True) for step in range(3)][:2] == [0, 0]
+    known = line.bytes_per_s
+    assert known == pytest.approx(40 * LEAST_BYTES, rel=1e-3)
+    for step in range(9):
+        assert look(2.0 + step * 0.1, LEAST_BYTES // 4, is_queueing=True) == known, "little says nothing"
+    for step in range(3):
+        look(3.0 + step * 0.1, 4 * LEAST_BYTES, is_queueing=False)
+    assert line.bytes_per_s > known, "what is faster counts, queue or not"
+
+
+def test_a_connection_that_is_opened_anew_says_nothing_of_a_line() -> None:
+    line = Line()
+    for step in range(8):
+        name = "b" if step % 2 else "c"
+        line.add(step * 0.1, {name: flow((1 + step) * 100 * LEAST_BYTES, is_queueing=True)})
+        line.add(step * 0.1 + 0.05, {})
+    assert line.bytes_per_s == 0
+
+
 def test_each_rank_begins_with_another_one() -> None:
     view = view_of(1, A, B, C)
     assert [after(me, view) for me in (A, B, C)] == [[B, C], [C, A], [A, B]]
@@ -58,8 +93,8 @@ class Sender:
         self.sent.append((peer_id, num_bytes))
 
 
-def flow(acked: int) -> Flow:
-    return Flow(500, 0, acked, 0)
+def flow(acked: int, *, is_queueing: bool = False) -> Flow:
+    return Flow(500, 0, acked, 0, acked, is_queueing)
 
 
 def test_a_probe_grows_as_long_as_it_arrives_in_time_and_then_the_next_one_waits() -> None:
@@ -68,16 +103,27 @@ def test_a_probe_grows_as_long_as_it_arrives_in_time_and_then_the_next_one_waits
     acked = {"b": 100, "c": 0}
     for _ in range(8):
         probes.go_on(now, {name: flow(number) for name, number in acked.items()})
-        acked["b"] = 100 + sum(number for _, number in sender.sent)
+        acked["b"] = 100 + sum(number for name, number in sender.sent if name == "b")
         now += 0.01
-    assert sum(number for _, number in sender.sent) == PROBE_BYTES
-    assert [number for _, number in sender.sent][:3] == [FIRST_PORTION, 2 * FIRST_PORTION, 4 * FIRST_PORTION]
-    assert {name for name, _ in sender.sent} == {"b"} and probes.is_measured("b", flow(acked["b"]))
-    number = len(sender.sent)
-    probes.go_on(now + 0.3, {name: flow(number) for name, number in acked.items()})
-    assert len(sender.sent) == number, "a tenth of the time"
-    probes.go_on(now + 0.6, {name: flow(number) for name, number in acked.items()})
-    assert sender.sent[-1] == ("c", FIRST_PORTION)
+    portions = [number for name, number in sender.sent if name == "b"]
+    assert sum(portions) == PROBE_BYTES and sender.sent[-1] == ("c", FIRST_PORTION)
+    assert portions[:3] == [FIRST_PORTION, 2 * FIRST_PORTION, 4 * FIRST_PORTION] and probes.is_measured(
+        "b", flow(acked["b"])
+    )
+
+
+def test_three_probes_come_in_a_row_and_then_a_tenth_of_the_time_is_theirs() -> None:
+    sender = Sender()
+    probes, began_at = Probes(sender), dict[str, float]()
+    for look in range(2000):
+        now = 1.0 + look * 0.01
+        probes.go_on(now, {f"p{number}": flow(0) for number in range(8)})  # nothing arrives, so each takes its time
+        for name, _ in sender.sent:
+            began_at.setdefault(name, now)
+    begins = list(began_at.values())
+    pauses = [later - before for before, later in pairwise(begins)]
+    assert len(begins) == 8 and max(pauses[:2]) < PROBE_S + 0.03
+    assert all(pause == pytest.approx(PROBE_S / SHARE + PROBE_S, rel=0.1) for pause in pauses[3:])
 
 
 def test_a_slow_link_gets_one_portion() -> None:
@@ -93,7 +139,7 @@ def test_who_has_been_sent_enough_is_not_probed() -> None:
     probes = Probes(sender)
     probes.go_on(0.0, {"b": flow(PROBE_BYTES)})
     assert sender.sent == [] and probes.is_measured("b", flow(PROBE_BYTES))
-    assert not probes.is_measured("b", Flow(0, 0, PROBE_BYTES, 0)), "nothing is known of its round trip"
+    assert not probes.is_measured("b", flow(PROBE_BYTES)._replace(rtt_us=0)), "nothing is known of its round trip"
 
 
 def test_a_probe_to_who_is_gone_is_over() -> None:

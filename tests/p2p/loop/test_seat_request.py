@@ -12,10 +12,10 @@ from gossip import Core, Envelope, Member, Phase, Policy, Run, RunDescription, S
 from gossip import effects as fx
 from gossip import messages as m
 from p2p.config import LoopConfig
-from p2p.errors import RegistryError, RunEnded
+from p2p.errors import RegistryError, RemovedFromView, RunEnded
 from p2p.host.entry import Entry, Role
 from p2p.loop.neighbours import claim_of
-from p2p.loop.seat_request import RUN_IS_OVER, SeatRequest
+from p2p.loop.seat_request import RUN_IS_OVER, AllMembersDead, SeatRequest
 from p2p.loop.seeds import Seeds
 from p2p.net.frames import Frames
 from p2p.net.transport import Transport
@@ -40,13 +40,14 @@ class Applicant:
         founds: bool = True,
         seeds: tuple[str, ...] = (),
         wait_s: float = 0.0,
+        restarts: bool = False,
     ) -> None:
         self.now = 100.0
         self.registry = registry(home)
         remote = (ADDRESS, ADDRESS) if seeds else ("", "")
         census = self.registry.enter(peer_id, 1, remote=remote, founds=founds and not seeds)
         stack.callback(self.registry.leave)
-        config = LoopConfig(look_s=LOOK_S, policy=Policy.MAJORITY, may_found=founds)
+        config = LoopConfig(look_s=LOOK_S, policy=Policy.MAJORITY, may_found=founds, restarts=restarts)
         self.core_config = config.core
         self.core = Core(claim_of(census.own), rng=random.Random(1), config=config.core, now=self.now)
         for entry in census.others:
@@ -252,6 +253,30 @@ def test_a_joiner_whose_members_have_died_is_told_that_their_state_is_lost(enter
     with pytest.raises(RegistryError, match=f"all members of swarm 'pond' are gone.*{ONE}"):
         other.look()
     assert other.core.view is None and other.request.role is Role.JOINER
+
+
+def test_where_all_members_died_who_holds_the_newest_state_goes_on_and_the_others_come_back(
+    enter: Enter, home: Path
+) -> None:
+    founder = enter(ONE)
+    one, other, new = (enter(peer_id, restarts=True) for peer_id in (OTHER, "c" * 16, "d" * 16))
+    for each in (one, other, new):
+        each.ask()
+    one.core.loaded(one.now, 7, bytes(16))
+    other.core.loaded(other.now, 9, bytes(16))
+    founder.registry.leave()
+    dead(home, Role.MEMBER)
+    assert one.look() == other.look() == new.look() == [], "all say first what they hold"
+    for each in (one, other, new):
+        each.now += LOOK_S
+    assert one.look() == []
+    with pytest.raises(AllMembersDead, match="holds the state after step 9"):
+        other.look()
+    one.now += LOOK_S
+    with pytest.raises(RemovedFromView, match=r"all members have died, and another peer.*goes on"):
+        one.look()
+    assert new.look() == [] and new.request.role is Role.JOINER, "it has no state, and asks who goes on"
+    assert {each.core.view for each in (one, other, new)} == {None}, "nobody goes on in the lineage of the dead"
 
 
 def test_who_has_only_heard_how_far_the_members_are_founds_nothing(enter: Enter, home: Path) -> None:

@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from p2p import Peer, PeerConfig, ShoalError
+from p2p.benchmark.recorded import bucket_sizes
 from p2p.config import LoopConfig
 from p2p.device import HOST
+from p2p.telemetry.records import Kind, unpack_record
+from p2p.telemetry.trace import Tail, write_trace
 from tests.p2p.staging.standin import StandIn
 
 
@@ -38,6 +42,36 @@ def test_operations_whose_handles_were_dropped_can_be_waited_for(peer: Peer) -> 
     assert (
         peer.last_step == 2 and tensors[0].tolist() == [0, 1, 2, 3, 4] and tensors[1].tolist() == [0, 1, 2, 3, 4, 5, 6]
     )
+
+
+@pytest.mark.parametrize("peer", ["host"], indirect=True)
+@pytest.mark.parametrize("given", [{}, {"out": True}, {"async_op": True}, {"commit": False}], ids=str)
+def test_a_backward_pass_that_needs_what_a_result_has_replaced_raises(peer: Peer, given: dict[str, Any]) -> None:
+    factor, weight = torch.ones(2), torch.ones(2, requires_grad=True)
+    loss = (factor * weight).sum()
+    if "out" in given:
+        peer.broadcast(torch.full((2,), 3.0), out=factor)
+    else:
+        peer.broadcast(factor, **given)
+        peer.wait()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()  # type: ignore[no-untyped-call]
+    with torch.inference_mode():  # whose tensors nobody can need
+        peer.all_reduce(torch.ones(3))
+
+
+def test_what_is_only_read_may_be_read_only_or_expanded_and_what_is_written_may_not(peer: Peer) -> None:
+    expanded = torch.ones(1).expand(3)
+    assert peer.all_gather(expanded).tolist() == [[1, 1, 1]]
+    assert peer.reduce_scatter(np.frombuffer(b"abc", np.uint8))[0].tobytes() == b"abc"
+    assert peer.all_gather(np.frombuffer(b"abc", np.uint8), commit=False).tobytes() == b"abc"
+    with pytest.raises(ValueError, match="several elements in one place"):
+        peer.broadcast(expanded)
+    peer.broadcast(expanded, out=(result := torch.zeros(3)))
+    assert result.tolist() == [1, 1, 1]
+    with pytest.raises(TypeError, match=r"root is a rank of `peer\.view`, 0 to 0, or a peer_id, is None"):
+        peer.broadcast(result, root=None)  # type: ignore[arg-type]
+    peer.barrier()
 
 
 def test_a_wait_for_nothing_returns_at_once_and_one_after_a_handles_own_is_one(peer: Peer) -> None:
@@ -93,3 +127,18 @@ def test_out_that_shares_memory_with_the_tensor_is_refused(peer: Peer) -> None:
     with pytest.raises(ValueError, match="out shares memory"):
         peer.all_reduce(tensor[:6:2], out=tensor[4:7])
     peer.all_reduce(tensor[:6:2], out=tensor[5:])
+
+
+def test_the_sums_of_a_training_step_are_noted_where_they_are_others_than_before(peer: Peer, tmp_path: Path) -> None:
+    tail = Tail(peer._session.loop.resources.seen.path)
+    for sizes in ((5, 5, 9), (5, 5, 9), (7,)):
+        with peer.step(samples=1):
+            for size in sizes:
+                peer.all_reduce(torch.ones(size))
+            peer.all_gather(torch.ones(3))
+    peer.all_reduce(torch.ones(100))  # of no training step
+    raw = tail.read()
+    noted = [each for each in map(unpack_record, raw) if each.kind == Kind.BUCKET]
+    assert [(each.step, each.size, each.value) for each in noted] == [(1, 3, 20), (1, 3, 20), (1, 3, 36), (3, 1, 28)]
+    write_trace(tmp_path / "it.trace", tail.identity, raw)
+    assert bucket_sizes(tmp_path) == [28]

@@ -69,6 +69,16 @@ def test_a_model_is_compared_by_its_tensors_and_the_rest_of_training_in_words(pr
     assert both.startswith("this peer does not run what") and both.endswith("; tensor of b'theirs'")
 
 
+def test_policies_are_of_the_run_where_a_model_is_trained(program: Program) -> None:
+    ours, theirs = ({"slow peers": f"slow_peers={word}".encode()} for word in ("name", "leave"))
+    run, other = (describe_run(MODEL, program.traits(), (), policies) for policies in (ours, theirs))
+    assert run.description.differences(other.description) == ["slow peers"]
+    assert explain_refusal(MODEL, run, Refuse(True, (Difference("slow peers", theirs["slow peers"]),))) == (
+        "it does not train as they do: slow_peers=name here, slow_peers=leave in the swarm"
+    )
+    assert describe_run(NO_MODEL, {}, (), ours).description.training == ()
+
+
 def test_who_alone_has_a_model_or_none_is_told_that(program: Program) -> None:
     run = describe_run(MODEL, {}, ())
     missing = Refuse(False, (Difference("model", None),))

@@ -62,6 +62,9 @@ def test_what_cannot_be_reduced_is_refused_in_words(tensor: object, complaint: s
 def test_what_cannot_be_written_is_refused() -> None:
     with pytest.raises(ValueError, match="read-only"):
         as_array(np.broadcast_to(np.ones(1), (3,)))
+    with pytest.raises(ValueError, match=r"several elements in one place .* tensor\.clone\(\)"):
+        as_array(torch.ones(2, 1).expand(2, 3))
+    assert as_array(torch.ones(1).expand(1)).size == 1 and as_array(torch.ones(1).expand(0, 1)).size == 0
 
 
 def test_buffers_are_handed_out_again_and_there_are_few() -> None:

@@ -12,7 +12,7 @@ from collectives import Array
 from p2p.device import OVER
 from p2p.memory.extents import Extents
 from p2p.memory.host_memory import HostMemory
-from p2p.session.all_reduce_call import StagedAllReduceCall
+from p2p.session.operation_call import StagedCall
 from p2p.staging import Staged, whole
 from p2p.training import staged_buckets, state_copies
 from p2p.training.outer import Outer
@@ -146,7 +146,7 @@ MUTANTS = {
         "training", 0, (StagedBucket, "hand_out", _without_hold(StagedBucket.hand_out))
     ),
     "results are handed out before they are stored": _missing(
-        "calls", 0, (StagedAllReduceCall, "hand_out", _without_hold(StagedAllReduceCall.hand_out))
+        "calls", 0, (StagedCall, "hand_out", _without_hold(StagedCall.hand_out))
     ),
     "a result counts as stored since the step before": _missing(
         "training", 0, (StagedBucket, "fetch", _fetch_as_stored_before(StagedBucket.fetch))

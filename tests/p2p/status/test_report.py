@@ -40,6 +40,7 @@ WAITS = looked(
     events=((7 * S, f"{C} is dead: its process has ended"),),
     waiting=Waiting(text="waits", peers=(B,)),
     pace=Pace(steps_per_s=2.5, compute_s=0.25, exchange_s=0.1, wait_s=0.05),
+    slowest=f"peer {B} is the slowest: its compute is 3.1 times the median of the others",
     others=(Other(peer_id=D, view=3, step=4, steps_per_s=2.0), Other(peer_id=B, view=3, step=4, steps_per_s=2.0)),
     logged={"loss": 0.25, "bad": math.nan},
 )
@@ -66,6 +67,7 @@ def test_people_see_who_is_there_what_each_is_at_and_for_whom_it_waits() -> None
         "2 dead (72) 5 0 was exchanging step 6 with the others, 5.0 s ago",
         "dddddddd elsewhere member 4 2",
         "now: 3 of 3 members of view 3 are here, 1 and dddddddd too",
+        "slow: peer 1 is the slowest: its compute is 3.1 times the median of the others",
         "3.0 s ago: 2 is dead: its process has ended",
     ]
 

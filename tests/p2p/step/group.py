@@ -18,7 +18,7 @@ from gossip.progress import Finish as Finished
 from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.net.frames import Segment
 from p2p.step.agreed_rows import AgreedRows
-from p2p.step.collective import AllGather, AllReduce, Barrier
+from p2p.step.collective import AllGather, AllReduce, Barrier, Moved
 from p2p.step.effects import Disagree, Finish, GiveUp, HandOut, Leave, SendSegment, StepEffect, Tell
 from p2p.step.notices import Admitted, Commit, Notice, Uncommitted
 from p2p.step.open_step import OpenStep
@@ -253,8 +253,13 @@ def gather(values: Array) -> Operation:
     return Operation(AllGather(), values, values, values.shape, "one-shot")
 
 
+def moved(kind: str, values: Array, op: str = "sum", root: str = "", algorithm: str | None = None) -> Operation:
+    collective = Moved(kind, op, root)
+    return Operation(collective, values, np.full_like(values, 77), values.shape, algorithm)
+
+
 def counts(number: int, first: int = 0) -> Operation:
-    values = np.array([first, number, number, 0, 0], np.int64)
+    values = np.array([first, number, number, 0, 0, 0], np.int64)
     return Operation(AllGather(is_counts=True), values, values, values.shape, "one-shot")
 
 
@@ -275,6 +280,9 @@ def other_calls(algorithm: str) -> list[Operation]:
         Operation(AllReduce(), np.arange(10), np.arange(10), (2, 5)),
         Operation(Barrier(), np.arange(10), np.arange(10), (10,)),
         gather(np.arange(10)),
+        moved("broadcast", np.arange(10), root="a"),
+        moved("reduce-scatter", np.arange(10)),
+        moved("reduce-scatter", np.arange(10), "max"),
         counts(1),
     ]
 
@@ -318,7 +326,7 @@ def submit_weighted(
 def early_results(peer: Peer) -> list[Operation]:
     """Whose results the script was given before the commit, since the last time it was asked."""
     found = peer.heard(Uncommitted)
-    assert all(notice.result is notice.operation.result for notice in found)
+    assert all(notice.outcome == notice.operation.outcome for notice in found)
     peer.told = [notice for notice in peer.told if not isinstance(notice, Uncommitted)]
     return [notice.operation for notice in found]
 

@@ -15,6 +15,7 @@ class StagedRunner:
 
     def __init__(self, inner: Runner, is_ready: Callable[[int], bool]) -> None:
         self._inner, self._is_ready = inner, is_ready
+        self.sends = inner.sends
         self.outgoing: list[tuple[int, Outgoing]] = []
         self._tasks: list[Task] = []
         self._copies: list[Task] = []

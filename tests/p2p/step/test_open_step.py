@@ -291,8 +291,8 @@ def test_what_is_complete_and_wanted_is_offered_once_in_a_view_and_told_once() -
     assert step.advance()[1] == []
     later = one()
     assert step.submit(0, 0, later) == [sent(later, 1)]
-    first = operation.result
-    assert step.hand_out(0) == [Tell(Uncommitted(operation, first))]
+    first, outcome = operation.result, operation.outcome
+    assert step.hand_out(0) == [Tell(Uncommitted(operation, outcome))]
     assert step.hand_out(0) == []
     assert enter(step, NEXT) == [sent(operation, view=NEXT), sent(later, 1, view=NEXT)]
     assert step.receive(from_b(operation)) == []

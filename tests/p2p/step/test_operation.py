@@ -5,17 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collectives import ALGORITHMS, BFLOAT16, Kind, Reduction
+from collectives import ALGORITHMS, BFLOAT16, Kind, Medium, Reduction
 from collectives.hierarchical import hierarchical_all_reduce
 from gossip.progress import NOT_CALLED
 from gossip.view import NOWHERE
 from p2p.step.agreed_rows import AgreedRows
-from p2p.step.collective import AllGather, AllReduce, Barrier, Collective
+from p2p.step.collective import AllGather, AllReduce, Barrier, Collective, Moved
 from p2p.step.operation import Operation, task_of
+from p2p.step.receipts import NUM_COLUMNS
 from p2p.step.run import Run
 from p2p.step.runner import MessageRunner
 from tests.gossip.members import A, B, C, view_of
-from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, other_calls, submission_of, weighted
+from tests.p2p.step.group import SEGMENT_BYTES, all_reduce, counts, gather, moved, other_calls, submission_of, weighted
 
 VIEW = view_of(1, A, B)
 
@@ -33,6 +34,11 @@ VIEW = view_of(1, A, B)
         (AllGather(is_counts=True), "a training step"),
         (AllGather(is_counts=True, label="60 samples"), "a training step on 60 samples"),
         (AllGather(label="means of loss"), "means of loss"),
+        (Moved("broadcast", root="ab"), "broadcast from peer ab"),
+        (Moved("reduce-scatter", "max"), "reduce_scatter max"),
+        (Moved("reduce", "mean", "ab"), "reduce mean to peer ab"),
+        (Moved("scatter", root="ab"), "scatter from peer ab"),
+        (Moved("all-to-all"), "all_to_all"),
     ],
 )
 def test_a_collective_has_a_name(collective: Collective, name: str) -> None:
@@ -48,13 +54,17 @@ def test_the_algorithm_is_the_one_that_was_asked_for_or_follows_from_size_and_me
     assert {AllReduce().choose(name, 8, 4) for name in ALGORITHMS} == {*ALGORITHMS}
     assert AllReduce().choose(None, 8, 4) in ALGORITHMS
     assert {AllReduce().choose(None, size, 4) for size in (8, 1 << 26)} != {AllReduce().choose(None, 8, 4)}
-    assert AllGather().choose(None, 8, 4) == AllGather().choose("ring", 8, 4) == "one-shot"
+    assert (AllGather().choose(None, 8, 4), AllGather().choose("ring", 8, 4)) == ("one-shot", "ring")
+    assert Moved("reduce-scatter").choose(None, 8, 4) == "direct"
+    broadcast = Moved("broadcast", root="a")
+    assert [broadcast.choose(None, size, 5) for size in (1 << 16, 1 << 17)] == ["one-shot", "ring"]
+    assert [broadcast.choose(None, size, 5, Medium.WAN) for size in (1 << 19, 1 << 20)] == ["one-shot", "ring"]
 
 
 def test_over_slow_links_a_large_sum_takes_the_ring_and_says_so() -> None:
-    for is_wan, algorithm in ((False, "direct"), (True, "ring")):
+    for links, algorithm in ((Medium.MEMORY, "direct"), (Medium.LAN, "direct"), (Medium.WAN, "ring")):
         operation = all_reduce(np.zeros(1 << 20))
-        task_of(operation, bytes(16), 0, (0, 0), None, 0, is_wan=is_wan)
+        task_of(operation, bytes(16), 0, (0, 0), None, 0, medium=links)
         assert operation.ran == algorithm
 
 
@@ -71,6 +81,16 @@ def test_what_ranks_of_one_host_do_among_themselves_follows_from_the_seats_of_th
     sent = [(each.peer, each.chunk) for each in expected.transfers if each.kind is Kind.SEND and not each.after]
     assert [segment.peer for _, segment in run.runner.outgoing] == [peer for peer, _ in sent] != []
     assert task_of(operation, bytes(16), 0, (0, 1, 0), None, 0).schedule().transfers == expected.transfers
+
+
+@pytest.mark.parametrize(("sends", "algorithm"), [(True, "one-shot"), (False, "direct")])
+def test_what_a_sum_goes_over_is_part_of_the_rule(sends: bool, algorithm: str) -> None:
+    runner, operation = MessageRunner(SEGMENT_BYTES), all_reduce(np.zeros(1 << 17))
+    runner.sends = sends
+    submission = submission_of()
+    submission.add(operation, SEGMENT_BYTES)
+    assert Run(runner, VIEW, A, AgreedRows(A)).start(submission)
+    assert operation.ran == algorithm
 
 
 def test_what_is_multiplied_before_is_only_added() -> None:
@@ -95,7 +115,8 @@ def test_what_is_called_is_said_in_words() -> None:
 
 def test_whatever_must_match_is_in_the_fingerprint() -> None:
     mine = all_reduce(np.arange(10))
-    fingerprints = [each.fingerprint(SEGMENT_BYTES, 0, 0) for each in (mine, *other_calls("ring"))]
+    others = (*other_calls("ring"), moved("broadcast", np.arange(10), root="b"))
+    fingerprints = [each.fingerprint(SEGMENT_BYTES, 0, 0) for each in (mine, *others)]
     fingerprints += [mine.fingerprint(*where) for where in ((SEGMENT_BYTES + 8, 0, 0), (SEGMENT_BYTES, 1, 0))]
     fingerprints += [mine.fingerprint(SEGMENT_BYTES, 0, 1)]
     assert len({*fingerprints}) == len(fingerprints)
@@ -129,16 +150,28 @@ def test_an_input_is_multiplied_by_its_share_unless_all_have_the_same_and_are_ad
 
 def test_results_of_others_take_the_place_of_those_here() -> None:
     operations = [all_reduce(np.zeros(2)), all_reduce(np.zeros(0)), counts(3)]
-    gathered = np.arange(6, dtype=np.int64)
+    gathered = np.arange(2 * NUM_COLUMNS, dtype=np.int64)
     for operation, result in zip(operations, (np.ones(2), np.zeros(0), gathered), strict=True):
-        operation.overwrite(result.tobytes())
+        operation.take_over(result.tobytes(), ["a", "b"])
     assert operations[0].result.tolist() == [1, 1]
     assert operations[2].result.tolist() == gathered.tolist()
+    assert {(each.rank, each.num_ranks) for each in operations} == {(None, 2)}
+
+
+def test_of_what_members_have_in_parts_or_of_a_root_that_was_gone_nothing_is_taken_over() -> None:
+    share, lost = moved("reduce-scatter", np.zeros(4)), moved("broadcast", np.zeros(4), root="c")
+    for operation in (share, lost):
+        operation.take_over(b"", ["a", "b"])
+        with pytest.raises(ValueError, match="has 32 bytes, not 0"):
+            operation.take_over(bytes(32), ["a", "b"])
+    assert (share.is_void, lost.is_void) == (False, True)
+    with pytest.raises(ValueError, match="has 0 bytes, not 32"):
+        lost.take_over(b"", ["a", "c"])
 
 
 def test_a_result_of_another_size_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a result of all_reduce sum of float64 .4. by size has 31 bytes"):
-        all_reduce(np.zeros(4)).overwrite(bytes(31))
+        all_reduce(np.zeros(4)).take_over(bytes(31), ["a"])
 
 
 # What a script has submitted.
@@ -160,7 +193,7 @@ def test_a_step_that_is_renumbered_is_another_one_which_counts_no_samples() -> N
     before = list(submission.fingerprints)
     submission.renumber(9, b"digest", SEGMENT_BYTES)
     assert (submission.step, submission.state_digest, submission.operations) == (9, b"digest", [gathered, called])
-    assert gathered.input.tolist() == [-1, 0, 0, 0, 0] and called.input.tolist() == [0, 1, 2]
+    assert gathered.input.tolist() == [-1, 0, 0, 0, 0, 0] and called.input.tolist() == [0, 1, 2]
     assert submission.fingerprints == [
         each.fingerprint(SEGMENT_BYTES, i, 9) for i, each in enumerate((gathered, called))
     ]

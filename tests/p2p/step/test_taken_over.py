@@ -64,8 +64,8 @@ def test_fed_counts_of_too_few_members_end_this_peer_alone() -> None:
     step, operation = OpenStep(A, segment_bytes=SEGMENT_BYTES), counts(3)
     step.submit(0, 0, operation)
     step.close(0, STATE)
-    with pytest.raises(OperationMismatch, match="a result of a training step has 40 bytes, not 80"):
-        step.take_over(fed(view_of(2, B, C), operation), [bytes(40)])
+    with pytest.raises(OperationMismatch, match="a result of a training step has 48 bytes, not 96"):
+        step.take_over(fed(view_of(2, B, C), operation), [bytes(48)])
 
 
 def test_a_state_that_is_loaded_in_the_middle_of_a_step_makes_it_the_next_one_which_counts_nothing() -> None:
@@ -76,9 +76,9 @@ def test_a_state_that_is_loaded_in_the_middle_of_a_step_makes_it_the_next_one_wh
     step.loaded(8, b"others")
     assert step.submission is not None
     assert (step.done, step.submission.step, step.submission.state_digest) == (8, 9, b"others")
-    assert gathered.input.tolist() == [-1, 0, 0, 0, 0]
+    assert gathered.input.tolist() == [-1, 0, 0, 0, 0, 0]
     record = fed(view_of(2, B), gathered, operation, step=9)
-    assert step.take_over(record, [bytes(40), np.array([7.0]).tobytes()]) is not None
+    assert step.take_over(record, [bytes(48), np.array([7.0]).tobytes()]) is not None
     assert step.done == 9
 
 

@@ -17,7 +17,7 @@ from gossip import effects as fx
 from gossip.commit import StepMachine
 from gossip.messages import Body
 from gossip.progress import Abort, Beat, Finish, Progress, Ready
-from p2p.errors import ShoalError
+from p2p.errors import OperationMismatch, ShoalError
 from p2p.net.frames import Segment
 from p2p.net.parcels import StepRecord
 from p2p.step import effects as sx
@@ -213,7 +213,7 @@ class Host:
     def _tell(self, notice: Notice) -> None:
         self.script.inbox.append(notice)
         if isinstance(notice, Uncommitted):
-            self._used.append((notice.operation, notice.result.copy()))
+            self._used.append((notice.operation, notice.outcome.result.copy()))
             return
         if isinstance(notice, Commit):
             self.commits.append(notice)
@@ -245,7 +245,13 @@ class Host:
         record, parts = self.fed[0]
         if self.machine.seated or record.finish.step <= self.machine.done:
             self.fed.popleft()
-        elif (commit := self.open_step.take_over(record, parts)) is not None:
+            return
+        try:
+            commit = self.open_step.take_over(record, parts)
+        except OperationMismatch:  # those who have called the same wrong thing were more than the others
+            self._world.end(self)
+            return
+        if commit is not None:
             self.fed.popleft()
             self._tell(commit)
             self.carry_out(self.machine.loaded(record.finish.step, record.digest))

@@ -1,22 +1,24 @@
-"""The director of `shoal bench all-reduce`: has the workers run, puts results together, and hands them out."""
+"""The director of `shoal bench`: has the workers run, puts results together, and hands them out."""
 
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from p2p.errors import ShoalError
+from p2p.errors import LaunchError, ShoalError
+from p2p.memory.limits import memory_bytes
 
 from .analysis import analyse
 from .explaining import explain
 from .files import check_writable, make_report, to_csv, to_json, write_all
 from .machine import machine
-from .plan import Plan
+from .plan import Plan, format_size
 from .plotting import check_plot, plot
 from .prediction import links_of, message_ns, predicted_s, wire_bytes
 from .report import print_report, warnings_of
-from .result import AllReduceResult, Measurement, combine
+from .result import Measurement, Result, combine
 from .venue import run_workers
 
 
@@ -38,7 +40,19 @@ class Outputs:
             check_plot(self.plot)
 
 
-def bench_all_reduce(plan: Plan, environ: Mapping[str, str], outputs: Outputs = Outputs()) -> int:
+def check_memory(plan: Plan, free_bytes: int) -> None:
+    """LaunchError if this machine cannot hold the largest arrays: one at each peer, or as parts at all together."""
+    num_arrays = 1 if plan.operation in ("gather", "scatter", "all-to-all") else plan.num_peers
+    largest = plan.sizes_bytes[-1]
+    if num_arrays * largest > free_bytes:
+        raise LaunchError(
+            f"{plan.operation} of {format_size(largest)} with {plan.num_peers} peers needs at least "
+            f"{num_arrays * largest >> 20:,} MiB, and {free_bytes >> 20:,} MiB of memory are free: take a smaller -e, "
+            "or fewer peers"
+        )
+
+
+def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs = Outputs()) -> int:
     """Measure what `plan` says, print a table, and write the files that are asked for.
 
     Returns:
@@ -50,6 +64,7 @@ def bench_all_reduce(plan: Plan, environ: Mapping[str, str], outputs: Outputs = 
         LabError: there can be no network lab, or it has ended early.
     """
     outputs.check()
+    check_memory(plan, memory_bytes())
     described = machine()
     with tempfile.TemporaryDirectory(prefix="shoal-") as name:
         folder = Path(name)
@@ -58,8 +73,29 @@ def bench_all_reduce(plan: Plan, environ: Mapping[str, str], outputs: Outputs = 
         code, network = run_workers(plan, folder, inherited)
         if code:
             return code
-        results = read_results(plan, folder)
-        explained = json.loads(_read(folder / "0.json"))["explained"]
+        found = [json.loads(_read(folder / f"{index}.json")) for index in range(plan.num_peers)]
+    return hand_out(plan, found, described, network, outputs)
+
+
+def run_in_swarm(plan: Plan, told: Mapping[str, Any], outputs: Outputs = Outputs()) -> int:
+    """As `run_bench`, by the peers that wait in a swarm (swarm.py); `told`: how to join it."""
+    from .swarm import bring
+
+    outputs.check()
+    described = machine()
+    agreed, found = bring(plan, told)
+    return hand_out(agreed, found, described, None, outputs)
+
+
+def hand_out(
+    plan: Plan,
+    found: Sequence[Mapping[str, Any]],
+    described: Mapping[str, Any],
+    network: Mapping[str, Any] | None,
+    outputs: Outputs,
+) -> int:
+    """Print a table of what the peers have found, and write the files that are asked for; the exit code."""
+    results, explained = read_results(plan, found), found[0]["explained"]
     analysis = analyse(plan, results)
     warnings = warnings_of(plan, described, network)
     print_report(plan, results, analysis, described, network, warnings)
@@ -77,14 +113,9 @@ def bench_all_reduce(plan: Plan, environ: Mapping[str, str], outputs: Outputs = 
     return 1 if any(result.wrong or result.hash_equal is False for result in results) else 0
 
 
-def read_results(plan: Plan, folder: Path) -> list[AllReduceResult]:
-    """What the workers wrote, put together.
-
-    Raises:
-        ShoalError: a worker ended without.
-    """
-    found = [json.loads(_read(folder / f"{index}.json")) for index in range(plan.num_peers)]
-    results = combine([[Measurement(**row) for row in each["found"]] for each in found])
+def read_results(plan: Plan, found: Sequence[Mapping[str, Any]]) -> list[Result]:
+    """What the workers wrote, put together."""
+    results = combine([[Measurement(**row) for row in each["found"]] for each in found], plan.operation)
     return [_predict(plan, result, found[0]["calibration_s"]) for result in results]
 
 
@@ -94,11 +125,11 @@ def _read(path: Path) -> str:
     return path.read_text()
 
 
-def _predict(plan: Plan, result: AllReduceResult, calibration_s: Sequence[float]) -> AllReduceResult:
+def _predict(plan: Plan, result: Result, calibration_s: Sequence[float]) -> Result:
     """With what the model says of it."""
-    num_bytes = wire_bytes(result.ran, plan.num_peers, result.size_bytes)
+    num_bytes = wire_bytes(plan, result.ran, result.size_bytes)
     if plan.net is None:
         return replace(result, wire_bytes=num_bytes)
     links = links_of(plan.net, plan.num_peers, message_ns(plan.net, plan.num_peers, list(calibration_s)))
-    price_s = predicted_s(result.algorithm, result.ran, result.size_bytes, links)
+    price_s = predicted_s(plan, result.algorithm, result.ran, result.size_bytes, links)
     return replace(result, wire_bytes=num_bytes, predicted_s=price_s)

@@ -1,0 +1,137 @@
+"""What each collective is to the benchmark: who puts in what, what it must end with, and what busbw counts. Pure."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from collectives import ALGORITHMS, even_chunks, split_by_weight
+from collectives.goals import COLLECTIVES, GOALS, SUM
+
+from .arrays import Array, contribution, total
+
+ALL_REDUCE: Final = "all-reduce"
+BARRIER: Final = "barrier"
+BARRIER_BYTES: Final = 8
+
+OPERATIONS: Final = (*COLLECTIVES, BARRIER)
+CALLED: Final = (ALL_REDUCE, "all-gather", "reduce-scatter", "broadcast", BARRIER)
+"""By methods of `Peer`; of the others only the benchmark makes operations."""
+SAME_EVERYWHERE: Final = (ALL_REDUCE, "all-gather", "broadcast")
+"""Whose results all have: their bits are compared."""
+IN_PLACE: Final = (ALL_REDUCE, "broadcast")
+CUT: Final = ("all-gather", "reduce-scatter", "gather", "scatter", "all-to-all")
+"""Of equal parts, one for each rank, of whole elements."""
+
+BUSBW_FACTORS: Final[Mapping[str, Callable[[int], float]]] = MappingProxyType(
+    {
+        ALL_REDUCE: lambda n: 2 * (n - 1) / n,
+        **{name: lambda n: (n - 1) / n for name in CUT},
+        "broadcast": lambda n: 1.0,
+        "reduce": lambda n: 1.0,
+        BARRIER: lambda n: 0.0,
+    }
+)
+"""As in nccl-tests: bytes that the busiest link of an optimal algorithm carries, over the size."""
+
+
+def algorithms_of(operation: str) -> tuple[str, ...]:
+    """Those that can be asked for."""
+    if operation == BARRIER:
+        return ("one-shot",)
+    return tuple(ALGORITHMS if operation == ALL_REDUCE else COLLECTIVES[operation])
+
+
+def has_root(operation: str) -> bool:
+    return operation in GOALS and GOALS[operation].has_root
+
+
+def what_of(operation: str, root: int) -> str:
+    """As it is shown."""
+    return f"{operation}, root {root}" if has_root(operation) else operation
+
+
+@dataclass(frozen=True)
+class Role:
+    """Of one rank, in an operation on `count` elements: of the whole result where that is in parts, or of the input.
+
+    Attributes:
+        operation: of `OPERATIONS`.
+        root: a rank, where there is one.
+    """
+
+    operation: str
+    rank: int
+    world_size: int
+    root: int
+    count: int
+    dtype: str
+
+    @property
+    def num_chunks(self) -> int:
+        power = 0 if self.operation == BARRIER else GOALS[self.operation].chunks_per_rank
+        return int(self.world_size ** (power or 0))
+
+    @property
+    def length(self) -> int:
+        """Elements of all chunks: with all-to-all those of all ranks' inputs."""
+        return self.count * (self.world_size if self.operation == "all-to-all" else 1)
+
+    @cached_property
+    def own(self) -> slice:
+        """Where the input of this rank lies among all chunks."""
+        if self.operation in ("all-gather", "gather"):
+            return self.bounds[self.rank]
+        if self.operation == "all-to-all":
+            return slice(self.rank * self.count, (self.rank + 1) * self.count)
+        return slice(0, self.count)
+
+    @cached_property
+    def bounds(self) -> list[slice]:
+        """Of all chunks."""
+        return split_by_weight(self.length, even_chunks(self.num_chunks))
+
+    @cached_property
+    def input(self) -> Array:
+        """What this rank puts in, where nothing is shifted."""
+        return contribution(self.rank, self.own.stop - self.own.start, self.dtype, self.own.start)
+
+    def needed(self) -> Iterator[tuple[slice, int]]:
+        """The chunks that this rank ends with, and whose they are, or `SUM`; of a barrier none."""
+        if self.operation == BARRIER:
+            return
+        for chunk, where in enumerate(self.bounds):
+            source = GOALS[self.operation].needed(self.rank, chunk, self.world_size, self.root)
+            if source is not None:
+                yield where, source
+
+    def pick(self, whole: Array) -> Array:
+        """Of all chunks, those that this rank ends with."""
+        return np.concatenate([whole[:0], *(whole[where] for where, _ in self.needed())])
+
+    @cached_property
+    def expected(self) -> Array:
+        """What this rank must end with, where nothing is shifted."""
+        parts = [np.zeros(0, self.dtype)]
+        for where, source in self.needed():
+            size = where.stop - where.start
+            if source == SUM:
+                parts.append(total(self.world_size, size, self.dtype, where.start))
+            else:
+                parts.append(contribution(source, size, self.dtype, where.start))
+        return np.concatenate(parts)
+
+    @cached_property
+    def adds(self) -> bool:
+        """Whether what it ends with is a sum."""
+        return any(source == SUM for _, source in self.needed())
+
+    def is_wrong(self, result: Array, shift: int) -> int:
+        """How many elements are not what they must be, if what was put in is `shift` more; all, if any is missing."""
+        if len(result) != len(self.expected):
+            return max(len(result), len(self.expected))
+        moved = shift * (self.world_size if self.adds else 1)
+        return int(np.count_nonzero(result - result.dtype.type(moved) != self.expected))

@@ -1,0 +1,210 @@
+"""Benchmarks of a swarm: peers that wait in it (`shoal bench --serve`), and one that brings a plan (`--swarm`).
+
+What is to be measured is an all-gather of bytes, of which one row is not empty; that, its turns, and what came out are
+committed operations like any other. A plan is numbers and names, checked by everybody; no code, and no more than
+`MOST_BYTES` and `MOST_S`. Whoever is gone in the middle of a run ends it, for all at the same step; who comes then is
+told that others call something else, and comes again.
+"""
+
+import json
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from p2p.errors import LaunchError, OperationInterrupted, OperationMismatch, RootLost, ShoalError
+from p2p.joining import join
+from p2p.peer import Peer
+
+from .arrays import Array
+from .contenders import SHOAL
+from .plan import EARLY, Plan, format_size, whole_sizes
+from .worker import Bench, Table, calibrate
+
+ROW_BYTES: Final = 16 << 10
+"""Of a plan, as JSON."""
+MOST_BYTES: Final = 256 << 20
+MOST_S: Final = 3600.0
+MOST_ROUNDS: Final = 10_000
+LOOK_S: Final = 0.5
+"""Those who wait ask each other so often whether there is a plan."""
+LATE_S: Final = 10.0
+"""Who comes into the middle of a run, which each time changes the view of those who measure, waits for so long."""
+WAIT_S: Final = 24 * 3600.0
+MAY_DIFFER: Final = (
+    *(
+        "n",
+        "algos",
+        "root",
+        "b",
+        "e",
+        "f",
+        "sizes-from",
+        "dtype",
+        "iters",
+        "duration",
+        "until",
+        "warmup",
+        "json",
+        "csv",
+    ),
+    *("plot", "explain", "serve", "swarm", "seeds", "bind", "key", "script", "1", "2", "3"),
+)
+"""Of what peers have been started with: they do the same all the same."""
+OURS: Final = (OperationInterrupted, RootLost)
+
+Told = Mapping[str, Any]
+"""How to join: arguments of `p2p.join`."""
+
+
+def swarm_of(name: str) -> str:
+    """Of a name that was given; no swarm of training has it."""
+    return f"bench-{name}"
+
+
+def check(plan: Plan) -> None:
+    """LaunchError if it is not for a swarm, or too much to ask of others."""
+    if not plan.swarm:
+        raise LaunchError("--swarm is the name that peers wait by, got ''")
+    if plan.net is not None or plan.baseline is not None:
+        raise LaunchError("--swarm is for peers that wait: leave --net and --baseline out")
+    if ways := [name for name in plan.algorithms if name.partition("@")[2] not in ("", EARLY)]:
+        raise LaunchError(f"--swarm has the ways that its peers have, so {', '.join(ways)} cannot be: leave out @")
+    if plan.sizes_bytes[-1] > MOST_BYTES:
+        raise LaunchError(f"--swarm takes up to {format_size(MOST_BYTES)}, got {format_size(plan.sizes_bytes[-1])}")
+    num_rounds = len(plan.sizes_bytes) * (plan.num_warmup + (plan.num_iters or 0))
+    if num_rounds > MOST_ROUNDS or (plan.duration_s or 0) > MOST_S:
+        raise LaunchError(
+            f"--swarm takes up to {MOST_ROUNDS} rounds and {MOST_S:g} s, got {num_rounds} and {plan.duration_s or 0:g}"
+        )
+    if len(plan.to_json()) >= ROW_BYTES:
+        raise LaunchError(f"--swarm takes plans of less than {ROW_BYTES} bytes, got {len(plan.to_json())}: fewer sizes")
+
+
+def serve(name: str, told: Told) -> int:
+    """Measure what others bring, until this process is told to end."""
+    say(f"waits in swarm {swarm_of(name)} for `shoal bench OPERATION --swarm {name}`")
+    while True:
+        try:
+            with _enter(name, told) as peer:
+                while True:
+                    try:
+                        _serve_one(peer)
+                    except OURS as error:
+                        say(f"the run has ended: {error}")
+        except OperationMismatch:
+            say(f"a run is under way: this peer comes again in {LATE_S:g} s")
+            threading.Event().wait(LATE_S)
+
+
+def _serve_one(peer: Peer) -> None:
+    while (said := _offer(peer, b"")) is None:
+        pass
+    try:
+        plan = _plan_of(peer, said)
+    except (LaunchError, AttributeError, KeyError, TypeError, ValueError) as error:
+        say(f"a plan was refused: {error}")
+        return
+    say(f"measures {plan.operation} of {len(plan.sizes_bytes)} sizes with {plan.num_peers} peers")
+    try:
+        measure(peer, plan)
+        say("has measured it")
+    except PeersChanged as error:
+        say(f"the run has ended: {error}")
+
+
+def bring(plan: Plan, told: Told) -> tuple[Plan, list[dict[str, Any]]]:
+    """Have the swarm of `plan` measure it, with `plan.num_peers` peers at least.
+
+    Returns:
+        The plan as it was carried out, and what each peer has found, by rank.
+
+    Raises:
+        ShoalError: a peer was gone, or came, in the middle.
+    """
+    assert plan.swarm is not None
+    check(plan)
+    mine, said, num_there = plan.to_json().encode(), b"", -1
+    with _enter(plan.swarm, told) as peer:
+        while True:
+            is_there = peer.world_size >= plan.num_peers
+            if not is_there and num_there != peer.world_size:
+                num_there = peer.world_size
+                what = f"{num_there} of {plan.num_peers} peers are there: start `shoal bench --serve --swarm"
+                say(f"{what} {plan.swarm}` elsewhere")
+            said = _offer(peer, mine if is_there else b"") or b""
+            if said:
+                agreed = _plan_of(peer, said)
+                try:
+                    found = measure(peer, agreed)
+                except PeersChanged as error:
+                    raise ShoalError(str(error)) from None
+                if said == mine:
+                    return agreed, found
+                say("has measured what somebody else had brought before")
+
+
+def _enter(name: str, told: Told) -> Peer:
+    peer = join(**told, swarm=swarm_of(name), min_peers=1, step_timeout_s=WAIT_S, may_differ=MAY_DIFFER)
+    peer.wait_view()
+    return peer
+
+
+def _offer(peer: Peer, plan: bytes) -> bytes | None:
+    """The plan of the first who has one, the same for all; None: of nobody, a moment later."""
+    row = np.zeros(ROW_BYTES, np.uint8)
+    row[: len(plan)] = np.frombuffer(plan, np.uint8)
+    rows: Array = peer.all_gather(row)
+    for each in rows:
+        if each[0]:
+            return bytes(each).rstrip(b"\0")
+    threading.Event().wait(LOOK_S)
+    return None
+
+
+def _plan_of(peer: Peer, said: bytes) -> Plan:
+    """For those who are there, and not for longer than `MOST_S`."""
+    plan, num_peers = Plan.from_json(said.decode()), peer.world_size
+    check(plan)
+    sizes_bytes = whole_sizes(plan.operation, plan.sizes_bytes, num_peers, plan.dtype)
+    return replace(plan, num_peers=num_peers, sizes_bytes=sizes_bytes, duration_s=plan.duration_s or MOST_S)
+
+
+class PeersChanged(Exception):
+    """Members came or went in the middle of a run, which ends at the same step for all."""
+
+
+def measure(peer: Peer, plan: Plan) -> list[dict[str, Any]]:
+    """All of it; what each rank has found."""
+    before = {member.peer_id for member in peer.view.members} if peer.view is not None else set[str]()
+    table = Table(peer, plan.num_peers, peer.rank)
+    try:
+        contenders = [SHOAL[name.partition("@")[2]](peer, name, plan) for name in plan.algorithms]
+        calibration_s = calibrate(table)
+        bench = Bench(plan, contenders, peer.rank, is_alone=False)
+        bench.run(table)
+        said = {"found": bench.written(), "calibration_s": calibration_s, "explained": []}
+        return [json.loads(text) for text in _exchange(table, json.dumps(said).encode())]
+    except ShoalError as error:
+        now = {member.peer_id for member in peer.view.members} if peer.view is not None else set[str]()
+        if now == before:
+            raise
+        gone, came = ", ".join(sorted(before - now)), ", ".join(sorted(now - before))
+        changed = "; ".join([f"peer {gone} is gone"] * bool(gone) + [f"peer {came} has come"] * bool(came))
+        raise PeersChanged(f"{changed}: {error}") from None
+
+
+def _exchange(table: Table, mine: bytes) -> list[bytes]:
+    """The bytes of all, by rank."""
+    lengths = table.exchange(np.array([float(len(mine))]))[:, 0].astype(int)
+    row = np.zeros(lengths.max(), np.uint8)
+    row[: len(mine)] = np.frombuffer(mine, np.uint8)
+    rows: Array = table.peer.all_gather(row)
+    return [bytes(each[:length]) for each, length in zip(rows, lengths, strict=True)]
+
+
+def say(line: str) -> None:
+    print(f"shoal: {line}", file=sys.stderr, flush=True)

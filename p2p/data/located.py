@@ -1,0 +1,23 @@
+"""Where samples on a receipt are in the stream of their loader, by the plan of the step."""
+
+from dataclasses import replace
+
+from ..step.receipts import FAILS_BEHIND, Contribution, Receipt
+from .sampler import Plan, Slice
+
+
+def located(receipt: Receipt, plan: Plan) -> tuple[list[Contribution], list[tuple[int, str]]]:
+    """What each member has added, with positions; and of what could not be loaded, each with who has tried.
+
+    A slice of no samples says that the one at its place could not be loaded.
+    """
+    contributions, failures = [], list[tuple[int, str]]()
+    for each in receipt.contributions:
+        ((start, number),) = each.samples or ((-1, 0),)
+        has_failed = start >= 0 and not number
+        if start <= FAILS_BEHIND:
+            start, has_failed = FAILS_BEHIND - start, True
+        failed = plan.positions(Slice(start + number, 1)) if has_failed else ()
+        contributions.append(replace(each, samples=plan.positions(Slice(start, number)), failed=failed))
+        failures += [(position, each.peer_id) for position, _ in failed]
+    return contributions, failures

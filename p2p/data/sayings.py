@@ -1,0 +1,20 @@
+"""What a script is told that uses a loader in another way than loaders are made for."""
+
+from typing import Final
+
+OURS: Final = {
+    "batch_size": "global_batch says how many samples a step has over all peers; max_local_batch, how many at a time",
+    "sampler": "each peer's samples follow from the receipts",
+    "batch_sampler": "each peer's samples follow from the receipts",
+    "in_order": "batches come in the order of the steps",
+}
+"""Arguments of torch's DataLoader that say what a batch is."""
+
+NOT_COUNTED: Final = (
+    "no step was committed between two batches: call backward once per batch; "
+    "to accumulate gradients, pass `max_local_batch` to the loader"
+)
+OTHER_BATCH: Final = (
+    "a step was committed, and did not count this loader's batch: a step counts the samples of one loader, the last "
+    "one that was asked for a batch; give a second stream of samples a DataLoader of its own"
+)

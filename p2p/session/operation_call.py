@@ -1,0 +1,195 @@
+"""An operation that a script has called, from its tensor to what it is given back."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collectives import ALGORITHMS, Array, carried, check_reduction, even_chunks, split_by_weight
+from collectives.goals import COLLECTIVES
+
+from ..errors import RootLost
+from ..staging import Staged, flat_of
+from ..step.collective import AllGather, AllReduce, Moved
+from ..step.operation import Operation, Outcome
+from .tensors import as_array, as_input, as_result, check_places, like_script, note_written, result_of, type_of
+
+Empty = Callable[[int, np.dtype[Any]], Array]
+"""Makes memory for so many elements of a type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a script calls, apart from its tensor.
+
+    Attributes:
+        collective: what is called.
+        algorithm: as the script says; None: it is left open.
+        out: takes the result; None: the tensor does.
+    """
+
+    collective: AllReduce | AllGather | Moved
+    algorithm: str | None = None
+    out: Any = None
+
+    @property
+    def kind(self) -> str:
+        """As in `collectives.goals`."""
+        match self.collective:
+            case AllReduce():
+                return "all-reduce"
+            case AllGather():
+                return "all-gather"
+            case Moved(kind):
+                return kind
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the script is given a tensor of its own, whose size follows from the members."""
+        return self.kind not in ("all-reduce", "broadcast")
+
+    def check(self, dtype: np.dtype[Any]) -> None:
+        """Raise TypeError or ValueError where there is no such algorithm, or reduction of elements of this type."""
+        if "reduce" in self.kind:
+            assert isinstance(self.collective, AllReduce | Moved)
+            check_reduction(self.collective.op, dtype)
+        there_are = ALGORITHMS if self.kind == "all-reduce" else COLLECTIVES[self.kind]
+        if self.algorithm is not None and self.algorithm not in there_are:
+            raise ValueError(f"algorithm must be one of {', '.join(there_are)}, is {self.algorithm!r}")
+
+
+def part_of(asked: Asked, shape: tuple[int, ...], outcome: Outcome) -> tuple[Array, tuple[int, ...], slice | None]:
+    """What of a result is this peer's, in one dimension; its shape; and which part of the tensor it is, of a share."""
+    result = outcome.result
+    if asked.kind != "reduce-scatter":
+        return result, (outcome.num_ranks, *shape), None
+    if outcome.rank is None:
+        return result[:0], (0,), slice(0, 0)
+    where = split_by_weight(result.size, even_chunks(outcome.num_ranks))[outcome.rank]
+    return result[where], (where.stop - where.start,), where
+
+
+class OperationCall:
+    """Of a tensor or array of this host.
+
+    Attributes:
+        operation: what is submitted.
+    """
+
+    operation: Operation
+
+    def __init__(self, tensor: Any, asked: Asked, like: Callable[[Array], Array]) -> None:
+        """See `Peer`. `like` makes memory for the result."""
+        is_written = asked.out is None and not asked.is_new
+        self._array, self._tensor, self._asked = (as_array if is_written else as_input)(tensor), tensor, asked
+        asked.check(self._array.dtype)
+        flat = np.ascontiguousarray(self._array).reshape(-1)  # a copy, where the strides ask for one
+        self._into = self._array if asked.out is None else None
+        if isinstance(asked.collective, AllGather):
+            result = flat  # made in each view
+        else:
+            result = like(flat) if asked.out is None else as_result(asked.out, self._array)
+        self.operation = Operation(asked.collective, flat, result, self._array.shape, asked.algorithm)
+        self._value: Any = None
+        self._lost: RootLost | None = None
+
+    def is_ready(self) -> bool:
+        """Whether the operation can be submitted."""
+        return True
+
+    def wait(self) -> None:
+        """Return when it is ready."""
+
+    def keep_apart(self) -> None:
+        """Let the script have its tensors back before the commit: until then others may read what they held."""
+        operation = self.operation
+        if self._into is None:
+            self._into = operation.result.reshape(self._array.shape)
+        operation.input, operation.is_uncommitted = operation.input.copy(), True
+
+    def value(self) -> Any:
+        """What the script is given, once it was handed out.
+
+        Raises:
+            RootLost: nothing was.
+        """
+        if self._lost is not None:
+            raise self._lost
+        return self._value
+
+    def hand_out(self, step: int, outcome: Outcome | None = None) -> None:
+        """The result is there for the script, that of the operation in `step`, or an early one."""
+        outcome = outcome or self.operation.outcome
+        if outcome.is_void:
+            self._lost = RootLost(step, self.operation.describe())
+        elif self._asked.is_new:
+            part, shape, where = part_of(self._asked, self.operation.shape, outcome)
+            made = self._make(part, shape)
+            self._value = made if where is None else (made, where)
+        else:
+            self._write(outcome.result)
+
+    def _make(self, part: Array, shape: tuple[int, ...]) -> Any:
+        """A tensor of the script's own."""
+        is_lent = self.operation.is_uncommitted or part.base is not None  # is sent from, or used again
+        return like_script(self._tensor, (part.copy() if is_lent else part).reshape(shape))
+
+    def _write(self, result: Array) -> None:
+        """Into the tensor."""
+        if self._into is not None:
+            carried(self._into)[...] = carried(result).reshape(self._array.shape)
+        note_written(self._tensor if self._asked.out is None else self._asked.out)
+
+
+class StagedCall(OperationCall):
+    """Of a tensor of a device. Input and result are memory of this host, which is this peer's."""
+
+    def __init__(self, tensor: Any, asked: Asked, staged: Staged, empty: tuple[Empty, Empty]) -> None:
+        """As `OperationCall`. Begins to fetch the tensor.
+
+        `empty` makes memory for the input, and for the result: perhaps that of the call before, if `staged` is, too.
+        """
+        dtype = type_of(tensor)
+        asked.check(dtype)
+        if asked.out is None and not asked.is_new:
+            check_places(tensor.shape, tensor.stride())
+        self._tensor, self._asked = tensor.detach(), asked
+        self._target = self._tensor if asked.out is None else result_of(asked.out, tensor)
+        shape = tuple(tensor.shape)
+        input = empty[0](math.prod(shape), dtype)
+        result = input if isinstance(asked.collective, AllGather) else empty[1](math.prod(shape), dtype)
+        self.operation = Operation(asked.collective, input, result, shape, asked.algorithm)
+        self._staged, self._value, self._lost = staged, None, None
+        staged.fetch((flat_of(self._tensor.contiguous()), input))
+
+    def is_ready(self) -> bool:
+        """As `OperationCall`."""
+        return self._staged.is_ready()
+
+    def wait(self) -> None:
+        """As `OperationCall`."""
+        self._staged.wait()
+
+    def keep_apart(self) -> None:
+        """As `OperationCall`; memory of this host is used again by the next call."""
+        self.operation.input, self.operation.is_uncommitted = self.operation.input.copy(), True
+
+    def _make(self, part: Array, shape: tuple[int, ...]) -> Any:
+        """As `OperationCall`: what the current stream is given from now on sees it."""
+        made = self._tensor.new_empty(shape)
+        self._store(part, flat_of(made))
+        return made
+
+    def _write(self, result: Array) -> None:
+        """As `OperationCall`: likewise."""
+        target = self._target
+        flat = flat_of(target) if target.is_contiguous() else target.new_empty(target.numel())
+        self._store(result, flat)
+        if not target.is_contiguous():
+            target.copy_(flat.view(target.shape))
+
+    def _store(self, source: Array, into: Any) -> None:
+        self._staged.store(source, into)
+        self._staged.hold()

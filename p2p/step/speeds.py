@@ -1,0 +1,92 @@
+"""Which member is the slowest, by what all have said of their steps in the counts. Pure; the same verdict at all.
+
+A step takes as long as its slowest member. What each has needed for its own part, from one commit until it has
+submitted all of the next, stands with the counts of the step behind, so it is committed before anybody judges it.
+Leaves out slow links (R22 has what is measured of these), and how many samples a part has: all have about as many.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Final
+
+WINDOW: Final = 20
+"""Training steps of the same members that a verdict is over."""
+LEAST_US: Final = 10_000
+"""Who is less than that behind the others is not slow, whatever the factor: a busy host does that to anybody."""
+
+Named = tuple[str, int]
+"""peer_id and incarnation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowest:
+    """A member that is slow.
+
+    Attributes:
+        took_us: the median of its steps.
+        others_us: the median of the others' medians.
+        num_steps: that were looked at.
+    """
+
+    who: Named
+    took_us: int
+    others_us: int
+    num_steps: int
+
+    def __str__(self) -> str:
+        times = self.took_us / max(self.others_us, 1)
+        return (
+            f"its compute is {times:.1f} times the median of the others over {self.num_steps} steps "
+            f"({self.took_us / 1e3:.1f} ms, {self.others_us / 1e3:.1f} ms)"
+        )
+
+
+def judge(rows: Sequence[Sequence[int]], members: Sequence[Named], factor: float) -> Slowest | None:
+    """Who is slow: the slowest, if it takes `factor` times what the others take. Of several the first in rank order.
+
+    `rows`: of each step what the members have needed for it, in microseconds, in rank order.
+    """
+    own = [median_low(column) for column in zip(*rows, strict=True)]
+    if len(own) < 2:
+        return None
+    place = own.index(max(own))
+    others = median_low(own[:place] + own[place + 1 :])
+    if own[place] < factor * others or own[place] - others < LEAST_US:
+        return None
+    return Slowest(members[place], own[place], others, len(rows))
+
+
+class Speeds:
+    """What the members have said lately.
+
+    Attributes:
+        slowest: of the last `WINDOW` steps that were judged; None: nobody is slow, or the members have changed since.
+    """
+
+    def __init__(self, factor: float, window: int = WINDOW) -> None:
+        self.slowest: Slowest | None = None
+        self._factor, self._window = factor, window
+        self._members: tuple[Named, ...] = ()
+        self._said: Named | None = None
+        self._rows: deque[Sequence[int]] = deque(maxlen=window)
+
+    def committed(self, number: int, members: tuple[Named, ...], took_us: Sequence[int]) -> Slowest | None:
+        """Training step `number` is committed, in which each has said what it needed for the one before.
+
+        Returns:
+            Who is slow, if that is news.
+        """
+        if members != self._members:  # what they say now was of other members' shares
+            self._members, self.slowest, self._said = members, None, None
+            self._rows.clear()
+            return None
+        self._rows.append(took_us)
+        if number % self._window or len(self._rows) < self._window:
+            return None
+        self.slowest = found = judge(self._rows, members, self._factor)
+        if found is None or found.who == self._said:
+            return None
+        self._said = found.who
+        return found

@@ -1,0 +1,105 @@
+"""Learning rates that follow how many samples a step has counted, since that changes as peers come and go.
+
+The gradient of a step is a mean, so the rate is what says how far its samples move the model. Linear: k times the
+samples, k times the rate (Goyal et al. 2017, section 2.1), for SGD. By the square root: for optimizers that divide by
+the size of gradients, such as Adam (Malladi et al. 2022, section 5).
+
+A factor is made of the receipt alone, and is on the rates only while an optimizer makes its update: schedules, states
+of joiners and checkpoints have the rates that the script has set. Leaves out: other settings that want to follow, such
+as momentum and the decays of Adam, and any warm-up.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+RULES: Final = ("linear", "sqrt")
+
+
+@dataclass(frozen=True, slots=True)
+class LrScaling:
+    """How rates follow the weight of all samples on the receipt; `rule`: None, not at all.
+
+    Attributes:
+        rule: one of `RULES`.
+        batch: the rates of the script are for so many samples.
+    """
+
+    rule: str | None = None
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule is not None and self.rule not in RULES:
+            raise ValueError(f"lr_scaling must be {' or '.join(RULES)}, is {self.rule!r}")
+        if (self.rule is None) != (self.batch is None):
+            raise ValueError(
+                f"lr_scaling is {self.rule!r} and lr_batch is {self.batch}: say both, a rule and the number of samples "
+                "that the learning rate of the script is for"
+            )
+        if self.batch is not None and self.batch < 1:
+            raise ValueError(f"lr_batch must be at least 1, is {self.batch}")
+
+    def factor(self, weight: int) -> float:
+        """What rates are multiplied by in the update with a step of this weight; the same bits everywhere."""
+        if self.batch is None:
+            return 1.0
+        return weight / self.batch if self.rule == "linear" else math.sqrt(weight / self.batch)
+
+    def __str__(self) -> str:
+        if self.rule is None:
+            return "learning rates of the script, whatever a step counts"
+        return f"learning rates {self.rule} in the samples of a step, those of the script at {self.batch}"
+
+
+class ScaledRates:
+    """Of the optimizers of one wrapper.
+
+    Attributes:
+        factor: of the last committed step.
+    """
+
+    def __init__(self, scaling: LrScaling, parts: Collection[object]) -> None:
+        """Refuse those of `parts` that have no rate to follow.
+
+        Raises:
+            ValueError: an optimizer has a group without a learning rate.
+        """
+        self.factor = 1.0
+        self._scaling = scaling
+        self._factors: dict[torch.optim.Optimizer, float] = {}
+        self._held: list[tuple[dict[str, Any], Any]] = []
+        for optimizer in parts:
+            if scaling.rule is not None and isinstance(optimizer, torch.optim.Optimizer):
+                for number, group in enumerate(optimizer.param_groups):
+                    if group.get("lr") is None:
+                        raise ValueError(
+                            f"group {number} of {type(optimizer).__name__} has no lr that lr_scaling={scaling.rule!r} "
+                            "could multiply: leave lr_scaling out, or give it one"
+                        )
+
+    def committed(self, optimizers: Collection[torch.optim.Optimizer], weight: int) -> None:
+        """Gradients of a step of this weight were handed out, for these optimizers."""
+        self.factor = self._scaling.factor(weight)
+        self._factors |= dict.fromkeys(optimizers, self.factor)
+
+    def apply(self, optimizer: torch.optim.Optimizer) -> None:
+        """It makes its update now, with its last committed gradients."""
+        self.restore()
+        factor = self._factors.get(optimizer, 1.0)
+        if factor != 1.0:
+            self._held = [(group, group["lr"]) for group in optimizer.param_groups]
+            for group, lr in self._held:
+                group["lr"] = lr * factor
+
+    def restore(self) -> None:
+        """An update is over, or has raised."""
+        for group, lr in self._held:
+            group["lr"] = lr
+        self._held = []
+
+    def forget(self) -> None:
+        """A state was loaded, with rates as scripts have set them."""
+        self._held = []

@@ -1,0 +1,36 @@
+"""Broadcasts in a simulated swarm: who their root is, what a peer adds to them, and S25."""
+
+import numpy as np
+
+from gossip import View
+from p2p.step.collective import Moved
+from p2p.step.operation import Operation, Task
+
+from .memory import Tokens
+
+NOTHING = "nothing of it"
+"""What is added by who is not the root."""
+
+
+def broadcast(step: int) -> Operation:
+    """From p1, p2 and p3 in turn, whoever is there."""
+    number = np.zeros(1, np.int64)
+    return Operation(Moved("broadcast", root=f"p{1 + step % 3}"), number, number, (1,))
+
+
+def token_of(task: Task, peer_id: str) -> str:
+    """What a peer adds: itself, if it is the root of the view in which the broadcast runs."""
+    return f"of {peer_id}" if task.rank == task.root and not task.operation.is_void else NOTHING
+
+
+def wrong_with(operation: Operation, view: View, results: tuple[Tokens, ...]) -> str:
+    """What is wrong with what a broadcast has left in `view`; empty: nothing."""
+    root = operation.collective.root
+    is_there = any(member.peer_id == root for member in view.members)
+    expected = [f"of {root}"] if is_there else []
+    for chunk in results:
+        found = [token for token in chunk if token != NOTHING]
+        if found != expected or operation.is_void == is_there:
+            where = "with it" if is_there else "without it"
+            return f"a broadcast from {root} leaves {found}, void {operation.is_void}, in a view {where}"
+    return ""
