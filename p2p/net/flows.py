@@ -3,7 +3,7 @@
 import os
 import socket
 import struct
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Final, NamedTuple
 
 Ends = tuple[Any, Any]
@@ -80,10 +80,26 @@ class Connection:
 
     def flow(self) -> Flow | None:
         """What the kernel has counted; None: it is closed by now."""
-        if self.ends is None or (copy := copy_of(self._fd)) is None:
+        if (copy := self._copy()) is None:
             return None
         with closing(copy):
-            return _read(copy) if ends_of(copy) == self.ends else None
+            return _read(copy)
+
+    def prefer(self, congestion_control: str) -> None:
+        """For what is sent from now on; the kernel's default stays where this one is not there, or not allowed."""
+        if (copy := self._copy()) is None:
+            return
+        with closing(copy), suppress(OSError):
+            copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
+
+    def _copy(self) -> socket.socket | None:
+        """None: the descriptor is closed, or another connection's, by now."""
+        if self.ends is None or (copy := copy_of(self._fd)) is None:
+            return None
+        if ends_of(copy) == self.ends:
+            return copy
+        copy.close()
+        return None
 
 
 def _read(copy: socket.socket) -> Flow | None:

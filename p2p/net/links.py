@@ -77,8 +77,9 @@ _MONITORED: Final = (
 class _Monitor:
     """What libzmq says of the connection of one DEALER."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(self, socket: "zmq.Socket[bytes]", congestion_control: str) -> None:
         self.connection = _Connection.OPENING
+        self._congestion_control = congestion_control
         self.answers = False
         self.has_broken = False
         self.over: Connection | None = None
@@ -91,6 +92,8 @@ class _Monitor:
             event = message["event"]
             if event == zmq.EVENT_CONNECTED:
                 self.over = Connection(message["value"])
+                if self._congestion_control:
+                    self.over.prefer(self._congestion_control)
             self.connection = _TRANSITIONS.get((self.connection, event), self.connection)
             self.answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self.answers and event not in _ENDS)
             self.has_broken = self.has_broken or event in _ENDS
@@ -115,8 +118,9 @@ class Link:
         data_address: str,
         introduce: Introduce | None,
         heartbeat_ms: int = HEARTBEAT_MS,
+        congestion_control: str = "",
     ) -> None:
-        """`introduce`: of who may connect to TCP addresses; `heartbeat_ms`: there.
+        """`introduce`: of who may connect to TCP addresses; the others: there; "": the kernel's default.
 
         Raises:
             ValueError: a TCP address, and no `introduce`.
@@ -140,7 +144,7 @@ class Link:
             self.control.heartbeat_ivl, self.control.heartbeat_timeout = beat_ms, 4 * beat_ms
             watched = [(control_address, self.control), (data_address, self.data)]
             for address, socket in watched if is_tcp[1] else watched[:1]:
-                self._monitors[address] = _Monitor(socket)
+                self._monitors[address] = _Monitor(socket, congestion_control if address == data_address else "")
                 on_failure.callback(self._monitors[address].close)
             self._control_monitor = self._monitors[control_address]
             self.control.connect(control_address)

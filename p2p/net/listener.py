@@ -51,6 +51,8 @@ _ANY_FAILURE: Final = sum(_FAILURES)
 _MONITORED: Final = _ANY_FAILURE | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _HANDSHAKE_MS: Final = {Network.LAN: 1000, Network.WAN: 5000}
 _HEARTBEAT_MS: Final = {Network.LAN: HEARTBEAT_MS, Network.WAN: 1000}
+_CONGESTION_CONTROL: Final = {Network.LAN: "", Network.WAN: "bbr"}
+"""Others take the window of a link back that was idle for a round trip or two, as it is between rounds."""
 _LOOPBACK: Final = {ANY: "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -210,6 +212,7 @@ class TcpListeners:
         context: of all sockets of this peer: the handler serves those of its own context. `close` ends it.
         credentials: for those that this peer connects with.
         heartbeat_ms: how often libzmq asks whether the other end of a connection is there.
+        congestion_control: of data, where the kernel has it, and lets us; "": its default.
         zap_socket: readable when somebody waits to be let in; see `answer`.
         control, data: ROUTERs; accepted: the connections to the latter.
         monitors: readable when somebody has come, gone or failed; see `count_refused`.
@@ -226,6 +229,7 @@ class TcpListeners:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(config.io_threads)
         self.credentials = Credentials(config.realm, peer_id, config.secret)
         self.heartbeat_ms = _HEARTBEAT_MS[config.network]
+        self.congestion_control = _CONGESTION_CONTROL[config.network]
         self._has_warned = False
         self._closing = ExitStack()
         self._closing.callback(self.context.destroy, linger=0)  # of what failed half-way, sockets are open

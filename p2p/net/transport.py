@@ -93,6 +93,7 @@ class Transport:
         self._listeners = listeners
         self._introduce = None if listeners is None else listeners.credentials.introduce
         self._heartbeat_ms = HEARTBEAT_MS if listeners is None else listeners.heartbeat_ms
+        self._congestion_control = "" if listeners is None else listeners.congestion_control
         self._links: dict[str, Link] = {}
         self._wake_lock = threading.RLock()  # a signal handler may call `wake` in the middle of `wake`
         self._context = zmq.Context() if listeners is None else listeners.context
@@ -143,7 +144,13 @@ class Transport:
             raise ValueError("too many files are open")
         try:
             self._links[peer_id] = Link(
-                self._context, peer_id, control_address, data_address, self._introduce, self._heartbeat_ms
+                self._context,
+                peer_id,
+                control_address,
+                data_address,
+                self._introduce,
+                self._heartbeat_ms,
+                self._congestion_control,
             )
         except zmq.ZMQError as error:  # no such name, or too many sockets
             raise ValueError(f"libzmq refuses to connect to {control_address}, {data_address}: {error}") from None

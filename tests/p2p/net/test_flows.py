@@ -42,6 +42,25 @@ def test_a_descriptor_that_is_another_one_by_now_says_nothing(ends: tuple[socket
     assert connection.flow() is None
 
 
+def test_congestion_control_is_that_which_was_asked_for_if_the_kernel_has_it(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    one, other = ends
+    connection = Connection(one.fileno())
+
+    def of(end: socket.socket) -> bytes:
+        return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+    default = of(one)
+    connection.prefer("reno")  # every kernel has it
+    assert (of(one), of(other)) == (b"reno", default)
+    connection.prefer("none such")
+    assert of(one) == b"reno"
+    os.dup2(other.fileno(), one.fileno())
+    connection.prefer("reno")
+    assert of(other) == default
+
+
 def test_what_is_no_connection_says_nothing() -> None:
     reading, writing = os.pipe()
     os.close(writing)

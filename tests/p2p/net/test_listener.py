@@ -1,9 +1,10 @@
 """TCP on the loopback interface: members talk, and strangers of every kind are sent away and counted."""
 
+import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 from p2p.errors import NetworkError, SecurityError
 from p2p.host.keys import derive
 from p2p.net.addresses import ANY, Endpoint
+from p2p.net.flows import copy_of, ends_of
 from p2p.net.headers import HEADER_BYTES
 from p2p.net.links import MAX_DATA_BYTES, Link, Verdict
 from p2p.net.listener import Credentials, TcpListeners
@@ -287,6 +289,33 @@ def test_only_links_to_other_hosts_have_the_heartbeat_of_the_network(pond: Pond,
             link = Link(context, B, *addresses, pond.gates[B].credentials.introduce, heartbeat_ms=1000)
             assert (link.control.heartbeat_ivl, link.control.heartbeat_timeout) == expected
             link.close(linger_ms=0)
+
+
+@pytest.mark.parametrize(("network", "wanted"), [(Network.LAN, ""), (Network.WAN, "bbr")])
+def test_far_hosts_data_go_by_a_congestion_control_that_keeps_what_it_knows(
+    pond: Pond, network: Network, wanted: str
+) -> None:
+    b = pond.open(B, network=network)
+    gate = pond.gates[B]
+    assert gate.congestion_control == wanted
+    with zmq.Context() as context:
+        link = Link(context, B, *pond.addresses(B), gate.credentials.introduce, congestion_control="reno")
+        poll_until(lambda: not link.unopened(), b)
+        control, data = (by_port(gate_address) for gate_address in pond.addresses(B))
+        link.close(linger_ms=0)
+    assert data == {"reno"} and control == {Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()}
+
+
+def by_port(address: str) -> set[str]:
+    """By which congestion control this process sends to there."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        if (copy := copy_of(int(name))) is not None:
+            with closing(copy):
+                ends = ends_of(copy) if copy.family in (socket.AF_INET, socket.AF_INET6) else None
+                if ends is not None and address.endswith(f":{ends[1][1]}"):
+                    found.add(copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode())
+    return found
 
 
 def test_a_silent_address_stays_silent(pond: Pond) -> None:
