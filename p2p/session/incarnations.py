@@ -1,6 +1,7 @@
 """The loops of one peer, one after the other: a peer that was removed may come back, in the same process."""
 
 import logging
+from collections.abc import Iterable
 
 from ..config import PeerConfig
 from ..errors import RemovedFromView
@@ -10,11 +11,13 @@ from ..loop.loop import Loop
 
 logger = logging.getLogger("p2p")
 
-RETURNS_S, FREE_RETURNS = 600.0, 5
-"""A peer that is removed more often than that within that time waits before it comes back."""
+REMEMBERED_S, HALF_LIFE_S = 600.0, 60.0
+"""Removals are counted for so long; each counts half as much after so long."""
 
-WAIT_S, MOST_WAIT_S = 10.0, 120.0
-"""So long at first, and twice as long each time, up to the limit: its host, or the way there, may need somebody."""
+FREE_REMOVALS = 5.0
+WAIT_S, MOST_WAIT_S = 1.0, 120.0
+"""A peer whose removals count for more than that waits so long, and twice as long for each more, before it comes back:
+its host, or the way there, may need somebody."""
 
 MOST_TRIES = 20
 """Of a peer that looks for its place in a loop of several phases."""
@@ -33,7 +36,7 @@ class Incarnations:
         self._registry = Registry(config.home, config.swarm, script=config.script, program=program, place=config.place)
         self._config = config.for_loop()
         self._may_return = config.rejoin
-        self._returns: list[float] = []
+        self._removals: list[float] = []
         self.loop = Loop(self._registry, self._config)
 
     def begin_another(self, removed: RemovedFromView, *, is_wanted: bool) -> None:
@@ -46,13 +49,13 @@ class Incarnations:
                 often, or if nobody is left.
         """
         former, now = self.loop, self.loop.now()
-        self._returns = [*(at for at in self._returns if at > now - RETURNS_S), now]
-        is_lost = removed.is_astray and len(self._returns) > MOST_TRIES
+        self._removals = [*(at for at in self._removals if at > now - REMEMBERED_S), now]
+        is_lost = removed.is_astray and len(self._removals) > MOST_TRIES
         if not (self._may_return and is_wanted) or is_lost:
             raise removed
-        wait_s = 0.0 if removed.is_astray else waits_s(len(self._returns))
-        times = f", removed {len(self._returns)} times in {RETURNS_S / 60:g} minutes," if wait_s else ","
-        when = f" in {wait_s:g} s" if wait_s else ""
+        wait_s = 0.0 if removed.is_astray else waits_s(now - at for at in self._removals)
+        times = f", removed {len(self._removals)} times in {REMEMBERED_S / 60:g} minutes," if wait_s else ","
+        when = f" in {wait_s:.1f} s" if wait_s else ""
         logger.warning("%s; this peer, %s%s comes back%s", removed.reason, former.peer_id, times, when)
         self._replace(wait_s)
         if self.loop.is_alone:
@@ -74,7 +77,7 @@ class Incarnations:
             former.reactor.drive_lock.unshield(before)
 
 
-def waits_s(num_returns: int) -> float:
-    """How long who has been removed so often waits before it asks for a seat again."""
-    doublings = num_returns - FREE_RETURNS - 1
-    return 0.0 if doublings < 0 else min(WAIT_S * 2.0 ** min(doublings, 64), MOST_WAIT_S)
+def waits_s(ages_s: Iterable[float]) -> float:
+    """How long who was removed so many seconds ago, each time, waits before it asks for a seat again."""
+    more = sum(2.0 ** (-age_s / HALF_LIFE_S) for age_s in ages_s) - FREE_REMOVALS
+    return 0.0 if more <= 0 else min(WAIT_S * 2.0 ** min(more, 64.0), MOST_WAIT_S)

@@ -1,10 +1,31 @@
 """How long who is removed again and again waits before it returns."""
 
-from p2p.session.incarnations import FREE_RETURNS, MOST_WAIT_S, WAIT_S, waits_s
+from random import Random
+
+from p2p.session.incarnations import FREE_REMOVALS, HALF_LIFE_S, MOST_WAIT_S, WAIT_S, waits_s
+
+FREE = int(FREE_REMOVALS)
 
 
 def test_the_first_returns_are_at_once_and_then_each_takes_twice_as_long_up_to_a_limit() -> None:
-    assert {waits_s(number) for number in range(1, FREE_RETURNS + 1)} == {0.0}
-    later = [waits_s(number) for number in range(FREE_RETURNS + 1, FREE_RETURNS + 6)]
-    assert later == [WAIT_S, 2 * WAIT_S, 4 * WAIT_S, 8 * WAIT_S, MOST_WAIT_S]
-    assert waits_s(10_000) == MOST_WAIT_S
+    assert {waits_s([0.0] * number) for number in range(1, FREE + 1)} == {0.0}
+    later = [waits_s([0.0] * (FREE + number)) for number in range(1, 8)]
+    assert later == [WAIT_S * 2**number for number in range(1, 7)] + [MOST_WAIT_S]
+    assert waits_s([0.0] * 10_000) == MOST_WAIT_S
+
+
+def test_a_removal_counts_half_as_much_after_the_half_life() -> None:
+    assert waits_s([HALF_LIFE_S] * 2 * (FREE + 1)) == waits_s([0.0] * (FREE + 1))
+
+
+def test_who_is_removed_by_chance_once_a_minute_hardly_ever_waits_and_who_is_every_ten_seconds_does() -> None:
+    def waits(interval_s: float, seed: int) -> list[float]:
+        rng, ages_s, found = Random(seed), list[float](), []
+        for _ in range(1000):
+            passed_s = rng.expovariate(1 / interval_s)
+            ages_s = [*(age_s + passed_s for age_s in ages_s if age_s + passed_s < 600), 0.0]
+            found.append(waits_s(ages_s))
+        return found
+
+    assert sum(each > 4 * WAIT_S for each in waits(60, 0)) < 10
+    assert sum(each > 4 * WAIT_S for each in waits(10, 0)) > 800
