@@ -69,24 +69,24 @@ class Speeds:
         self.slowest: Slowest | None = None
         self._factor, self._window = factor, window
         self._members: tuple[Named, ...] = ()
-        self._said: Named | None = None
+        self._said: set[Named] = set()
         self._rows: deque[Sequence[int]] = deque(maxlen=window)
 
     def committed(self, number: int, members: tuple[Named, ...], took_us: Sequence[int]) -> Slowest | None:
         """Training step `number` is committed, in which each has said what it needed for the one before.
 
         Returns:
-            Who is slow, if that is news.
+            Who is slow, if that was not said yet of these members.
         """
         if members != self._members:  # what they say now was of other members' shares
-            self._members, self.slowest, self._said = members, None, None
+            self._members, self.slowest, self._said = members, None, set()
             self._rows.clear()
             return None
         self._rows.append(took_us)
         if number % self._window or len(self._rows) < self._window:
             return None
         self.slowest = found = judge(self._rows, members, self._factor)
-        if found is None or found.who == self._said:
+        if found is None or found.who in self._said:
             return None
-        self._said = found.who
+        self._said.add(found.who)
         return found
