@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from ..host.processes import stands_still
 from .config import Experiment
 from .events import IN_THE_LAB, STATE, Event, host_number
 from .happened import Happened
@@ -82,7 +83,7 @@ class Director:
 
     def _do_due(self, now_ns: int) -> None:
         for event, happened in zip(self._plan.events, self.happened, strict=True):
-            if happened.time_ns or (self._until_ns and not event.after):
+            if happened.time_ns or (self._until_ns and not event.after and not _seeks(event, happened)):
                 continue
             if not happened.trigger_ns and self._is_due(event, happened, now_ns):
                 happened.trigger_ns = now_ns
@@ -135,23 +136,45 @@ class Director:
             each.was_ended = True
 
     def _waits_for(self, event: Event, victim: Started) -> bool:
-        """Look on closely until it is at what it is to be at, for a while; whether it is."""
+        """Look on closely until it is at what it is to be at, for a while; whether it is, and stands still there."""
         until_ns = time.monotonic_ns() + CLOSELY_S * 1e9
         while event.during:
-            joiners = [each.peer for each in self._swarm.living() if each.peer is not None]
-            watched = (
-                joiners
-                if event.who == "donor" and event.during == STATE
-                else [each for each in (victim.peer,) if each is not None]
-            )
-            for peer in watched:
-                peer.take()
-            if any(peer.phase == event.during for peer in watched):
+            if self._is_at(event, victim) and self._stands_there(event, victim):
                 return True
             if time.monotonic_ns() > until_ns:
                 return False
             self._never.wait(CLOSE_POLL_S)
         return True
+
+    def _is_at(self, event: Event, victim: Started) -> bool:
+        """Whether it is at what it is to be at, by what it has recorded; of a donor, whether anybody takes a state."""
+        is_of_donor = event.who == "donor" and event.during == STATE
+        watched = [each.peer for each in (self._swarm.living() if is_of_donor else [victim]) if each.peer is not None]
+        for peer in watched:
+            peer.take()
+        return any(peer.phase == event.during for peer in watched)
+
+    def _stands_there(self, event: Event, victim: Started) -> bool:
+        """Stop it; whether it is at that still. If not it goes on, so that nobody is hit at something else."""
+        if self._hold(victim) and self._is_at(event, victim):
+            return True
+        self._swarm.signal(victim, signal.SIGCONT)
+        return False
+
+    def _hold(self, victim: Started) -> bool:
+        """Stop it, and wait until it runs no code, for a while; whether what it has recorded then is all.
+
+        In a lab it goes on, since the threads of other hosts are not seen here.
+        """
+        assert victim.peer is not None
+        if victim.peer.pidfd < 0:
+            return True
+        until_ns = time.monotonic_ns() + CLOSELY_S * 1e9
+        if not self._swarm.signal(victim, signal.SIGSTOP):
+            return False
+        while not (is_still := stands_still(victim.peer.tail.identity.pid)) and time.monotonic_ns() < until_ns:
+            self._never.wait(CLOSE_POLL_S)
+        return is_still
 
     def _hit(self, event: Event, happened: Happened, victim: Started) -> bool:
         assert victim.peer is not None
@@ -161,6 +184,8 @@ class Director:
             return False
         happened.time_ns, happened.victims, happened.peers = time_ns, [victim.peer.peer_id], [victim.index]
         victim.was_ended = event.do != "pause"
+        if event.during and event.do == "leave":  # it stands still
+            self._swarm.signal(victim, signal.SIGCONT)
         return True
 
     def _choose(self, event: Event) -> Started | None:
@@ -294,6 +319,7 @@ class Director:
             each.after and before.time_ns for each, before in zip(self._plan.events[1:], self.happened, strict=False)
         )
         waits = [bool(each) and not own.time_ns for each, own in zip(follows, self.happened[1:], strict=True)]
+        waits += [_seeks(event, own) for event, own in zip(self._plan.events, self.happened, strict=True)]
         return not any(waits) and all(self._is_over(each) for each in self.happened if each.time_ns)
 
     def _excuse(self) -> None:
@@ -307,6 +333,11 @@ class Director:
                     whom = in_words(event).removeprefix(event.do).strip()
                     why = f"there was no {whom} to {event.do}, with another peer to go on"
                 happened.why_not = why
+
+
+def _seeks(event: Event, happened: Happened) -> bool:
+    """Whether it is due, and waits for the moment in which a peer is in the middle of something."""
+    return bool(event.during and happened.trigger_ns and not happened.time_ns)
 
 
 def _other_end(event: Event) -> str:

@@ -57,6 +57,24 @@ def is_stopped(pid: int) -> bool:
     return found is not None and found.state == "T"
 
 
+def stands_still(pid: int) -> bool:
+    """Whether all threads of process `pid` are stopped, so that it runs no code until somebody wakes it.
+
+    A signal that stops a process reaches its threads one after the other. OSError as above.
+    """
+    before = _threads(pid)
+    found = [look_at(tid) for tid in before]
+    # A thread may start another one before it stops: it is proof only if they are the same ones afterwards.
+    return bool(before) and all(each is not None and each.state == "T" for each in found) and before == _threads(pid)
+
+
+def _threads(pid: int) -> set[int]:
+    try:
+        return set(map(int, os.listdir(f"/proc/{pid}/task")))
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+
+
 def look_at(pid: int) -> Stat | None:
     """Of process `pid`; None, and errors, as above."""
     try:

@@ -240,7 +240,7 @@ class Registry:
                 self._sweep_pages(own.peer_id, is_over=not living)
                 if own.role is Role.MEMBER and all_wait(living) and not own.remote_control_address:
                     last_run.mark_ended(self.lock)
-        except RegistryError as error:
+        except (RegistryError, OSError) as error:
             logger.warning("what dead peers left stays for the next to clean up: %s", error)
         finally:
             self._remove_all_but_entry(own)
@@ -332,7 +332,7 @@ class Registry:
         """What can be seen of the dead goes with the last of the living, or when there are too many of them."""
         others = (path for path in self.folder.glob("*.page") if path.stem != own)
         pages = [path for path in others if not path.with_suffix(".json").exists()]
-        pages.sort(key=lambda path: path.stat().st_mtime_ns if path.exists() else 0)
+        pages.sort(key=_changed_ns)
         for path in pages if is_over else pages[:-MOST_DEAD_PAGES]:
             path.unlink(missing_ok=True)
 
@@ -367,3 +367,11 @@ class Registry:
 
     def _locked(self) -> AbstractContextManager[None]:
         return locked(self.lock, timeout_s=self._lock_timeout_s)
+
+
+def _changed_ns(path: Path) -> int:
+    """When the file was last written to; 0: its peer, which leaves just now, has removed it."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

@@ -330,9 +330,11 @@ class Loop:
 
     def close(self) -> None:
         """Let go of everything, apart from the arena of a peer that comes back."""
-        self._neighbours.close()
-        self.open_step.stop()  # what ran over the memory of others lets go of it
-        self.resources.release(keeps_memory=self._keeps_memory)
+        try:
+            self._neighbours.close()
+            self.open_step.stop()  # what ran over the memory of others lets go of it
+        finally:
+            self.resources.release(keeps_memory=self._keeps_memory)
 
     # What arrives.
 

@@ -34,15 +34,20 @@ class Resources:
     transport: Transport
 
     def release(self, *, keeps_memory: bool) -> None:
-        """Close all of it; `keeps_memory`: not the arena and what others see, for the next incarnation of this peer."""
-        self.transport.close()
-        self.registry.leave()
-        self.page.close()
-        self.page.remove()
-        self.host_memory.vacate()
-        if not keeps_memory:
-            self.seen.remove()
-            self.host_memory.close()
+        """Close all of it, also where a part raises, which then comes out of this at the end.
+
+        Args:
+            keeps_memory: not the arena and what others see, for the next incarnation of this peer.
+        """
+        with ExitStack() as last_first:
+            if not keeps_memory:
+                last_first.callback(self.host_memory.close)
+                last_first.callback(self.seen.remove)
+            last_first.callback(self.host_memory.vacate)
+            last_first.callback(self.page.remove)
+            last_first.callback(self.page.close)
+            last_first.callback(self.registry.leave)
+            last_first.callback(self.transport.close)
 
 
 def acquire(
@@ -67,6 +72,8 @@ def acquire(
         # Others may look for the arena as soon as they see the entry.
         host_memory = _host_memory(peer_id, config) if former is None else former.host_memory
         undo.callback(host_memory.close)
+        if former is not None:
+            undo.callback(former.seen.remove)
         listeners = None if config.tcp is None else TcpListeners(config.tcp, peer_id)
         remote = ("", "")
         if listeners is not None:

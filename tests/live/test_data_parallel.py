@@ -21,9 +21,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.light]
 def test_what_scripts_do_trains_as_in_one_process(
     swarm: Swarm, on_stand_in: tuple[bool, bool], names: list[str]
 ) -> None:
-    swarm.leaves_files = (
-        True  # swarms of cases come and go within these processes; who tidies up is looked at elsewhere
-    )
     source = "from tests.live.habit_cases import main\nmain(on_stand_in={})\n"
     peers = [swarm.start(source.format(each), *names, min_peers=2) for each in on_stand_in]
     for line in ("here", *(f"passed {name}" for name in names)):

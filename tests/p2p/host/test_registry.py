@@ -192,6 +192,35 @@ def test_what_could_be_seen_of_a_run_that_was_killed_goes_with_the_next_one(home
     assert not page.exists()
 
 
+def test_pages_that_go_while_others_look_at_them_keep_nobody_from_entering_or_leaving(home: Path) -> None:
+    """Who leaves removes its page after its entry, and without the lock."""
+    one = registry(home)
+    page = one.folder / f"{B}.page"
+    child = os.fork()
+    if child == 0:
+        while True:
+            page.touch()
+            page.unlink(missing_ok=True)
+    try:
+        for incarnation in range(300):
+            one.enter(A, incarnation)
+            one.leave()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_what_cannot_be_swept_keeps_no_peer_from_removing_its_own(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = registry(home)
+    own = one.enter(A, 1).own
+    for path in socket_paths(own):
+        path.touch()
+    (one.folder / f"{B}.page").mkdir()
+    one.leave()
+    assert {path.name for path in one.folder.iterdir()} == {"lock", f"{B}.page"}
+    assert "stays for the next to clean up" in caplog.text
+
+
 def test_a_peer_that_cannot_get_the_lock_still_removes_its_own(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     one = Registry(home, "pond", lock_timeout_s=0.01)
     one.enter(A, 1)

@@ -43,6 +43,18 @@ def peers(home: Path) -> Iterator[tuple[Peer, Peer]]:
         peer.loop.close()
 
 
+def test_a_part_that_cannot_be_released_keeps_no_other(home: Path) -> None:
+    one = alone(home)
+    folder = one.loop.resources.registry.folder
+    entry = folder / f"{one.member.peer_id}.json"
+    entry.unlink()
+    entry.mkdir()
+    with pytest.raises(IsADirectoryError):
+        one.loop.close()
+    assert {path.name for path in folder.iterdir()} == {"lock", entry.name}
+    assert one.loop.resources.host_memory.doorbell is None
+
+
 # Effects.
 
 GIVEN_UP = GivenUp(1, 1, Cause.IN_USE, "members have come")
