@@ -247,16 +247,18 @@ class Core(Standing):
         effects += self._swim.suspect(now, member)
         return self._follow_up(now, [*effects, *self._next.observe(now, repeat=False)])
 
-    def leave(self, now: float, outvoted: int = NOTHING_DONE) -> list[Effect]:
+    def leave(self, now: float, outvoted: int = NOTHING_DONE, why: str = "") -> list[Effect]:
         """Start no further step; `Left` follows when the others can do without this peer.
 
         Args:
             now: the time.
             outvoted: the open step, if this peer differs in it from who stays.
+            why: it differs, if that is known to this peer alone.
         """
         self._next.leaving = True
         if outvoted == self.done + 1:
             self._steps.go()
+            self._steps.parting.why = why or self._steps.parting.why
         else:
             self._steps.parting.why = ""
         self._next.leavers[self.me] = None

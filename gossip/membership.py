@@ -175,6 +175,7 @@ class Membership:
         before = () if self.view is None else self.view.members
         self._last_progress = now
         self._swim.keep(view.members)
+        self._observing.install(view)
         effects: list[Effect] = [*self.next.install(now, view), *self._steps.install(view)]
         for seat in view.seats:  # whoever knew a member may have died before it told of it
             if self._swim.claim_of(seat.member) is None and not self._swim.is_gone(seat.member):

@@ -243,6 +243,11 @@ class Observing:
 
     # The barrier of the first view.
 
+    def install(self, view: View) -> None:
+        """A state of another swarm may be loaded by now, or will be at any time: what is here is as good as nothing."""
+        if self._loading is not None and self._loading.lineage != view.lineage and not self._steps.seated:
+            self._steps.done, self._steps.digest = NOTHING_DONE, b""
+
     def reconsider(self, now: float) -> list[Effect]:
         """Once the barrier says which state is needed: ask for it, unless what is fed may be on its way."""
         view = self._steps.view

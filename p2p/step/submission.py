@@ -52,6 +52,16 @@ class Submission:
             self.agreed.sign(operation)
         self._append(operation, segment_bytes)
 
+    def why_damaged(self, state_digest: bytes) -> str:
+        """How these, of the parameters now, differ from those that the step was computed with; empty: they do not."""
+        if not self.state_digest or self.state_digest == state_digest:
+            return ""
+        return (
+            f"the parameters have changed since step {self.step} was computed with them ({self.state_digest.hex()} "
+            f"then, {state_digest.hex()} now): the memory of this peer is damaged, or its script writes to them before "
+            "an update"
+        )
+
     def close(self, state_digest: bytes, segment_bytes: int) -> None:
         """Nothing more comes from the script, whose parameters have this digest."""
         self.state_digest = state_digest

@@ -105,6 +105,9 @@ class CatchUp:
             has_seat = peer.view is not None and peer.view.since(member) is not None
             is_later = step <= peer.done and not has_seat and not self.is_own(peer.done + 1)
             if not served and (is_later or (step == peer.done and has_seat)):
+                if why := training.open_step.why_damaged(training.state.digest):
+                    peer.go_damaged(why)
+                    return
                 self._asked[member, step] = True
                 stamp, digest = peer.core.stamp, peer.core.digest
                 numerics = peer.core.numerics

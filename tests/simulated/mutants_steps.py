@@ -16,6 +16,7 @@ from gossip.restarts import Restarts
 from gossip.seniority import NOBODY
 from gossip.view import feeder_of
 from p2p.step import effects as sx
+from p2p.step.submission import Submission
 
 from .mutant import Mutant, mutant
 from .peer import Peer
@@ -275,6 +276,12 @@ STEPS: dict[str, Mutant] = {
         (Restarts, "watch", lambda self, now: None),
         breaks="L1",
         scenario="STALLED: a data frame is lost, and nobody is dead",
+    ),
+    "R28: a state is given away that has changed since a step was computed with it": mutant(
+        (Submission, "why_damaged", lambda self, state_digest: ""), breaks="L1", seed=40_500_058
+    ),
+    "R28: what is here counts while the script loads a state of another swarm": mutant(
+        (Observing, "install", lambda self, view: None), breaks="AssertionError", seed=40_500_191
     ),
     "bug: what was finished in an older view counts as finished": mutant(
         (gossip.commit, "has_finished", _has_finished_once), breaks="never S8", seed=15

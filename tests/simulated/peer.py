@@ -153,11 +153,11 @@ class Peer:
         self._world.membership.accused(member)
         self.perform(self.core.refused(self.now(), member, reason))
 
-    def leave(self, outvoted: int = NOTHING_DONE) -> None:
+    def leave(self, outvoted: int = NOTHING_DONE, why: str = "") -> None:
         self.leaving = True
         self._world.invariants.left.add(self.member)
         self._world.membership.accused(self.member)
-        self.perform(self.core.leave(self.now(), outvoted))
+        self.perform(self.core.leave(self.now(), outvoted, why))
 
     def give_up(self, withdraw: bool) -> None:
         """The script raises in the middle of the open step, or calls other operations than the others."""
@@ -267,6 +267,14 @@ class Peer:
         checks.who_stays(checks.who_goes.goes(self.member, self.view, step, cases(self.view, said)))
         self.training.open_step.stop()
         self.leave(step)
+
+    def go_damaged(self, why: str) -> None:
+        """It would give a state with other parameters than it has computed the open step with."""
+        if self.member not in self._world.invariants.damaged:
+            raise Violation("never", f"{self.member}: {why}")
+        self._world.invariants.seen["damages found"] += 1
+        self.training.open_step.stop()
+        self.leave(self.done + 1, why)
 
     def _perform_for_core(self, effect: fx.Effect) -> None:
         world, seen = self._world, self._world.invariants.seen
