@@ -2,6 +2,7 @@
 
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,8 @@ from p2p.net.wire import MAX_CONTROL_BYTES
 SECRET, OTHER_SECRET = bytes(range(32)), bytes(32)
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 MODES = pytest.mark.parametrize("secret", [SECRET, None], ids=["key", "insecure"])
+HANG_S = 20.0
+"""Whoever waits this long for something that is sure to come has found a hang."""
 Prepare = Callable[["zmq.Socket[bytes]"], None]
 
 
@@ -79,12 +82,14 @@ def pond() -> Iterator[Pond]:
 
 
 def poll_until(is_so: Callable[[], bool], *transports: Transport) -> None:
-    for _ in range(1000):
+    """A poll may return at once, and often, so it is time that ends this."""
+    end_s = time.monotonic() + HANG_S
+    while time.monotonic() < end_s:
         for transport in transports:
             transport.poll(0.005)
         if is_so():
             return
-    raise AssertionError("it did not become so in time")
+    raise AssertionError(f"it did not become so within {HANG_S:g} s")
 
 
 def gather(target: Transport, number: int, *others: Transport) -> list[bytes]:
@@ -293,7 +298,8 @@ def test_a_silent_address_stays_silent(pond: Pond) -> None:
     a = pond.open(A)
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
-        assert {a.call(address, [b"hello"]) for _ in range(1000)} == {None}
+        assert a.call(address, [b"hello"]) is None
+        assert {a.call(address, [b"hello"]) for _ in range(1000)} <= {None, Verdict.SILENT}
     poll_until(lambda: a.call(address, [b"hello"]) is Verdict.SILENT, a)
 
 
@@ -387,7 +393,11 @@ garbage = (
 
 
 def throw(port: int, content: bytes) -> None:
-    with suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), timeout=5) as raw, suppress(OSError):
+    with (
+        suppress(ConnectionError),
+        socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as raw,
+        suppress(OSError),
+    ):
         raw.sendall(content)
         raw.shutdown(socket.SHUT_WR)
         while raw.recv(4096):  # until it hangs up
@@ -483,7 +493,6 @@ def test_a_gate_that_does_not_tell_members_from_strangers_does_not_open(
     monkeypatch: pytest.MonkeyPatch, credentials: type[Credentials], said: str
 ) -> None:
     monkeypatch.setattr("p2p.net.listener.Credentials", credentials)
-    monkeypatch.setattr("p2p.net.listener._TEST_ROUNDS", 20)
     with pytest.raises(SecurityError, match=rf"the test of tcp://127.0.0.1:\d+ failed: .*{said}.*does not run"):
         TcpListeners(TcpConfig(swarm="pond", bind=Endpoint("127.0.0.1", 0), secret=SECRET), A)
 
