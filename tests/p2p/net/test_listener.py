@@ -2,6 +2,8 @@
 
 import secrets
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -208,14 +210,42 @@ def test_a_peer_without_a_gate_cannot_use_tcp(pond: Pond) -> None:
         near.close()
 
 
+TO_BE_KILLED = """
+import math, sys
+from p2p.net.addresses import Endpoint
+from p2p.net.listener import TcpListeners
+from p2p.net.tcp import TcpConfig
+from p2p.net.transport import Transport
+
+folder, port, secret = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3]) or None
+config = TcpConfig(swarm="pond", bind=Endpoint("127.0.0.1", port), secret=secret)
+listeners = TcpListeners(config, "b" * 16)
+transport = Transport(f"ipc://{folder}/control", f"ipc://{folder}/data", listeners)
+print(listeners.control_address, listeners.data_address, flush=True)
+while True:
+    transport.poll(math.inf)
+    for frame in transport.receive_control():
+        print(frame.decode(), flush=True)
+"""
+
+
 @MODES
 def test_an_address_that_changed_hands_is_a_refused_link(pond: Pond, secret: bytes | None) -> None:
+    """Who closes in good order may refuse who calls meanwhile, which is then final; who is killed refuses nobody."""
     port = two_free_ports()
-    a, b = pond.open(A, secret), pond.open(B, secret, port=port)
-    a.connect(B, *pond.addresses(B))
-    a.send_control(B, b"hello")
-    assert gather(b, 1, a) == [b"hello"]
-    b.close()
+    a = pond.open(A, secret)
+    with TemporaryDirectory(prefix="shoal") as folder:
+        command = [sys.executable, "-c", TO_BE_KILLED, folder, str(port), (secret or b"").hex()]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+            assert killed.stdout is not None
+            try:
+                control, data = killed.stdout.readline().split()
+                a.connect(B, control, data)
+                a.send_control(B, b"hello")
+                poll_until(lambda: a.live_links() == [B], a)
+                assert killed.stdout.readline() == "hello\n"
+            finally:
+                killed.kill()
     poll_until(lambda: a.lost_links() == [B], a)
     c = pond.open(C, secret, port=port)
     poll_until(lambda: refused(c) > 0, a, c)
