@@ -9,7 +9,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from itertools import compress
+from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -99,10 +99,22 @@ class Copies:
 
 
 def _stateful() -> Iterator[Any]:
-    """All objects that have a `state_dict`; by their types, so that no object is asked anything."""
-    objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if _has_state(kind)}
-    return compress(objects, map(kinds.__contains__, map(type, objects)))
+    """All objects that have a `state_dict`; by their types, so that no object is asked anything.
+
+    A tuple that another thread is just making must not be held while that thread goes on (its SystemError), and all
+    objects are. So the look at them is one call of C, in which no other thread has a turn, nor has the collector; an
+    object refers to its type, and who refers to one is found without holding the others.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        # `map` asks for the objects as `set` asks for the first of them: all of it is within that call.
+        found = set(map(type, chain.from_iterable(map(gc.get_objects, (None,)))))
+    finally:
+        if was_enabled:
+            gc.enable()
+    kinds = {kind for kind in found if _has_state(kind)}
+    return (each for each in gc.get_referrers(*kinds) if type(each) in kinds)
 
 
 def _has_state(kind: type) -> bool:

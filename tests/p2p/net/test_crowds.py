@@ -10,7 +10,7 @@ import zmq
 
 from p2p.net.half_open import GREETING_BYTES, MOST
 
-from .test_listener import A, B, Pond, gather, open_pond, poll_until, refused, throw
+from .test_listener import HANG_S, A, B, Pond, gather, open_pond, poll_until, refused, throw
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_of_connections_that_say_nothing_the_oldest_are_cut_and_members_stay(pon
 
 
 def is_cut(connection: socket.socket) -> bool:
-    connection.settimeout(5.0)
+    connection.settimeout(HANG_S)
     while received := connection.recv(4096):
         assert len(received) <= GREETING_BYTES
     return True
@@ -50,7 +50,7 @@ def test_what_a_member_has_said_is_refused_when_it_is_said_again(pond: Pond) -> 
         b.send_control(A, b"transfer a fish")
         assert gather(a, 1, b) == [b"transfer a fish"]
         b.disconnect(A)
-        relayed.result(timeout=5.0)
+        relayed.result(timeout=HANG_S)
     said = b"".join(heard)
     assert len(said) > 500
     for number in (1, 2):
@@ -66,7 +66,7 @@ def relay(between: socket.socket, port: int, heard: list[bytes], threads: Thread
         answers = threads.submit(carry, called, caller, [])
         carry(caller, called, heard)
         called.shutdown(socket.SHUT_RDWR)
-        answers.result(timeout=5.0)
+        answers.result(timeout=HANG_S)
 
 
 def carry(source: socket.socket, target: socket.socket, heard: list[bytes]) -> None:
@@ -86,6 +86,6 @@ def test_a_thousand_connections_that_nobody_looks_at_stop_no_other_link() -> Non
         one.bind(address)
         other.connect(address)
         for _ in range(1000):
-            socket.create_connection(("127.0.0.1", pond.port(A)), timeout=5.0).close()
+            socket.create_connection(("127.0.0.1", pond.port(A)), timeout=HANG_S).close()
         other.send(b"still here")
-        assert one.poll(5000) and one.recv() == b"still here"
+        assert one.poll(int(1000 * HANG_S)) and one.recv() == b"still here"

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import threading
 from collections.abc import Callable
 from itertools import count, pairwise
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 from torch.optim import swa_utils
 
 from p2p.step.receipts import Receipt
-from p2p.training.copies import FIRST_LOOKS, MOST_BETWEEN, MOST_SHARE, Copies
+from p2p.training.copies import FIRST_LOOKS, MOST_BETWEEN, MOST_SHARE, Copies, _stateful
 
 pytestmark = pytest.mark.light
 
@@ -124,3 +125,26 @@ def test_later_looks_take_a_hundredth_of_the_time() -> None:
     assert found[:3] == list(FIRST_LOOKS)
     waits_s = 1 / MOST_SHARE
     assert found[3:] == [64 + waits_s - 1, 4 * (64 + waits_s - 1) + waits_s - 1]
+
+
+def test_a_look_at_all_objects_lets_other_threads_make_theirs() -> None:
+    """A tuple that is just made cannot be made longer while somebody else has it."""
+    kept, is_over = Average([]), threading.Event()
+    failed: list[BaseException] = []
+
+    def make() -> None:
+        try:
+            while not is_over.is_set():
+                tuple(each for each in range(100))
+        except SystemError as error:
+            failed.append(error)
+
+    maker = threading.Thread(target=make)
+    try:
+        maker.start()
+        for _ in range(10):
+            assert any(each is kept for each in _stateful())
+    finally:
+        is_over.set()
+        maker.join()
+    assert failed == []
