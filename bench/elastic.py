@@ -18,7 +18,6 @@ Peers are forked from a process that has imported torch; with --exec each is a p
 
 import argparse
 import json
-import os
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,15 +30,16 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from bench.here import ROOT, environment
 from bench.pauses import Pause, pause_one, summary_of_pauses, table_of_pauses
 from bench.swarm import RunningPeer, Swarm, pause
 from bench.torchrun import Restart, kill_workers
 from bench.trace import Cost, Kill, costs, summary
-from bench.zygote import ROOT, Zygote
 from p2p.benchmark.machine import commit, machine
 from p2p.benchmark.plan import parse_size
 from p2p.benchmark.report import FILE_WIDTH
 from p2p.errors import LaunchError
+from p2p.forking.zygote import Zygote
 
 SCRIPT: Final = ROOT / "bench" / "small_training.py"
 KILLS: Final = 25
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     described = machine()
     console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
     with ExitStack() as stack:
-        zygote = stack.enter_context(Zygote(os.environ)) if options.is_forked else None
+        zygote = stack.enter_context(Zygote(environment())) if options.is_forked else None
         bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
         task = stack.enter_context(bar).add_task(
             "killing", total=options.kills * len(options.peers) * (2 if options.against else 1)

@@ -159,6 +159,11 @@ def _living(events: Sequence[Event], num_peers: int) -> int:
     return num_peers + sum(signs.get(event.do, 0) * event.number for event in events)
 
 
+def most_living(plan: Plan, num_peers: int) -> int:
+    """How many peers there are at a time, at the most, as `num_peers` begin."""
+    return max(_living(plan.events[:number], num_peers) for number in range(len(plan.events) + 1))
+
+
 def in_words(event: Event) -> str:
     """What is done to whom: `kill rank 0`."""
     if event.do == "join":
@@ -219,6 +224,8 @@ def to_toml(experiment: Experiment, plan: Plan) -> str:
         "until_step": run.until_step,
         "until_s": run.until_s,
         "limit_s": run.limit_s,
+        "start": run.start,
+        "resident": run.resident,
         "policy": run.policy,
         "loss": run.loss,
     }
