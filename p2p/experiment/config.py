@@ -30,6 +30,7 @@ class RunSettings:
             over, all are asked to leave; without both the script ends as it does.
         limit_s: of the whole run; it is ended then, and not as expected.
         start: `exec`: each peer is a program of its own; `fork`: a fork of one process that has imported torch.
+        cycles: all events so many times, one time after the other.
         resident: memory that each peer keeps beside its own, 2G, say; empty: none.
         env: for the peers.
         policy: who goes on after deaths: `live` or `majority`.
@@ -46,6 +47,7 @@ class RunSettings:
     limit_s: float = 600.0
     start: str = "exec"
     resident: str = ""
+    cycles: int = 1
     env: Mapping[str, str] = field(default_factory=dict)
     policy: str = "live"
     loss: str = ""
@@ -166,6 +168,8 @@ def _check_run(run: RunSettings, lines: Lines) -> None:
         raise ExperimentError(f"{lines.where('run')}[run] needs one of script, module and command")
     if run.command and run.args:
         raise ExperimentError(f"{lines.where('run', 0, 'args')}args are of a script or module; put them into command")
+    if run.cycles < 1:
+        raise ExperimentError(f"{lines.where('run', 0, 'cycles')}cycles is at least 1, got {run.cycles}")
     if run.peers < 1:
         raise ExperimentError(f"{lines.where('run', 0, 'peers')}peers is at least 1, got {run.peers}")
     if run.policy not in ("live", "majority"):
