@@ -7,8 +7,9 @@
 
 Swarms train a small model as fast as it goes. A random member, rank 0 too, is killed at a random moment; when the
 others go on, a new peer joins, so that the next kill meets as many. With --stop it is not killed but stopped for so
-many seconds (bench/pauses.py). All times are read from the peers' own files, on the host's monotonic clock. Ends with
-1 if a step was lost or two peers have different receipts of one step.
+many seconds. These are experiments (docs/experiments.md): all times are of the peers' flight recorders, on the host's
+monotonic clock. Ends with 1 if a step was lost, two peers have different receipts of one step, or anything else that an
+experiment expects was not so.
 
 With --against torchrun the same model is trained by DDP afterwards, and torchrun starts all workers again after each
 kill, from the last checkpoint (bench/torchrun.py).
@@ -17,11 +18,10 @@ Peers are forked from a process that has imported torch; with --exec each is a p
 """
 
 import argparse
+import itertools
 import json
-import os
-import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,29 +31,21 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.pauses import Pause, pause_one, summary_of_pauses, table_of_pauses
-from bench.swarm import RunningPeer, Swarm, pause
+from bench.deaths import Cost, Pause, conduct, kills, pauses, plan, summary_of_kills, summary_of_pauses
+from bench.here import environment
 from bench.torchrun import Restart, kill_workers
-from bench.trace import Cost, Kill, costs, summary
-from bench.zygote import ROOT, Zygote
 from p2p.benchmark.machine import commit, machine
 from p2p.benchmark.plan import parse_size
 from p2p.benchmark.report import FILE_WIDTH
 from p2p.errors import LaunchError
+from p2p.experiment.report import Evaluated
 
-SCRIPT: Final = ROOT / "bench" / "small_training.py"
 KILLS: Final = 25
 """For each size."""
 
-KILLS_PER_SWARM: Final = 15
+EVENTS_PER_SWARM: Final = 15
 STOPS: Final = 3
 """The same with --stop: each takes longer than the time for which a peer is stopped."""
-
-SETTLED: Final = 20
-"""So many steps after a join or a kill count as a normal life."""
-
-LIFE_S: Final = (0.1, 0.6)
-"""A kill comes this long after that, at random."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,66 +55,50 @@ class Options:
     peers: tuple[int, ...]
     kills: int
     stop_s: float
-    resident_bytes: int
-    is_forked: bool
+    resident: str
+    start: str
     seed: int
     json: Path | None
     against: str
     every: int
 
 
-class Director:
-    """Starts the swarms, and decides who is killed, and when."""
+class Runs:
+    """Experiments with as many events as are asked for, and what came of them.
 
-    def __init__(self, options: Options, zygote: Zygote | None, advance: Callable[[], None]) -> None:
-        self._options = options
-        self._zygote = zygote
-        self._advance = advance
-        self._rng = random.Random(options.seed)
+    Attributes:
+        wrong: what was not as expected.
+    """
+
+    def __init__(self, options: Options, advance: Callable[[], None]) -> None:
+        self._options, self._advance = options, advance
+        self.wrong: list[str] = []
 
     def kills(self, num_peers: int) -> list[Cost]:
         """Kill as many members as are asked for, in swarms of `num_peers`."""
-        found: list[Cost] = []
-        while len(found) < self._options.kills:
-            found += self._kill_in_one_swarm(num_peers, min(KILLS_PER_SWARM, self._options.kills - len(found)))
-        return found
-
-    def _kill_in_one_swarm(self, num_peers: int, num_kills: int) -> list[Cost]:
-        kills: list[Kill] = []
-        with self._swarm(num_peers) as swarm:
-            self._begin(swarm, num_peers)
-            for _ in range(num_kills):
-                kills.append(kill(swarm, self._choose(swarm)))
-                swarm.wait_for_steps(SETTLED, f"the survivors of kill {len(kills)} go on")
-                swarm.start()
-                swarm.wait_for_steps(SETTLED, f"a peer joins after kill {len(kills)}")
-                self._advance()
-            swarm.stop()
-            return costs(kills, swarm.traces())
+        return [cost for evaluated in self._runs(num_peers, "kill") for cost in kills(evaluated)]
 
     def pauses(self, num_peers: int) -> list[Pause]:
-        """Stop members of one swarm of `num_peers`, one after the other."""
-        found: list[Pause] = []
-        with self._swarm(num_peers) as swarm:
-            self._begin(swarm, num_peers)
-            for _ in range(self._options.kills):
-                found.append(pause_one(swarm, self._choose(swarm), self._options.stop_s))
+        """Stop members of swarms of `num_peers`, one after the other."""
+        return [cost for evaluated in self._runs(num_peers, "pause") for cost in pauses(evaluated)]
+
+    def _runs(self, num_peers: int, do: str) -> Iterator[Evaluated]:
+        """Each with a seed of its own."""
+        options, left = self._options, self._options.kills
+
+        def say(line: str) -> None:
+            if f": {do} " in line:
                 self._advance()
-            swarm.stop()
-        return found
 
-    def _swarm(self, num_peers: int) -> Swarm:
-        resident = (str(self._options.resident_bytes),)
-        return Swarm(SCRIPT, num_peers, arguments=resident, zygote=self._zygote)
-
-    def _begin(self, swarm: Swarm, num_peers: int) -> None:
-        swarm.start(num_peers)
-        swarm.wait_for_steps(SETTLED, "all peers train")
-
-    def _choose(self, swarm: Swarm) -> RunningPeer:
-        """A victim, at a random moment."""
-        pause(self._rng.uniform(*LIFE_S))
-        return self._rng.choice(swarm.peers)
+        for seed in itertools.count(options.seed):
+            if not left:
+                return
+            number = min(EVENTS_PER_SWARM, left)
+            left -= number
+            text = plan(num_peers, number, options.start, options.resident, options.stop_s)
+            evaluated, wrong = conduct(text, seed, environment(), say)
+            self.wrong += wrong
+            yield evaluated
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,16 +107,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     described = machine()
     console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
     with ExitStack() as stack:
-        zygote = stack.enter_context(Zygote(os.environ)) if options.is_forked else None
         bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
         task = stack.enter_context(bar).add_task(
             "killing", total=options.kills * len(options.peers) * (2 if options.against else 1)
         )
-        director = Director(options, zygote, lambda: bar.advance(task))
+        runs = Runs(options, lambda: bar.advance(task))
         if options.stop_s:
-            paused = {num_peers: director.pauses(num_peers) for num_peers in options.peers}
+            paused = {num_peers: runs.pauses(num_peers) for num_peers in options.peers}
         else:
-            killed = {num_peers: director.kills(num_peers) for num_peers in options.peers}
+            killed = {num_peers: runs.kills(num_peers) for num_peers in options.peers}
         restarts = [
             kill_workers(num_peers, options.kills, options.every, options.seed, lambda: bar.advance(task))
             for num_peers in options.peers
@@ -154,11 +129,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report["torchrun"] = [asdict(each) for found, _ in restarts for each in found]
         report["torchrun_failed"] = [why for _, why in restarts if why]
     console.print(f"{described['cpu']}, {described['cores']} cores, load {described['load_1_min']}")
+    for line in runs.wrong:
+        console.print(f"not as expected: {line}", markup=False)
     if options.json is not None:
         config = {**asdict(options), "json": None}
         everything = {"version": 1, "commit": commit(), "machine": described, "config": config, **report}
         options.json.write_text(json.dumps(everything, indent=1) + "\n")
-    return 0 if report["summary"]["is_good"] else 1
+    return 0 if report["summary"]["is_good"] and not runs.wrong else 1
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
@@ -176,7 +153,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
     default, least, number = ((3, 4), 3, STOPS) if given.stop else ((2, 3, 4, 6), 2, KILLS)
     try:
         peers = default if given.peers is None else tuple(int(number) for number in given.peers.split(","))
-        resident_bytes = parse_size(given.resident)
+        parse_size(given.resident)
     except (ValueError, LaunchError):
         parser.error(f"--peers is like 2,3 and --resident like 2G, got {given.peers!r} and {given.resident!r}")
     kills = number if given.kills is None else given.kills
@@ -190,23 +167,13 @@ def parse(arguments: Sequence[str] | None) -> Options:
         peers=peers,
         kills=kills,
         stop_s=given.stop,
-        resident_bytes=resident_bytes,
-        is_forked=not given.exec,
+        resident=given.resident,
+        start="exec" if given.exec else "fork",
         seed=given.seed,
         json=given.json,
         against=given.against,
         every=given.every,
     )
-
-
-def kill(swarm: Swarm, victim: RunningPeer) -> Kill:
-    """Kill `victim`; its rank is the one on its last receipt."""
-    time_s = swarm.kill(victim)
-    last = swarm.last_receipt(victim)
-    assert last is not None, "it has committed steps"
-    members = [entry.peer_id for entry in last.contributions]
-    survivors = tuple(peer.peer_id for peer in swarm.peers)
-    return Kill(time_s=time_s, victim=victim.peer_id, rank=members.index(victim.peer_id), survivors=survivors)
 
 
 def report_kills(found: Mapping[int, Sequence[Cost]], console: Console) -> dict[str, Any]:
@@ -217,8 +184,8 @@ def report_kills(found: Mapping[int, Sequence[Cost]], console: Console) -> dict[
     everything = [entry for group in found.values() for entry in group]
     return {
         "kills": [asdict(entry) for entry in everything],
-        "summary": summary(everything),
-        "summary_by_peers": {str(num_peers): summary(group) for num_peers, group in found.items()},
+        "summary": summary_of_kills(everything),
+        "summary_by_peers": {str(num_peers): summary_of_kills(group) for num_peers, group in found.items()},
     }
 
 
@@ -241,6 +208,23 @@ def table_of_kills(num_peers: int, group: Sequence[Cost]) -> Table:
     return table
 
 
+def table_of_pauses(num_peers: int, group: Sequence[Pause]) -> Table:
+    """One row per peer that was stopped."""
+    table = Table(title=f"{num_peers} peers, one is stopped", title_justify="left")
+    headings = ("rank", "out ms", "longest stall ms", "steps meanwhile", "back ms", "steps lost", "digests equal")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for entry in group:
+        back = f"{entry.back_ms:.0f}" if entry.back_ms is not None else f"ended with {entry.ended_with}"
+        counts = (str(entry.steps_meanwhile), back, str(entry.steps_lost), "yes" if entry.digests_equal else "NO")
+        table.add_row(str(entry.rank), _ms(entry.out_ms), _ms(entry.stall_ms), *counts)
+    return table
+
+
+def _ms(time_ms: float | None) -> str:
+    return "" if time_ms is None else f"{time_ms:.0f}"
+
+
 def table_of_restarts(found: Sequence[Restart]) -> Table:
     table = Table(title="torchrun, SIGKILL to a worker", title_justify="left")
     for heading in ("workers", "any step again ms", "new step ms", "step ms", "steps lost", "replicas equal"):
@@ -252,7 +236,7 @@ def table_of_restarts(found: Sequence[Restart]) -> Table:
 
 
 def in_words(num_peers: int, group: Sequence[Cost]) -> str:
-    found = summary(group)
+    found = summary_of_kills(group)
     times = "; ".join(
         f"{word} p50 {found[name]['p50']} p99 {found[name]['p99']} ms"
         for word, name in (("detected", "detect_ms"), ("agreed", "agree_ms"), ("resumed", "resume_ms"))

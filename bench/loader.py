@@ -10,7 +10,6 @@ than its workers need for what they have in hand, and one batch.
 
 import argparse
 import json
-import os
 import random
 import sys
 from collections import Counter
@@ -21,12 +20,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from bench.here import ROOT, environment
 from bench.loader_peer import SHOAL, TORCH
 from bench.swarm import Swarm
 from bench.trace import Trace, are_equal, median_step_s
-from bench.zygote import ROOT, Zygote
 from p2p.benchmark.machine import commit, machine
 from p2p.data.ranges import each
+from p2p.forking.zygote import Zygote
 from p2p.step.receipts import Receipt
 
 SCRIPT: Final = ROOT / "bench" / "loader_peer.py"
@@ -133,7 +133,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Measure, say what came of it, and return the exit code."""
     options = parse(words)
     described = machine()
-    with Zygote(os.environ) as zygote:
+    with Zygote(environment()) as zygote:
         rounds = throughput(options, zygote)
         changed = changes(options, zygote)
     ratio = median(each_round[SHOAL] / each_round[TORCH] for each_round in rounds)

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import p2p
-from bench.zygote import ROOT
+from bench.here import ROOT
 from p2p.benchmark.machine import commit, machine
 
 MOST_ROUNDINGS: Final = 200

@@ -10,7 +10,6 @@ loss of that batch, within 1e-3 of it. All replicas have to be equal bit by bit,
 
 import argparse
 import json
-import os
 import signal
 import sys
 from collections import Counter
@@ -21,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from bench.here import ROOT, environment
 from bench.replay_peer import (
     BETWEEN_BUCKETS,
     BETWEEN_STEPS,
@@ -31,10 +31,10 @@ from bench.replay_peer import (
     train_step,
 )
 from bench.swarm import Swarm
-from bench.zygote import ROOT, Zygote
 from p2p.benchmark.machine import commit, machine
 from p2p.data.ranges import union
 from p2p.data.sampler import Order, Sampler
+from p2p.forking.zygote import Zygote
 from p2p.step.receipts import Receipt, read_receipts
 
 SCRIPT: Final = ROOT / "bench" / "replay_peer.py"
@@ -71,7 +71,7 @@ def main() -> int:
         Victim(SECOND_VICTIM, max(kill_step + 1, options.steps * 7 // 10), BETWEEN_STEPS),
     ]
     arguments = str(options.steps), *(f"{v.index}:{v.step}:{v.place}" for v in victims[: options.kill])
-    with Zygote(os.environ) as zygote, Swarm(SCRIPT, NUM_PEERS, arguments=arguments, zygote=zygote) as swarm:
+    with Zygote(environment()) as zygote, Swarm(SCRIPT, NUM_PEERS, arguments=arguments, zygote=zygote) as swarm:
         train(swarm, options.kill)
         receipts = agreed_receipts(swarm.receipts)
         losses = read_losses(swarm.receipts)

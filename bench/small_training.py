@@ -1,15 +1,9 @@
 """What bench/elastic.py kills: a model of a million parameters, trained as fast as it goes until SIGTERM.
 
-    python small_training.py [RESIDENT_BYTES]
-
-Says its peer_id on stdout, once it knows it. Keeps so much more memory resident, all of it its own: the kernel frees
-it before it closes the sockets of a process that is killed.
+python small_training.py
 """
 
-import faulthandler
 import logging
-import signal
-import sys
 from typing import Any
 
 import torch
@@ -25,11 +19,9 @@ BUCKET_BYTES = 1 << 20
 """One per layer."""
 
 
-def main(resident_bytes: int = 0) -> None:
+def main() -> None:
     """Train."""
-    faulthandler.register(signal.SIGUSR1)
     torch.set_num_threads(1)
-    ballast = torch.ones(resident_bytes, dtype=torch.uint8)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(0)
     inputs, targets = torch.randn(NUM_SAMPLES, WIDTH), torch.randn(NUM_SAMPLES, WIDTH)
@@ -37,7 +29,6 @@ def main(resident_bytes: int = 0) -> None:
     model = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
     with p2p.join() as peer:
-        print(peer.peer_id, flush=True)
         parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=BUCKET_BYTES, state_digest="all")
         loader = peer.loader(TensorDataset(inputs, targets), global_batch=GLOBAL_BATCH, epochs=FOREVER)
         for x, y in (batch for _ in loader.epochs() for batch in loader):
@@ -45,8 +36,7 @@ def main(resident_bytes: int = 0) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    assert len(ballast) == resident_bytes
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()

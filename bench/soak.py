@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from bench.zygote import ROOT
+from bench.here import ROOT
 from p2p.experiment.command import experiment
 
 PLAN: Final = """

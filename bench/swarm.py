@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
+from bench.here import environment
 from bench.trace import Trace
-from bench.zygote import ONE_THREAD, ROOT, Child, Zygote
+from p2p.forking.zygote import Child, Zygote
 from p2p.launch.children import die_with_parent, kill_session
 from p2p.launch.config import LaunchConfig, peer_environment
 from p2p.launch.target import Target
@@ -218,9 +219,7 @@ class Swarm:
         self.wait_left()
 
     def _spawn(self) -> tuple["subprocess.Popen[bytes] | Child", IO[str], Path]:
-        environ = peer_environment(
-            self.config, self._num_started, {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
-        )
+        environ = peer_environment(self.config, self._num_started, environment())
         log = self.folder / f"{self._num_started}.log"
         self._num_started += 1
         source, sink = os.pipe()

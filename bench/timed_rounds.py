@@ -10,7 +10,6 @@ in each epoch, or if parameters are not the same at the end.
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections import Counter
@@ -18,9 +17,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from bench.here import environment
 from bench.swarm import Swarm, pause
-from bench.zygote import Zygote
 from p2p.benchmark.machine import commit, machine
+from p2p.forking.zygote import Zygote
 
 NUM_PEERS: Final = 4
 NUM_SAMPLES: Final = 16_000
@@ -84,7 +84,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     found = []
-    with Zygote(os.environ) as zygote:
+    with Zygote(environment()) as zygote:
         for kind, length in (("round_s", options.round_s), ("inner_steps", options.inner_steps)):
             alone, beside = (run(zygote, kind, length, options, is_slow=is_slow) for is_slow in (False, True))
             found += [alone, beside]

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from bench.zygote import ONE_THREAD, ROOT
+from bench.here import ONE_THREAD, ROOT
 from p2p.launch.children import die_with_parent, kill_session
 
 SCRIPT: Final = ROOT / "bench" / "ddp_training.py"

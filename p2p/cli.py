@@ -136,6 +136,17 @@ def run(
         str | None,
         typer.Option(help="Peers whose processors round otherwise: resync (they train together) or refuse (one kind)."),
     ] = None,
+    slow_peers: Annotated[
+        str | None,
+        typer.Option(help="A member that is much slower than the others: name (the log says so) or leave (it goes)."),
+    ] = None,
+    slow_factor: Annotated[
+        float | None, typer.Option(help="So many times what the others take is much slower.  [default: 2]")
+    ] = None,
+    on_all_dead: Annotated[
+        str | None,
+        typer.Option(help="When all members have died, who only observed: stop, or restart (with the newest state)."),
+    ] = None,
     min_peers: Annotated[
         int | None, typer.Option(help="The first step waits for this many; without it, for -n.")
     ] = None,
@@ -204,6 +215,9 @@ def run(
         receipts_full=receipts_full,
         may_differ=may_differ or (),
         mixed=mixed,
+        slow_peers=slow_peers,
+        slow_factor=slow_factor,
+        on_all_dead=on_all_dead,
         tcp=TcpOptions(seeds=seeds, bind=bind, advertise=advertise, key=key, insecure=insecure, network=network),
     )
     launcher = Launcher(config, environ=os.environ, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())

@@ -223,7 +223,7 @@ class PeerConfig:
             found["receipts"] = Path(receipts)
         for name in ("join_timeout", "step_timeout"):
             if seconds := environ.get(f"SHOAL_{name.upper()}"):
-                found[f"{name}_s"] = _seconds(f"SHOAL_{name.upper()}", seconds)
+                found[f"{name}_s"] = _number(f"SHOAL_{name.upper()}", seconds, "a number of seconds")
         if place := environ.get("SHOAL_LOCAL_INDEX"):
             found["place"] = _whole("SHOAL_LOCAL_INDEX", place)
         if local_peers := environ.get("SHOAL_LOCAL_PEERS"):
@@ -240,6 +240,8 @@ class PeerConfig:
             found["on_all_dead"] = on_all_dead
         if slow_peers := environ.get("SHOAL_SLOW_PEERS"):
             found["slow_peers"] = slow_peers
+        if slow_factor := environ.get("SHOAL_SLOW_FACTOR"):
+            found["slow_factor"] = _number("SHOAL_SLOW_FACTOR", slow_factor, "a number")
         if may_differ := environ.get("SHOAL_MAY_DIFFER"):
             found["may_differ"] = tuple(may_differ.split(","))
         if not swarm and "swarm" not in given:
@@ -254,11 +256,11 @@ def default_arena_bytes(local_peers: int) -> int:
     return LEAST_ARENA_BYTES
 
 
-def _seconds(name: str, text: str) -> float:
+def _number(name: str, text: str, what: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{name} must be a number of seconds, is {text!r}") from None
+        raise ValueError(f"{name} must be {what}, is {text!r}") from None
 
 
 def _whole(name: str, text: str) -> int:

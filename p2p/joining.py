@@ -103,7 +103,7 @@ def join(
         slow_peers: what becomes of a member whose own part of a step, from a commit to its last gradient, takes
             `slow_factor` times what the others' take, by the medians of 20 training steps: `name` (the log and `status`
             name it) or `leave` (that, and it raises `TooSlow`, and leaves); the same for all that train a model
-            (SHOAL_SLOW_PEERS; `name`).
+            (SHOAL_SLOW_PEERS and SHOAL_SLOW_FACTOR; `name`, 2).
         slow_factor: above 1 (2).
 
     Returns:

@@ -5,10 +5,10 @@ Ends with 1, the seed and what happened last, if something does not.
 """
 
 import argparse
-import os
 import time
 
-from bench.zygote import Zygote
+from bench.here import environment
+from p2p.forking.zygote import Zygote
 from tests.live.churn import Churn
 
 
@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--seeds", type=int, default=1, help="number of runs")
     options = parser.parse_args()
-    with Zygote(os.environ) as zygote:
+    with Zygote(environment()) as zygote:
         for seed in range(options.seed, options.seed + options.seeds):
             churn, start_s = Churn(zygote, seed), time.monotonic()
             try:

@@ -6,7 +6,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 
-from bench.zygote import WITH_TORCH, WITHOUT_TORCH, Zygote
+from bench.here import environment
+from p2p.forking.zygote import WITH_TORCH, WITHOUT_TORCH, Zygote
 from tests.live.swarm import Swarm
 
 settings.register_profile("shoal", max_examples=int(os.environ.get("SHOAL_EXAMPLES", "20")), deadline=None)
@@ -28,12 +29,12 @@ def swarm(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Swarm]:
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
     """Forks processes without torch, and launchers."""
-    with Zygote(os.environ, (*WITHOUT_TORCH, "p2p.cli", "p2p.launch.launcher")) as running:
+    with Zygote(environment(), (*WITHOUT_TORCH, "p2p.cli", "p2p.launch.launcher")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def torch_zygote() -> Iterator[Zygote]:
     """Forks processes that have torch."""
-    with Zygote(os.environ, WITH_TORCH) as running:
+    with Zygote(environment(), WITH_TORCH) as running:
         yield running

@@ -5,12 +5,12 @@ not.
 """
 
 import argparse
-import os
 import tempfile
 import time
 from pathlib import Path
 
-from bench.zygote import Zygote
+from bench.here import environment
+from p2p.forking.zygote import Zygote
 from tests.live.resumes import Killed
 from tests.live.swarm import Swarm
 
@@ -26,7 +26,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="shoal-", dir="/tmp") as home,
         tempfile.TemporaryDirectory(prefix="shoal-") as folder,
-        Zygote(os.environ) as zygote,
+        Zygote(environment()) as zygote,
     ):
         swarm = Swarm(Path(home), Path(folder), zygote)
         swarm.leaves_files = True

@@ -46,7 +46,12 @@ def check(run: Run) -> Chain:
     receipts = run.receipts()
     positions = {_key(receipt): _positions(receipt) for receipt in receipts}
     has_positions = all(count(positions[_key(each)]) == each.num_samples for each in receipts)
-    found = [*_holes(receipts), *(_redone(receipts, positions) if has_positions else ()), *_with_all_members(run)]
+    found = [
+        *_holes(receipts),
+        *(_redone(receipts, positions) if has_positions else ()),
+        *_with_all_members(run),
+        *_lacking(run, receipts),
+    ]
     lost = [*dict.fromkeys(found)]
     kept = [receipt for receipt in receipts if _key(receipt) not in set(lost) and receipt.step > 0]
     recounted, twice, missing = _follow(kept, positions) if has_positions else ({}, 0, 0)
@@ -80,6 +85,23 @@ def _holes(receipts: Sequence[Receipt]) -> list[tuple[str, int]]:
     return [
         (lineage, step) for lineage, have in steps.items() for step in range(min(have), max(have)) if step not in have
     ]
+
+
+def _lacking(run: Run, receipts: Sequence[Receipt]) -> list[tuple[str, int]]:
+    """Steps that count a peer which has no receipt of them, though of an earlier and a later one, and never left."""
+    own: dict[tuple[str, str, int], set[int]] = {}
+    for peer_id, track in run.tracks.items():
+        for receipt in track.receipts:
+            for entry in receipt.contributions:
+                if entry.peer_id == peer_id:
+                    own.setdefault((receipt.lineage, peer_id, entry.incarnation), set()).add(receipt.step)
+    whole = {key: range(min(have), max(have) + 1) for key, have in own.items()}
+    found = []
+    for receipt in receipts:
+        keys = [(receipt.lineage, entry.peer_id, entry.incarnation) for entry in receipt.contributions]
+        if any(key in own and receipt.step in whole[key] and receipt.step not in own[key] for key in keys):
+            found.append(_key(receipt))
+    return found
 
 
 def _with_all_members(run: Run) -> list[tuple[str, int]]:

@@ -50,7 +50,8 @@ class Row:
 
 def compare(a: Sequence[Evaluated], b: Sequence[Evaluated]) -> list[Row]:
     """Of all times that both have."""
-    both = [(f"{do} {name}", times(a, do, name), times(b, do, name)) for do in (*DOS, "gone") for name in TIMES]
+    names = [name for name in TIMES if name != "beyond"]  # which may be less than nothing, so it has no ratio
+    both = [(f"{do} {name}", times(a, do, name), times(b, do, name)) for do in (*DOS, "gone") for name in names]
     both.append(("step", _step_times(a), _step_times(b)))
     return [Row(name=name, a=one, b=other, ratio=_ratio(one, other)) for name, one, other in both if one and other]
 

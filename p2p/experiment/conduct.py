@@ -5,21 +5,26 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
 from ..benchmark.machine import commit, machine
 from ..errors import ExperimentError, LaunchError
-from ..launch.config import LaunchConfig
+from ..forking.program import command as with_memory
+from ..forking.zygote import Child as Forked
+from ..forking.zygote import Zygote
+from ..launch.config import LaunchConfig, peer_environment
+from ..launch.target import Target
+from ..memory.arena import available_bytes
 from ..netlab.lab import NetworkLab
 from .config import Experiment
 from .director import Director
 from .folder import write_account
 from .happened import Account, Process
-from .plan import Plan, make_plan, to_toml
+from .plan import Plan, make_plan, most_living, to_toml
 from .swarm import Started, Swarm
 from .venue import Lab, Starter, ThisHost, Venue, execute
 
@@ -35,12 +40,12 @@ class Conductor:
     Attributes:
         environ: what peers inherit; of what begins with SHOAL_, nothing.
         say: for people, a line at a time.
-        start: how peers are started.
+        start: how peers are started; None: as `[run]` says.
     """
 
     environ: Mapping[str, str]
     say: Callable[[str], None]
-    start: Starter = execute
+    start: Starter | None = None
 
     def conduct(self, experiment: Experiment, plans: list[tuple[int, Plan]], out: Path) -> bool:
         """Run each plan once, into `out`; False: somebody interrupted it. What was run is there in any case.
@@ -53,40 +58,64 @@ class Conductor:
         except LaunchError as error:
             where = next((key for key in ("script", "module", "command") if getattr(experiment.run, key)), "")
             raise ExperimentError(f"{error}; [run] {where} says so") from None
+        check_memory(experiment, [plan for _, plan in plans])
         prepare(out)
         (out / "experiment.toml").write_text(experiment.text)
-        for number, (seed, plan) in enumerate(plans, 1):
-            if len(plans) > 1:
-                self.say(f"run {number} of {len(plans)}, seed {seed}")
-            try:
-                self._run(experiment, seed, plan, out / f"run-{number}")
-            except KeyboardInterrupt:
-                self.say("interrupted: all peers are ended")
-                return False
-            except OSError as error:  # the disk is full, say
-                self.say(f"all peers are ended: {error}")
-                break
+        with self._starting(experiment, out) as start:
+            for number, (seed, plan) in enumerate(plans, 1):
+                if len(plans) > 1:
+                    self.say(f"run {number} of {len(plans)}, seed {seed}")
+                try:
+                    self._run(experiment, seed, plan, out / f"run-{number}", start)
+                except KeyboardInterrupt:
+                    self.say("interrupted: all peers are ended")
+                    return False
+                except (OSError, LaunchError) as error:  # the disk is full, say, or the fork server has died
+                    self.say(f"all peers are ended: {error}")
+                    break
         return True
 
-    def _run(self, experiment: Experiment, seed: int, plan: Plan, folder: Path) -> None:
+    @contextmanager
+    def _starting(self, experiment: Experiment, out: Path) -> Iterator[Starter]:
+        """How peers are started. ExperimentError: there is nothing to fork them from."""
+        run = experiment.run
+        if self.start is not None or run.start == "exec":
+            yield self.start or execute
+            return
+        config = LaunchConfig(target=run.target(experiment.folder, out), num_peers=run.peers, swarm=SWARM)
+        try:
+            made = Zygote(peer_environment(config, 0, self._environ(experiment)))
+        except LaunchError as error:
+            raise ExperimentError(f'[run] start = "fork": {error}; with "exec" peers import for themselves') from error
+        with made as zygote:
+
+            def fork(words: Sequence[str], environ: Mapping[str, str], output: int) -> Forked:
+                return zygote.start_program(words[1:], environ, output, output, resident_bytes=run.resident_bytes)
+
+            yield fork
+
+    def _environ(self, experiment: Experiment) -> dict[str, str]:
+        clean = {name: value for name, value in self.environ.items() if not name.startswith("SHOAL_")}
+        return {**clean, **experiment.run.env}
+
+    def _run(self, experiment: Experiment, seed: int, plan: Plan, folder: Path, start: Starter) -> None:
         folder.mkdir()
         (folder / "schedule.toml").write_text(to_toml(experiment, plan))
         home = Path(tempfile.mkdtemp(prefix="shoal-"))  # `folder` may be too long a name for a socket
         config = LaunchConfig(
-            target=experiment.run.target(experiment.folder, folder.absolute()),
+            target=self._target(experiment, folder.absolute()),
             num_peers=experiment.run.peers,
             swarm=SWARM,
             receipts=folder / "receipts",
             policy=experiment.run.policy,
         )
-        clean = {name: value for name, value in self.environ.items() if not name.startswith("SHOAL_")}
         began_ns, environment = time.monotonic_ns(), {**machine(), "commit": commit()}
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, home, ignore_errors=True)
-            venue: Venue = ThisHost(home, self.start)
+            venue: Venue = ThisHost(home, start)
             if experiment.network is not None:
                 venue = Lab(stack.enter_context(NetworkLab(experiment.network, seed=seed)), home)
-            swarm = Swarm(config, folder, {**clean, **experiment.run.env}, venue, experiment.run.loss)
+            swarm = Swarm(config, folder, self._environ(experiment), venue, experiment.run.loss)
             director = Director(experiment, plan, swarm, self.say)
             try:
                 with _signals():
@@ -96,6 +125,12 @@ class Conductor:
                     swarm.close(time.monotonic_ns)
                 finally:
                     write_account(folder, _account(experiment.name, seed, director, swarm, began_ns, environment))
+
+    def _target(self, experiment: Experiment, folder: Path) -> Target:
+        run = experiment.run
+        target = run.target(experiment.folder, folder)
+        is_plain = not run.resident_bytes or run.start == "fork"
+        return target if is_plain else replace(target, command=with_memory(target.command, run.resident_bytes))
 
 
 def _account(
@@ -124,6 +159,17 @@ def prepare(out: Path) -> None:
             raise ExperimentError(f"{out} is not empty: give --out a folder that is, or none")
     except OSError as error:
         raise ExperimentError(f"cannot make the folder {out}: {error.strerror}") from error
+
+
+def check_memory(experiment: Experiment, plans: Sequence[Plan]) -> None:
+    """ExperimentError: peers would keep more resident memory than there is: the kernel would kill somebody for it."""
+    each_bytes = experiment.run.resident_bytes
+    most = max((most_living(plan, experiment.run.peers) for plan in plans), default=0)
+    if each_bytes and most * each_bytes > (free_bytes := available_bytes()):
+        raise ExperimentError(
+            f"{experiment.where('resident', 'run')}{most} peers with resident = {experiment.run.resident} keep "
+            f"{most * each_bytes / 1e9:.1f} GB, and {free_bytes / 1e9:.1f} GB are available: ask for less"
+        )
 
 
 def plans(experiment: Experiment, seed: int, repeat: int) -> list[tuple[int, Plan]]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ..errors import ExperimentError, LabError
+from ..benchmark.plan import parse_size
+from ..errors import ExperimentError, LabError, LaunchError
 from ..launch.target import Target
 from ..netlab.config import LabConfig
 from .events import Event, read_event
@@ -28,6 +29,9 @@ class RunSettings:
         until_step, until_s: from then on nothing is begun but what comes after something that was, and once all that is
             over, all are asked to leave; without both the script ends as it does.
         limit_s: of the whole run; it is ended then, and not as expected.
+        start: `exec`: each peer is a program of its own; `fork`: a fork of one process that has imported torch.
+        cycles: all events so many times, one time after the other.
+        resident: memory that each peer keeps beside its own, 2G, say; empty: none.
         env: for the peers.
         policy: who goes on after deaths: `live` or `majority`.
         loss: a pattern of what the script prints, with one group; empty: by `peer.log(loss=...)`, if at all.
@@ -41,9 +45,17 @@ class RunSettings:
     until_step: int | None = None
     until_s: float | None = None
     limit_s: float = 600.0
+    start: str = "exec"
+    resident: str = ""
+    cycles: int = 1
     env: Mapping[str, str] = field(default_factory=dict)
     policy: str = "live"
     loss: str = ""
+
+    @property
+    def resident_bytes(self) -> int:
+        """LaunchError: `resident` is no size."""
+        return parse_size(self.resident) if self.resident else 0
 
     def target(self, folder: Path, run: Path) -> Target:
         """What to start; `{run}` in its words is the folder of the run. LaunchError: it is not there."""
@@ -128,6 +140,7 @@ class Experiment:
         network = _network(tables["network"], lines) if "network" in tables else None
         run = read_table(RunSettings, tables.get("run", {}), lines, "run", 0)
         _check_run(run, lines)
+        _check_start(run, lines, has_network=network is not None)
         found = tables.get("event", [])
         if not isinstance(found, list):
             raise ExperimentError(f"{lines.where('event')}events are written as [[event]], once for each")
@@ -145,9 +158,9 @@ class Experiment:
             expect=expect,
         )
 
-    def where(self, key: str) -> str:
-        """The line of an expectation, for an error."""
-        return Lines(self.text).where("expect", 0, key)
+    def where(self, key: str, table: str = "expect") -> str:
+        """The line of an expectation, or of a key of another table, for an error."""
+        return Lines(self.text).where(table, 0, key)
 
 
 def _check_run(run: RunSettings, lines: Lines) -> None:
@@ -155,6 +168,8 @@ def _check_run(run: RunSettings, lines: Lines) -> None:
         raise ExperimentError(f"{lines.where('run')}[run] needs one of script, module and command")
     if run.command and run.args:
         raise ExperimentError(f"{lines.where('run', 0, 'args')}args are of a script or module; put them into command")
+    if run.cycles < 1:
+        raise ExperimentError(f"{lines.where('run', 0, 'cycles')}cycles is at least 1, got {run.cycles}")
     if run.peers < 1:
         raise ExperimentError(f"{lines.where('run', 0, 'peers')}peers is at least 1, got {run.peers}")
     if run.policy not in ("live", "majority"):
@@ -166,6 +181,23 @@ def _check_run(run: RunSettings, lines: Lines) -> None:
         raise ExperimentError(f"{lines.where('run', 0, 'loss')}loss is no pattern: {error}") from None
     if groups != 1:
         raise ExperimentError(f"{lines.where('run', 0, 'loss')}loss has {groups} groups, and needs one, for the number")
+
+
+def _check_start(run: RunSettings, lines: Lines, *, has_network: bool) -> None:
+    where = lines.where("run", 0, "start")
+    if run.start not in ("exec", "fork"):
+        raise ExperimentError(f"{where}start is exec or fork, got {run.start!r}")
+    if run.start == "fork" and run.command:
+        raise ExperimentError(f"{where}a command is no script or module, so no fork of a process can run it")
+    if run.start == "fork" and has_network:
+        raise ExperimentError(f'{where}peers on hosts of a [network] are programs of their own: start = "exec"')
+    where = lines.where("run", 0, "resident")
+    if run.resident and run.command:
+        raise ExperimentError(f"{where}resident memory is of a script or module, and this is a command")
+    try:
+        _ = run.resident_bytes
+    except LaunchError as error:
+        raise ExperimentError(f"{where}resident: {error}") from None
 
 
 def _network(table: Any, lines: Lines) -> LabConfig:

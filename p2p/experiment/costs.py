@@ -39,6 +39,7 @@ class Cost:
         redone: steps that were done over.
         lost: steps.
         recounted: samples that were handed out, and handed out again, as no receipt had them.
+        step_ms: the median of the steps right before it.
         followed: steps that a joiner was fed before it had its seat.
     """
 
@@ -52,6 +53,7 @@ class Cost:
     lost: int = 0
     recounted: int | None = None
     followed: int = 0
+    step_ms: float | None = None
     why: dict[str, str] = field(default_factory=dict)
 
 
@@ -81,6 +83,7 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
         case _:
             _restart(cost, timeline)
     cost.at = was_at(event, timeline)
+    cost.step_ms = timeline.step_ms(event.time_ns)
     end_ns = event.time_ns + round(cost.times_ms.get("resumed", cost.times_ms.get("back", 0.0)) * 1e6)
     is_open = bool(event.until_ns) and event.do != "restart_all"
     end_ns = event.until_ns if is_open else end_ns

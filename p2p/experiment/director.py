@@ -24,6 +24,8 @@ LEAVE_S: Final = 20.0
 """Who was asked to leave is killed after this."""
 SETTLE_S: Final = 30.0
 """So long the end waits, at most, for what was done last to be over."""
+MORE_STEPS: Final = 3
+"""After all that: in these, samples of the dead are handed out again."""
 STANDS_S: Final = 0.5
 """Who has committed nothing for so long is asked why."""
 
@@ -42,6 +44,7 @@ class Director:
         self._run, self._plan, self._swarm, self._say = experiment.run, plan, swarm, say
         self._never = threading.Event()
         self._until_ns = self._ends_ns = 0
+        self._last_step = -1  # before the end
         self._newest: dict[int, int] = {}  # step, as a pause was over
         self.begun_ns = 0
         self.ended_by = "interrupt"
@@ -305,13 +308,20 @@ class Director:
         if self._run.until_s is not None and self.begun_ns:
             is_until = is_until or now_ns >= self.begun_ns + self._run.until_s * 1e9
         self._until_ns = self._until_ns or (now_ns if is_until else 0)
-        is_until = bool(self._until_ns) and (self._is_quiet() or now_ns > self._until_ns + SETTLE_S * 1e9)
+        if self._until_ns and self._last_step < 0 and self._is_quiet():
+            self._last_step = self._swarm.newest_step() + MORE_STEPS
+        is_settled = 0 <= self._last_step <= self._swarm.newest_step()
+        is_until = bool(self._until_ns) and (is_settled or now_ns > self._last_ns() + SETTLE_S * 1e9)
         is_late = now_ns > began_ns + self._run.limit_s * 1e9
         if is_until or is_late:
             self._ends_ns, self.ended_by = now_ns, "until" if is_until else "limit"
             limit = f"limit_s = {self._run.limit_s:g} is over: " if is_late and not is_until else ""
             self._say(f"step {self._swarm.newest_step()}: {limit}all are asked to leave")
             self._swarm.ask_to_leave()
+
+    def _last_ns(self) -> int:
+        """Of all that was done, and the end."""
+        return max(self._until_ns, *(max(each.time_ns, each.until_ns) for each in self.happened))
 
     def _is_quiet(self) -> bool:
         """Whether all that was done is over, and what comes after it is done, too."""

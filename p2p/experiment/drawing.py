@@ -12,9 +12,16 @@ from typing import Final
 
 LEFT, RIGHT, WIDTH = 78, 12, 1000
 INNER: Final = WIDTH - LEFT - RIGHT
-GAP, TOP, BOTTOM = 26, 30, 28
+GAP, TOP, BOTTOM = 26, 34, 28
 THIN_COLUMNS: Final = 220
 """Of lines behind the one that counts."""
+
+ROW, LOW_ROW = 16, 6
+MANY: Final = 40
+"""Rows, or marks: more are drawn smaller, and thinner."""
+
+MOST_ASIDE: Final = 24
+"""So far from its mark a number may be; else there is none, and the mark's title has to do."""
 
 Points = Sequence[tuple[float, float]]
 """(seconds, value)."""
@@ -85,16 +92,17 @@ def middle(lines: Sequence[Points], span_s: float, columns: int = THIN_COLUMNS) 
 def draw(panels: Sequence[Panel], rows: Sequence[Row], marks: Sequence[Mark], span_s: float) -> str:
     """One picture."""
     panels = [panel for panel in panels if panel.points]
-    height = TOP + sum(panel.height + GAP for panel in panels) + 16 * len(rows) + BOTTOM
+    row_height = ROW if len(rows) <= MANY else LOW_ROW
+    height = TOP + sum(panel.height + GAP for panel in panels) + row_height * len(rows) + BOTTOM
     parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" xmlns="http://www.w3.org/2000/svg">']
     parts += _marks(marks, span_s, height - BOTTOM)
     y = TOP
     for panel in panels:
         parts += _panel(panel, y, span_s)
         y += panel.height + GAP
-    for row in rows:
-        parts += _row(row, y, span_s)
-        y += 16
+    for index, row in enumerate(rows):
+        parts += _row(row, y, span_s) if row_height == ROW else _low_row(row, y, span_s, is_named=not index % 5)
+        y += row_height
     parts += _time_axis(span_s, y + 4)
     return "\n".join([*parts, "</svg>"])
 
@@ -105,16 +113,19 @@ def _x(time_s: float, span_s: float) -> float:
 
 def _marks(marks: Sequence[Mark], span_s: float, bottom: float) -> Iterable[str]:
     free = float("-inf")
+    kind = "mark" if len(marks) <= MANY else "mark many"
     for mark in sorted(marks, key=lambda mark: mark.start_s):
         x, end = _x(mark.start_s, span_s), _x(mark.end_s, span_s)
-        at = free = max(x, free)  # numbers beside each other, where events are not far enough apart
-        free += 7 + 6 * len(str(mark.number))
+        number, at = "", max(x, free)  # numbers beside each other, where events are not far enough apart
+        if at - x <= MOST_ASIDE:
+            free = at + 7 + 6 * len(str(mark.number))
+            text = f'<text x="{at:.1f}" y="{TOP - 18}" text-anchor="middle">{mark.number}</text>'
+            number = f'<a href="#row{mark.number}">{text}</a>'
         yield (
-            f'<g class="mark" id="e{mark.number}"><title>{escape(mark.text)}</title>'
+            f'<g class="{kind}" id="e{mark.number}"><title>{escape(mark.text)}</title>'
             f'<rect x="{x:.1f}" y="{TOP - 8}" width="{max(end - x, 1):.1f}" height="{bottom - TOP + 8:.0f}"/>'
             f'<path d="M{x:.1f} {TOP - 8}V{bottom:.0f}"/>'
-            f'<a href="#row{mark.number}"><text x="{at:.1f}" y="{TOP - 12}" text-anchor="middle">{mark.number}</text>'
-            "</a></g>"
+            f"{number}</g>"
         )
 
 
@@ -159,16 +170,27 @@ def _path(points: Points, panel: Panel, place: Callable[[float], float], span_s:
 
 def _row(row: Row, y: float, span_s: float) -> Iterable[str]:
     yield f'<text x="{LEFT - 6}" y="{y + 10}" text-anchor="end">{escape(row.name)}</text>'
-    for kind, start_s, end_s in row.spans:
-        x, end = _x(start_s, span_s), _x(end_s, span_s)
-        title = f"{row.name} {kind}, {start_s:.2f} to {end_s:.2f} s"
-        place = f'x="{x:.1f}" y="{y + 1}" width="{max(end - x, 0.6):.1f}" height="11"'
-        yield f'<rect class="{kind}" {place}><title>{escape(title)}</title></rect>'
+    yield from _spans(row, y, span_s, height=11, ends=True)
     if row.end and row.spans:
         x = _x(max(end_s for *_, end_s in row.spans), span_s)
         is_late = x > WIDTH - 130
         place = f'x="{x - 4 if is_late else x + 4:.1f}" y="{y + 10}" text-anchor="{"end" if is_late else "start"}"'
         yield f'<text class="{"late" if is_late else "end"}" {place}>{escape(row.end)}</text>'
+
+
+def _low_row(row: Row, y: float, span_s: float, *, is_named: bool) -> Iterable[str]:
+    """One of many: what it says of itself is in its title."""
+    if is_named:
+        yield f'<text x="{LEFT - 6}" y="{y + 7}" text-anchor="end">{escape(row.name)}</text>'
+    yield from _spans(row, y, span_s, height=LOW_ROW - 2)
+
+
+def _spans(row: Row, y: float, span_s: float, height: int, *, ends: bool = False) -> Iterable[str]:
+    for kind, start_s, end_s in row.spans:
+        x, end = _x(start_s, span_s), _x(end_s, span_s)
+        title = f"{row.name} {kind}, {start_s:.2f} to {end_s:.2f} s" + (f"; {row.end}" if row.end and not ends else "")
+        place = f'x="{x:.1f}" y="{y + 1}" width="{max(end - x, 0.6):.1f}" height="{height}"'
+        yield f'<rect class="{kind}" {place}><title>{escape(title)}</title></rect>'
 
 
 def _time_axis(span_s: float, y: float) -> Iterable[str]:

@@ -43,6 +43,7 @@ class Event:
         after: `previous resumed`: once the event before it has been dealt with.
         random: many events, at moments that are drawn.
         wait_s: so much later than that.
+        jitter_s: and later still, by up to so much, as the seed draws it.
         who: `rank K`, `newest`, `random`, `donor` (who feeds a joiner), or the number of a peer in the order of starts;
             `host K` of what is done to a host, or its links.
         during: only while that peer is at it, one of `DURING`; empty: at any moment. Of a state transfer `newest` is
@@ -61,6 +62,7 @@ class Event:
     after: str = ""
     random: Random | None = None
     wait_s: float = 0.0
+    jitter_s: float = 0.0
     who: str | int = "random"
     during: str = ""
     number: int = 1

@@ -26,7 +26,7 @@ h1{font-size:1.5em;margin:0}h2{font-size:1.1em;margin:2em 0 .5em}p.sub{color:var
 .good{color:var(--good)}.bad{color:var(--bad)}ul.bad{margin:.3em 0}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.25em .6em;border-bottom:1px solid var(--rule);vertical-align:top}
-th{color:var(--soft);font-weight:500}
+th{color:var(--soft);font-weight:500}td{white-space:nowrap}td.l,td.why{white-space:normal}
 th.l,td.l{text-align:left}tr:target,.mark:target rect{outline:2px solid var(--mark)}
 td.why{color:var(--soft);text-align:left;border-bottom:1px solid var(--rule);padding-left:2.2em}
 a{color:inherit}.scroll{overflow-x:auto}
@@ -34,6 +34,7 @@ svg{width:100%;height:auto;font:10px system-ui,sans-serif;fill:var(--soft)}svg p
 svg .title{fill:var(--ink);font-weight:600;font-size:11px}.grid{stroke:var(--rule)}.axis{stroke:var(--soft)}
 .line{stroke:var(--line);stroke-width:1.2;stroke-linejoin:round}.behind{stroke:var(--soft);stroke-width:.6;opacity:.5}
 .mark rect{fill:var(--mark);opacity:.14}.mark path{stroke:var(--mark);stroke-dasharray:3 3}
+.many rect{opacity:.05}.many path{stroke-width:.4;stroke-dasharray:none}
 .late{fill:var(--back)}.mark text{fill:var(--mark);font-weight:600}
 .starting{fill:var(--starting)}.observing{fill:var(--observing)}.counting{fill:var(--counting)}.paused{fill:var(--paused)}
 .key span{display:inline-block;width:.9em;height:.9em;margin:0 .3em 0 1em;vertical-align:-.1em}

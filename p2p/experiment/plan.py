@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ..errors import ExperimentError
 from .config import Experiment, RunSettings
-from .events import ENDS, HAVE_VICTIMS, IN_THE_LAB, STATE, Event
+from .events import AFTER, ENDS, HAVE_VICTIMS, IN_THE_LAB, STATE, Event
 
 MOST_DRAWN: Final = 1000
 DIGITS: Final = 3
@@ -37,7 +37,7 @@ def make_plan(experiment: Experiment, seed: int) -> Plan:
     rng = random.Random(seed)
     written: list[Event] = []
     drawn: list[Event] = []
-    for event in experiment.events:
+    for event in _in_cycles(experiment):
         if event.random is None:
             single = event.do not in HAVE_VICTIMS
             written += [_with_draw(event, rng)] if single else [_with_draw(event, rng) for _ in range(event.number)]
@@ -59,7 +59,27 @@ def make_plan(experiment: Experiment, seed: int) -> Plan:
 def _with_draw(event: Event, rng: random.Random) -> Event:
     number = 1 if event.do in HAVE_VICTIMS else event.number
     draw = round(rng.random(), DIGITS) if event.draw is None and event.who == "random" else event.draw
-    return replace(event, number=number, draw=draw if event.do in HAVE_VICTIMS else None)
+    wait_s = event.wait_s
+    if event.jitter_s:
+        wait_s = round(wait_s + event.jitter_s * rng.random(), DIGITS)
+    return replace(event, number=number, draw=draw if event.do in HAVE_VICTIMS else None, wait_s=wait_s, jitter_s=0.0)
+
+
+def _in_cycles(experiment: Experiment) -> Sequence[Event]:
+    """The events so many times: again after the last of the time before."""
+    events, number = experiment.events, experiment.run.cycles
+    if number == 1:
+        return events
+    where = experiment.where("cycles", "run")
+    if not events:
+        raise ExperimentError(f"{where}there are no events to repeat in {number} cycles")
+    for index, event in enumerate(events):
+        if event.random is not None or (index and not event.after):
+            raise ExperimentError(
+                f'line {event.line}: with cycles all events but the first come after = "{AFTER}": times are known once'
+            )
+    again = (replace(events[0], at_step=None, at_s=None, after=AFTER), *events[1:])
+    return (*events, *again * (number - 1))
 
 
 def _draw(event: Event, experiment: Experiment, rng: random.Random) -> Iterator[Event]:
@@ -159,6 +179,11 @@ def _living(events: Sequence[Event], num_peers: int) -> int:
     return num_peers + sum(signs.get(event.do, 0) * event.number for event in events)
 
 
+def most_living(plan: Plan, num_peers: int) -> int:
+    """How many peers there are at a time, at the most, as `num_peers` begin."""
+    return max(_living(plan.events[:number], num_peers) for number in range(len(plan.events) + 1))
+
+
 def in_words(event: Event) -> str:
     """What is done to whom: `kill rank 0`."""
     if event.do == "join":
@@ -219,6 +244,8 @@ def to_toml(experiment: Experiment, plan: Plan) -> str:
         "until_step": run.until_step,
         "until_s": run.until_s,
         "limit_s": run.limit_s,
+        "start": run.start,
+        "resident": run.resident,
         "policy": run.policy,
         "loss": run.loss,
     }

@@ -22,7 +22,7 @@ COUNTS: Final = (
     *("memory_growth_mb_max", "files_growth_max"),
 )
 DOS: Final = ("kill", "leave", "pause", "join", "restart_all", "cut", "kill_host")
-TIMES: Final = ("detect", "agree", "resume", "gap", "back")
+TIMES: Final = ("detect", "agree", "resume", "beyond", "gap", "back")
 SUFFIXES: Final = ("p50", "p99", "max")
 _TIMES_OF: Final = {"detect": "detected", "agree": "agreed", "resume": "resumed", "back": "back_after_it_went_on"}
 _EXPECTED_CODES: Final = (0, 143, -15)
@@ -113,6 +113,9 @@ def times(evaluated: Sequence[Evaluated], do: str, name: str) -> list[float]:
     chosen = [cost for each in evaluated for cost in each.costs if cost.event.do in dos]
     if name == "gap":
         return [cost.gap_ms for cost in chosen if cost.gap_ms is not None]
+    if name == "beyond":
+        whole = [(cost.times_ms["resumed"], cost.step_ms) for cost in chosen if "resumed" in cost.times_ms]
+        return [resumed_ms - step_ms for resumed_ms, step_ms in whole if step_ms is not None]
     return [cost.times_ms[key] for cost in chosen if (key := _TIMES_OF[name]) in cost.times_ms]
 
 
@@ -234,6 +237,7 @@ def _event(cost: Cost, origin_ns: int) -> dict[str, Any]:
         "times_ms": cost.times_ms,
         "phases_ms": cost.phases_ms,
         "gap_ms": cost.gap_ms,
+        "step_ms_before": cost.step_ms,
         "steps_lost": cost.lost,
         "steps_redone": cost.redone,
         "samples_recounted": cost.recounted,

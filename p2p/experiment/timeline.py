@@ -1,13 +1,20 @@
 """All that is known of a run, made ready for questions. Pure."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
+from statistics import median
+from typing import Final
 
 from ..telemetry.records import Kind, Record
 from ..telemetry.timeline import doing
 from .chain import Chain
 from .folder import Run
 from .happened import Happened, Process
+
+NUM_BEFORE: Final = 20
+"""Steps that say how long one takes."""
 
 
 class Timeline:
@@ -27,6 +34,13 @@ class Timeline:
                 if key[0]:
                     first[key] = min(time_ns, first.get(key, time_ns))
         self.first_commits = sorted((time_ns, *key) for key, time_ns in first.items())
+
+    def step_ms(self, time_ns: int) -> float | None:
+        """The median of the last steps before this time; None: there were not two."""
+        end = bisect_left(self.first_commits, time_ns, key=itemgetter(0))
+        times = [each for each, _, _ in self.first_commits[max(0, end - NUM_BEFORE - 1) : end]]
+        took = [later - earlier for earlier, later in pairwise(times)]
+        return ms(median(took)) if took else None
 
     def gap_ms(self, start_ns: int, end_ns: int, *, to_next: bool) -> float | None:
         """The longest between two commits that ends in this time; `to_next`: or has begun in it."""

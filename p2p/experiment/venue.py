@@ -116,7 +116,8 @@ class ThisHost:
         signal.pidfd_send_signal(handle, number)
 
     def kill(self, process: Process) -> None:
-        kill_session(process.pid)
+        if process.poll() is None:  # else the number may be somebody else's
+            kill_session(process.pid)
 
 
 class Lab:

@@ -1,5 +1,6 @@
 """What `shoal run` starts, and the environment that each peer is given."""
 
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,15 @@ from ..host.keys import descriptor_of, in_memory
 from ..net.tcp import TcpConfig, TcpOptions
 from .devices import Gpu, cores_of_peer, host_gpus, visible_devices
 from .target import Target
+
+CHOICES: Final = {
+    "policy": ("live", "majority"),
+    "receipts_full": ("warn", "stop"),
+    "mixed": ("resync", "refuse"),
+    "slow_peers": ("name", "leave"),
+    "on_all_dead": ("stop", "restart"),
+}
+"""Of those arguments of `p2p.join` that are one of two words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +41,7 @@ class LaunchConfig:
         receipts_full: `warn` or `stop`; None: as for `p2p.join`.
         may_differ: as of `p2p.join`.
         mixed: `resync` or `refuse`; None: as for `p2p.join`.
+        slow_peers, slow_factor, on_all_dead: as of `p2p.join`; None: its own.
         tcp: how other hosts reach the peers; peer i listens at ports 2 i and 2 i + 1 beyond the one in `bind`.
         num_restarts: a peer that fails is replaced so many times.
         fence_s: a peer that was stopped (state T) for so long is killed; None: never.
@@ -55,6 +66,9 @@ class LaunchConfig:
     receipts_full: str | None = None
     may_differ: Sequence[str] = ()
     mixed: str | None = None
+    slow_peers: str | None = None
+    slow_factor: float | None = None
+    on_all_dead: str | None = None
     tcp: TcpOptions = field(default_factory=TcpOptions)
     num_restarts: int = 0
     fence_s: float | None = None
@@ -83,10 +97,7 @@ class LaunchConfig:
                 raise LaunchError(f"--{name.replace('_', '-')} must be more than 0 seconds, got {limit_s:g}")
         if self.fence_s is not None and not self.fence_s >= 0:
             raise LaunchError(f"--fence must be at least 0 seconds, got {self.fence_s:g}")
-        if self.policy not in (None, "live", "majority"):
-            raise LaunchError(f"--policy must be live or majority, got {self.policy!r}")
-        if self.receipts_full not in (None, "warn", "stop"):
-            raise LaunchError(f"--receipts-full must be warn or stop, got {self.receipts_full!r}")
+        self._check_choices()
         self.target.check()
         if self.resume is not None and not self.resume.is_dir():
             raise LaunchError(f"--resume: there is no checkpoint {self.resume}; give FOLDER/STEP")
@@ -96,6 +107,13 @@ class LaunchConfig:
             except OSError as error:
                 raise LaunchError(f"cannot make the folder {self.log_dir} of --log-dir: {error.strerror}") from error
         return self.tcp.check(self.swarm_name)
+
+    def _check_choices(self) -> None:
+        for name, known in CHOICES.items():
+            if (given := getattr(self, name)) not in (None, *known):
+                raise LaunchError(f"--{name.replace('_', '-')} must be {' or '.join(known)}, got {given!r}")
+        if self.slow_factor is not None and not 1 < self.slow_factor < math.inf:
+            raise LaunchError(f"--slow-factor must be above 1, got {self.slow_factor:g}")
 
     @property
     def is_open(self) -> bool:
@@ -165,8 +183,9 @@ def peer_environment(
         added["SHOAL_RECEIPTS_FULL"] = config.receipts_full
     if config.may_differ:
         added["SHOAL_MAY_DIFFER"] = ",".join(config.may_differ)
-    if config.mixed is not None:
-        added["SHOAL_MIXED"] = config.mixed
+    for name in ("mixed", "slow_peers", "slow_factor", "on_all_dead"):
+        if (given := getattr(config, name)) is not None:
+            added[f"SHOAL_{name.upper()}"] = str(given)
     # Left to itself, torch would give every peer a thread on every core.
     num_threads = len(peer_cores(config, environ, place)) or max(1, num_usable_cores() // config.num_peers)
     inherited = {name: value for name, value in environ.items() if name not in NOT_OURS}

@@ -124,6 +124,8 @@ def names_of(peers: Sequence[Looked]) -> dict[str, str]:
 def headline(swarm: str, peers: Sequence[Looked], latest: Snapshot | None) -> str:
     if latest is None:
         return f"swarm {swarm}: starting"
+    if not latest.view:
+        return f"swarm {swarm}: nobody is in a view yet"
     step = max(last_step(looked.seen) for looked in peers)
     if _is_over(peers):
         return f"swarm {swarm}: nobody lives here; the last known step is {step}, in view {latest.view}"

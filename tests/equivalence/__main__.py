@@ -5,7 +5,6 @@ and what is not as expected. Rewrites results.json and docs/training-code.md, or
 """
 
 import argparse
-import os
 import sys
 import tempfile
 import threading
@@ -16,8 +15,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from bench.zygote import WITH_TORCH, Zygote
+from bench.here import environment
 from p2p.benchmark.machine import commit, machine
+from p2p.forking.zygote import WITH_TORCH, Zygote
 
 from .compared import Outcome, problems
 from .elastic import Replayed, elastic_problems, run_elastic
@@ -50,7 +50,7 @@ class Campaign:
 
     def work(self) -> None:
         """Take jobs until there are none."""
-        with Zygote(os.environ, MODULES) as zygote:
+        with Zygote(environment(), MODULES) as zygote:
             while True:
                 try:
                     is_elastic, names = self._jobs.get_nowait()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.zygote import Zygote
+from p2p.forking.zygote import Zygote
 from tests.live.swarm import Process, Swarm
 
 from .compared import Outcome, Result, judge

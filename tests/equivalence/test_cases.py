@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.zygote import Zygote
+from p2p.forking.zygote import Zygote
 
 from .compared import problems
 from .harness import SIZES, new_swarm, run

@@ -18,9 +18,9 @@ from random import Random
 from typing import Final
 
 from bench.swarm import RunningPeer, Swarm
-from bench.zygote import Zygote
 from p2p.data.ranges import union
 from p2p.data.sampler import SamplerState, fold
+from p2p.forking.zygote import Zygote
 from p2p.step.receipts import Receipt, parse_receipt, read_moments
 
 SCRIPT: Final = Path(__file__).with_name("churn_peer.py")

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import pytest
 
-from bench.zygote import Zygote
+from p2p.forking.zygote import Zygote
 from p2p.host.keys import write_key
 from p2p.netlab.config import LabConfig
 from p2p.netlab.lab import NetworkLab

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.zygote import Zygote
+from p2p.forking.zygote import Zygote
 from p2p.launch.launcher import NOBODY_JOINED
 
 EXECUTED = "-m", "p2p.cli", "run"

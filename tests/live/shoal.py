@@ -1,4 +1,4 @@
-"""The program `shoal`, as a script that a fork server can run (bench/fork_server.py)."""
+"""The program `shoal`, as a script that a fork server can run (p2p/forking/server.py)."""
 
 from p2p.cli import main
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from bench.zygote import Child, Zygote
+from p2p.forking.zygote import Child, Zygote
 from p2p.netlab.commands import Command
 
 ROOT = Path(__file__).parents[2]

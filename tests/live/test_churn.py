@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.zygote import Zygote
+from p2p.forking.zygote import Zygote
 from tests.live.churn import Churn, check_chain, check_samples
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.zygote import Zygote
 from examples.custom_loop import GLOBAL_BATCH, make_dataset, make_training, train_alone
 from p2p.data.sampler import Order, Sampler
+from p2p.forking.zygote import Zygote
 from p2p.step.receipts import Receipt, parse_receipt
 from tests.live.churn import check_samples
 from tests.live.swarm import Swarm

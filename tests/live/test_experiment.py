@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.zygote import ROOT, Zygote
+from bench.here import ROOT
 from p2p.experiment import command
 from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
 from p2p.experiment.folder import read_run
 from p2p.experiment.report import Evaluated, evaluate, failures
 from p2p.experiment.venue import Starter
+from p2p.forking.zygote import Zygote
 
 pytestmark = pytest.mark.torch
 

@@ -8,7 +8,8 @@ from typing import IO
 
 import pytest
 
-from bench.zygote import ROOT, Child, Zygote
+from bench.here import ROOT
+from p2p.forking.zygote import Child, Zygote
 from tests.live.launches import SHOAL
 
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -5,7 +5,6 @@ with transformers 5.23.0, accelerate 1.15.0, lightning 2.6.6.
 """
 
 import json
-import os
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -19,9 +18,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.zygote import WITH_TORCH, Zygote
+from bench.here import environment
 from p2p.data.ranges import union
 from p2p.data.sampler import Order, Sampler
+from p2p.forking.zygote import WITH_TORCH, Zygote
 from p2p.step.receipts import read_receipts
 from tests.equivalence.harness import new_swarm
 from tests.live.swarm import name
@@ -227,7 +227,7 @@ def test_it_trains_as_in_one_process_with_a_kill_and_a_join(tmp_path: Path, libr
     if missing := [each for each in NEEDED[library] if find_spec(each.split(".")[0]) is None]:
         pytest.skip(f"{', '.join(missing)} not installed")
     folder = str(tmp_path)
-    with Zygote(os.environ, (*WITH_TORCH, *NEEDED[library])) as zygote, new_swarm(zygote) as swarm:
+    with Zygote(environment(), (*WITH_TORCH, *NEEDED[library])) as zygote, new_swarm(zygote) as swarm:
         victim, *peers = (swarm.start(TRAIN, library, folder, *more, min_peers=3) for more in (["dies"], ["waits"], []))
         assert victim.end() == -signal.SIGKILL, victim.report()
         peers[0].expect_step(12)

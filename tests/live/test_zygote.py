@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.zygote import WITHOUT_TORCH, Child, Zygote
+from bench.here import environment
+from p2p.forking.zygote import WITHOUT_TORCH, Child, Zygote
 from p2p.host.processes import process_start
 
 pytestmark = pytest.mark.light
@@ -126,7 +127,7 @@ def test_a_fork_can_be_interrupted_although_a_shell_has_started_the_zygote_in_th
     """Such a shell has it ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        zygote = Zygote(os.environ, WITHOUT_TORCH)
+        zygote = Zygote(environment(), WITHOUT_TORCH)
     finally:
         signal.signal(signal.SIGINT, before)
     with zygote:
@@ -134,11 +135,20 @@ def test_a_fork_can_be_interrupted_although_a_shell_has_started_the_zygote_in_th
         assert child.wait(HANG_S) == -signal.SIGINT
 
 
+def test_libraries_that_would_start_threads_as_they_are_imported_do_not(tmp_path: Path) -> None:
+    """numpy's BLAS does, where it may have several."""
+    with Zygote({**environment(), "OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"}, WITHOUT_TORCH) as zygote:
+        output = Output(tmp_path, "import os\nprint(os.environ)\n")
+        assert output.start(zygote, OMP_NUM_THREADS="4").wait(HANG_S) == 0
+        assert "OPENBLAS" not in output.stdout.read_text()
+
+
 REQUESTER = """
 import os, sys
 from pathlib import Path
-from bench.zygote import WITHOUT_TORCH, Zygote
-zygote = Zygote(os.environ, WITHOUT_TORCH)
+from bench.here import environment
+from p2p.forking.zygote import WITHOUT_TORCH, Zygote
+zygote = Zygote(environment(), WITHOUT_TORCH)
 print(*[zygote.start(Path(sys.argv[1]), (), {}, 1, 2).pid for _ in range(2)], flush=True)
 if "close" in sys.argv:
     zygote.close()

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.deaths import Cost, kills, summary_of_kills
 from bench.replay import Compared, check, compare, indices_of
 from bench.replay_peer import GLOBAL_BATCH
-from bench.trace import Cost, Kill, Trace, costs, summary
 from p2p.benchmark.arrays import contribution, total, values_of
 from p2p.benchmark.plan import ITEM_BYTES, Plan, format_size, parse_size, sizes_between, split_names
 from p2p.benchmark.report import compare as compare_with
 from p2p.benchmark.result import Measurement, Result, combine, percentile, ratios_to
 from p2p.errors import LaunchError
-from p2p.step.receipts import Contribution, Moment, Receipt
+from p2p.experiment.report import evaluate
+from p2p.step.receipts import Contribution, Receipt
+from tests.p2p.experiment.runs import B, C, killed
 
 PLAN = Plan(
     num_peers=2, algorithms=("ring", "auto"), baseline="gloo", sizes_bytes=(4096, 8192), num_iters=3, num_warmup=1
@@ -179,60 +181,30 @@ def receipt(step: int, *peer_ids: str, digest: str = "d", share: int = 1) -> Rec
     )
 
 
-def trace(steps: range, *moments: tuple[float, str, str | int]) -> Trace:
-    return Trace([receipt(step, "a", "b", "c") for step in steps], [Moment(*moment) for moment in moments])
-
-
-KILL = Kill(time_s=1.0, victim="c", rank=2, survivors=("a", "b"))
-TRACES = {
-    "a": trace(
-        range(6),
-        *((0.1 * step, "committed", step) for step in range(1, 4)),
-        (1.005, "committed", 4),  # by the old view, although the kill was before
-        (1.010, "gone", "c"),
-        (1.020, "installed", 7),
-        (1.030, "committed", 5),
-    ),
-    "b": trace(
-        range(6),
-        *((0.1 * step, "committed", step) for step in range(1, 4)),
-        (1.012, "gone", "c"),
-        (1.025, "installed", 7),
-        (1.026, "committed", 4),  # at the barrier
-        (1.040, "committed", 5),
-    ),
-    "c": trace(range(4)),
-}
-
-
-def test_a_kill_is_over_when_all_have_committed_the_same_step_by_the_view_after_it() -> None:
-    (found,) = costs([KILL], TRACES)
+def test_a_kill_is_counted_from_what_an_experiment_has_found_less_a_median_step() -> None:
+    (found,) = kills(evaluate(killed()))
     assert found == Cost(
         peers=3,
-        rank=2,
-        detect_ms=10.0,
-        agree_ms=25.0,
-        resume_ms=-60.0,  # 40 after the kill, and a step takes 100
-        step_ms=100.0,
+        rank=0,
+        detect_ms=5.0,
+        agree_ms=15.0,
+        resume_ms=-25.0,  # 25 after the kill, and a step takes 50
+        step_ms=50.0,
         steps_lost=0,
         digests_equal=True,
     )
 
 
-def test_a_hole_in_the_receipts_is_a_lost_step() -> None:
-    holed = replace(TRACES["b"], receipts=[r for r in TRACES["b"].receipts if r.step != 2])
-    assert costs([KILL], TRACES | {"b": holed})[0].steps_lost == 1
-
-
-def test_a_step_that_only_the_victim_has_is_lost() -> None:
-    assert costs([KILL], TRACES | {"c": trace(range(7))})[0].steps_lost == 1
-
-
-def test_other_bits_are_noticed() -> None:
-    other = [*TRACES["c"].receipts[:-1], receipt(3, "a", "b", "c", digest="other")]
-    (found,) = costs([KILL], TRACES | {"c": replace(TRACES["c"], receipts=other)})
-    assert not found.digests_equal
-    assert summary([found])["digests_equal"] is False
+def test_what_a_kill_has_lost_is_said_of_that_kill() -> None:
+    run = killed()
+    tracks = dict(run.tracks)
+    tracks[B] = replace(tracks[B], receipts=[each for each in tracks[B].receipts if each.step != 3])
+    other = [replace(each, digest="other") if each.step == 3 else each for each in tracks[C].receipts]
+    (holed,) = kills(evaluate(replace(run, tracks=tracks)))
+    (unequal,) = kills(evaluate(replace(run, tracks={**run.tracks, C: replace(tracks[C], receipts=other)})))
+    assert (holed.steps_lost, holed.digests_equal) == (1, True)
+    assert (unequal.steps_lost, unequal.digests_equal) == (0, False)
+    assert not summary_of_kills([holed])["is_good"] and not summary_of_kills([unequal])["is_good"]
 
 
 # A replay.

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from p2p.experiment.chain import Chain, check
 from p2p.step.receipts import Receipt
 from p2p.telemetry.records import Kind
@@ -17,6 +19,20 @@ def test_what_a_killed_peer_was_to_add_comes_back_and_counts_once() -> None:
 
 def test_a_hole_is_a_lost_step() -> None:
     assert of(receipt(1, [A]), receipt(3, [A])).lost == (("1" * 32, 2),)
+
+
+def test_a_step_is_lost_that_a_peer_it_counts_has_no_receipt_of_although_it_went_on() -> None:
+    steps = [receipt(step, [A, B]) for step in (1, 2, 3)]
+    assert check(run({A: steps, B: [steps[0], steps[2]]}, {})).lost == (("1" * 32, 2),)
+    assert check(run({A: steps, B: steps[:2]}, {})).lost == ()  # it was killed then
+
+
+def test_a_peer_that_was_out_meanwhile_lacks_nothing() -> None:
+    without, back = receipt(2, [A], view=2), receipt(3, [A, B], view=3)
+    entries = [replace(each, incarnation=2 if each.peer_id == B else 1) for each in back.contributions]
+    again = replace(back, contributions=tuple(entries))
+    first = receipt(1, [A, B])
+    assert check(run({A: [first, without, again], B: [first, again]}, {})).lost == ()
 
 
 def test_a_sample_that_counts_twice_is_found() -> None:

@@ -54,6 +54,13 @@ def parse(text: str) -> Experiment:
         ("[run]\npeers = 2\n", "line 1: [run] needs one of script, module and command"),
         (HEAD + "loss = 'loss'\n", "line 4: loss has 0 groups, and needs one"),
         (HEAD + "loss = '('\n", "line 4: loss is no pattern"),
+        (HEAD + "cycles = 0\n", "line 4: cycles is at least 1, got 0"),
+        (HEAD + "start = 'forked'\n", "line 4: start is exec or fork, got 'forked'"),
+        ('[run]\ncommand = ["a"]\nstart = "fork"\n', "line 3: a command is no script or module"),
+        (HEAD + "start = 'fork'\n[network]\nhosts = 2\n", "line 4: peers on hosts of a [network] are programs of"),
+        (HEAD + "resident = 'much'\n", "line 4: resident: a size is a number of bytes, or one with K, M or G"),
+        ('[run]\ncommand = ["a"]\nresident = "1G"\n', "line 3: resident memory is of a script or module"),
+        (HEAD + "resident = 4\n", "line 4: resident is a text, got 4"),
         (HEAD + "limit_s = 'long'\n", "line 4: limit_s is a number, got 'long'"),
     ],
 )

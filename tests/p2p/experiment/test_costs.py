@@ -28,6 +28,12 @@ def test_a_kill_is_split_into_what_its_survivors_have_recorded() -> None:
     assert cost.lost == 0
 
 
+def test_what_a_kill_costs_beyond_a_step_is_less_the_steps_before_it() -> None:
+    found = evaluate(killed())
+    assert [cost.step_ms for cost in found.costs] == [50.0]
+    assert metrics([found])["kill_beyond_ms_p50"] == -25.0
+
+
 def test_phases_add_up_to_the_time_until_all_go_on() -> None:
     cost = only(killed())
     assert sum(cost.phases_ms.values()) == pytest.approx(cost.times_ms["resumed"], abs=0.01)

@@ -19,4 +19,4 @@ def test_experiments_that_ship_can_be_run(path: Path) -> None:
 
 
 def test_there_are_experiments_that_ship() -> None:
-    assert len(FILES) == 9
+    assert len(FILES) == 10

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from p2p.errors import ExperimentError
 from p2p.experiment.config import Experiment
 from p2p.experiment.events import Event
-from p2p.experiment.plan import Plan, make_plan, timeline, to_toml
+from p2p.experiment.plan import Plan, make_plan, most_living, timeline, to_toml
 
 HEAD = '[run]\nscript = "train.py"\npeers = 3\nuntil_s = 120\n'
 DRAWN = '[[event]]\nrandom = {per_minute = 20}\ndo = "kill"\n[[event]]\nrandom = {per_minute = 10}\ndo = "join"\n'
@@ -80,6 +80,37 @@ def test_a_moment_within_a_step_is_said_and_written_out() -> None:
     plan = make_plan(experiment, 0)
     assert "kill rank 0 in its exchange; 2 peers then" in timeline(experiment, plan)[1]
     assert [event.during for event in parse(to_toml(experiment, plan)).events] == ["exchange"]
+
+
+CYCLE = '[[event]]\nat_step = 2\ndo = "join"\n[[event]]\nafter = "previous resumed"\njitter_s = 2\ndo = "kill"\n'
+
+
+def test_cycles_repeat_all_events_each_at_moments_of_its_own() -> None:
+    experiment = parse(HEAD + "cycles = 3\n" + CYCLE)
+    plan = make_plan(experiment, 0)
+    assert [(event.do, event.at_step, event.after) for event in plan.events] == [
+        ("join", 2, ""),
+        *[("kill", None, "previous resumed"), ("join", None, "previous resumed")] * 2,
+        ("kill", None, "previous resumed"),
+    ]
+    waits = [event.wait_s for event in plan.events if event.do == "kill"]
+    assert len({*waits}) == 3 and all(0 <= wait_s < 2 for wait_s in waits)
+    again = make_plan(parse(to_toml(experiment, plan)), 7)
+    assert [(event.do, event.wait_s) for event in again.events] == [(event.do, event.wait_s) for event in plan.events]
+    assert most_living(plan, 3) == 4
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ("", "line 5: there are no events to repeat in 2 cycles"),
+        (CYCLE + '[[event]]\nat_step = 3\ndo = "kill"\n', "line 13: with cycles all events but the first come after"),
+        (DRAWN, "line 6: with cycles all events but the first come after"),
+    ],
+)
+def test_events_that_can_only_be_once_have_no_cycles(events: str, says: str) -> None:
+    with pytest.raises(ExperimentError, match=re.escape(says)):
+        make_plan(parse(HEAD + "cycles = 2\n" + events), 0)
 
 
 def test_random_events_need_an_end() -> None:

@@ -1,15 +1,15 @@
-"""The process that `bench.zygote` forks peers from: it has imported what they need, and runs no thread.
+"""The process that programs are forked from: it has imported what they need, and runs no thread.
 
-    python -m bench.fork_server FD MODULE ...
+    python -P -m p2p.forking.server FD MODULE ...
 
-FD is a SOCK_SEQPACKET socket; every packet is one JSON object. A request names a script, and carries three descriptors:
-stdin, stdout and stderr of the process to fork. The answer is its pid, with a handle of the process (pidfd) beside it.
-When a process ends, its session is killed, and its exit code told. When the requester closes its end, or dies, all
-that was forked is killed.
+FD is a SOCK_SEQPACKET socket; every packet is one JSON object. A request has the words of a program, and carries three
+descriptors: stdin, stdout and stderr of the process to fork. The answer is its pid, with a handle of the process
+(pidfd) beside it. When a process ends, its session is killed, and its exit code told. When the requester closes its
+end, or dies, all that was forked is killed.
 
 A fork differs from a plain process in this: `hash()` has the seed of all its siblings, settings that a library reads
-when it is loaded (OMP_NUM_THREADS, MALLOC_*) are those of this process, memory that nobody writes is shared, and at its
-end the libraries that were loaded here are not taken apart.
+when it is loaded (OMP_NUM_THREADS, MALLOC_*) are those of this process, memory that nobody writes is shared, numpy's
+own BLAS has one thread, and at its end the libraries that were loaded here are not taken apart.
 """
 
 import ctypes
@@ -17,7 +17,6 @@ import gc
 import importlib
 import json
 import os
-import runpy
 import select
 import signal
 import socket
@@ -25,10 +24,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from p2p.launch.children import die_with_parent, kill_session
+from ..launch.children import die_with_parent, kill_session
+from .program import run
 
 MAX_BYTES: Final = 1 << 18
 ANSWER_S: Final = 10.0
@@ -37,12 +36,12 @@ ANSWER_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to run, as in `python script arguments`."""
+    """What to run, as in `python WORDS`, in which folder, and beside how much memory."""
 
-    script: str
-    arguments: tuple[str, ...]
+    words: tuple[str, ...]
     environ: dict[str, str]
     folder: str
+    resident_bytes: int
 
 
 def main() -> None:
@@ -54,7 +53,7 @@ def main() -> None:
     requester.send(b'{"ready": true}')
     request = Server(requester).serve()
     if request is not None:
-        run(request)
+        become(request)
 
 
 def import_all(modules: Sequence[str]) -> None:
@@ -145,16 +144,14 @@ class Server:
             os.waitpid(pid, 0)
 
 
-def run(request: Request) -> None:
-    """Run the script as its own program."""
+def become(request: Request) -> None:
+    """Run the program as one of its own."""
     libc = ctypes.CDLL(None)
     libc.on_exit(libc._exit, None)  # or torch would unregister each of its operators: a quarter of a second
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environ)
-    sys.argv = [request.script, *request.arguments]
-    sys.path[0] = str(Path(request.script).parent)
-    runpy.run_path(request.script, run_name="__main__")
+    run(request.words, request.resident_bytes)
 
 
 if __name__ == "__main__":

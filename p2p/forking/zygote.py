@@ -1,4 +1,4 @@
-"""Starts peers in milliseconds: forks of one process that has imported what they need (fork_server.py).
+"""Starts peers in milliseconds: forks of one process that has imported what they need (server.py).
 
 A fork is a process of its own, in a session of its own, with its own environment and output; SIGKILL, SIGSTOP and
 SIGCONT do to it what they do to any. None outlives the zygote, or the thread that made it.
@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from p2p.launch.children import die_with_parent
+from ..errors import LaunchError
+from ..launch.children import die_with_parent
 
-ROOT: Final = Path(__file__).parents[1]
 IMPORT_S: Final = 120.0
 ANSWER_S: Final = 20.0
 MAX_BYTES: Final = 1 << 12
@@ -29,7 +29,8 @@ WITHOUT_TORCH: Final = ("p2p.joining",)
 WITH_TORCH: Final = ("p2p.joining", "p2p.training", "torch._dynamo")
 """The first optimizer imports the last one."""
 
-ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+NO_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1"}
+"""numpy starts those of its BLAS as it is imported, and a process of several threads cannot be forked."""
 
 
 class Child:
@@ -79,16 +80,17 @@ class Zygote:
     def __init__(self, environ: Mapping[str, str], modules: Sequence[str] = WITH_TORCH) -> None:
         """Import `modules` in a process with this environment; takes seconds with torch.
 
+        Libraries read what concerns them (OMP_NUM_THREADS, PYTHONPATH) here, and not again in a fork.
+
         Raises:
-            RuntimeError: it ended, or is not ready in time.
+            LaunchError: it ended, or is not ready in time.
         """
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._children: dict[int, Child] = {}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.fork_server", str(theirs.fileno()), *modules],
-                cwd=ROOT,
-                env={**environ, **ONE_THREAD, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+                [sys.executable, "-P", "-m", "p2p.forking.server", str(theirs.fileno()), *modules],
+                env={**environ, **NO_THREADS, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -112,25 +114,40 @@ class Zygote:
         stdin: int | None = None,
         folder: Path | None = None,
     ) -> Child:
-        """`python script arguments` in an environment of its own.
+        """`python script arguments`; see `start_program`."""
+        words = (str(script.absolute()), *arguments)
+        return self.start_program(words, environ, stdout, stderr, stdin=stdin, folder=folder)
+
+    def start_program(
+        self,
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        *,
+        stdin: int | None = None,
+        folder: Path | None = None,
+        resident_bytes: int = 0,
+    ) -> Child:
+        """`python WORDS`, a script or `-m` and a module, with arguments, in an environment of its own.
 
         Args:
-            script: its folder is the first in which it looks for modules.
-            arguments: of the script.
+            words: behind `python`.
             environ: the whole of it.
             stdout: a descriptor, which stays the caller's.
             stderr: the same.
             stdin: the same; None: it is empty.
             folder: in which it runs; None: in that of this process.
+            resident_bytes: memory that it keeps beside its own.
 
         Raises:
-            RuntimeError: the process that forks has ended, or does not answer.
+            LaunchError: the process that forks has ended, or does not answer.
         """
         request = {
-            "script": str(script.absolute()),
-            "arguments": list(arguments),
+            "words": list(words),
             "environ": dict(environ),
             "folder": str(folder or Path.cwd()),
+            "resident_bytes": resident_bytes,
         }
         with open(os.devnull, "rb") as nothing:
             fds = [nothing.fileno() if stdin is None else stdin, stdout, stderr]
@@ -153,9 +170,9 @@ class Zygote:
         try:
             packet, fds, _, _ = socket.recv_fds(self._socket, MAX_BYTES, 1)
         except TimeoutError:
-            raise RuntimeError(f"the fork server (pid {self._process.pid}) said nothing for {timeout_s:g} s") from None
+            raise LaunchError(f"the fork server (pid {self._process.pid}) said nothing for {timeout_s:g} s") from None
         if not packet:
-            raise RuntimeError(f"the fork server ended with {self._process.wait(ANSWER_S)}; its stderr says why")
+            raise LaunchError(f"the fork server ended with {self._process.wait(ANSWER_S)}; its stderr says why")
         answer: dict[str, Any] = json.loads(packet)
         if "pid" in answer:
             (pidfd,) = fds

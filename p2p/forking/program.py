@@ -1,0 +1,58 @@
+"""Runs a script or module as the program of this process, beside as much memory as is asked for.
+
+    python -P -m p2p.forking.program RESIDENT_BYTES SCRIPT.PY ARGUMENTS
+    python -P -m p2p.forking.program RESIDENT_BYTES -m MODULE ARGUMENTS
+
+The memory is private to the process, and each page of it is written once: the kernel frees all of it before it closes
+the sockets of a process that is killed.
+"""
+
+import mmap
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOM = "p2p.forking.program"
+
+
+def command(words: Sequence[str], resident_bytes: int) -> tuple[str, ...]:
+    """Of a process that does the same as `words`, `python SCRIPT` or `python -m MODULE`, with so much memory."""
+    return (words[0], "-P", "-m", ROOM, str(resident_bytes), *words[1:])
+
+
+def run(words: Sequence[str], resident_bytes: int = 0) -> None:
+    """What `python WORDS` does, in this process, which has nothing of its own in front of `sys.path` (-P).
+
+    Raises:
+        MemoryError: there is not so much memory.
+    """
+    ballast = touched(resident_bytes)
+    if words[0] == "-m":
+        sys.argv = list(words[1:])
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(words)
+        sys.path.insert(0, str(Path(words[0]).parent))
+        runpy.run_path(words[0], run_name="__main__")
+    assert ballast is None or len(ballast) == resident_bytes, "it is kept until now"
+
+
+def touched(num_bytes: int) -> mmap.mmap | None:
+    """So much memory, with something in each page. Raises MemoryError."""
+    if not num_bytes:
+        return None
+    try:
+        memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"resident memory of {num_bytes} bytes cannot be had: {error.strerror}") from error
+    num_pages = -(-num_bytes // mmap.PAGESIZE)
+    with memoryview(memory) as view:
+        view[:: mmap.PAGESIZE] = b"\1" * num_pages
+    return memory
+
+
+if __name__ == "__main__":
+    run(sys.argv[2:], int(sys.argv[1]))

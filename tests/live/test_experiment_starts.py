@@ -1,0 +1,101 @@
+"""How `[run]` has peers start, and what they keep resident, with nothing of the tests in between."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.here import environment
+from p2p.errors import ExperimentError
+from p2p.experiment.conduct import Conductor, plans
+from p2p.experiment.config import Experiment
+from p2p.experiment.folder import read_run
+from p2p.experiment.report import Evaluated, evaluate, failures
+
+SCRIPT = """
+import os, sys
+import numpy as np
+import p2p
+
+print(f"parent {os.getppid()} named {__name__} given {sys.argv[1:]}", flush=True)
+with p2p.join() as peer:
+    peer.wait_view()
+    while True:
+        peer.all_reduce(np.ones(4, np.float32))
+"""
+
+FILE = """
+[run]
+{program}
+args = ["a", "b c"]
+peers = 2
+until_s = 1
+limit_s = 40
+start = "{start}"
+resident = "{resident}"
+
+[[event]]
+at_s = 0.2
+do = "kill"
+who = "rank 0"
+
+[[event]]
+after = "previous resumed"
+do = "join"
+"""
+RESIDENT = 256 << 20
+
+
+def conduct(folder: Path, text: str) -> Evaluated:
+    (folder / "peer_script.py").write_text(SCRIPT)
+    (folder / "x.toml").write_text(text)
+    experiment = Experiment.read(folder / "x.toml")
+    environ = {**environment(), "PYTHONPATH": f"{environment()['PYTHONPATH']}:{folder}"}
+    assert Conductor(environ, print).conduct(experiment, plans(experiment, 0, 1), folder / "out")
+    evaluated = evaluate(read_run(folder / "out" / "run-1"))
+    assert failures([evaluated], experiment.expect) == []
+    return evaluated
+
+
+@pytest.mark.parametrize("start", ["fork", "exec"])
+@pytest.mark.parametrize("program", ['script = "peer_script.py"', 'module = "peer_script"'])
+def test_peers_are_forks_or_programs_of_their_own_and_keep_what_was_asked_for(
+    tmp_path: Path, start: str, program: str
+) -> None:
+    evaluated = conduct(tmp_path, FILE.format(program=program, start=start, resident="256M"))
+    account = evaluated.run.account
+    assert account is not None and len(account.processes) == 3
+    said = [(tmp_path / "out" / "run-1" / f"peer-{index}.log").read_text() for index in range(3)]
+    parents = {int(match.group(1)) for text in said for match in [re.search(r"parent (\d+)", text)] if match}
+    assert len(parents) == 1 and (parents == {os.getpid()}) == (start == "exec")
+    assert all("named __main__ given ['a', 'b c']" in text for text in said)
+    least = {index: min(use.resident_bytes for use in account.usage if use.peer == index) for index in range(3)}
+    assert min(least.values()) > RESIDENT
+    for process in account.processes:
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)
+    schedule = Experiment.read(tmp_path / "out" / "run-1" / "schedule.toml")
+    assert (schedule.run.start, schedule.run.resident_bytes) == (start, RESIDENT)
+
+
+def test_more_resident_memory_than_there_is_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "peer_script.py").write_text(SCRIPT)
+    text = FILE.format(program='script = "peer_script.py"', start="exec", resident="90000G")
+    (tmp_path / "x.toml").write_text(text)
+    experiment = Experiment.read(tmp_path / "x.toml")
+    with pytest.raises(ExperimentError, match=r"line 9: 2 peers with resident = 90000G keep 193273[0-9.]+ GB, and"):
+        Conductor(environment(), print).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_the_fork_server_cannot_import_ends_the_run_with_its_word(tmp_path: Path) -> None:
+    """Without this package there is nothing to fork from."""
+    (tmp_path / "peer_script.py").write_text(SCRIPT)
+    (tmp_path / "p2p").mkdir()
+    (tmp_path / "p2p" / "__init__.py").write_text("raise ImportError('another p2p')")
+    (tmp_path / "x.toml").write_text(FILE.format(program='script = "peer_script.py"', start="fork", resident=""))
+    experiment = Experiment.read(tmp_path / "x.toml")
+    environ = {**environment(), "PYTHONPATH": str(tmp_path)}
+    with pytest.raises(ExperimentError, match=r"\[run\] start = \"fork\": the fork server ended with 1"):
+        Conductor(environ, print).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")

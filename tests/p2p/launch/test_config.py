@@ -1,0 +1,55 @@
+"""What `shoal run` is told reaches `p2p.join` in the environment, or is refused in one line."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from p2p import PeerConfig
+from p2p.errors import LaunchError
+from p2p.launch.config import LaunchConfig, peer_environment
+from p2p.launch.target import Target
+
+
+def config(**changes: Any) -> LaunchConfig:
+    return LaunchConfig(target=Target.script(Path(__file__)), num_peers=2, swarm="pond", gpus=(), **changes)
+
+
+def test_policies_reach_the_peers(tmp_path: Path) -> None:
+    given = {"policy": "majority", "mixed": "refuse", "slow_peers": "leave", "slow_factor": 3.5}
+    asked = config(home=tmp_path, on_all_dead="restart", receipts_full="stop", step_timeout_s=7.5, **given)
+    asked.check()
+    found = PeerConfig.from_environment(peer_environment(asked, 0, {}))
+    assert {name: getattr(found, name) for name in given} == given
+    assert (found.on_all_dead, found.receipts_full, found.step_timeout_s) == ("restart", "stop", 7.5)
+
+
+def test_what_is_not_said_is_left_to_join(tmp_path: Path) -> None:
+    asked = config(home=tmp_path)
+    asked.check()
+    found = PeerConfig.from_environment(peer_environment(asked, 0, {}))
+    assert (found.policy, found.mixed, found.slow_peers, found.slow_factor) == ("live", "resync", "name", 2.0)
+    assert found.on_all_dead == "stop"
+
+
+def test_a_number_in_the_environment_that_is_none_is_named() -> None:
+    with pytest.raises(ValueError, match="SHOAL_SLOW_FACTOR must be a number, is 'fast'"):
+        PeerConfig.from_environment({"SHOAL_SWARM": "pond", "SHOAL_SLOW_FACTOR": "fast"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"policy": "all"}, "--policy must be live or majority, got 'all'"),
+        ({"mixed": "both"}, "--mixed must be resync or refuse, got 'both'"),
+        ({"slow_peers": "kill"}, "--slow-peers must be name or leave, got 'kill'"),
+        ({"slow_factor": 1.0}, "--slow-factor must be above 1, got 1"),
+        ({"slow_factor": float("nan")}, "--slow-factor must be above 1, got nan"),
+        ({"on_all_dead": "hope"}, "--on-all-dead must be stop or restart, got 'hope'"),
+        ({"receipts_full": "wait"}, "--receipts-full must be warn or stop, got 'wait'"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused_before_anything_starts(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(LaunchError, match=re.escape(says)):
+        config(**changes).check()
