@@ -106,6 +106,15 @@ class Standing:
         """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
         return self._swim.me, *self._swim.acquaintances()
 
+    def host_of(self, member: Member) -> str:
+        """As its contact has it; empty: not known."""
+        claim = self._swim.claim_of(member)
+        return "" if claim is None else claim.contact.host
+
+    def is_there(self, member: Member) -> bool:
+        """Whether `member` is alive, and is not about to leave, as far as is known here."""
+        return self._swim.is_alive(member) and member not in self._next.leavers
+
     # Steps.
 
     def may_finish(self, step: int, view_number: int, state_digest: bytes) -> bool:

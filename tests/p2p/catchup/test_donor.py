@@ -9,7 +9,7 @@ from gossip.effects import Feed
 from gossip.progress import Finish
 from p2p.catchup.donor import FEWEST_FED, MOST_FED, PATIENCE_S, WINDOW, Donor
 from p2p.net.frames import Taken
-from p2p.net.parcels import Assembly, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord
+from p2p.net.parcels import Assembly, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord, Wish
 from p2p.step.collective import AllReduce
 from p2p.step.notices import Commit
 from p2p.step.operation import Operation
@@ -24,7 +24,13 @@ class Giver(Donor):
     """What it sends arrives at once; whoever is `deaf` does not say so."""
 
     def __init__(self) -> None:
-        super().__init__(self._deliver, segment_bytes=SEGMENT_BYTES, most_fed_bytes=MOST_FED_BYTES)
+        super().__init__(
+            self._deliver,
+            lambda donor, wish: self.wished.append((donor, wish)),
+            segment_bytes=SEGMENT_BYTES,
+            most_fed_bytes=MOST_FED_BYTES,
+        )
+        self.wished: list[tuple[Member, Wish]] = []
         self.deaf: set[Member] = set()
         self.under_way: list[tuple[Member, int, ParcelSegment]] = []
         self.came: list[tuple[Member, Parcel]] = []
