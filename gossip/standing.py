@@ -111,9 +111,10 @@ class Standing:
         claim = self._swim.claim_of(member)
         return "" if claim is None else claim.contact.host
 
-    def is_there(self, member: Member) -> bool:
-        """Whether `member` is alive, and is not about to leave, as far as is known here."""
-        return self._swim.is_alive(member) and member not in self._next.leavers
+    def has_state(self, member: Member) -> bool:
+        """Whether `member` is alive, stays, and has the state after the last committed step, as far as is known."""
+        is_there = self._swim.is_alive(member) and member not in self._next.leavers
+        return is_there and self._steps.is_seated(member)
 
     # Steps.
 

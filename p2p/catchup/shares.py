@@ -54,7 +54,7 @@ def chunks_of(parts: Sequence[tuple[int, int]], chunk_bytes: int) -> list[Chunk]
     return [Chunk(part, number) for part, size in parts for number in range(-(-size // chunk_bytes))]
 
 
-def donors_of(view: View, first: Member, host: str, is_there: Callable[[Member], bool]) -> tuple[Member, ...]:
+def donors_of(view: View, first: Member, host: str, has_state: Callable[[Member], bool]) -> tuple[Member, ...]:
     """Who gives a state to a joiner on `host`, of which `first` was asked; that one comes first.
 
     One member per host, since those of one host share its line, and of the class of `first`, whose bits they have; in
@@ -64,7 +64,7 @@ def donors_of(view: View, first: Member, host: str, is_there: Callable[[Member],
         view: installed at `first`.
         first: has a seat in it.
         host: as in contacts; empty: not known.
-        is_there: whether a member is alive, as far as `first` knows.
+        has_state: whether a member is there and has the state, as far as `first` knows.
     """
     rank = view.members.index(first)
     seats = [*view.seats[rank:], *view.seats[:rank]]
@@ -72,8 +72,8 @@ def donors_of(view: View, first: Member, host: str, is_there: Callable[[Member],
     if host in hosts:
         return (first,)
     for seat in seats[1:]:
-        is_alike = seat.numerics == seats[0].numerics and (seat.since < view.number or view.number == 1)
-        if is_alike and seat.contact.host not in hosts and is_there(seat.member) and len(donors) < MOST_DONORS:
+        is_alike = seat.numerics == seats[0].numerics
+        if is_alike and seat.contact.host not in hosts and has_state(seat.member) and len(donors) < MOST_DONORS:
             hosts.add(seat.contact.host)
             donors.append(seat.member)
     return tuple(donors)

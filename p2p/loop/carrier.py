@@ -300,7 +300,7 @@ class Carrier:
         """Who gives it the state of which this peer was asked."""
         core = self.parts.core
         assert core.view is not None
-        return donors_of(core.view, core.me, core.host_of(member), core.is_there)
+        return donors_of(core.view, core.me, core.host_of(member), core.has_state)
 
 
 def in_three(digests: bytes) -> tuple[bytes, bytes, bytes]:
