@@ -53,9 +53,6 @@ FEWEST_FED, MOST_FED = 4, 256
 PATIENCE_S = 10.0
 """Who takes nothing for this long is sent nothing more until it asks again."""
 
-LEAST_SHARED_BYTES = 8 << 20
-"""A state with less of what members have in common comes from one donor."""
-
 KEPT_S = 30.0
 """The first of several donors keeps its copy for so long after it last heard of the joiner."""
 
@@ -107,7 +104,7 @@ class Donor:
         *,
         segment_bytes: int,
         most_fed_bytes: int = MOST_FED_BYTES,
-        least_shared_bytes: int = LEAST_SHARED_BYTES,
+        least_shared_bytes: int = 1 << 62,
     ) -> None:
         """Nobody asks yet.
 

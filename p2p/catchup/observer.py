@@ -137,7 +137,8 @@ class Observer:
         step, record = parcel.step, parcel.record
         if isinstance(record, StateRecord):
             self._states[step, record.digest] = parcel
-            return [*self._core.state_came(step, record.digest, record.view.lineage, record.numerics)]
+            whole = Note("whole", step, max(1, len(record.donors)), float(parcel.num_bytes))
+            return [whole, *self._core.state_came(step, record.digest, record.view.lineage, record.numerics)]
         enough = len(self._steps) >= FEWEST_KEPT and sum(p.num_bytes for p in self._steps.values()) > MOST_KEPT_BYTES
         assert isinstance(record, StepRecord)
         if step <= self._core.done or enough:

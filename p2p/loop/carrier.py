@@ -114,8 +114,8 @@ class Carrier:
                 self.carry_out(self.parts.core.disagree(abort))
             case sx.Leave(outvoted):
                 self.carry_out(self.parts.core.leave(self.now(), outvoted))
-            case sx.Note(event, detail):
-                self.parts.note(Kind[event.upper()], detail)
+            case sx.Note(event, detail, size, value):
+                self.parts.note(Kind[event.upper()], detail, size=size, value=value)
             case _:
                 self._do_for_core(effect)
 

@@ -99,7 +99,12 @@ class Loop:
         self._seat = SeatRequest(registry, config, own.role, is_back=is_back, not_before=self.now() + wait_s)
         self.open_step = OpenStep(me.member, segment_bytes=config.segment_bytes, medium=config.medium)
         self.measuring = Measuring(me.member, transport, self._frames, self.open_step.agreed, config, self.now)
-        self._donor = Donor(self._frames.send_parcel, self._frames.send_wish, segment_bytes=config.segment_bytes)
+        self._donor = Donor(
+            self._frames.send_parcel,
+            self._frames.send_wish,
+            segment_bytes=config.segment_bytes,
+            least_shared_bytes=config.least_shared_bytes,
+        )
         self._observer = Observer(self.core, self.open_step, self._frames.send_taken, self._frames.send_chunk_query)
         self._carrier = Carrier(
             Parts(
