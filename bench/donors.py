@@ -74,7 +74,8 @@ def train(options: argparse.Namespace) -> None:
         parallel = DataParallel(peer, model, optimizer)
         said_at = peer.last_step + (AFTER if options.joins else BEFORE)
         is_said = False
-        for x in peer.loader(torch.ones(10**6, 4), global_batch=NUM_MEMBERS + 1):
+        loader = peer.loader(torch.ones(10**6, 4), global_batch=NUM_MEMBERS + 1)
+        for x in (x for _ in loader.epochs() for x in loader):
             parallel(x).backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -6,9 +6,9 @@ all who wait for it, and sent afterwards, piece by piece, while training goes on
 shares of a large one (shares.py), and copy only these. The results of a step are copied before they are handed out, if
 somebody is to be fed with them.
 
-Everything for one peer goes through one *stream*, in order, with a few segments under way at a time: the receiver says
-how many it has taken. Who does not take what it is sent is not waited for. What is left out begins with a step of the
-model: a script can load a state there, and nowhere else.
+Everything for one peer goes through one *stream*, in order, with a few segments under way at a time (window.py): the
+receiver says how many it has taken. Who does not take what it is sent is not waited for. What is left out begins with a
+step of the model: a script can load a state there, and nowhere else.
 """
 
 from collections import deque
@@ -39,10 +39,11 @@ from ..net.parcels import (
 from ..step.notices import Commit
 from ..step.receipts import counts_of
 from .shares import Wishes
-from .state_copy import StateCopy, copied, declined, is_worth_sharing, share_of
+from .state_copy import StateCopy, chunk_bytes_of, copied, declined, is_worth_sharing, share_of
+from .window import Window
 
-WINDOW = 8
-"""So many segments are under way to one peer."""
+MOST_SEGMENT_BYTES = 256 << 10
+"""Of a segment, so that a few do not fill a queue."""
 
 MOST_FED_BYTES = 256 << 20
 """Steps that wait for their turn to one peer; further ones are left out, and it has to ask for the state."""
@@ -63,6 +64,7 @@ class _Stream:
 
     number: int
     moved: float
+    window: Window
     parcels: deque[Parcel] = field(default_factory=deque)
     sending: Iterator[ParcelSegment] | None = None
     num_sent: int = 0
@@ -111,7 +113,7 @@ class Donor:
         Args:
             send: takes target, stream and segment.
             send_wish: takes another donor, and what it is asked for.
-            segment_bytes: of a segment, at most.
+            segment_bytes: of a segment, at most; no more than `MOST_SEGMENT_BYTES` are used.
             most_fed_bytes: of the steps that wait for their turn to one peer, beyond the fewest.
             least_shared_bytes: of what members have in common, in a state that several donors give.
         """
@@ -119,7 +121,8 @@ class Donor:
         self.show: Callable[[], bytes] = bytes
         self.wishes = Wishes()
         self._send, self._send_wish = send, send_wish
-        self._segment_bytes, self._most_fed_bytes = segment_bytes, most_fed_bytes
+        self._segment_bytes = min(segment_bytes, MOST_SEGMENT_BYTES)
+        self._most_fed_bytes = most_fed_bytes
         self._least_shared_bytes = least_shared_bytes
         self._copies: WeakValueDictionary[int, StateCopy] = WeakValueDictionary()
         self._kept: dict[Member, tuple[StateCopy, Member, float]] = {}
@@ -251,7 +254,7 @@ class Donor:
             record = replace(record, view=self._view)
         copy = self._copies.get(step)
         state = pack() if copy is None else copy.state
-        chunk_bytes = self._segment_bytes
+        chunk_bytes = chunk_bytes_of(state, self._segment_bytes)
         is_shared = len(donors) > 1 and is_worth_sharing(state, chunk_bytes, self._least_shared_bytes)
         if is_shared:
             for index, donor in enumerate(donors[1:], 1):
@@ -309,29 +312,30 @@ class Donor:
     def _put(self, now: float, member: Member, parcel: Parcel) -> None:
         if member not in self._streams:
             self._num_streams += 1
-            self._streams[member] = _Stream(self._num_streams, now)
+            self._streams[member] = _Stream(self._num_streams, now, Window(self._segment_bytes))
         stream = self._streams[member]
         if not stream.parcels:
             stream.moved = now
         stream.parcels.append(parcel)
-        self._pump(member, stream)
+        self._pump(now, member, stream)
 
-    def _pump(self, member: Member, stream: _Stream) -> None:
-        while stream.num_sent - stream.num_taken < WINDOW and stream.parcels:
+    def _pump(self, now: float, member: Member, stream: _Stream) -> None:
+        while stream.window.has_room and stream.parcels:
             if (is_whole := stream.parcels[0].is_whole) is not None and not is_whole():
                 return  # `go_on` comes when it is
             stream.sending = stream.sending or cut(stream.parcels[0], self._segment_bytes)
             segment = next(stream.sending)
             self._send(member, stream.number, segment)
             stream.num_sent += 1
+            stream.window.sent(now)
             if segment.is_final:
                 stream.parcels.popleft()
                 stream.sending = None
 
-    def go_on(self) -> None:
+    def go_on(self, now: float) -> None:
         """A state is whole by now."""
         for member, stream in self._streams.items():
-            self._pump(member, stream)
+            self._pump(now, member, stream)
 
     def taken(self, now: float, taken: Taken) -> None:
         """A peer has taken some of what it was sent."""
@@ -339,10 +343,11 @@ class Donor:
         is_news = stream is not None and stream.number == taken.stream
         if stream is None or not is_news or not stream.num_taken < taken.num_segments <= stream.num_sent:
             return
+        stream.window.taken(now, taken.num_segments - stream.num_taken)
         stream.num_taken, stream.moved = taken.num_segments, now
         if (kept := self._kept.get(taken.source)) is not None:
             self._kept[taken.source] = *kept[:2], now
-        self._pump(taken.source, stream)
+        self._pump(now, taken.source, stream)
 
     def expire(self, now: float) -> None:
         """Give up on who takes nothing."""

@@ -85,7 +85,7 @@ class SharedStates:
         coming.base = base
         for chunk in coming.gathering.begin(now, record.donors, dict(zip(chunks, digests, strict=True))):
             del coming.chunks[chunk]
-        logger.info("%d donors give the state after step %d", len(record.donors), base.step)
+        logger.info("%d donors give the state after step %d, asked of %s", len(record.donors), base.step, first)
         return self.look(now)
 
     def look(self, now: float) -> list[Parcel]:
@@ -95,6 +95,7 @@ class SharedStates:
             gathering = coming.gathering
             self._name(coming)
             if missing := gathering.missing(now):
+                logger.info("%d chunks of the state after step %d are asked of %s", len(missing), gathering.step, first)
                 self._ask(first, gathering.step, missing)
             if gathering.is_complete or gathering.is_void:
                 del self._coming[first]

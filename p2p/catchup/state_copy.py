@@ -1,5 +1,6 @@
 """A copy of the state after a step, as parcels: whole, or as the first of several donors sends it."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -98,6 +99,12 @@ class StateCopy:
             payloads = (_slice(self.state.tensors, chunk, self._chunk_bytes) for chunk in self._chunks)
             self._digests = b"".join([xxhash.xxh3_128_digest(payload) for payload in payloads])
         return self._digests
+
+
+def chunk_bytes_of(state: PackedState, segment_bytes: int) -> int:
+    """A segment, or as many as it takes for a record to have room for the digests of all chunks."""
+    num_segments = sum(-(-size // segment_bytes) for _, size in shared_parts(state))
+    return int(segment_bytes * 2 ** math.ceil(math.log2(max(1.0, num_segments / MOST_CHUNKS * 2))))
 
 
 def is_worth_sharing(state: PackedState, chunk_bytes: int, least_bytes: int) -> bool:

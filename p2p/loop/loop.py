@@ -208,7 +208,7 @@ class Loop:
 
     def state_copied(self) -> None:
         """A state that was begun to be copied is whole."""
-        self._donor.go_on()
+        self._donor.go_on(self.now())
 
     def state_withheld(self, step: int, patience_s: float = 0.0) -> None:
         """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state.

@@ -267,6 +267,6 @@ def test_a_state_of_a_device_is_sent_when_it_is_whole() -> None:
     assert pond.num_sent.total() == 0
     is_there.append(True)
     for donor in pond.donors.values():
-        donor.go_on()
+        donor.go_on(pond.new.now)
     pond.settle()
     assert pond.offered() == pond.expected()
