@@ -14,7 +14,10 @@ from typing import Final
 TARGET_S: Final = 0.025
 """So long may what is sent here wait in queues."""
 
-FEWEST: Final = 2
+NUM_RECENT: Final = 8
+"""The least of so many delays counts: a queue delays each segment, a busy processor only some."""
+
+FEWEST: Final = 3
 """Segments that may be under way in any case."""
 
 FIRST: Final = 4
@@ -36,6 +39,7 @@ class Window:
         self._most = max(FIRST, MOST_BYTES // segment_bytes)
         self._sent: deque[float] = deque()
         self._least_s = math.inf
+        self._recent: deque[float] = deque(maxlen=NUM_RECENT)
 
     @property
     def has_room(self) -> bool:
@@ -48,7 +52,8 @@ class Window:
 
     def taken(self, now: float, count: int) -> None:
         """The receiver has taken `count` more, which were under way."""
-        delay_s = now - self._sent[count - 1]
+        self._recent.append(now - self._sent[count - 1])
+        delay_s = min(self._recent)
         for _ in range(count):
             self._sent.popleft()
         self._least_s = min(self._least_s, delay_s)

@@ -1,7 +1,6 @@
 """Members on hosts of their own give a state together: one of them dies, or is damaged; two join at once."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,15 @@ from p2p.step.receipts import read_moments, read_receipts
 from tests.live.labs import NewLab, program
 from tests.live.swarm import Process
 
-pytestmark = [pytest.mark.torch, pytest.mark.light]
+pytestmark = [pytest.mark.light, pytest.mark.long, pytest.mark.timeout(600)]
 
 NUM_MEMBERS = 3
+HANG_S = 120.0
+"""Each of five commands imports torch by itself."""
 NUM_ELEMENTS = 6_000_000
 
 TRAIN = """
-import logging, os, sys
+import logging, os, select, sys
 import torch
 import xxhash
 import p2p
@@ -24,7 +25,8 @@ from torch import nn
 
 torch.set_num_threads(1)
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-stop, num_elements, role = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+stop, num_elements, host = sys.argv[1], int(sys.argv[2]), int(os.environ["LAB_HOST"])
+role = "joins" if host > 2 else "damaged" if host == int(sys.argv[3]) else "trains"
 
 class Model(nn.Module):
     def __init__(self):
@@ -44,6 +46,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 is_damaged, said = False, 0
 with p2p.join() as peer:
     print("here", peer.peer_id)
+    while role == "joins" and not os.path.exists(stop + ".go"):
+        select.select([], [], [], 0.01)
     parallel = p2p.DataParallel(peer, model, optimizer)
     loader = peer.loader(torch.ones(10**6, 8), global_batch=12)
     for x in (x for _ in loader.epochs() for x in loader):
@@ -68,24 +72,27 @@ with p2p.join() as peer:
 class Pond:
     """Three members, each on a host of its own, have trained."""
 
-    def __init__(
-        self, new_lab: NewLab, folder: Path, num_joiners: int, roles: Sequence[str] = ("",) * NUM_MEMBERS
-    ) -> None:
+    def __init__(self, new_lab: NewLab, folder: Path, num_joiners: int, damaged: int = -1) -> None:
         self.lab = new_lab(NUM_MEMBERS + num_joiners, "rate=30mbit,delay=2ms")
         self.script, self.stop, self.receipts = (folder / word for word in ("train.py", "stop", "receipts"))
         self.script.write_text(TRAIN)
-        self.members = [self.start(host, role or "trains") for host, role in enumerate(roles)]
+        self.members = [self.start(host, damaged) for host in range(NUM_MEMBERS)]
+        self.joiners = [self.start(NUM_MEMBERS + number, damaged) for number in range(num_joiners)]
+        for run in (*self.members, *self.joiners):
+            self.said(run, "here")
         self.ids = [self.said(member, "here").split()[1] for member in self.members]
         for member in self.members:
             self.said(member, r"step [1-9]\d")
 
-    def start(self, host: int, role: str) -> Process:
+    def start(self, host: int, damaged: int) -> Process:
         shoal = (sys.executable, "-m", "p2p.cli", "run", "-n", "1", "--min-peers", str(NUM_MEMBERS))
-        own = (str(self.script), str(self.stop), str(NUM_ELEMENTS), role)
-        return program(self.lab, host, *shoal, "--receipts", str(self.receipts), *own)
+        own = (str(self.script), str(self.stop), str(NUM_ELEMENTS), str(damaged))
+        return program(self.lab, host, *shoal, "--receipts", str(self.receipts), *own, hang_s=HANG_S)
 
-    def join(self, number: int = 0) -> Process:
-        return self.start(NUM_MEMBERS + number, "joins")
+    def join(self) -> list[Process]:
+        """All joiners ask for a seat."""
+        self.stop.with_name("stop.go").touch()
+        return self.joiners
 
     def said(self, run: Process, pattern: str) -> str:
         """By the only peer of a launcher."""
@@ -112,7 +119,7 @@ class Pond:
 
 def test_a_donor_that_is_killed_while_it_sends_is_made_up_for_by_the_first(new_lab: NewLab, tmp_path: Path) -> None:
     pond = Pond(new_lab, tmp_path, 1)
-    joiner = pond.join()
+    (joiner,) = pond.join()
     first = pond.said(joiner, "3 donors give the state after step").split()[-1]
     victim = next(host for host, peer_id in enumerate(pond.ids) if peer_id != first)
     pond.lab.crash(victim)
@@ -125,8 +132,8 @@ def test_a_donor_that_is_killed_while_it_sends_is_made_up_for_by_the_first(new_l
 
 def test_a_damaged_replica_among_the_donors_is_named(new_lab: NewLab, tmp_path: Path) -> None:
     """Nobody compares what nobody trains, so it goes on; the joiner has what the member has that it asked."""
-    pond = Pond(new_lab, tmp_path, 1, ("", "damaged", ""))
-    joiner = pond.join()
+    pond = Pond(new_lab, tmp_path, 1, damaged=1)
+    (joiner,) = pond.join()
     first = pond.said(joiner, "3 donors give the state after step").split()[-1]
     named = pond.said(joiner, "chunk .* is not the same at ")
     assert (
@@ -142,7 +149,7 @@ def test_a_damaged_replica_among_the_donors_is_named(new_lab: NewLab, tmp_path: 
 
 def test_two_join_at_once_and_one_of_them_is_killed(new_lab: NewLab, tmp_path: Path) -> None:
     pond = Pond(new_lab, tmp_path, 2)
-    joiners = [pond.join(number) for number in range(2)]
+    joiners = pond.join()
     for joiner in joiners:
         pond.said(joiner, r"\d donors give the state after step")
     pond.lab.crash(NUM_MEMBERS)
