@@ -313,6 +313,11 @@ class StepMachine:
         others = [member for member in self.view.members if member != self._me]
         return [member for member in others if member not in self._ready or self._ready[member].seated]
 
+    def is_seated(self, member: Member) -> bool:
+        """Whether `member` of the installed view has completed a barrier, as it has said or as this one has seen."""
+        ready = self._ready.get(member)
+        return self.phase is Phase.ACTIVE or (ready is not None and ready.seated)
+
     def stuck_at(self) -> tuple[int, int] | None:
         """Step and number of operations that all members have submitted, and that are not complete here."""
         if self.phase is not Phase.ACTIVE or self.finish is not None or self.complete >= self.submitted:

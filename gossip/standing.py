@@ -106,6 +106,16 @@ class Standing:
         """This peer and all others that are not gone, each with its status, for whoever shows the swarm."""
         return self._swim.me, *self._swim.acquaintances()
 
+    def host_of(self, member: Member) -> str:
+        """As its contact has it; empty: not known."""
+        claim = self._swim.claim_of(member)
+        return "" if claim is None else claim.contact.host
+
+    def has_state(self, member: Member) -> bool:
+        """Whether `member` is alive, stays, and has the state after the last committed step, as far as is known."""
+        is_there = self._swim.is_alive(member) and member not in self._next.leavers
+        return is_there and self._steps.is_seated(member)
+
     # Steps.
 
     def may_finish(self, step: int, view_number: int, state_digest: bytes) -> bool:

@@ -55,6 +55,8 @@ class LoopConfig:
     """Remember when things happened; for whoever writes receipts."""
     link_check_s: float = 0.05
     """Lost links are looked for this often."""
+    least_shared_bytes: int = 8 << 20
+    """A state with less of what members have in common comes from one donor."""
     look_s: float = 1.0
     """A joiner that waits looks this often whether there is still somebody to wait for."""
     tcp: TcpConfig | None = None
@@ -112,8 +114,9 @@ class PeerConfig:
             if it trains a model, otherwise when its script calls `wait_view` again.
         tcp: seeds, how other hosts reach this peer, and how long a silence may be on the way: `network="wan"` replaces
             the timers of `loop.core`.
-        loop: timers and sizes, for tests and experiments: `core`, `segment_bytes`, `link_check_s`, `look_s` and
-            `device_of` of a `p2p.config.LoopConfig`. Its other fields follow from those above.
+        loop: timers and sizes, for tests and experiments: `core`, `segment_bytes`, `least_shared_bytes`,
+            `link_check_s`, `look_s` and `device_of` of a `p2p.config.LoopConfig`. Its other fields follow from those
+            above.
 
     Raises:
         ValueError: a number or the policy is out of range.

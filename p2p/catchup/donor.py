@@ -2,18 +2,20 @@
 
 The state after a step is complete from the first forward pass after the step's commit until the next commit; from the
 last backward pass on, where forward passes change any of it (p2p/training/edge.py). It is copied in that time, once for
-all who wait for it, and sent afterwards, piece by piece, while training goes on. The results of a step are copied
-before they are handed out, if somebody is to be fed with them.
+all who wait for it, and sent afterwards, piece by piece, while training goes on. Donors on other hosts are asked for
+shares of a large one (shares.py), and copy only these. The results of a step are copied before they are handed out, if
+somebody is to be fed with them.
 
-Everything for one peer goes through one *stream*, in order, with a few segments under way at a time: the receiver says
-how many it has taken. Who does not take what it is sent is not waited for. What is left out begins with a step of the
-model: a script can load a state there, and nowhere else.
+Everything for one peer goes through one *stream*, in order, with a few segments under way at a time (window.py): the
+receiver says how many it has taken. Who does not take what it is sent is not waited for. What is left out begins with a
+step of the model: a script can load a state there, and nowhere else.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -23,12 +25,25 @@ from gossip.progress import Finish
 from gossip.view import NO_NUMERICS
 
 from ..net.frames import Taken
-from ..net.parcels import Packer, Parcel, ParcelSegment, StateRecord, StepRecord, cut
+from ..net.parcels import (
+    Chunk,
+    Packer,
+    Parcel,
+    ParcelSegment,
+    ShareRecord,
+    StateRecord,
+    StepRecord,
+    Wish,
+    cut,
+)
 from ..step.notices import Commit
 from ..step.receipts import counts_of
+from .shares import Wishes
+from .state_copy import StateCopy, chunk_bytes_of, copied, declined, is_worth_sharing, share_of
+from .window import Window
 
-WINDOW = 8
-"""So many segments are under way to one peer."""
+MOST_SEGMENT_BYTES = 256 << 10
+"""Of a segment, so that a few do not fill a queue."""
 
 MOST_FED_BYTES = 256 << 20
 """Steps that wait for their turn to one peer; further ones are left out, and it has to ask for the state."""
@@ -39,6 +54,9 @@ FEWEST_FED, MOST_FED = 4, 256
 PATIENCE_S = 10.0
 """Who takes nothing for this long is sent nothing more until it asks again."""
 
+KEPT_S = 30.0
+"""The first of several donors keeps its copy for so long after it last heard of the joiner."""
+
 
 @dataclass(slots=True, eq=False)
 class _Stream:
@@ -46,13 +64,14 @@ class _Stream:
 
     number: int
     moved: float
+    window: Window
     parcels: deque[Parcel] = field(default_factory=deque)
     sending: Iterator[ParcelSegment] | None = None
     num_sent: int = 0
     num_taken: int = 0
 
     def steps(self) -> list[Parcel]:
-        return [parcel for parcel in self.parcels if not isinstance(parcel.record, StateRecord)]
+        return [parcel for parcel in self.parcels if isinstance(parcel.record, StepRecord)]
 
     def overtake(self) -> None:
         """A state makes the steps superfluous that nothing was sent of, from the first one of the model on."""
@@ -61,7 +80,14 @@ class _Stream:
         self.parcels = deque([*begun, *needed, *self.states()])
 
     def states(self) -> list[Parcel]:
-        return [parcel for parcel in self.parcels if isinstance(parcel.record, StateRecord)]
+        return [parcel for parcel in self.parcels if not isinstance(parcel.record, StepRecord)]
+
+    def drop_shares(self, first: Member) -> None:
+        """Of states of which `first` was asked."""
+        is_sent = bool(self.parcels) and self.sending is not None
+        if is_sent and self.parcels[0].record == ShareRecord(first):
+            self.sending = None  # what is begun is not ended
+        self.parcels = deque([parcel for parcel in self.parcels if parcel.record != ShareRecord(first)])
 
 
 class Donor:
@@ -69,27 +95,37 @@ class Donor:
 
     Attributes:
         waiting: for a state: after which step, and whether they have a seat.
+        wishes: of other donors.
         show: what this peer's replica is compared by.
     """
 
     def __init__(
         self,
         send: Callable[[Member, int, ParcelSegment], None],
+        send_wish: Callable[[Member, Wish], None],
         *,
         segment_bytes: int,
         most_fed_bytes: int = MOST_FED_BYTES,
+        least_shared_bytes: int = 1 << 62,
     ) -> None:
         """Nobody asks yet.
 
         Args:
             send: takes target, stream and segment.
-            segment_bytes: of a segment, at most.
+            send_wish: takes another donor, and what it is asked for.
+            segment_bytes: of a segment, at most; no more than `MOST_SEGMENT_BYTES` are used.
             most_fed_bytes: of the steps that wait for their turn to one peer, beyond the fewest.
+            least_shared_bytes: of what members have in common, in a state that several donors give.
         """
         self.waiting: dict[Member, tuple[int, bool]] = {}
         self.show: Callable[[], bytes] = bytes
-        self._send = send
-        self._segment_bytes, self._most_fed_bytes = segment_bytes, most_fed_bytes
+        self.wishes = Wishes()
+        self._send, self._send_wish = send, send_wish
+        self._segment_bytes = min(segment_bytes, MOST_SEGMENT_BYTES)
+        self._most_fed_bytes = most_fed_bytes
+        self._least_shared_bytes = least_shared_bytes
+        self._copies: WeakValueDictionary[int, StateCopy] = WeakValueDictionary()
+        self._kept: dict[Member, tuple[StateCopy, Member, float]] = {}
         self._packer: tuple[int, Packer] | None = None
         self._view: View | None = None
         self._withheld: tuple[int, float] | None = None
@@ -99,6 +135,11 @@ class Donor:
         self._num_streams = 0
 
     # Who gets what.
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for the state, or for a share of it."""
+        return bool(self.waiting or self.wishes.waiting)
 
     def install(self, view: View) -> None:
         """Another view: whoever still needs a state asks again."""
@@ -113,6 +154,10 @@ class Donor:
         """It is gone, or needs nothing more."""
         self.waiting.pop(member, None)
         self._streams.pop(member, None)
+        self._kept.pop(member, None)
+        self.wishes.forget(member)
+        for stream in self._streams.values():
+            stream.drop_shares(member)
 
     def complete(self, step: int, packer: Packer, view: View | None = None) -> None:
         """The state after `step`, which was committed in `view`, is complete, and `packer` lends it."""
@@ -130,19 +175,50 @@ class Donor:
 
         Who has a seat is given one state in a view; an observer none while another is on its way to it.
         """
-        stream = self._streams.get(member)
-        is_coming = stream is not None and any(not has_seat or p.step == step for p in stream.states())
+        stream, kept = self._streams.get(member), self._kept.get(member)
+        steps = [p.step for p in stream.states() if isinstance(p.record, StateRecord)] if stream is not None else []
+        steps += [kept[0].step] if kept is not None else []
+        is_coming = any(not has_seat or each == step for each in steps)
         if not is_coming and not (has_seat and self._given.get(member) == step):
             self.waiting[member] = step, has_seat
 
-    def serve(self, now: float, done: int, record: StateRecord) -> Iterator[tuple[Member, str]]:
+    def wish(self, wish: Wish) -> None:
+        """Another donor asks for a share."""
+        self.wishes.ask(wish)
+
+    def ask_for_chunks(self, now: float, member: Member, step: int, chunks: Sequence[Chunk]) -> None:
+        """`member` needs these of the state after `step`, of which this peer is the first donor; none: nothing more."""
+        copy, me, _ = self._kept.get(member, (None, member, now))
+        if copy is None or copy.step != step:
+            return
+        if not chunks:
+            del self._kept[member]
+            return
+        self._kept[member] = copy, me, now
+        self._put(now, member, copy.share(me, chunks))
+
+    def serve(
+        self,
+        now: float,
+        done: int,
+        record: StateRecord,
+        donors_for: Callable[[Member], Sequence[Member]] = lambda member: (),
+    ) -> Iterator[tuple[Member, str]]:
         """Send the state to whoever waits for it, if it may be copied now, with `done` the last committed step.
+
+        Args:
+            now: the time.
+            done: the last committed step.
+            record: of the state.
+            donors_for: who gives a state to somebody, this peer first.
 
         Yields:
             Whom it cannot be sent to, and why.
         """
         is_complete = self._packer is not None and self._packer[0] == done
         withheld, patience_s = self._withheld or (None, 0.0)
+        for wish, is_given in self.wishes.due(done, is_complete=is_complete, is_withheld=withheld == done):
+            self._put(now, wish.observer, self._share(wish) if is_given else declined(wish))
         if not is_complete and withheld != done:
             return
         for member, (step, has_seat) in list(self.waiting.items()):
@@ -151,14 +227,15 @@ class Donor:
             if is_complete:
                 del self.waiting[member]
                 try:
-                    parcel = self._copy(done, record)
+                    parcels = self._copy(now, member, record, donors_for(member))
                 except (TypeError, ValueError) as error:
                     yield member, f"the state cannot be sent to it: {error}"
                     continue
                 self._given[member] = done
                 if (stream := self._streams.get(member)) is not None:
                     stream.overtake()
-                self._put(now, member, parcel)
+                for parcel in parcels:
+                    self._put(now, member, parcel)
             elif has_seat and now - self._waits_since.setdefault(member, now) >= patience_s:
                 del self.waiting[member]
                 yield (
@@ -166,17 +243,35 @@ class Donor:
                     "it came between two updates of a batch, or in an operation between a backward pass and the next",
                 )
 
-    def _copy(self, step: int, record: StateRecord) -> Parcel:
-        """The state, which nobody changes now; a copy that is still on its way to another peer serves, too."""
-        under_way = (parcel for stream in self._streams.values() for parcel in stream.states())
-        if (parcel := next((parcel for parcel in under_way if parcel.step == step), None)) is not None:
-            return parcel
+    def _copy(self, now: float, member: Member, record: StateRecord, donors: Sequence[Member]) -> list[Parcel]:
+        """The state, which nobody changes now; a copy that is still on its way to another peer serves, too.
+
+        If other donors can share it, they are asked first: they have to copy theirs before the next commit.
+        """
         assert self._packer is not None
-        state = self._packer[1]()
+        step, pack = self._packer
         if self._view is not None:  # the members' scripts see no other before the next commit
             record = replace(record, view=self._view)
-        tensors = state.tensors if state.is_whole else map(copied, state.tensors)
-        return Parcel(step, record, [state.tree, *tensors], state.is_whole)
+        copy = self._copies.get(step)
+        state = pack() if copy is None else copy.state
+        chunk_bytes = chunk_bytes_of(state, self._segment_bytes)
+        is_shared = len(donors) > 1 and is_worth_sharing(state, chunk_bytes, self._least_shared_bytes)
+        if is_shared:
+            for index, donor in enumerate(donors[1:], 1):
+                self._send_wish(donor, Wish(donors[0], member, step, index, len(donors), chunk_bytes))
+        if copy is None:
+            copy = self._copies[step] = StateCopy(step, state, chunk_bytes)
+        if not is_shared:
+            return [copy.whole(record)]
+        self._kept[member] = copy, donors[0], now
+        return copy.shared(record, donors)
+
+    def _share(self, wish: Wish) -> Parcel:
+        assert self._packer is not None
+        try:
+            return share_of(self._packer[1](), wish)
+        except (TypeError, ValueError):  # the first says so, too, if it cannot pack it either
+            return declined(wish)
 
     def feed(
         self, now: float, feeds: Sequence[Feed], finish: Finish, commit: Commit, numerics: bytes = NO_NUMERICS
@@ -217,29 +312,30 @@ class Donor:
     def _put(self, now: float, member: Member, parcel: Parcel) -> None:
         if member not in self._streams:
             self._num_streams += 1
-            self._streams[member] = _Stream(self._num_streams, now)
+            self._streams[member] = _Stream(self._num_streams, now, Window(self._segment_bytes))
         stream = self._streams[member]
         if not stream.parcels:
             stream.moved = now
         stream.parcels.append(parcel)
-        self._pump(member, stream)
+        self._pump(now, member, stream)
 
-    def _pump(self, member: Member, stream: _Stream) -> None:
-        while stream.num_sent - stream.num_taken < WINDOW and stream.parcels:
+    def _pump(self, now: float, member: Member, stream: _Stream) -> None:
+        while stream.window.has_room and stream.parcels:
             if (is_whole := stream.parcels[0].is_whole) is not None and not is_whole():
                 return  # `go_on` comes when it is
             stream.sending = stream.sending or cut(stream.parcels[0], self._segment_bytes)
             segment = next(stream.sending)
             self._send(member, stream.number, segment)
             stream.num_sent += 1
+            stream.window.sent(now)
             if segment.is_final:
                 stream.parcels.popleft()
                 stream.sending = None
 
-    def go_on(self) -> None:
+    def go_on(self, now: float) -> None:
         """A state is whole by now."""
         for member, stream in self._streams.items():
-            self._pump(member, stream)
+            self._pump(now, member, stream)
 
     def taken(self, now: float, taken: Taken) -> None:
         """A peer has taken some of what it was sent."""
@@ -247,22 +343,23 @@ class Donor:
         is_news = stream is not None and stream.number == taken.stream
         if stream is None or not is_news or not stream.num_taken < taken.num_segments <= stream.num_sent:
             return
+        stream.window.taken(now, taken.num_segments - stream.num_taken)
         stream.num_taken, stream.moved = taken.num_segments, now
-        self._pump(taken.source, stream)
+        if (kept := self._kept.get(taken.source)) is not None:
+            self._kept[taken.source] = *kept[:2], now
+        self._pump(now, taken.source, stream)
 
     def expire(self, now: float) -> None:
         """Give up on who takes nothing."""
         for member, stream in list(self._streams.items()):
             if stream.num_taken < stream.num_sent and now - stream.moved > PATIENCE_S:
                 del self._streams[member]
+                self._kept.pop(member, None)
+        for member in [member for member, (_, _, at) in self._kept.items() if now - at > KEPT_S]:
+            del self._kept[member]
 
 
 def _is_of_script(parcel: Parcel) -> bool:
     """Whether it is an operation that a script has called, of which no state has the result."""
     record = parcel.record  # a step of the model shows it; where there are several classes, the finish does not tell
     return isinstance(record, StepRecord) and not (record.finish.state_digest or record.shown)
-
-
-def copied(buffer: bytes | memoryview) -> bytes | memoryview:
-    """The same bytes in memory of their own; the interpreter is free meanwhile."""
-    return np.frombuffer(buffer, np.uint8).copy().data if len(buffer) else b""

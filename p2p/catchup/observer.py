@@ -11,18 +11,19 @@ that is run.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gossip import Core, Member
 from gossip import effects as fx
 
 from ..errors import OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
 from ..net.frames import Delivery
-from ..net.parcels import Assembly, PackedState, Parcel, StateRecord, StepRecord
+from ..net.parcels import Assembly, Chunk, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord
 from ..step.effects import Leave, Note, StepEffect, Tell
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
 from ..step.transitions import Stage
+from .shared_states import SharedStates
 
 logger = logging.getLogger("p2p")
 
@@ -45,14 +46,28 @@ class Observer:
         check: why this peer's replica cannot go on, if that of its feeder, which is shown in this step, is another.
     """
 
-    def __init__(self, core: Core, open_step: OpenStep, send_taken: Callable[[Member, int, int], None]) -> None:
-        """Nothing has come. `send_taken` takes a source, its stream and a number of segments."""
+    def __init__(
+        self,
+        core: Core,
+        open_step: OpenStep,
+        send_taken: Callable[[Member, int, int], None],
+        ask_for_chunks: Callable[[Member, int, Sequence[Chunk]], None],
+    ) -> None:
+        """Nothing has come.
+
+        Args:
+            core: of this peer.
+            open_step: of the same.
+            send_taken: takes a source, its stream and a number of segments.
+            ask_for_chunks: takes the first donor of a state, its step, and chunks.
+        """
         self.check: Callable[[int, bytes, bool], ShoalError | None] = lambda step, shown, is_akin: None
         self._core = core
         self._open_step = open_step
         self._send_taken = send_taken
         self._streams: dict[Member, tuple[int, int]] = {}
         self._assemblies: dict[Member, Assembly] = {}
+        self._shared = SharedStates(ask_for_chunks)
         self._states: dict[tuple[int, bytes], Parcel] = {}
         self._offered: tuple[int, bytes] | None = None
         self._steps: dict[tuple[int, bytes], Parcel] = {}
@@ -75,6 +90,8 @@ class Observer:
         if len(self._streams) > MOST_SOURCES:
             del self._streams[next(iter(self._streams))]
         self._send_taken(source, *self._streams[source])
+        if segment.is_share:
+            return self._take_share(now, source, segment)
         if is_first:
             self._assemblies[source] = Assembly(segment.step, is_state=segment.is_state)
         if source not in self._assemblies or (segment.is_state and not self._core.state_comes(now, source)):
@@ -91,23 +108,39 @@ class Observer:
         if parcel is None:
             return noted
         del self._assemblies[source]
+        if isinstance(parcel.record, StateRecord) and parcel.record.donors:
+            return [*noted, *self._take_all(self._shared.begin(now, source, parcel))]
         return [*noted, *self._take(parcel)]
+
+    def _take_share(self, now: float, source: Member, segment: ParcelSegment) -> list[Effect]:
+        """Of a state of which another member may have been asked."""
+        first = self._shared.first_of(source, segment)
+        if first is None or not self._core.state_comes(now, first):
+            return []
+        return self._take_all(self._shared.receive(now, source, first, segment))
+
+    def _take_all(self, parcels: Sequence[Parcel]) -> list[Effect]:
+        return [effect for parcel in parcels for effect in self._take(parcel)]
 
     def forget(self, source: Member) -> None:
         """It is gone, and what it has sent in part will not be completed."""
         self._streams.pop(source, None)
         self._assemblies.pop(source, None)
+        self._shared.forget(source)
 
     def seated(self) -> None:
         """Nothing is needed any more."""
+        self._shared.clear()
         self._streams, self._assemblies, self._states, self._steps, self._offered = {}, {}, {}, {}, None
 
     def _take(self, parcel: Parcel) -> list[Effect]:
         step, record = parcel.step, parcel.record
         if isinstance(record, StateRecord):
             self._states[step, record.digest] = parcel
-            return [*self._core.state_came(step, record.digest, record.view.lineage, record.numerics)]
+            whole = Note("whole", step, max(1, len(record.donors)), float(parcel.num_bytes))
+            return [whole, *self._core.state_came(step, record.digest, record.view.lineage, record.numerics)]
         enough = len(self._steps) >= FEWEST_KEPT and sum(p.num_bytes for p in self._steps.values()) > MOST_KEPT_BYTES
+        assert isinstance(record, StepRecord)
         if step <= self._core.done or enough:
             return []
         self._steps[step, record.digest] = parcel
@@ -149,6 +182,7 @@ class Observer:
         if self._offered == (step, digest):
             self._offered = None
             del self._states[step, digest]
+            self._shared.clear()
         return [*self._core.loaded(now, step, digest)]
 
     def go_on(self, now: float) -> list[Effect]:
@@ -156,6 +190,8 @@ class Observer:
 
         A state that was offered is taken back, if the training thread waits for an operation of its own since.
         """
+        if whole := self._shared.look(now):
+            return self._take_all(whole)
         if self._offered is not None and self._waits_for_a_result():
             return self._decline(now, self._offered)
         due = self._core.due if self._steps else None

@@ -309,7 +309,13 @@ def _steps_of_join(timeline: Timeline, peer_id: str, t0: int) -> dict[str, float
     if (process := timeline.processes.get(peer_id)) is not None:
         times["joined"] = ms(process.joined_ns - t0)
     track = timeline.run.tracks.get(peer_id)
-    kinds = {Kind.ASKED: "asked", Kind.STATE: "state", Kind.LOADED: "loaded", Kind.ACTIVE: "seated"}
+    kinds = {
+        Kind.ASKED: "asked",
+        Kind.STATE: "state",
+        Kind.WHOLE: "whole",
+        Kind.LOADED: "loaded",
+        Kind.ACTIVE: "seated",
+    }
     for record in track.records if track is not None else ():
         name = kinds.get(Kind(record.kind)) if record.kind in set(Kind) else None
         if name is not None and name not in times and record.time_ns >= t0:

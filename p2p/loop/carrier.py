@@ -19,12 +19,13 @@ from gossip.progress import Finish, Progress
 
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
+from ..catchup.shares import donors_of
 from ..errors import RemovedFromView
 from ..host.registry import Registry
 from ..memory.shared_runner import SharedRunner
 from ..net.frames import Frames
 from ..net.headers import NO_DIGEST
-from ..net.parcels import StateRecord
+from ..net.parcels import StateRecord, Wish
 from ..step import effects as sx
 from ..step.notices import Commit, Notice
 from ..step.open_step import OpenStep
@@ -113,8 +114,8 @@ class Carrier:
                 self.carry_out(self.parts.core.disagree(abort))
             case sx.Leave(outvoted):
                 self.carry_out(self.parts.core.leave(self.now(), outvoted))
-            case sx.Note(event, detail):
-                self.parts.note(Kind[event.upper()], detail)
+            case sx.Note(event, detail, size, value):
+                self.parts.note(Kind[event.upper()], detail, size=size, value=value)
             case _:
                 self._do_for_core(effect)
 
@@ -277,15 +278,29 @@ class Carrier:
             self.parts.note(Kind.GONE, peer=peer_number(member.peer_id), how=how)
             self.carry_out(effects)
 
+    def take_wish(self, wish: Wish) -> None:
+        """Another donor, a member of this view, asks for a share of a state."""
+        core = self.parts.core
+        if core.seated and core.view is not None and core.view.since(wish.first) is not None:
+            self.parts.note(Kind.GIVES, wish.step, peer=peer_number(wish.observer.peer_id))
+            self.parts.donor.wish(wish)
+            self.serve_state()
+
     def serve_state(self) -> None:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
-        if self.parts.donor.waiting and self.parts.core.seated and (view := self.parts.core.view) is not None:
+        if self.parts.donor.is_asked and self.parts.core.seated and (view := self.parts.core.view) is not None:
             core, is_due = self.parts.core, self.parts.open_step.agreed.is_due
             record = StateRecord(core.digest, view, core.numerics, is_due)
-            for member, reason in self.parts.donor.serve(self.now(), self.parts.core.done, record):
+            for member, reason in self.parts.donor.serve(self.now(), core.done, record, self._donors_for):
                 self.declare_dead(
                     member, reason, how=How.UNKNOWN
                 )  # nobody else can send it either: go on without the joiner
+
+    def _donors_for(self, member: Member) -> tuple[Member, ...]:
+        """Who gives it the state of which this peer was asked."""
+        core = self.parts.core
+        assert core.view is not None
+        return donors_of(core.view, core.me, core.host_of(member), core.has_state)
 
 
 def in_three(digests: bytes) -> tuple[bytes, bytes, bytes]:

@@ -17,7 +17,7 @@ NUM_EXPLAINED: Final = 16
 _OF_VIEWS: Final = (Kind.INSTALLED, Kind.ACTIVE)
 _MOMENTS: Final = (
     *_OF_VIEWS,
-    *(Kind.ASKED, Kind.STATE, Kind.LOADED, Kind.FOLLOWED, Kind.FINISHED, Kind.COMMITTED, Kind.GONE),
+    *(Kind.ASKED, Kind.STATE, Kind.WHOLE, Kind.LOADED, Kind.FOLLOWED, Kind.FINISHED, Kind.COMMITTED, Kind.GONE),
 )
 """What receipts are accompanied by."""
 

@@ -22,8 +22,8 @@ from ..errors import RegistryError, RemoteProtocolError, RemovedFromView, RunEnd
 from ..host.entry import Role
 from ..host.registry import Registry
 from ..memory.shared_runner import RunState
-from ..net.frames import ANSWER_CODEC, Delivery, Frames, Segment, StatusAnswer, StatusQuery, Taken
-from ..net.parcels import Packer, Replica
+from ..net.frames import ANSWER_CODEC, ChunkQuery, Delivery, Frames, Segment, StatusAnswer, StatusQuery, Taken
+from ..net.parcels import Packer, Replica, Wish
 from ..net.transport import Polled
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
@@ -99,8 +99,13 @@ class Loop:
         self._seat = SeatRequest(registry, config, own.role, is_back=is_back, not_before=self.now() + wait_s)
         self.open_step = OpenStep(me.member, segment_bytes=config.segment_bytes, medium=config.medium)
         self.measuring = Measuring(me.member, transport, self._frames, self.open_step.agreed, config, self.now)
-        self._donor = Donor(self._frames.send_parcel, segment_bytes=config.segment_bytes)
-        self._observer = Observer(self.core, self.open_step, self._frames.send_taken)
+        self._donor = Donor(
+            self._frames.send_parcel,
+            self._frames.send_wish,
+            segment_bytes=config.segment_bytes,
+            least_shared_bytes=config.least_shared_bytes,
+        )
+        self._observer = Observer(self.core, self.open_step, self._frames.send_taken, self._frames.send_chunk_query)
         self._carrier = Carrier(
             Parts(
                 core=self.core,
@@ -193,8 +198,8 @@ class Loop:
 
     @property
     def is_asked_for_state(self) -> bool:
-        """Whether somebody waits for the state, as any thread may ask."""
-        return bool(self._donor.waiting)
+        """Whether somebody waits for the state, or a share of it, as any thread may ask."""
+        return self._donor.is_asked
 
     def state_complete(self, step: int, packer: Packer, view: View | None = None) -> None:
         """The state after `step`, committed in `view`, may be copied with `packer`, until the next commit."""
@@ -203,7 +208,7 @@ class Loop:
 
     def state_copied(self) -> None:
         """A state that was begun to be copied is whole."""
-        self._donor.go_on()
+        self._donor.go_on(self.now())
 
     def state_withheld(self, step: int, patience_s: float = 0.0) -> None:
         """The training thread waits in an operation, maybe before `optimizer.step`: nobody may wait for its state.
@@ -366,6 +371,10 @@ class Loop:
                     self._carrier.carry_out(self._observer.receive(self.now(), delivery))
                 case Taken() as taken:
                     self._donor.taken(self.now(), taken)
+                case Wish() as wish:
+                    self._carrier.take_wish(wish)
+                case ChunkQuery(source, step, chunks):
+                    self._donor.ask_for_chunks(self.now(), source, step, chunks)
         except RemoteProtocolError as error:
             self.resources.transport.count_invalid(error)
 

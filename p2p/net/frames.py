@@ -6,8 +6,10 @@ here. Parcels go to who is in no view yet, and are acknowledged from there: inst
 sender and its *stream*, all that it sends to one peer in a row.
 """
 
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
 import xxhash
 
@@ -22,10 +24,12 @@ from .headers import (
     HEADER_BYTES,
     NO_DIGEST,
     SEGMENT_KIND,
+    ChunksHeader,
     FinishedHeader,
     ParcelHeader,
     ProbeHeader,
     SegmentHeader,
+    ShareHeader,
     TakenHeader,
     pack_rest,
     pack_stamp,
@@ -33,7 +37,7 @@ from .headers import (
     unpack_header,
     unpack_segment,
 )
-from .parcels import ParcelSegment
+from .parcels import Chunk, ParcelSegment, Wish
 from .transport import Transport
 from .wire import Codec
 
@@ -90,6 +94,17 @@ class Taken(NamedTuple):
     source: Member
     stream: int
     num_segments: int
+
+
+class ChunkQuery(NamedTuple):
+    """`source` needs these chunks of the state after `step` from us, its first donor; none: nothing any more."""
+
+    source: Member
+    step: int
+    chunks: tuple[Chunk, ...]
+
+
+_CHUNK: Final = struct.Struct("<II")
 
 
 class Frames:
@@ -169,6 +184,7 @@ class Frames:
             stream=stream,
             step=segment.step,
             segment=segment.index,
+            is_share=segment.is_share,
             digest=segment.digest,
         )
         self._transport.send_data(target.peer_id, header.pack(), segment.payload)
@@ -177,6 +193,27 @@ class Frames:
         """Say how many segments of its `stream` have come."""
         header = TakenHeader(bytes.fromhex(self._me.peer_id), self._me.incarnation, stream, num_segments)
         self._transport.send_data(target.peer_id, header.pack(), b"")
+
+    def send_wish(self, target: Member, wish: Wish) -> None:
+        """Ask another donor for a share of a state."""
+        assert wish.first == self._me
+        observer = wish.observer
+        header = ShareHeader(
+            bytes.fromhex(self._me.peer_id),
+            self._me.incarnation,
+            bytes.fromhex(observer.peer_id),
+            observer.incarnation,
+            wish.step,
+            wish.chunk_bytes,
+            wish.number,
+            wish.num_shares,
+        )
+        self._transport.send_data(target.peer_id, header.pack(), b"")
+
+    def send_chunk_query(self, target: Member, step: int, chunks: Sequence[Chunk]) -> None:
+        """Ask the first donor of a state for chunks of it."""
+        header = ChunksHeader(bytes.fromhex(self._me.peer_id), self._me.incarnation, step)
+        self._transport.send_data(target.peer_id, header.pack(), b"".join([_CHUNK.pack(*chunk) for chunk in chunks]))
 
     def send_probe(self, peer_id: str, num_bytes: int) -> None:
         """Send so many bytes that nobody looks at."""
@@ -194,8 +231,13 @@ class Frames:
         assert isinstance(message, Envelope | StatusQuery)
         return message
 
-    def read_data(self, frame: memoryview, payload: memoryview) -> Envelope | Segment | Delivery | Taken | None:
-        """FINISHED, a segment of an operation or of a parcel, or that some have come; None: of another view, a probe.
+    def read_data(
+        self, frame: memoryview, payload: memoryview
+    ) -> Envelope | Segment | Delivery | Taken | Wish | ChunkQuery | None:
+        """FINISHED, a segment of an operation or of a parcel, that some have come, or what is asked for of a state.
+
+        Returns:
+            None: of another view, a probe.
 
         Raises:
             RemoteProtocolError: it is none of these.
@@ -212,6 +254,14 @@ class Frames:
             case TakenHeader(peer_id, incarnation, stream, num_segments):
                 _check_empty(payload)
                 return Taken(Member(peer_id.hex(), incarnation), stream, num_segments)
+            case ShareHeader():
+                _check_empty(payload)
+                return _read_wish(header)
+            case ChunksHeader(peer_id, incarnation, step):
+                if len(payload) % _CHUNK.size:
+                    raise RemoteProtocolError(f"{len(payload)} bytes are no list of chunks")
+                chunks = tuple([Chunk(*chunk) for chunk in _CHUNK.iter_unpack(payload)])
+                return ChunkQuery(Member(peer_id.hex(), incarnation), step, chunks)
             case ProbeHeader():
                 return None
             case _:
@@ -254,8 +304,19 @@ def _read_parcel(header: ParcelHeader, payload: memoryview) -> Delivery:
         header.is_final,
         header.digest,
         payload,
+        header.is_share,
     )
     return Delivery(Member(header.peer_id.hex(), header.incarnation), header.stream, segment)
+
+
+def _read_wish(header: ShareHeader) -> Wish:
+    first = Member(header.peer_id.hex(), header.incarnation)
+    observer = Member(header.observer.hex(), header.observer_incarnation)
+    if not header.number < header.num_shares or not header.chunk_bytes:
+        raise RemoteProtocolError(
+            f"share {header.number} of {header.num_shares} of a state, in chunks of {header.chunk_bytes} bytes"
+        )
+    return Wish(first, observer, header.step, header.number, header.num_shares, header.chunk_bytes)
 
 
 def _check_empty(payload: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""The headers of data frames: five kinds, each with a layout of its own (PROTOCOL.md, "Data frames").
+"""The headers of data frames: seven kinds, each with a layout of its own (PROTOCOL.md, "Data frames").
 
 All have the same length, and begin with magic, version and kind, so that what follows is read as what it is. A frame of
 another version is told from garbage, in which nothing is looked for.
@@ -18,19 +18,23 @@ NO_DIGEST: Final = bytes(16)
 
 _MAGIC: Final = b"SHOL"
 _START: Final = struct.Struct("<4sIB")  # magic, version, kind
-_SEGMENT_START, _FINISHED_START, _PARCEL_START, _TAKEN_START, _PROBE_START = (
-    _START.pack(_MAGIC, VERSION, kind) for kind in range(1, 6)
+_SEGMENT_START, _FINISHED_START, _PARCEL_START, _TAKEN_START, _PROBE_START, _SHARE_START, _CHUNKS_START = (
+    _START.pack(_MAGIC, VERSION, kind) for kind in range(1, 8)
 )
 
 # What follows, little-endian; "x" is a byte that is not used: sent as 0, and not looked at.
 _SEGMENT: Final = struct.Struct("<xHH2x40sQII16s16s8x")
 _FINISHED: Final = struct.Struct("<xHI40sQ16s16s16s")
-_PARCEL: Final = struct.Struct("<???I8sQQqI4x16s40x")
+_PARCEL: Final = struct.Struct("<???I8sQQqI?3x16s40x")
 _TAKEN: Final = struct.Struct("<7x8sQQQ64x")
 _PROBE: Final = struct.Struct("<103x")
+_SHARE: Final = struct.Struct("<7x8sQ8sQqIHH48x")
+_CHUNKS: Final = struct.Struct("<7x8sQq72x")
 _STAMP: Final = struct.Struct("<16s16sQ")
 HEADER_BYTES: Final = 112
-assert {_START.size + layout.size for layout in (_SEGMENT, _FINISHED, _PARCEL, _TAKEN, _PROBE)} == {HEADER_BYTES}
+assert {_START.size + layout.size for layout in (_SEGMENT, _FINISHED, _PARCEL, _TAKEN, _PROBE, _SHARE, _CHUNKS)} == {
+    HEADER_BYTES
+}
 
 
 class SegmentHeader(NamedTuple):
@@ -100,6 +104,7 @@ class ParcelHeader(NamedTuple):
         stream: all that this sender sends to this receiver in a row.
         step: the one that was committed, or after which the state is; -1: before the first.
         segment: its number in the part.
+        is_share: of a share of a state, whose parts other donors send, too.
         digest: xxh3-128 of the payload.
     """
 
@@ -112,6 +117,7 @@ class ParcelHeader(NamedTuple):
     stream: int
     step: int
     segment: int
+    is_share: bool
     digest: bytes
 
     def pack(self) -> bytes:
@@ -136,6 +142,44 @@ class TakenHeader(NamedTuple):
         return _TAKEN_START + _pack(_TAKEN, self, fits=len(self.peer_id) == 8)
 
 
+class ShareHeader(NamedTuple):
+    """SHARE?: give a share of a state to an observer, which asked the sender for it. No payload.
+
+    Attributes:
+        peer_id, incarnation: who says so, the first donor.
+        observer, observer_incarnation: who is to get it.
+        step: after this very one.
+        chunk_bytes: of a chunk.
+        number, num_shares: every `num_shares`-th chunk, from that number on.
+    """
+
+    peer_id: bytes
+    incarnation: int
+    observer: bytes
+    observer_incarnation: int
+    step: int
+    chunk_bytes: int
+    number: int
+    num_shares: int
+
+    def pack(self) -> bytes:
+        return _SHARE_START + _pack(_SHARE, self, fits=len(self.peer_id) == len(self.observer) == 8)
+
+
+class ChunksHeader(NamedTuple):
+    """CHUNKS?: I need these chunks of the state after `step` from you, its first donor; none: nothing any more.
+
+    The payload is part and index of each, 4 bytes each.
+    """
+
+    peer_id: bytes
+    incarnation: int
+    step: int
+
+    def pack(self) -> bytes:
+        return _CHUNKS_START + _pack(_CHUNKS, self, fits=len(self.peer_id) == 8)
+
+
 class ProbeHeader(NamedTuple):
     """Of bytes that nobody looks at: how fast they arrive is what their sender wants to know."""
 
@@ -143,7 +187,7 @@ class ProbeHeader(NamedTuple):
         return _PROBE_START + _pack(_PROBE, self, fits=True)
 
 
-Header = SegmentHeader | FinishedHeader | ParcelHeader | TakenHeader | ProbeHeader
+Header = SegmentHeader | FinishedHeader | ParcelHeader | TakenHeader | ProbeHeader | ShareHeader | ChunksHeader
 
 _KINDS: Final[dict[bytes, tuple[struct.Struct, Callable[[Any], Header]]]] = {
     _SEGMENT_START: (_SEGMENT, SegmentHeader._make),
@@ -151,6 +195,8 @@ _KINDS: Final[dict[bytes, tuple[struct.Struct, Callable[[Any], Header]]]] = {
     _PARCEL_START: (_PARCEL, ParcelHeader._make),
     _TAKEN_START: (_TAKEN, TakenHeader._make),
     _PROBE_START: (_PROBE, ProbeHeader._make),
+    _SHARE_START: (_SHARE, ShareHeader._make),
+    _CHUNKS_START: (_CHUNKS, ChunksHeader._make),
 }
 
 

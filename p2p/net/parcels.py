@@ -1,17 +1,19 @@
 """What travels to a peer that has no seat yet: a state, or a committed step, cut into segments and put together again.
 
 A *parcel* has parts: part 0 is its record, which says what it is, the others are raw bytes. Every segment carries the
-xxh3-128 of its bytes, and the last of each part, and of all, says so; a link delivers in order. Who sends it when is in
-donor.py, what becomes of it in observer.py. Leaves out: several donors at once, resuming, rate limits.
+xxh3-128 of its bytes, and the last of each part, and of all, says so; a link delivers in order. Of a state that several
+donors give, the parcel of the first one has what only that one sends, and each sends its *share* of the other parts:
+some of their segments (catchup/shares.py). Who sends it when is in donor.py, what becomes of it in observer.py. Leaves
+out: resuming, rate limits.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import xxhash
 
-from gossip import View
+from gossip import Member, View
 from gossip.progress import Finish
 from gossip.view import NO_NUMERICS
 
@@ -23,12 +25,15 @@ from .wire import Codec
 class PackedState:
     """What a replica consists of: `tree` tells what the bytes of `tensors` are.
 
-    `is_whole`: whether these are there; they are then a copy. None: they are lent, and there.
+    Attributes:
+        is_whole: whether these are there; they are then a copy. None: they are lent, and there.
+        replicated: indices of those that all members of a numerics class have alike.
     """
 
     tree: bytes
     tensors: Sequence[bytes | memoryview]
     is_whole: Callable[[], bool] | None = None
+    replicated: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +42,47 @@ class StateRecord:
 
     Part 1 is the tree, part i the (i-2)-th tensor. `numerics`: class of the donor; `is_due`: rows of measured links are
     due in the next training step (step/agreed_rows.py).
+
+    If several `donors` give it, the sender being the first: which parts are cut into shares, and how long they are
+    (`shares.pack_parts`), in chunks of `chunk_bytes`; 16 bytes of digest for each. They are no parts of the parcel.
     """
 
     digest: bytes
     view: View
     numerics: bytes = NO_NUMERICS
     is_due: bool = False
+    donors: tuple[Member, ...] = ()
+    shared: bytes = b""
+    chunk_bytes: int = 0
+    chunk_digests: bytes = b""
+
+
+class Chunk(NamedTuple):
+    """A segment of a part of a state; part i is tensor i - 2."""
+
+    part: int
+    segment: int
+
+
+class Wish(NamedTuple):
+    """SHARE?: `first` asks for share `number` of `num_shares` of the state after `step`, to be sent to `observer`.
+
+    That is every `num_shares`-th chunk, from that number on. A chunk has `chunk_bytes`, or fewer at a tensor's end.
+    """
+
+    first: Member
+    observer: Member
+    step: int
+    number: int
+    num_shares: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRecord:
+    """Record of a share of a state of which `first` was asked; what follows are segments of parts of that state."""
+
+    first: Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +111,25 @@ class StepRecord:
     numerics: bytes = NO_NUMERICS
 
 
-Record = StateRecord | StepRecord
-_CODEC = Codec([StateRecord, StepRecord])
+Record = StateRecord | StepRecord | ShareRecord
+_CODEC = Codec([StateRecord, StepRecord, ShareRecord])
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A state after `step`, or that step; `parts` are what the record says, once `is_whole`, if there is that."""
+    """A state after `step`, or that step; `parts` are what the record says, once `is_whole`, if there is that.
+
+    Attributes:
+        seal: makes the record, once the parts are whole.
+        chunks: of a share: which each of `parts` is.
+    """
 
     step: int
     record: Record
     parts: Sequence[bytes | memoryview]
     is_whole: Callable[[], bool] | None = None
+    seal: Callable[[], Record] | None = None
+    chunks: Sequence[Chunk] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -91,7 +138,10 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class ParcelSegment:
-    """One frame of a parcel: the `index`-th of its part, whether the last of it, and of everything."""
+    """One frame of a parcel: the `index`-th of its part, whether the last of it, and of everything.
+
+    `is_share`: of a share of a state.
+    """
 
     step: int
     is_state: bool
@@ -101,12 +151,17 @@ class ParcelSegment:
     is_final: bool
     digest: bytes
     payload: bytes | memoryview
+    is_share: bool = False
 
 
 def cut(parcel: Parcel, segment_bytes: int) -> Iterator[ParcelSegment]:
     """All segments in order; every part has at least one, so that an empty one arrives too."""
+    if isinstance(parcel.record, ShareRecord):
+        yield from _cut_share(parcel, _CODEC.encode(parcel.record))
+        return
     is_state = isinstance(parcel.record, StateRecord)
-    for part, buffer in enumerate((_CODEC.encode(parcel.record), *parcel.parts)):
+    record = parcel.record if parcel.seal is None else parcel.seal()
+    for part, buffer in enumerate((_CODEC.encode(record), *parcel.parts)):
         is_final_part = part == len(parcel.parts)
         view = memoryview(buffer).cast("B")
         starts = range(0, len(view), segment_bytes) or range(1)
@@ -115,6 +170,39 @@ def cut(parcel: Parcel, segment_bytes: int) -> Iterator[ParcelSegment]:
             is_last = start + segment_bytes >= len(view)
             digest = xxhash.xxh3_128_digest(payload)
             yield ParcelSegment(parcel.step, is_state, part, index, is_last, is_last and is_final_part, digest, payload)
+
+
+def _cut_share(parcel: Parcel, record: bytes) -> Iterator[ParcelSegment]:
+    """The record, and then the segments that it has of parts of a state."""
+    num_left = len(parcel.chunks)
+    for (part, index), payload in zip((Chunk(0, 0), *parcel.chunks), (record, *parcel.parts), strict=True):
+        digest = xxhash.xxh3_128_digest(payload)
+        yield ParcelSegment(parcel.step, True, part, index, True, num_left == 0, digest, payload, is_share=True)
+        num_left -= 1
+
+
+def read_share(segment: ParcelSegment) -> ShareRecord:
+    """What the first segment of a share says.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    check(segment)
+    record = _CODEC.decode(bytes(segment.payload))
+    if not isinstance(record, ShareRecord):
+        raise RemoteProtocolError(f"share of the state of step {segment.step}: a record of something else")
+    return record
+
+
+def check(segment: ParcelSegment) -> None:
+    """Look at its digest.
+
+    Raises:
+        RemoteProtocolError: these are not the bytes that were sent.
+    """
+    if xxhash.xxh3_128_digest(segment.payload) != segment.digest:
+        kind = "state of " if segment.is_state else ""
+        raise RemoteProtocolError(f"{kind}step {segment.step}: part {segment.part} was damaged on the way")
 
 
 class Assembly:
@@ -139,9 +227,8 @@ class Assembly:
                 f"{name}: step {segment.step}, part {segment.part}, segment {segment.index} came instead of "
                 f"part {len(self._parts)}, segment {len(self._open)}"
             )
+        check(segment)
         payload = bytes(memoryview(segment.payload))
-        if xxhash.xxh3_128_digest(payload) != segment.digest:
-            raise RemoteProtocolError(f"{name}: part {segment.part} was damaged on the way")
         self._open.append(payload)
         self.num_bytes += len(payload)
         if not segment.is_last:

@@ -74,10 +74,12 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Remember that this happened now."""
+    """Remember that this happened now; `size` and `value` as of the records (telemetry/records.py)."""
 
     event: str
     detail: int
+    size: int = 0
+    value: float = 0.0
 
 
 StepEffect = SendSegment | Finish | HandOut | GiveUp | Disagree | Leave | Tell | Note

@@ -63,6 +63,8 @@ class Kind(IntEnum):
     LOADED = 34
     GIVES = 35
     """The state after this step, or a later one, is to be given to this peer."""
+    WHOLE = 36
+    """All of the state after this step is here: `value` bytes, of `size` donors."""
     INSTALLED = 48
     """A view, of `size` members."""
     ACTIVE = 49

@@ -33,6 +33,11 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def parameters_of(module: nn.Module) -> set[str]:
+    """Names of those in `tensors_of`; tied ones have several."""
+    return {name for name, _ in module.named_parameters(remove_duplicate=False)}
+
+
 class ModuleState:
     """A part of the state, as an optimizer is one."""
 

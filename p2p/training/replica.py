@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import xxhash
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import ShoalError
 from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
@@ -16,9 +16,9 @@ from ..step.operation import Operation
 from .comparison import check, first_change, settings_of, show
 from .edge import Edge
 from .gradients import Gradients
-from .module_state import ModuleState, tensors_of
+from .module_state import ModuleState, parameters_of, tensors_of
 from .numerics import class_of, describe_numerics
-from .replica_state import Stateful, compare, describe, lent, lower, unpack_into
+from .replica_state import Lowered, Stateful, compare, describe, lent, lower, unpack_into
 from .resync import Resynchronisation
 from .scaling import LrScaling
 from .state_copies import copies_of, lender_of
@@ -82,7 +82,7 @@ class ModelReplica:
         tensors = tensors_of(self._module)
         layout = describe(tensors)
         try:
-            _, sent = self._lower()  # raises here, not in a member that a joiner asks
+            _, sent, _ = self._lower()  # raises here, not in a member that a joiner asks
         except TypeError as error:
             what = str(error)
             for number, name in enumerate(self._parts):
@@ -130,11 +130,11 @@ class ModelReplica:
     def _pack(self) -> PackedState:
         return lent(*self._lower())
 
-    def _lower(self) -> tuple[bytes, list[Tensor]]:
+    def _lower(self) -> Lowered:
         tensors = tensors_of(self._module)
         buffers, _ = self.edge.kept()
         tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
-        return lower(tensors, self._given, self._session.share.pack())
+        return lower(tensors, self._given, self._session.share.pack(), parameters_of(self._module))
 
     def _load(self, state: PackedState) -> None:
         before = settings_of(self._parts)

@@ -5,7 +5,7 @@ the script adds (`extra`), after `optimizer.step` of step D. Knows torch; `impor
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -69,28 +69,44 @@ def _difference(mine: Sequence[list[Any]], other: Sequence[list[Any]]) -> str:
     return "this model is not the swarm's, though every tensor is"
 
 
+Lowered = tuple[bytes, list[torch.Tensor], list[int]]
+"""A tree with slots, the tensors in these, and which of them all members have alike."""
+
+
 def pack(tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object) -> PackedState:
     """Everything as a tree with slots; the tensors' memory is lent, not copied, where it has no gaps."""
     return lent(*lower(tensors, parts, samples))
 
 
-def lent(tree: bytes, tensors: Sequence[torch.Tensor]) -> PackedState:
+def lent(tree: bytes, tensors: Sequence[torch.Tensor], replicated: Sequence[int]) -> PackedState:
     """What `lower` has made; of tensors of a device copies, which are waited for."""
-    return PackedState(tree, [*map(raw_bytes, tensors)])
+    return PackedState(tree, [*map(raw_bytes, tensors)], replicated=replicated)
 
 
 def lower(
-    tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object
-) -> tuple[bytes, list[torch.Tensor]]:
-    """Everything as a tree with slots, and the tensors in these."""
+    tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful], samples: object, parameters: Collection[str] = ()
+) -> Lowered:
+    """Everything as a tree with slots.
+
+    Alike at all members of a numerics class are `parameters`, the names of some of `tensors`, and what optimizers hold.
+    What forward passes change, and what a script adds, may differ.
+    """
     slots: list[torch.Tensor] = []
+    lowered = _lower(dict(tensors), slots)
+    replicated = [number for number, name in enumerate(tensors) if name in parameters]
+    lowered_parts = []
+    for part in parts:
+        before = len(slots)
+        lowered_parts.append(_lower(part.state_dict(), slots))
+        if isinstance(part, torch.optim.Optimizer) or getattr(part, "is_replicated", False):
+            replicated += range(before, len(slots))
     tree = {
-        "tensors": _lower(dict(tensors), slots),
-        "parts": [_lower(part.state_dict(), slots) for part in parts],
+        "tensors": lowered,
+        "parts": lowered_parts,
         "samples": samples,
         "slots": [[list(tensor.shape), _dtype_name(tensor), dense_strides(tensor)] for tensor in slots],
     }
-    return pack_tree(tree), slots
+    return pack_tree(tree), slots, replicated
 
 
 def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: Sequence[Stateful]) -> Any:

@@ -21,9 +21,9 @@ from ..session.session import Session
 from .comparison import first_change, settings_of
 from .dense import DensePhase
 from .edge import Edge
-from .module_state import ModuleState, tensors_of
+from .module_state import ModuleState, parameters_of, tensors_of
 from .outer import Outer
-from .replica_state import Stateful, compare, describe, lent, lower, unpack_into
+from .replica_state import Lowered, Stateful, compare, describe, lent, lower, unpack_into
 from .state_copies import copies_of, lender_of
 
 logger = logging.getLogger("p2p")
@@ -45,7 +45,13 @@ class _Frozen:
 
 
 class _OuterState:
-    """The outer vectors, but for what the parameters of a state say already."""
+    """The outer vectors, but for what the parameters of a state say already.
+
+    Attributes:
+        is_replicated: all members have them alike.
+    """
+
+    is_replicated = True
 
     def __init__(self, outer: Outer, *, has_anchor: bool) -> None:
         self._outer, self._has_anchor = outer, has_anchor
@@ -110,7 +116,7 @@ class RoundReplica:
         """
         layout = describe(tensors_of(self._module))
         try:
-            _, sent = self._lower()
+            _, sent, _ = self._lower()
         except TypeError as error:
             raise TypeError(
                 f"{error}: a joiner is given plain values (numbers, text, lists, dicts) and tensors; make it one of "
@@ -151,15 +157,17 @@ class RoundReplica:
     def _pack(self) -> PackedState:
         return lent(*self._lower())
 
-    def _lower(self) -> tuple[bytes, list[torch.Tensor]]:
+    def _lower(self) -> Lowered:
+        named = parameters_of(self._module)
         if self._session.share.is_dense:
             tensors = tensors_of(self._module)
             buffers, _ = self._edge.kept()
             tensors |= {name: buffers[name] for name in tensors.keys() & buffers.keys()}
             none = _Frozen({"anchor": None, "momentum": None})
             live = [*self._parts.values(), self._state, none, *self._keeper]
-            return lower(tensors, live, self._session.share.pack())
-        return lower(self._tensors, [*self._frozen, self._outer_state, *self._keeper], self._session.share.pack())
+            return lower(tensors, live, self._session.share.pack(), named)
+        frozen: list[Stateful] = [*self._frozen, self._outer_state, *self._keeper]
+        return lower(self._tensors, frozen, self._session.share.pack(), named)
 
     def _load(self, state: PackedState) -> None:
         before = settings_of(self._parts)

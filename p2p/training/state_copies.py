@@ -21,6 +21,7 @@ from ..session.device_memory import cut_of, pinned
 from ..session.session import Session
 from ..staging import Cut, whole
 from .layouts import in_memory_order
+from .replica_state import Lowered
 
 SLOT_BYTES: Final = 16 << 20
 NUM_SLOTS: Final = 2
@@ -44,7 +45,14 @@ class StateCopies:
         self._lock, self._slots_are_free = threading.Lock(), threading.Lock()
         self._open: list[_Copy] = []
 
-    def begin(self, tree: bytes, tensors: Sequence[torch.Tensor], after: Mark, tell: Callable[[], None]) -> PackedState:
+    def begin(
+        self,
+        tree: bytes,
+        tensors: Sequence[torch.Tensor],
+        after: Mark,
+        tell: Callable[[], None],
+        replicated: Sequence[int] = (),
+    ) -> PackedState:
         """Begin to fetch `tensors`, as they are at `after`; `tell` is called by another thread when they are there.
 
         For the loop's thread. Until `hold` or `end` nobody changes the tensors.
@@ -55,7 +63,7 @@ class StateCopies:
         thread = threading.Thread(target=self._run, args=(copy, tell), name="shoal-copy", daemon=True)
         copy.thread = thread
         thread.start()
-        return PackedState(tree, [each.data for each in copy.parts], copy.is_whole)
+        return PackedState(tree, [each.data for each in copy.parts], copy.is_whole, replicated)
 
     def hold(self) -> None:
         """What the current stream is given from now on comes after all that was begun. For the training thread.
@@ -136,7 +144,7 @@ def copies_of(session: Session, device: Device, tensors: Sequence[torch.Tensor])
 
 
 def lender_of(
-    session: Session, device: Device, copies: Copies, lower: Callable[[], tuple[bytes, list[torch.Tensor]]]
+    session: Session, device: Device, copies: Copies, lower: Callable[[], Lowered]
 ) -> Callable[[], Packer] | None:
     """As of `Replica`; `lower`: the state."""
     if not isinstance(copies, StateCopies):
@@ -145,7 +153,12 @@ def lender_of(
     def lend() -> Packer:
         mark, loop = device.mark(), session.loop
         tell = partial(loop.reactor.post, loop.state_copied, is_aside=True)
-        return lambda: copies.begin(*lower(), mark, tell)
+
+        def begin() -> PackedState:
+            tree, tensors, replicated = lower()
+            return copies.begin(tree, tensors, mark, tell, replicated)
+
+        return begin
 
     return lend
 

@@ -8,7 +8,7 @@ from p2p.errors import LabError
 from p2p.netlab.commands import Command
 from p2p.netlab.config import LabConfig
 from p2p.netlab.lab import NetworkLab
-from tests.live.swarm import Process
+from tests.live.swarm import HANG_S, Process
 
 NewLab = Callable[..., NetworkLab]
 
@@ -26,10 +26,10 @@ def why_there_is_no_lab() -> str:
         return str(error) if str(error).startswith(FOR_WANT_OF) else ""
 
 
-def program(lab: NetworkLab, host: int, *command: str, folder: Path | None = None) -> Process:
-    """A command in a host, whose lines are listened to."""
+def program(lab: NetworkLab, host: int, *command: str, folder: Path | None = None, hang_s: float = HANG_S) -> Process:
+    """A command in a host, whose lines are listened to, and waited for so long."""
 
     def start(stdin: int, stdout: int, stderr: int) -> Command:
         return lab.start(host, command, streams=(stdin, stdout, stderr), folder=folder)
 
-    return Process(start)
+    return Process(start, hang_s)

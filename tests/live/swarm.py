@@ -54,7 +54,10 @@ with p2p.join() as peer:
 class Process:
     """A child, and every line that it has printed so far."""
 
-    def __init__(self, start: Callable[[int, int, int], subprocess.Popen[bytes] | Child | Command]) -> None:
+    def __init__(
+        self, start: Callable[[int, int, int], subprocess.Popen[bytes] | Child | Command], hang_s: float = HANG_S
+    ) -> None:
+        self._hang_s = hang_s
         """`start` starts it, with these descriptors as stdin, stdout and stderr."""
         (stdin, told), (printed, stdout), (complained, stderr) = os.pipe(), os.pipe(), os.pipe()
         try:
@@ -90,7 +93,7 @@ class Process:
             return next((line for line in self.stdout if line.startswith(start)), None)
 
         with self._news:
-            self._news.wait_for(lambda: found() is not None or not self._num_open, timeout=HANG_S)
+            self._news.wait_for(lambda: found() is not None or not self._num_open, timeout=self._hang_s)
             line = found()
         assert line is not None, f"no line {start!r} came\n{self.report()}"
         return line
@@ -105,7 +108,7 @@ class Process:
             return next((line for line in lines if re.fullmatch(pattern, line)), None)
 
         with self._news:
-            self._news.wait_for(lambda: found() is not None or not self._num_open, timeout=HANG_S)
+            self._news.wait_for(lambda: found() is not None or not self._num_open, timeout=self._hang_s)
             line = found()
         assert line is not None, f"no line like {pattern!r} came\n{self.report()}"
         return line
@@ -118,7 +121,7 @@ class Process:
             return words is not None and int(words[1]) >= step
 
         with self._news:
-            self._news.wait_for(lambda: is_there() or not self._num_open, timeout=HANG_S)
+            self._news.wait_for(lambda: is_there() or not self._num_open, timeout=self._hang_s)
             assert is_there(), f"step {step} did not come\n{self.report()}"
 
     def tell(self, word: str) -> None:

@@ -161,7 +161,7 @@ HEADER = SegmentHeader(1, 0, VIEW, 0, 0, 0, DIGEST)
 HEADERS = (
     HEADER,
     FinishedHeader(1, 1, VIEW, 0, DIGEST, DIGEST, DIGEST),
-    ParcelHeader(True, True, True, 0, b"f" * 8, 1, 1, 0, 0, DIGEST),
+    ParcelHeader(True, True, True, 0, b"f" * 8, 1, 1, 0, 0, False, DIGEST),
     TakenHeader(b"f" * 8, 1, 1, 1),
 )
 WITH_PAYLOAD = SegmentHeader, ParcelHeader

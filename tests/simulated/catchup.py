@@ -15,6 +15,7 @@ from gossip.progress import NOTHING_DONE
 from .invariants import Violation
 from .parameters import Parameters
 from .report import brief
+from .shares import Shares
 from .training import Outcome
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ FED_LOST = 0.03
 class Snapshot:
     """A data frame: the state after `step`; `digest` is of the chain up to it, `members` are on its receipt.
 
-    `is_mixed`: these are of several numerics classes. `is_due`: rows are. `numerics`: that of the donor.
+    `is_mixed`: these are of several numerics classes. `is_due`: rows are. `numerics`: that of the donor. `donors`: if
+    there are several, the slices of the state come by themselves, and these are their `digests`.
     """
 
     donor: Member
@@ -42,6 +44,8 @@ class Snapshot:
     is_mixed: bool
     numerics: bytes
     is_due: bool
+    donors: tuple[Member, ...] = ()
+    digests: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class CatchUp:
     def __init__(self, peer: "Peer", world: "Simulation", rng: Random) -> None:
         self.follows = False
         self.slowness = world.plan.slowness
+        self.shares = Shares(peer, world)
         self._peer = peer
         self._world = world
         self._rng = rng
@@ -101,6 +106,7 @@ class CatchUp:
         These get none that is followed by an operation of the script's own: it is complete once that is over.
         """
         peer, training = self._peer, self._peer.training
+        self.shares.serve()
         for (member, step), served in self._asked.items():
             has_seat = peer.view is not None and peer.view.since(member) is not None
             is_later = step <= peer.done and not has_seat and not self.is_own(peer.done + 1)
@@ -112,7 +118,7 @@ class CatchUp:
                 stamp, digest = peer.core.stamp, peer.core.digest
                 numerics = peer.core.numerics
                 given = training.state, training.members, training.is_mixed, numerics, training.open_step.agreed.is_due
-                snapshot = Snapshot(peer.member, stamp, peer.done, digest, *given)
+                snapshot = self.shares.split(member, Snapshot(peer.member, stamp, peer.done, digest, *given))
                 self._world.clock.after(self._rng.uniform(0.0, 0.2), peer, "copied", self._give, member, snapshot)
 
     def _give(self, member: Member, snapshot: Snapshot) -> None:
@@ -167,12 +173,21 @@ class CatchUp:
             self._loaded(fed, "steps applied")
 
     def take_state(self, snapshot: Snapshot) -> None:
-        """All of it comes at once."""
-        core, step, digest = self._peer.core, snapshot.step, snapshot.digest
-        if not core.seated and core.state_comes(self._peer.now(), snapshot.donor):
-            self._states[step, digest] = snapshot
-            self._peer.knows_steps |= step > NOTHING_DONE
-            self._peer.perform(core.state_came(step, digest, snapshot.stamp.lineage, snapshot.numerics))
+        """All of it comes at once, or all that its first donor alone sends."""
+        core = self._peer.core
+        if core.seated or not core.state_comes(self._peer.now(), snapshot.donor):
+            return
+        if snapshot.donors:
+            self.shares.take_base(snapshot)
+        else:
+            self.take_whole(snapshot)
+
+    def take_whole(self, snapshot: Snapshot) -> None:
+        """All of it is here."""
+        step, digest = snapshot.step, snapshot.digest
+        self._states[step, digest] = snapshot
+        self._peer.knows_steps |= step > NOTHING_DONE
+        self._peer.perform(self._peer.core.state_came(step, digest, snapshot.stamp.lineage, snapshot.numerics))
 
     def load(self, step: int, digest: bytes) -> None:
         """The script loads it when it next waits: at once, unless it runs its loop meanwhile."""
@@ -212,6 +227,7 @@ class CatchUp:
         is_foreign = own != snapshot.numerics and snapshot.step > 0
         if is_foreign and any(seat.numerics == own for seat in others):
             self._world.invariants.has_foreign_bits(peer.member)
+        self.shares.clear()
         self._loaded(snapshot, "states loaded")
 
     def _loaded(self, given: Snapshot | Fed, what: str) -> None:

@@ -73,6 +73,7 @@ class Invariants:
         self.left: set[Member] = set()
         self.heard_leaving: dict[Member, int] = {}
         """Whose LEAVE a member has heard, and the number of the latest view in which it was said."""
+        self._given: dict[tuple[Member, int], Parameters] = {}
         self._to_be_told: set[tuple[Member, int]] = set()
         self._taken_back: set[str] = set()
 
@@ -143,6 +144,26 @@ class Invariants:
         if feed.member in forgotten:
             raise Violation(
                 "S23", f"{brief(who)} feeds {brief(feed.member)} with step {feed.step}, and has forgotten it"
+            )
+
+    def gives(self, first: Member, step: int, state: Parameters) -> None:
+        """`first` gives the state after `step`, as one of several donors."""
+        self._given[first, step] = state
+
+    def gathered(self, who: Member, first: Member, step: int, state: Parameters) -> None:
+        """S27: a state of several donors is that of the first, bit for bit."""
+        self.seen["states gathered"] += 1
+        if state != self._given[first, step]:
+            raise Violation(
+                "S27", f"{brief(who)} has gathered another state after {step} than {brief(first)}, its first donor, has"
+            )
+
+    def differs(self, who: Member, source: Member, first: Member, step: int) -> None:
+        """S28: chunks differ where a replica is damaged, and nowhere else."""
+        self.seen["chunks that differ"] += 1
+        if not self.damaged:
+            raise Violation(
+                "S28", f"{brief(who)} has a chunk of {brief(source)}, which differs from {brief(first)} after {step}"
             )
 
     def has_foreign_bits(self, who: Member) -> None:

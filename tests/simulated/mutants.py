@@ -17,6 +17,7 @@ from .mutants_numerics import NUMERICS
 from .mutants_open_step import OPEN_STEP
 from .mutants_roots import ROOTS
 from .mutants_rows import ROWS
+from .mutants_shares import SHARES
 from .mutants_steps import STEPS
 from .mutants_views import VIEWS
 from .mutants_who_goes import WHO_GOES
@@ -33,6 +34,7 @@ MUTANTS: dict[str, Mutant] = {
     **NUMERICS,
     **ROWS,
     **ROOTS,
+    **SHARES,
 }
 
 if __name__ == "__main__":

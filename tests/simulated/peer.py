@@ -69,7 +69,9 @@ class Peer:
         self._run = replace(RUN, numerics=place.hardware)
         self._gave_up: tuple[View, int, int] | None = None
         self._heard_at = 0.0
-        self.claim = Claim(member, State.ALIVE, Contact(member.peer_id, member.peer_id, member.incarnation, 0))
+        own_host = member.peer_id if world.plan.shares else ""
+        contact = Contact(member.peer_id, member.peer_id, member.incarnation, 0, own_host)
+        self.claim = Claim(member, State.ALIVE, contact)
         self.core = Core(self.claim, rng=self._rng, config=world.plan.config, now=self.now())
 
     def __str__(self) -> str:
@@ -308,6 +310,7 @@ class Peer:
                 self._watch(claim.member)
             case fx.Forget(member):
                 self.watched.discard(member)
+                self.catch_up.shares.forget(member)
                 self.forgotten.add(member)
             case fx.Removed(reason):
                 seen["removed"] += 1

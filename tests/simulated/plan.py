@@ -48,6 +48,9 @@ FIRST_MEASURED = 20_000_000
 FIRST_MOVED = 40_000_000
 """In runs of this seed and later ones steps have a broadcast, too."""
 
+FIRST_SHARED = 60_000_000
+"""In runs of this seed and later ones each peer has a line of its own, and states come from several donors, too."""
+
 PLOTS: dict[str, float] = {
     "": 70,
     "turnover": 4,
@@ -88,6 +91,7 @@ class Plan:
         num_kinds: of hardware, each a numerics class of its own.
         measured_s: what a peer has measured of its links changes about so often; 0: nobody measures.
         broadcasts: each step of the model has one, from p1, p2 and p3 in turn.
+        shares: each peer has a host of its own, so that several give a state to a joiner.
         kinds: a digit for each of p1, p2 and so on: of which kind its hardware is; that of the others is drawn.
         calm_s: all faults end.
     """
@@ -118,6 +122,7 @@ class Plan:
     kinds: str = ""
     measured_s: float = 0.0
     broadcasts: bool = False
+    shares: bool = False
     calm_s: float = 25.0
     end_s: float = 45.0
 
@@ -146,6 +151,8 @@ class Plan:
         num_damages = plan.num_damages or rng.choice((0, 0, 1))
         measured_s = rng.choice((0.1, 1.0, 3.0)) if seed >= FIRST_MEASURED else 0.0
         plan = replace(plan, num_damages=num_damages, measured_s=measured_s, broadcasts=seed >= FIRST_MOVED)
+        if seed >= FIRST_SHARED:
+            num_kinds, plan = rng.choice((1, 1, num_kinds)), replace(plan, shares=True)
         return replace(plan, num_kinds=num_kinds, kinds=kinds)
 
     @classmethod

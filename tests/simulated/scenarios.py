@@ -8,8 +8,9 @@ from .scenarios_links import LINKS
 from .scenarios_numerics import NUMERICS
 from .scenarios_roots import ROOTS
 from .scenarios_rows import ROWS
+from .scenarios_shares import SHARES
 from .scenarios_steps import COUNTEREXAMPLES
 from .scenarios_views import STORIES
 from .scenarios_who_goes import WHO_GOES
 
-SCENARIOS = {**COUNTEREXAMPLES, **STORIES, **LINKS, **WHO_GOES, **NUMERICS, **ROWS, **ROOTS, **ALL_DEAD}
+SCENARIOS = {**COUNTEREXAMPLES, **STORIES, **LINKS, **WHO_GOES, **NUMERICS, **ROWS, **ROOTS, **ALL_DEAD, **SHARES}

@@ -5,6 +5,7 @@ from itertools import permutations
 
 from gossip import Envelope, Member, View
 from gossip.messages import Body
+from p2p.net.parcels import Wish
 from tests.simulation import Failure, Simulation
 
 from .catchup import Fed, Snapshot
@@ -13,11 +14,12 @@ from .network import Cut, Network, Process
 from .peer import Peer
 from .plan import Plan, Scripted
 from .report import describe
+from .shares import Piece, Query
 from .token_runner import Part
 
 LINK_CHECK_S = 0.1
 Action = Callable[..., None]
-Frame = Body | Part | Snapshot | Fed
+Frame = Body | Part | Snapshot | Fed | Piece | Query | Wish
 
 
 Scenario = Callable[[], None]

@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from gossip.progress import Ready, StateQuery
 from p2p.catchup.observer import FEWEST_KEPT, MOST_KEPT_BYTES, Effect, Observer
 from p2p.errors import JoinRefused, OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
 from p2p.net.frames import Delivery
-from p2p.net.parcels import Parcel, ParcelSegment, StepRecord, cut
+from p2p.net.parcels import Chunk, Parcel, ParcelSegment, StepRecord, cut
 from p2p.step import effects as sx
 from p2p.step.collective import AllGather, AllReduce
 from p2p.step.effects import Note
@@ -43,11 +43,17 @@ class Newcomer:
         self.noted: list[Note] = []
         self.taken: list[tuple[Member, int, int]] = []
         self.asked: list[tuple[Member, int]] = []
+        self.asked_chunks: list[tuple[Member, int, Sequence[Chunk]]] = []
         self.missed: list[int] = []
         self.left = False
         self.core = Core(claim(ME), rng=random.Random(1), config=CoreConfig(), now=0.0)
         self.open_step = OpenStep(ME, segment_bytes=SEGMENT_BYTES)
-        self.observer = Observer(self.core, self.open_step, lambda *taken: self.taken.append(taken))
+        self.observer = Observer(
+            self.core,
+            self.open_step,
+            lambda *taken: self.taken.append(taken),
+            lambda *chunks: self.asked_chunks.append(chunks),
+        )
         self.carry_out(self.core.meet(0.0, claim(A)))
         self.carry_out(self.core.ask_for_seat(0.0, RUN, follows=True))
 

@@ -16,7 +16,16 @@ from xxhash import xxh3_128_digest
 
 from gossip import NO_VIEW, Member, Stamp, View
 from gossip.messages import Body
-from p2p.net.headers import FinishedHeader, Header, ParcelHeader, SegmentHeader, TakenHeader, pack_stamp
+from p2p.net.headers import (
+    ChunksHeader,
+    FinishedHeader,
+    Header,
+    ParcelHeader,
+    SegmentHeader,
+    ShareHeader,
+    TakenHeader,
+    pack_stamp,
+)
 from p2p.version import VERSION
 
 NUMBERS = (-(2**63), -2, -1, 0, 1, 2, 3, 2**16, 2**24 - 1, 2**24, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**64 - 1)
@@ -74,9 +83,21 @@ class Forger:
                     stream=wide,
                     step=draw((-(2**63), -1, self.step, 2**63 - 1)),
                     segment=draw((0, 0, 1)),
+                    is_share=draw((True, False)),
                     digest=draw((digest, xxh3_128_digest(payload))),
                 ),
                 TakenHeader(name, sender.incarnation, wide, draw(numbers)),
+                ShareHeader(
+                    name,
+                    sender.incarnation,
+                    name,
+                    draw((1, sender.incarnation)),
+                    self.step + draw((-1, 0, 1)),
+                    draw((0, 1, 2**20)),
+                    draw((0, 1)),
+                    draw((0, 2, 2**16 - 1)),
+                ),
+                ChunksHeader(name, sender.incarnation, self.step + draw((-1, 0))),
             )
         )
         return header.pack(), draw((b"", payload))

@@ -15,15 +15,24 @@ from gossip import Envelope, Member, Policy, Seat, View
 from gossip.effects import Send
 from gossip.progress import Finish, Progress
 from p2p.errors import RemoteProtocolError
-from p2p.net.frames import Delivery, Frames, Segment, Taken
-from p2p.net.headers import NO_DIGEST, FinishedHeader, SegmentHeader, TakenHeader, pack_stamp
-from p2p.net.parcels import ParcelSegment
+from p2p.net.frames import ChunkQuery, Delivery, Frames, Segment, Taken
+from p2p.net.headers import (
+    NO_DIGEST,
+    ChunksHeader,
+    FinishedHeader,
+    SegmentHeader,
+    ShareHeader,
+    TakenHeader,
+    pack_stamp,
+)
+from p2p.net.parcels import Chunk, ParcelSegment, Wish
 from p2p.net.transport import Polled, Transport
 
 A, B, C = (Member(16 * name, 2**63 + 1) for name in "abc")
 VIEW = View(bytes(range(16)), 3, 1, (Seat(A, 1), Seat(B, 2)), b"", Policy.LIVE, A.peer_id)
 PRINT, CHAIN, RESULTS, PARAMETERS = (16 * letter for letter in (b"f", b"c", b"r", b"p"))
-Said = Envelope | Segment | Delivery | Taken | None
+Said = Envelope | Segment | Delivery | Taken | Wish | ChunkQuery | None
+Readable = SegmentHeader | FinishedHeader | TakenHeader | ShareHeader | ChunksHeader
 
 
 class Pair:
@@ -60,7 +69,7 @@ FINISHED = FinishedHeader(0, 2, pack_stamp(VIEW.stamp), 9, RESULTS, CHAIN, PARAM
 TAKEN = TakenHeader(bytes.fromhex(C.peer_id), C.incarnation, 4, 250)
 
 
-def read(pair: Pair, header: SegmentHeader | FinishedHeader | TakenHeader, payload: bytes = b"") -> Said:
+def read(pair: Pair, header: Readable, payload: bytes = b"") -> Said:
     return pair.b.read_data(memoryview(header.pack()), memoryview(payload))
 
 
@@ -103,11 +112,30 @@ def test_what_has_no_finish_is_a_control_frame(pair: Pair) -> None:
 
 @pytest.mark.parametrize("step", [-1, 0, 2**40])
 def test_a_parcel_and_its_receipt_need_no_view(pair: Pair, step: int) -> None:
-    segment = ParcelSegment(step, True, 6, 2, True, False, xxhash.xxh3_128_digest(b"state"), b"state")
-    pair.a.send_parcel(B, 4, segment)
-    assert pair.arrived() == Delivery(A, 4, segment)
+    for is_share in (False, True):
+        segment = ParcelSegment(step, True, 6, 2, True, False, xxhash.xxh3_128_digest(b"state"), b"state", is_share)
+        pair.a.send_parcel(B, 4, segment)
+        assert pair.arrived() == Delivery(A, 4, segment)
     pair.a.send_taken(B, 5, 250)
     assert pair.arrived() == Taken(A, 5, 250)
+
+
+def test_what_is_asked_of_a_state_needs_no_view(pair: Pair) -> None:
+    wish = Wish(A, C, 9, 2, 3, 1 << 20)
+    pair.a.send_wish(B, wish)
+    assert pair.arrived() == wish
+    for chunks in ((), (Chunk(2, 0), Chunk(2**32 - 1, 7))):
+        pair.a.send_chunk_query(B, 9, chunks)
+        assert pair.arrived() == ChunkQuery(A, 9, chunks)
+
+
+def test_a_share_that_is_none_and_half_a_chunk_are_refused(pair: Pair) -> None:
+    name = bytes.fromhex(C.peer_id)
+    for number, num_shares, chunk_bytes in ((3, 3, 1), (0, 0, 1), (1, 2, 0)):
+        with pytest.raises(RemoteProtocolError, match=f"share {number} of {num_shares}"):
+            read(pair, ShareHeader(name, 1, name, 2, 9, chunk_bytes, number, num_shares))
+    with pytest.raises(RemoteProtocolError, match="9 bytes are no list of chunks"):
+        read(pair, ChunksHeader(name, 1, 9), bytes(9))
 
 
 def test_data_of_another_view_is_none_of_ours(pair: Pair) -> None:

@@ -12,11 +12,13 @@ from p2p.errors import RemoteProtocolError
 from p2p.net.headers import (
     HEADER_BYTES,
     NO_DIGEST,
+    ChunksHeader,
     FinishedHeader,
     Header,
     ParcelHeader,
     ProbeHeader,
     SegmentHeader,
+    ShareHeader,
     TakenHeader,
     pack_stamp,
     unpack_header,
@@ -32,9 +34,11 @@ stamps = st.builds(Stamp, sixteen, u64, sixteen).map(pack_stamp)
 headers = (
     st.builds(SegmentHeader, u16, u16, stamps, u64, u32, u32, sixteen, sixteen)
     | st.builds(FinishedHeader, u16, u32, stamps, u64, sixteen, sixteen, sixteen)
-    | st.builds(ParcelHeader, flags, flags, flags, u32, eight, u64, u64, i64, u32, sixteen)
+    | st.builds(ParcelHeader, flags, flags, flags, u32, eight, u64, u64, i64, u32, flags, sixteen)
     | st.builds(TakenHeader, eight, u64, u64, u64)
     | st.just(ProbeHeader())
+    | st.builds(ShareHeader, eight, u64, eight, u64, i64, u32, u16, u16)
+    | st.builds(ChunksHeader, eight, u64, i64)
 )
 
 START = b"SHOL" + VERSION.to_bytes(4, "little")
@@ -42,8 +46,11 @@ LINEAGE, HASH, PRINT, DIGEST = b"l" * 16, b"h" * 16, b"p" * 16, b"d" * 16
 VIEW = pack_stamp(Stamp(LINEAGE, 3, HASH))
 SEGMENT = SegmentHeader(5, 0, VIEW, 7, 1, 2, PRINT, DIGEST)
 FINISHED = FinishedHeader(5, 4, VIEW, 7, b"r" * 16, b"c" * 16, b"s" * 16)
-PARCEL = ParcelHeader(True, False, True, 6, b"\xaa" * 8, 9, 3, -1, 2, DIGEST)
+PARCEL = ParcelHeader(True, False, True, 6, b"\xaa" * 8, 9, 3, -1, 2, False, DIGEST)
+SHARE = PARCEL._replace(is_share=True)
 TAKEN = TakenHeader(b"\xaa" * 8, 9, 3, 250)
+WISH = ShareHeader(b"\xaa" * 8, 9, b"\xbb" * 8, 8, 7, 1 << 20, 2, 3)
+CHUNKS = ChunksHeader(b"\xaa" * 8, 9, 7)
 
 
 def le(number: int, size: int) -> bytes:
@@ -78,10 +85,30 @@ def le(number: int, size: int) -> bytes:
             PARCEL,
             [b"\3", b"\1\0\1", le(6, 4), b"\xaa" * 8, le(9, 8), le(3, 8), le(-1, 8), le(2, 4), bytes(4), DIGEST],
         ),
+        (
+            SHARE,
+            [b"\3", b"\1\0\1", le(6, 4), b"\xaa" * 8, le(9, 8), le(3, 8), le(-1, 8), le(2, 4), b"\1\0\0\0", DIGEST],
+        ),
         (TAKEN, [b"\4", bytes(7), b"\xaa" * 8, le(9, 8), le(3, 8), le(250, 8)]),
         (ProbeHeader(), [b"\5"]),
+        (
+            WISH,
+            [
+                b"\6",
+                bytes(7),
+                b"\xaa" * 8,
+                le(9, 8),
+                b"\xbb" * 8,
+                le(8, 8),
+                le(7, 8),
+                le(1 << 20, 4),
+                le(2, 2),
+                le(3, 2),
+            ],
+        ),
+        (CHUNKS, [b"\7", bytes(7), b"\xaa" * 8, le(9, 8), le(7, 8)]),
     ],
-    ids=["segment", "finished", "parcel", "taken", "probe"],
+    ids=["segment", "finished", "parcel", "share", "taken", "probe", "wish", "chunks"],
 )
 def test_each_kind_has_its_layout(header: Header, layout: list[bytes]) -> None:
     assert header.pack() == (START + b"".join(layout)).ljust(HEADER_BYTES, b"\0")
@@ -113,7 +140,7 @@ def test_a_damaged_header_is_a_header_or_refused(header: Header, changes: list[t
 
 @pytest.mark.parametrize(
     ("offset", "value", "reason"),
-    [(0, b"X", "starts with b'XHOL'"), (8, b"\0", "kind 0"), (8, b"\6", "kind 6 with 112 bytes")],
+    [(0, b"X", "starts with b'XHOL'"), (8, b"\0", "kind 0"), (8, b"\x08", "kind 8 with 112 bytes")],
 )
 def test_a_refused_header_says_why(offset: int, value: bytes, reason: str) -> None:
     raw = bytearray(SEGMENT.pack())

@@ -1,0 +1,183 @@
+"""States that come from several donors: their chunks, until they are whole. What is asked again says gathering.py."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gossip import Member
+
+from ..errors import RemoteProtocolError
+from ..net.parcels import Chunk, Parcel, ParcelSegment, StateRecord, check, read_share
+from ..net.trees import Slot, unpack_tree
+from .gathering import Gathering
+from .shares import chunks_of, unpack_parts
+
+logger = logging.getLogger("p2p")
+
+DIGEST_BYTES = 16
+
+
+@dataclass(slots=True, eq=False)
+class _Coming:
+    """One state. `base`: what its first donor alone sends. `named`: chunks that differ, as the log has said."""
+
+    gathering: Gathering
+    chunks: dict[Chunk, bytes] = field(default_factory=dict)
+    base: Parcel | None = None
+    named: set[Chunk] = field(default_factory=set)
+
+
+class SharedStates:
+    """Of one observer, by their first donors, which were asked for them; the caller sees to that."""
+
+    def __init__(self, ask: Callable[[Member, int, Sequence[Chunk]], None]) -> None:
+        """None is coming. `ask` takes a first donor, a step, and chunks; none: nothing more is needed."""
+        self._ask = ask
+        self._coming: dict[Member, _Coming] = {}
+        self._firsts: dict[Member, Member] = {}
+
+    def first_of(self, source: Member, segment: ParcelSegment) -> Member | None:
+        """Of whose state `source` sends a share.
+
+        Raises:
+            RemoteProtocolError: the first segment of a share that says nothing.
+        """
+        if (segment.part, segment.index) == (0, 0):
+            self._firsts[source] = read_share(segment).first
+        return self._firsts.get(source)
+
+    def receive(self, now: float, source: Member, first: Member, segment: ParcelSegment) -> list[Parcel]:
+        """A segment of a share of the state of `first`. Returns the state, if that is whole.
+
+        Raises:
+            RemoteProtocolError: it was damaged on the way.
+        """
+        coming = self._coming.get(first)
+        if coming is None or (coming.gathering.step < segment.step and not coming.gathering.knows):
+            coming = self._coming[first] = _Coming(Gathering(now, first, segment.step))
+        if coming.gathering.step != segment.step:
+            return []
+        if segment.part:
+            check(segment)
+            chunk = Chunk(segment.part, segment.index)
+            if coming.gathering.came(now, source, chunk, segment.digest):
+                coming.chunks[chunk] = bytes(segment.payload)
+        if segment.is_final:
+            coming.gathering.over(source)
+        return self.look(now)
+
+    def begin(self, now: float, first: Member, base: Parcel) -> list[Parcel]:
+        """`first` has sent what it alone does. Returns the state, if that is whole.
+
+        Raises:
+            RemoteProtocolError: its record contradicts itself.
+        """
+        record = base.record
+        assert isinstance(record, StateRecord)
+        chunks = _chunks_in(record, len(base.parts))
+        digests = [
+            record.chunk_digests[i : i + DIGEST_BYTES] for i in range(0, len(record.chunk_digests), DIGEST_BYTES)
+        ]
+        coming = self._coming.get(first)
+        if coming is None or coming.gathering.step != base.step or coming.gathering.knows:
+            coming = self._coming[first] = _Coming(Gathering(now, first, base.step))
+        coming.base = base
+        for chunk in coming.gathering.begin(now, record.donors, dict(zip(chunks, digests, strict=True))):
+            del coming.chunks[chunk]
+        logger.info("%d donors give the state after step %d, asked of %s", len(record.donors), base.step, first)
+        return self.look(now)
+
+    def look(self, now: float) -> list[Parcel]:
+        """Ask for what does not come. Returns states that are whole."""
+        whole: list[Parcel] = []
+        for first, coming in list(self._coming.items()):
+            gathering = coming.gathering
+            self._name(coming)
+            if missing := gathering.missing(now):
+                logger.info("%d chunks of the state after step %d are asked of %s", len(missing), gathering.step, first)
+                self._ask(first, gathering.step, missing)
+            if gathering.is_complete or gathering.is_void:
+                del self._coming[first]
+                self._ask(first, gathering.step, ())
+            if gathering.is_complete:
+                whole.append(_composed(coming))
+        return whole
+
+    def forget(self, member: Member) -> None:
+        """It is gone: its share is had from the first; if it is the first, nothing of its state is of use."""
+        self._firsts.pop(member, None)
+        self._coming.pop(member, None)
+        for coming in self._coming.values():
+            coming.gathering.over(member)
+
+    def clear(self) -> None:
+        """Nothing is needed any more."""
+        for first, coming in self._coming.items():
+            self._ask(first, coming.gathering.step, ())
+        self._coming, self._firsts = {}, {}
+
+    def _name(self, coming: _Coming) -> None:
+        """Log what differs: one of two replicas is damaged."""
+        for chunk, source in coming.gathering.odd.items():
+            if chunk not in coming.named and coming.base is not None:
+                coming.named.add(chunk)
+                logger.warning(
+                    "chunk %d of %s is not the same at %s and %s in the state after step %d: the replica of one of "
+                    "them is damaged; it is taken from %s, which was asked for the state",
+                    chunk.segment,
+                    _name_of(coming.base, chunk),
+                    source,
+                    coming.gathering.first,
+                    coming.gathering.step,
+                    coming.gathering.first,
+                )
+
+
+def _chunks_in(record: StateRecord, num_parts: int) -> list[Chunk]:
+    """All chunks that a record names."""
+    try:
+        parts = unpack_parts(record.shared)
+    except ValueError as error:
+        raise RemoteProtocolError(f"a state of several donors: {error}") from None
+    numbers = [number for number, _ in parts]
+    is_sound = record.chunk_bytes > 0 and record.donors and numbers == sorted(set(numbers))
+    most = len(record.chunk_digests) // DIGEST_BYTES
+    if not is_sound or not all(1 < n <= num_parts + len(parts) for n in numbers):
+        raise RemoteProtocolError(f"a state of {len(record.donors)} donors with the parts {numbers[:8]} of {num_parts}")
+    num_chunks = sum(-(-size // record.chunk_bytes) for _, size in parts)
+    if num_chunks * DIGEST_BYTES != len(record.chunk_digests):
+        raise RemoteProtocolError(f"a state of {num_chunks} chunks with digests of {most}")
+    return chunks_of(parts, record.chunk_bytes)
+
+
+def _composed(coming: _Coming) -> Parcel:
+    """The state as one donor would have sent it."""
+    base = coming.base
+    assert base is not None and isinstance(base.record, StateRecord)
+    sizes, others = dict(unpack_parts(base.record.shared)), iter(base.parts)
+    parts: list[bytes | memoryview] = []
+    for number in range(1, len(base.parts) + len(sizes) + 1):
+        if number not in sizes:
+            parts.append(next(others))
+            continue
+        chunks = chunks_of([(number, sizes[number])], base.record.chunk_bytes)
+        parts.append(b"".join([coming.chunks.pop(chunk) for chunk in chunks]))
+    return replace(base, parts=parts)
+
+
+def _name_of(base: Parcel, chunk: Chunk) -> str:
+    """Of the tensor that a chunk is of, in the tree of the state."""
+    try:
+        tree = unpack_tree(bytes(base.parts[0]))
+    except RemoteProtocolError:
+        tree = None
+    return next((path for path, slot in _slots(tree, "") if slot == Slot(chunk.part - 2)), f"tensor {chunk.part - 2}")
+
+
+def _slots(node: Any, path: str) -> Iterator[tuple[str, Slot]]:
+    if isinstance(node, Slot):
+        yield path, node
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list | tuple) else ()
+    for key, value in items:
+        yield from _slots(value, f"{path}.{key}" if path else str(key))

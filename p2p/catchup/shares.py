@@ -1,0 +1,111 @@
+"""Which donor sends which chunk of a state, and after which step. Pure; the bytes are in donor.py.
+
+A joiner asks one member for the state, the *first* donor. If others, on other hosts, have the same bits, that one asks
+each of them for a *share* of the chunks: tensors that all members have alike, cut into segments. All copy the state
+after the same step. Everything else the first sends itself, with the digest of every chunk, and keeps its copy, so that
+a chunk that does not come, or differs, can be had from it. What the joiner makes of it is in gathering.py.
+
+Leaves out: shares of different sizes, for lines that differ; another first in the place of one that dies.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gossip import Member, View
+
+from ..net.parcels import Chunk, Wish
+
+LEAST_BYTES: Final = 64 << 10
+"""A tensor of fewer comes from the first donor."""
+
+MOST_CHUNKS: Final = 1 << 16
+"""So that their digests fit into a record; a state of more comes from one donor."""
+
+MOST_PARTS: Final = 1 << 16
+"""The same of their lengths."""
+
+MOST_DONORS: Final = 16
+
+MOST_WISHES: Final = 64
+"""Shares that other donors have asked for, and that cannot be given yet."""
+
+_PART: Final = struct.Struct("<IQ")
+
+
+def pack_parts(parts: Sequence[tuple[int, int]]) -> bytes:
+    """Numbers of parts that are cut into chunks, and their lengths in bytes."""
+    return b"".join([_PART.pack(*part) for part in parts])
+
+
+def unpack_parts(packed: bytes) -> list[tuple[int, int]]:
+    """Of what `pack_parts` has made.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if len(packed) % _PART.size:
+        raise ValueError(f"{len(packed)} bytes are no list of parts")
+    return [(part, size) for part, size in _PART.iter_unpack(packed)]
+
+
+def chunks_of(parts: Sequence[tuple[int, int]], chunk_bytes: int) -> list[Chunk]:
+    """All chunks of those parts, in order."""
+    return [Chunk(part, number) for part, size in parts for number in range(-(-size // chunk_bytes))]
+
+
+def donors_of(view: View, first: Member, host: str, has_state: Callable[[Member], bool]) -> tuple[Member, ...]:
+    """Who gives a state to a joiner on `host`, of which `first` was asked; that one comes first.
+
+    One member per host, since those of one host share its line, and of the class of `first`, whose bits they have; in
+    rank order from `first` on. Only `first` where it is on `host` itself: nothing is quicker than its memory.
+
+    Args:
+        view: installed at `first`.
+        first: has a seat in it.
+        host: as in contacts; empty: not known.
+        has_state: whether a member is there and has the state, as far as `first` knows.
+    """
+    rank = view.members.index(first)
+    seats = [*view.seats[rank:], *view.seats[:rank]]
+    hosts, donors = {seats[0].contact.host}, [first]
+    if host in hosts:
+        return (first,)
+    for seat in seats[1:]:
+        is_alike = seat.numerics == seats[0].numerics
+        if is_alike and seat.contact.host not in hosts and has_state(seat.member) and len(donors) < MOST_DONORS:
+            hosts.add(seat.contact.host)
+            donors.append(seat.member)
+    return tuple(donors)
+
+
+class Wishes:
+    """Shares that other donors have asked this peer for."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Wish] = []
+
+    def ask(self, wish: Wish) -> None:
+        """Another donor asks. Of several wishes for one joiner the last one counts."""
+        self.waiting = [known for known in self.waiting if known.observer != wish.observer][-MOST_WISHES + 1 :]
+        self.waiting.append(wish)
+
+    def forget(self, member: Member) -> None:
+        """It is gone: what it has asked for, or is to get, is of no use."""
+        self.waiting = [wish for wish in self.waiting if member not in (wish.first, wish.observer)]
+
+    def due(self, done: int, *, is_complete: bool, is_withheld: bool) -> list[tuple[Wish, bool]]:
+        """What is to be answered now, and whether with the share: only after the very step that was asked for.
+
+        Args:
+            done: the last committed step.
+            is_complete: the state after it may be copied now.
+            is_withheld: it may not, before the next commit.
+        """
+        due: list[tuple[Wish, bool]] = []
+        for wish in [*self.waiting]:
+            is_given = is_complete and wish.step == done
+            if is_given or wish.step < done or wish.step > done + 1 or (is_withheld and wish.step == done):
+                self.waiting.remove(wish)
+                due.append((wish, is_given))
+        return due
