@@ -97,6 +97,7 @@ class Donor:
         waiting: for a state: after which step, and whether they have a seat.
         wishes: of other donors.
         show: what this peer's replica is compared by.
+        digest: of its parameters; None: as of `Replica`.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Donor:
         """
         self.waiting: dict[Member, tuple[int, bool]] = {}
         self.show: Callable[[], bytes] = bytes
+        self.digest: Callable[[], bytes] | None = None
         self.wishes = Wishes()
         self._send, self._send_wish = send, send_wish
         self._segment_bytes = min(segment_bytes, MOST_SEGMENT_BYTES)
@@ -242,6 +244,12 @@ class Donor:
                     member,
                     "it came between two updates of a batch, or in an operation between a backward pass and the next",
                 )
+
+    def why_damaged(self, done: int, differs: Callable[[bytes], str]) -> str:
+        """Why the state after `done` must be given to nobody, if it is about to be copied; `differs`: says it (R28)."""
+        is_complete = self._packer is not None and self._packer[0] == done
+        is_due = is_complete and done not in self._copies and self.is_asked
+        return differs(self.digest()) if is_due and self.digest is not None else ""
 
     def _copy(self, now: float, member: Member, record: StateRecord, donors: Sequence[Member]) -> list[Parcel]:
         """The state, which nobody changes now; a copy that is still on its way to another peer serves, too.

@@ -166,7 +166,7 @@ class Loop:
 
     def ask_for_seat(self, founding_size: int, run: Run, replica: Replica) -> None:
         """Found the swarm, or ask its members for a seat."""
-        self._donor.show, self._observer.check = replica.show, replica.check
+        self._donor.show, self._donor.digest, self._observer.check = replica.show, replica.digest, replica.check
         self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, run, founding_size))
 
     def describe(self, run: Run) -> None:

@@ -297,6 +297,7 @@ class Replica:
         load: takes over a member's state, in the training thread.
         compare: says in words how a member's `MODEL` differs from this one.
         show: what a replica is compared by, while it waits for a commit.
+        digest: of its parameters, as for the step after the last committed one; None: they are not on the host.
         check: why this replica cannot go on, if that of a member, which is shown in this step, is not like it; with
             whether both are of one numerics class.
         keep: what forward passes change, as the step after the last committed one begins with it.
@@ -316,6 +317,7 @@ class Replica:
     numerics: bytes = NO_NUMERICS
     lender: Callable[[], Packer] | None = None
     copies: Copies = NO_COPIES
+    digest: Callable[[], bytes] | None = None
 
     @property
     def trains_model(self) -> bool:

@@ -108,6 +108,7 @@ class ModelReplica:
             class_of(self._numerics),
             lender_of(self._session, self._gradients.device, self._copies, self._lower),
             self._copies,
+            self.digest if self._copies is NO_COPIES else None,
         )
 
     def refresh(self) -> None:

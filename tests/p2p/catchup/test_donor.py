@@ -16,6 +16,7 @@ from p2p.step.notices import Commit
 from p2p.step.operation import Operation
 from p2p.step.receipts import write_receipt
 from tests.p2p.net.parcels import A, B, C, digest, state, view_of
+from tests.p2p.step.group import submission_of
 
 SEGMENT_BYTES = 100
 MOST_FED_BYTES = 100_000
@@ -418,3 +419,23 @@ def test_who_is_gone_or_seated_is_sent_nothing_more() -> None:
     donor.settle()
     donor.complete(9, lambda: packed(b"9"))
     assert donor.give(9) == [] and donor.came == []
+
+
+def test_what_has_changed_since_a_step_was_computed_with_it_is_found_once_somebody_is_to_be_given_it() -> None:
+    donor, digests = Giver(), [b"then" * 4]
+    submission = submission_of(1, state_digest=digests[0])
+    differs = submission.why_damaged
+    donor.complete(0, lambda: packed(b"state", b"abc"))
+    donor.digest = lambda: digests[0]
+    donor.ask(B, 0, has_seat=False)
+    assert donor.why_damaged(0, differs) == ""
+    digests[0] = b"now!" * 4
+    assert donor.why_damaged(1, differs) == "", "another step is committed, so the state is another one"
+    why = donor.why_damaged(0, differs)
+    assert "since step 1 was computed" in why and (b"then" * 4).hex() in why and (b"now!" * 4).hex() in why
+    donor.digest = None
+    assert donor.why_damaged(0, differs) == ""
+    donor.digest = lambda: digests[0]
+    donor.forget(B)
+    assert donor.why_damaged(0, differs) == "", "nobody asks"
+    assert submission.why_damaged(b"then" * 4) == ""
