@@ -17,8 +17,8 @@ from p2p.memory.extents import Extents
 from p2p.memory.operands import OwnOperands
 from tests.p2p.memory.machine import SAME, Host, ranks_of
 from tests.p2p.staging.standin import StandIn
-from tests.p2p.staging.sums import DeviceGroup, enter
-from tests.p2p.step.group import all_reduce
+from tests.p2p.staging.sums import DeviceGroup
+from tests.p2p.step.group import all_reduce, enter
 
 EXTENT = 4 * mmap.PAGESIZE
 FLOAT32 = np.dtype(np.float32)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from collectives import CODECS
 from p2p import DataParallel, Peer
 from p2p.staging import Staged
+from p2p.step import operation
 from p2p.training.layouts import in_memory_order
 from p2p.training.outer import Outer, OuterConfig
 from p2p.training.outer_on_device import OuterOnDevice
@@ -26,6 +27,7 @@ from tests.p2p.staging.pair import Make, play
 from tests.p2p.staging.standin import StandIn
 from tests.p2p.staging.sums import NUM_PEERS as NUM_MEMBERS
 from tests.p2p.staging.sums import group_of, leave_in_the_middle, play_steps
+from tests.simulated.mutant import mutant, without
 
 SIZES = [(0,), (1,), (7,), (7,), (4, 6), (300, 70)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8]
@@ -48,6 +50,13 @@ def calls(seeds: range, make: Make = StandIn, *, device_adds: bool = False) -> N
             _replay(seed, device, partial(_calls, peer, seed, device.where, algorithm))
 
     play(script, make=make, device_adds=device_adds)
+
+
+def calls_in_parts(seeds: range, make: Make = StandIn) -> None:
+    """Bare operations, of which the longest are several."""
+    sizes = (operation, "WHOLE_BYTES", 40_000), (operation, "PART_BYTES", 20_000)
+    with without(mutant(*sizes, breaks="nothing")):
+        calls(seeds, make)
 
 
 def training(seeds: range, make: Make = StandIn) -> None:
@@ -167,6 +176,7 @@ CAMPAIGNS: dict[str, Callable[..., None]] = {
     "given up": given_up,
     "states": states,
     "rounds": rounds,
+    "calls in parts": calls_in_parts,
     "sums": sums,
     "calls that a device adds up": partial(calls, device_adds=True),
 }

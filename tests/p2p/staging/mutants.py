@@ -101,11 +101,14 @@ def _wait_for_fetched(self: Staged) -> None:
 
 def _without_hold(hand_out: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self: Any, *given: Any) -> Any:
-        self._staged.hold = _nothing
+        ways = self._staged if isinstance(self._staged, list) else [self._staged]
+        for staged in ways:
+            staged.hold = _nothing
         try:
             return hand_out(self, *given)
         finally:
-            del self._staged.hold
+            for staged in ways:
+                del staged.hold
 
     return changed
 
@@ -183,6 +186,12 @@ def _end_at_once(self: Adding) -> None:
 Adding_end = Adding.end
 
 
+def _store_in_front(self: StagedCall, sources: Any, into: Any) -> None:
+    for staged, source in zip(self._staged, sources, strict=True):
+        staged.store(source, into[: source.size])
+        staged.hold()
+
+
 def _reach_own_at_once(self: DeviceSum, memory: Any, array: Array) -> Any:
     return DeviceSum_reach(self, memory, array) or (array, range(0))
 
@@ -232,6 +241,9 @@ MUTANTS = {
     "memory of others is released while it is read": _missing("sums", 10, (Adding, "end", _end_at_once)),
     "what is not pinned is added up": _missing("sums", 0, (DeviceSum, "_reach", _reach_own_at_once)),
     "sums are not cut where extents end": _missing("sums", 0, (adding, "ends_in", lambda region, extent_bytes: ())),
+    "the parts of a tensor are stored in one place": _missing(
+        "calls in parts", 1, (StagedCall, "_store", _store_in_front)
+    ),
     "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
 }
 
