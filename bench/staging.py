@@ -141,7 +141,7 @@ class Watched:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self.numerics = device.numerics
+        self.numerics, self.adder = device.numerics, device.adder
         self.stages: list[tuple[str, float, float]] = []
 
     def mark(self) -> Mark:

@@ -51,6 +51,8 @@ class LoopConfig:
     """As in `PeerConfig`."""
     extent_bytes: int = EXTENT_BYTES
     """Of a part of the arena that is registered with a device: whole pages."""
+    device_adds: bool = False
+    """Whether a device that can adds up, where all members share memory. Not by default: never run on a GPU yet."""
     keep_moments: bool = False
     """Remember when things happened; for whoever writes receipts."""
     link_check_s: float = 0.05

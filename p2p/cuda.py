@@ -2,7 +2,7 @@
 
 Copies to the host and back have a stream each, beside the current one, so that they run while kernels do. torch's host
 allocator does not know the memory of the host that is copied: an open copy holds it here. Memory that is not pinned is
-staged once more by the driver, which the host waits for.
+staged once more by the driver, which the host waits for. Sums have a stream of their own, too.
 """
 
 import ctypes
@@ -17,13 +17,19 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from collectives import Array
+from collectives import Array, Reduction
+from collectives.tensor_sum import add_tensors, can_add, torch_type
 
 from .device import FoundDevice, Mark, PinRefused
 from .errors import ShoalError
 
 PORTABLE: Final = 1
 """cudaHostRegisterPortable: pinned for all devices of this process."""
+
+
+LEAST_ADDED_BYTES: Final = 256 << 10
+"""Of a chunk that is added up on a GPU. Below that some five launches of 8 us each should cost more than numpy: an
+estimate, not measured."""
 
 
 class CudaMark:
@@ -56,6 +62,7 @@ class CudaDevice:
         self.numerics = describe(index)
         stream: Any = torch.cuda.Stream
         self._fetching, self._storing = (stream(index, priority=-1) for _ in range(2))
+        self.adder = CudaAdder(index)
         self._open: deque[CudaMark] = deque()
         self._open_lock = threading.Lock()  # a state is copied by a thread of its own
 
@@ -126,6 +133,52 @@ class CudaDevice:
                 "capture"
             )
         return torch.cuda.current_stream(self.index)
+
+
+class CudaAdder:
+    """The sums of one GPU: parts are copied there one after the other, added, and the sum is copied back.
+
+    Left out: a sum of what lies on the GPU already, which would cross the link once less each way; several streams, so
+    that the parts of one chunk come while the sum of another one leaves.
+    """
+
+    least_bytes = LEAST_ADDED_BYTES
+
+    def __init__(self, index: int) -> None:
+        """Make its stream."""
+        stream: Any = torch.cuda.Stream
+        self._index, self._stream = index, stream(index, priority=-1)
+        self._open: deque[CudaMark] = deque()
+        self._lock = threading.Lock()  # the training thread drains, too
+
+    def takes(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
+        """As `Adder.takes`."""
+        return can_add(reduction, dtype)
+
+    def add(
+        self, sources: Sequence[Array], into: Array, reduction: Reduction, dtype: np.dtype[Any], *, completes: bool
+    ) -> Mark:
+        """As `Adder.add`. What it takes on the GPU is used again by the next one, on the same stream."""
+        with self._lock:
+            while self._open and self._open[0].is_over():
+                self._open.popleft()
+        *hosts, target = (_of_bytes(each).view(torch_type(dtype)) for each in (*sources, into))
+        where = torch.device("cuda", self._index)
+        with torch.cuda.stream(self._stream), torch.no_grad():
+            parts = (torch.empty_like(host, device=where).copy_(host, non_blocking=True) for host in hosts)
+            target.copy_(add_tensors(parts, reduction, completes=completes), non_blocking=True)
+            mark = CudaMark(self._stream, *hosts, target)
+        with self._lock:
+            self._open.append(mark)
+        return mark
+
+    def drain(self) -> None:
+        """As `Adder.drain`. A device that is lost reads and writes nothing."""
+        with self._lock:
+            left = list(self._open)
+        with suppress(RuntimeError):
+            for mark in left:
+                mark.wait()
 
 
 @cache

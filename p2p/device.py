@@ -7,14 +7,16 @@ everything is over at once, and nothing is copied, since an operation reads and 
 Memory of the host that is *pinned* is registered with a device, which copies it by itself; other memory is copied by
 the driver, several times slower, and the host may have to wait for that.
 
-Left out: adding up on a device.
+A device may add up memory of the host, and so relieve the thread that does so otherwise (`Adder`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from collectives import Array
+import numpy as np
+
+from collectives import Array, Reduction
 
 
 class PinRefused(Exception):
@@ -33,6 +35,51 @@ class Mark(Protocol):
         ...
 
 
+class Adder(Protocol):
+    """Adds up on a device, out of memory of the host and into it. For one thread at a time: whoever drives the loop.
+
+    It is called while an operation of the peer is open, and at no other time.
+
+    Attributes:
+        least_bytes: of a sum; the host is quicker with less.
+    """
+
+    @property
+    def least_bytes(self) -> int: ...
+
+    def takes(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
+        """Whether it reduces arrays of this type like this."""
+        ...
+
+    def add(
+        self,
+        sources: Sequence[Array],
+        into: Array,
+        reduction: Reduction,
+        dtype: np.dtype[Any],
+        *,
+        completes: bool,
+    ) -> Mark:
+        """Begin to write what becomes of `sources`, in their order, into `into`, which may be the first of them.
+
+        Sums come one after the other, in the order of the calls. Until the mark is over nobody writes what was given,
+        or reads `into`. The bits are those of `collectives.reducer` where each NaN is the same one.
+
+        Args:
+            sources: of equal length, as `carried` has them; each lies in one piece of pinned memory. One alone is
+                copied.
+            into: likewise.
+            reduction: as `takes` allows.
+            dtype: of the elements.
+            completes: whether this is the result of all ranks.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Return when nothing that was given is read or written any more. Any thread may call this."""
+        ...
+
+
 class Device(Protocol):
     """Called by the training thread. Tensors and arrays of a copy are contiguous, and have equally many bytes.
 
@@ -45,6 +92,11 @@ class Device(Protocol):
 
     @property
     def numerics(self) -> str: ...
+
+    @property
+    def adder(self) -> Adder | None:
+        """What adds up on it; None: nothing does."""
+        ...
 
     def mark(self) -> Mark:
         """All that the current stream was given so far."""
@@ -110,6 +162,7 @@ class _Host:
     """Memory of this host: source and target of a copy would be the same."""
 
     numerics = ""
+    adder = None
 
     def mark(self) -> Mark:
         return OVER

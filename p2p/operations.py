@@ -106,6 +106,9 @@ class Operations:
         - Every 256 operations, or 64 MiB, are committed as they come, and so is each operation of a peer that trains a
           model.
 
+        A tensor of more than 64 MiB is called as operations of 32 MiB in one step, wherever it lives; so is that of a
+        `broadcast`. The receipt names the algorithm of each.
+
         Args:
             tensor: a tensor or array of any strides; float64, 32, 16, bfloat16, int64, 32, 16, 8, uint8 or bool. On the
                 CPU, or on a CUDA device (never run on one); then the current stream sees the result. Written only

@@ -21,6 +21,8 @@ SPIN_S: Final = 200e-6
 """So long a peer looks again and again at the memory of others, or for their data, before it sleeps."""
 NET_S: Final = 20e-3
 """Who sleeps looks again after this long, rung for or not."""
+DEVICE_LOOK_S: Final = 1e-3
+"""Who sleeps while a device of this peer works looks again after this long. The poll of the sockets knows no less."""
 LOOK_OUT_S: Final = 1e-3
 """So long the sockets may be left alone while there is other work."""
 MUCH_DATA_S: Final = 4e-3
@@ -208,7 +210,9 @@ class Reactor:
         """Go on with what runs, for a moment."""
         until = time.monotonic() + LOOK_OUT_S
         state = RunState.BUSY
-        while state is RunState.BUSY and time.monotonic() < until:
+        while state in (RunState.BUSY, RunState.UNDER_WAY) and time.monotonic() < until:
+            if state is RunState.UNDER_WAY:
+                os.sched_yield()
             state = self._work.advance()
             if state is RunState.WAITING and self._spin(self._work.shared()):
                 state = RunState.BUSY
@@ -260,6 +264,8 @@ class Reactor:
         runner = self._work.shared() if state is RunState.WAITING else None
         if state is RunState.BUSY:
             deadline = now
+        elif state is RunState.UNDER_WAY:
+            deadline = min(deadline, now + DEVICE_LOOK_S)
         elif runner is not None:  # the others know then that they have to ring
             deadline = min(deadline, now + NET_S) if runner.doze() else now
         self.drive_lock.begin_wait()

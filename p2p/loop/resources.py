@@ -97,7 +97,8 @@ def acquire(
 
 
 def _host_memory(peer_id: str, config: LoopConfig) -> HostMemory:
-    return HostMemory(peer_id, config.arena_bytes, extent_bytes=config.extent_bytes)
+    extents = config.extent_bytes
+    return HostMemory(peer_id, config.arena_bytes, extent_bytes=extents, device_adds=config.device_adds)
 
 
 def _identity(own: Entry, joined_ns: int) -> Identity:

@@ -70,6 +70,7 @@ class Memory:
         self._mapped = mapped
         self._arrays: dict[tuple[Region, npt.DTypeLike], Array] = {}
         self.size = len(mapped)
+        self._start = np.frombuffer(mapped, np.uint8).ctypes.data
         self.board = Board(memoryview(mapped)[:BOARD_BYTES])
 
     def array(self, region: Region, dtype: npt.DTypeLike) -> Array:
@@ -91,6 +92,11 @@ class Memory:
             self._arrays.clear()
         self._arrays[key] = array = np.frombuffer(self._mapped, dtype, count, offset)
         return array
+
+    def region_of(self, array: Array) -> Region | None:
+        """Where a contiguous `array` lies, if it lies in this arena."""
+        offset = array.__array_interface__["data"][0] - self._start
+        return Region(offset, array.nbytes) if REGIONS_OFFSET <= offset < self.size else None
 
     def close(self) -> None:
         """Use it no more; the memory itself goes with the last array."""
@@ -126,14 +132,13 @@ class Arena(Memory):
                 os.ftruncate(self._fd, size)
                 os.posix_fallocate(self._fd, 0, REGIONS_OFFSET)
                 mapped = mmap.mmap(self._fd, size)
-                _leave_out_of_forks(mapped)
+                leave_out_of_forks(mapped)
                 super().__init__(mapped)
                 self.board.sign(peer_id.encode(), self.doorbell.number)
                 fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
             except OSError as error:
                 raise _no_memory(size, error) from error
             undo.pop_all()
-        self._start = np.frombuffer(mapped, np.uint8).ctypes.data
         self._free = [Region(REGIONS_OFFSET, size - REGIONS_OFFSET)]
 
     @property
@@ -191,13 +196,8 @@ class Arena(Memory):
     def second(self, region: Region) -> Array:
         """Its bytes through a mapping of their own, as another process could have one that may write."""
         mapped = mmap.mmap(self._fd, self.size)
-        _leave_out_of_forks(mapped)
+        leave_out_of_forks(mapped)
         return np.frombuffer(mapped, np.uint8, region.length, region.offset)
-
-    def region_of(self, array: Array) -> Region | None:
-        """Where a contiguous `array` lies, if it lies in this arena."""
-        offset = array.__array_interface__["data"][0] - self._start
-        return Region(offset, array.nbytes) if REGIONS_OFFSET <= offset < self.size else None
 
     def close(self) -> None:
         """Give up the own mapping and the descriptor; peers keep what they have mapped."""
@@ -246,9 +246,13 @@ class Mapping(Memory):
 
     Attributes:
         remote_doorbell: of its owner.
+        owner: process and peer_id, under which it was found.
+        inode: its number among files in memory.
     """
 
     remote_doorbell: RemoteDoorbell
+    owner: tuple[int, str]
+    inode: int
 
     @classmethod
     def open(cls, pid: int, peer_id: str) -> Self:
@@ -259,7 +263,7 @@ class Mapping(Memory):
         """
         name = f"the arena of peer {peer_id} in process {pid}"
         try:
-            opened = _find(f"/proc/{pid:d}/fd", f"/memfd:{_NAME.format(peer_id)} (deleted)")
+            opened = find_arena(pid, peer_id)
         except FileNotFoundError:
             raise MappingRefused(f"there is no process {pid}: it is gone, or lives in another container") from None
         except OSError as error:
@@ -268,12 +272,14 @@ class Mapping(Memory):
             raise MappingRefused(f"there is no {name.removeprefix('the ')}: it has none, or is not that process")
         try:
             mapped = mmap.mmap(opened, _checked_size(opened, name), access=mmap.ACCESS_READ)
-            _leave_out_of_forks(mapped)
+            leave_out_of_forks(mapped)
+            inode = os.fstat(opened).st_ino
         except OSError as error:
             raise MappingRefused(f"{name} cannot be mapped: {error.strerror}") from error
         finally:
             os.close(opened)
         mapping = cls(mapped)
+        mapping.owner, mapping.inode = (pid, peer_id), inode
         if not mapping.board.is_signed(peer_id.encode()):
             raise MappingRefused(f"{name} is laid out by another version of shoal")
         try:  # it may end just now; and with both ends open, nobody who rings for the dead has SIGPIPE
@@ -284,6 +290,15 @@ class Mapping(Memory):
             raise MappingRefused(f"the doorbell of peer {peer_id} is not in process {pid}: it ends")
         mapping.remote_doorbell = RemoteDoorbell(remote_doorbell)
         return mapping
+
+
+def find_arena(pid: int, peer_id: str, mode: int = os.O_RDONLY) -> int | None:
+    """Open the arena of a peer, which says that it is process `pid`: a descriptor. None: that has no such arena.
+
+    Raises:
+        OSError: nobody may look into that process, or there is none.
+    """
+    return _find(f"/proc/{pid:d}/fd", f"/memfd:{_NAME.format(peer_id)} (deleted)", mode)
 
 
 def align(length: int) -> int:
@@ -301,7 +316,7 @@ def _end(region: Region) -> int:
     return region.offset + region.length
 
 
-def _leave_out_of_forks(mapped: mmap.mmap) -> None:
+def leave_out_of_forks(mapped: mmap.mmap) -> None:
     """Or a forked child would keep the memory."""
     mapped.madvise(mmap.MADV_DONTFORK)
     _mapped.add(mapped)

@@ -6,9 +6,13 @@ No message is needed: what a rank lends and how far it is (progress.py) stand in
 What is read of another rank counts only if its tag is right *after* the read (PROTOCOL.md, R10). Whatever goes
 wrong, inputs are untouched, and what is half written lies in the result: the operation can be done again.
 
+A device may add up and copy chunks (adding.py). What it does is over before anything is published, at the end, and
+before the host reads what the device still writes: until then `advance` does not go on.
+
 Left out: who allocates regions and when they are free again; members on other hosts; what a doorbell is.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,6 +21,8 @@ import numpy as np
 from collectives import Reducer
 from collectives.program import Copy, Instruction, Program, Publish, Reduce, Wait
 
+from ..device import Mark
+from .adding import DeviceSum
 from .arena import Memory
 from .board import Finished
 from .operands import Operands, OwnOperands, RankInView
@@ -54,6 +60,7 @@ class Exchange:
         self._turn = 0
         self._instructions: Sequence[Instruction] = ()
         self._next = 0
+        self._under_way: deque[tuple[Mark, Reduce | Copy]] = deque()
         self.digests: list[bytes] = []
 
     # Operations.
@@ -66,6 +73,7 @@ class Exchange:
         *,
         checked: int = 0,
         digest_of: Sequence[DigestFunction] | None = None,
+        on_device: DeviceSum | None = None,
     ) -> None:
         """Say what is lent for the next operation, which `advance` carries out.
 
@@ -75,10 +83,13 @@ class Exchange:
             reduce: what a REDUCE does.
             checked: of the chunks, in turns, which one this rank digests as it holds it, if another one reduced it.
             digest_of: digests each of the chunks, where not all do so alike.
+            on_device: what adds up and copies chunks before this rank does so itself.
         """
         self._operands = Operands(program, mine, self._memories, self._in_view, self._turn)
         self._instructions, self._next, self._base = program.instructions, 0, self.progress.published
         self._end = self._base + program.num_publishes
+        assert not self._under_way, "a device still writes for the operation before"
+        self._on_device = on_device
         self._reducer, self._checked = reduce, checked % program.num_chunks
         self._digest_of = digest_of or (self._digest,) * program.num_chunks
         self.digests = [b""] * program.num_chunks
@@ -97,6 +108,8 @@ class Exchange:
         while self._next < len(self._instructions):
             match self._instructions[self._next]:
                 case Publish():
+                    if not self._settle():
+                        return False
                     progress.publish()
                 case Wait(peers, count):
                     progress.awaited = peers, self._base + count
@@ -104,15 +117,15 @@ class Exchange:
                         return False
                     if count == 1:
                         self._operands.check_calls(peers)
-                case Reduce() as reduce:
-                    self._reduce(reduce)
-                    num_written += 1
-                case Copy() as copy:
-                    self._copy(copy)
+                case Reduce() | Copy() as write:
+                    if not self._write(write):
+                        return False
                     num_written += 1
             self._next += 1
             if num_written == _CHUNKS_AT_ONCE:
                 return False
+        if not self._settle():
+            return False
         if self._instructions:
             self._instructions, self._next = (), 0
             progress.published = self._end  # others may have published more often, and all go on from the same number
@@ -121,26 +134,69 @@ class Exchange:
                 self.digests[self._checked] = self._digest_of[self._checked](held.view(np.uint8).data)
         return True
 
-    def _reduce(self, reduce: Reduce) -> None:
+    def _write(self, write: Reduce | Copy) -> bool:
+        """Begin with one chunk. False: not yet, since the device still writes what may be read or written here."""
+        operands = self._operands
+        where = operands.bounds[write.chunk]
+        match write:
+            case Reduce(chunk, sources, completes):
+                arrays = [(source.rank, operands.read(source, chunk)) for source in sources]
+                into = (operands.result if operands.lent is None else operands.lent)[where]
+            case Copy(chunk, peer):
+                arrays, into, completes = [(peer, operands.lent_result(peer)[where])], operands.result[where], False
+        if self._on_device is not None:
+            mark = self._on_device.begin(arrays, into, completes=completes)
+            if mark is not None:
+                self._under_way.append((mark, write))
+                return True
+        if not self._settle():
+            return False
+        if isinstance(write, Reduce):
+            self._reducer([array for _, array in arrays], into, completes=completes)
+        else:
+            into[...] = arrays[0][1]
+        self._has_written(write)
+        return True
+
+    def _settle(self) -> bool:
+        """Whether nothing is under way on the device; what follows from that is done."""
+        while self._under_way:
+            mark, write = self._under_way[0]
+            if not mark.is_over():
+                return False
+            self._under_way.popleft()
+            self._has_written(write)
+        return True
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a device has to finish something first."""
+        return bool(self._under_way)
+
+    def _has_written(self, write: Reduce | Copy) -> None:
+        match write:
+            case Reduce():
+                self._has_reduced(write)
+            case Copy():
+                self._has_copied(write)
+
+    def _has_reduced(self, reduce: Reduce) -> None:
         operands, chunk = self._operands, reduce.chunk
         where = operands.bounds[chunk]
-        result = (operands.result if operands.lent is None else operands.lent)[where]
-        arrays = [operands.read(source, chunk) for source in reduce.sources]
-        self._reducer(arrays, result, completes=reduce.completes)
         operands.check_tags([source.rank for source in reduce.sources])
         if not reduce.completes:
             return
+        result = (operands.result if operands.lent is None else operands.lent)[where]
         self.digests[chunk] = digest = self._digest_of[chunk](result.view(np.uint8).data)
         if operands.lent is not None:
             if operands.lent is not operands.result:
                 operands.result[where] = result
             operands.write_digest(chunk, digest)
 
-    def _copy(self, copy: Copy) -> None:
+    def _has_copied(self, copy: Copy) -> None:
         """The digest comes along; that of a partial sum says nothing, and nobody asks for it."""
         operands, chunk = self._operands, copy.chunk
         where = operands.bounds[chunk]
-        operands.result[where] = operands.lent_result(copy.peer)[where]
         self.digests[chunk] = digest = operands.read_digest(copy.peer, chunk)
         self._copied.add(chunk)
         operands.check_tags((copy.peer,))

@@ -5,7 +5,7 @@ something in it is first wanted by a device, and stays so: the arena gives no pa
 page, and no copy crosses the end of one (`cut`), which CUDA would refuse. What cannot be registered is copied as other
 memory is.
 
-Left out: what others have in their arenas.
+What others have in their arenas is in windows.py.
 """
 
 import logging
@@ -38,14 +38,17 @@ class Extents:
         self._has_warned = False
         self._is_closed = False
 
+    def is_pinned(self, region: Region) -> bool:
+        """Whether all of it is."""
+        return all(index in self._pinned for index in extents_of(region, self._extent_bytes))
+
     def unknown(self, arrays: Iterable[Array]) -> list[int]:
         """Those that `arrays` lie in, and that nobody has asked for yet."""
         found: set[int] = set()
         for array in arrays:
             region = self._arena.region_of(array)
-            if region is not None and region.length:
-                first, last = region.offset - REGIONS_OFFSET, region.offset + region.length - 1 - REGIONS_OFFSET
-                found.update(range(first // self._extent_bytes, last // self._extent_bytes + 1))
+            if region is not None:
+                found.update(extents_of(region, self._extent_bytes))
         return sorted(found - self._pinned.keys() - self._refused)
 
     def outside_bytes(self, arrays: Iterable[Array]) -> int:
@@ -79,8 +82,7 @@ class Extents:
             )
 
     def _pin(self, device: Device, index: int) -> None:
-        offset = REGIONS_OFFSET + index * self._extent_bytes
-        extent = Region(offset, min(self._extent_bytes, self._arena.size - offset))
+        extent = extent_at(index, self._extent_bytes, self._arena.size)
         if not self._arena.fill(extent):
             raise PinRefused(f"this machine has no {extent.length} bytes of memory for it")
         memory = self._arena.array(extent, np.uint8)
@@ -92,9 +94,7 @@ class Extents:
         region = self._arena.region_of(array)
         if region is None:
             return (slice(0, len(array)),)
-        first = self._extent_bytes - (region.offset - REGIONS_OFFSET) % self._extent_bytes
-        ends = range(first, region.length, self._extent_bytes)
-        bounds = [0, *(end // array.itemsize for end in ends), len(array)]
+        bounds = [0, *(end // array.itemsize for end in ends_in(region, self._extent_bytes)), len(array)]
         return [slice(start, stop) for start, stop in pairwise(bounds)]
 
     def unpin(self) -> None:
@@ -106,3 +106,21 @@ class Extents:
             while self._pinned:
                 _, (device, memory) = self._pinned.popitem()
                 device.unpin(memory)
+
+
+def extents_of(region: Region, extent_bytes: int) -> range:
+    """Numbers of those that `region` has a part of."""
+    start = region.offset - REGIONS_OFFSET
+    return range(start // extent_bytes, -(-(start + region.length) // extent_bytes) if region.length else 0)
+
+
+def extent_at(index: int, extent_bytes: int, arena_bytes: int) -> Region:
+    """Number `index` of an arena of that size."""
+    offset = REGIONS_OFFSET + index * extent_bytes
+    return Region(offset, min(extent_bytes, arena_bytes - offset))
+
+
+def ends_in(region: Region, extent_bytes: int) -> range:
+    """Where extents end in `region`, in bytes from its beginning."""
+    first = extent_bytes - (region.offset - REGIONS_OFFSET) % extent_bytes
+    return range(first, region.length, extent_bytes)

@@ -13,6 +13,7 @@ from collectives import Array
 from gossip import Member, View
 
 from ..device import Device
+from .adding import Adding
 from .arena import REGIONS_OFFSET, Arena, ArenaError, Mapping, MappingRefused, Memory, Region, Slots
 from .board import IS_ORDERED, tag_of
 from .doorbell import Doorbell
@@ -31,7 +32,15 @@ NUM_SLOTS: Final = 3
 class HostMemory:
     """Without an arena of its own, this peer and all that talk to it use sockets."""
 
-    def __init__(self, peer_id: str, size: int, pieces: Pieces = PIECES, extent_bytes: int = EXTENT_BYTES) -> None:
+    def __init__(
+        self,
+        peer_id: str,
+        size: int,
+        pieces: Pieces = PIECES,
+        extent_bytes: int = EXTENT_BYTES,
+        *,
+        device_adds: bool = False,
+    ) -> None:
         """Make the arena.
 
         Args:
@@ -39,8 +48,10 @@ class HostMemory:
             size: limit of the arena in bytes; 0: none is wanted.
             pieces: into which operations are cut, the same at all peers.
             extent_bytes: of the parts that are registered with a device.
+            device_adds: whether one that can adds up.
         """
-        self._pieces = pieces
+        self._pieces, self._device_adds = pieces, device_adds
+        self._adding: Adding | None = None
         self._mappings: dict[Member, Mapping] = {}
         self._arena: Arena | None = None
         self._extents: Extents | None = None
@@ -67,6 +78,7 @@ class HostMemory:
             return
         self._arena, self._slots = arena, (inputs, result)
         self._extents = Extents(arena, extent_bytes)
+        self._adding = Adding(arena, self._extents, extent_bytes)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Array:
         """A one-dimensional array of undefined elements, in the arena if there is room. For the training thread."""
@@ -85,6 +97,8 @@ class HostMemory:
         """
         if self._extents is None:
             return
+        if self._device_adds and self._adding is not None:
+            self._adding.use(device)
         found, outside = self._extents.unknown(arrays), self._extents.outside_bytes(arrays)
         if not is_aside or not found:
             self._extents.pin(device, found, outside)
@@ -99,7 +113,9 @@ class HostMemory:
         return (slice(0, len(array)),) if self._extents is None else self._extents.cut(array)
 
     def unpin(self) -> None:
-        """Nothing of the arena is registered any more, nor will be. For the training thread, which copies no more."""
+        """Nothing of an arena is registered any more, nor will be. For the training thread, which copies no more."""
+        if self._adding is not None:
+            self._adding.end()
         if self._extents is not None:
             self._extents.unpin()
         for thread in self._pinning:
@@ -118,15 +134,23 @@ class HostMemory:
     def forget(self, member: Member) -> None:
         """Read the memory of `member` no more, apart from the installed view."""
         self._mappings.pop(member, None)
+        self._keep_windows()
 
     def install(self, view: View | None) -> None:
         """Enter `view`, or leave all: what others read here in an older view is void from now on."""
+        if self._adding is not None:
+            self._adding.drain()  # what it still reads or writes is somebody else's from now on
         members = () if view is None else view.members
         self._installed = {member: self._mappings[member] for member in members if member in self._mappings}
         if self._arena is not None:
             self._arena.board.install(0 if view is None else tag_of(view.hash))
             if view is not None:  # in another lineage views may have lower numbers than the progress that stands there
                 self._arena.board.progress(0)[0] = view.number << VIEW_SHIFT
+        self._keep_windows()
+
+    def _keep_windows(self) -> None:
+        if self._adding is not None:
+            self._adding.keep([*self._mappings.values(), *self._installed.values()])
 
     @property
     def doorbell(self) -> Doorbell | None:
@@ -144,7 +168,7 @@ class HostMemory:
         def ring(of_rank: int) -> None:
             mappings[of_rank].remote_doorbell.ring()
 
-        return SharedRunner(self._arena, self._slots, memories, in_view, ring, self._pieces)
+        return SharedRunner(self._arena, self._slots, memories, in_view, ring, self._pieces, self._adding)
 
     def vacate(self) -> None:
         """Leave all views, and read nobody's memory any more; that of this peer stays."""

@@ -18,6 +18,7 @@ import xxhash
 from collectives import Array, Awaited, Outgoing, Reduction, reducer
 from collectives.program import Program
 
+from .adding import Adding
 from .arena import Arena, Memory, Region, Slots
 from .board import Finished
 from .exchange import Exchange
@@ -33,6 +34,8 @@ class RunState(Enum):
     """Go on at once, as soon as others were heard."""
     WAITING = auto()
     """Others have to do something first."""
+    UNDER_WAY = auto()
+    """A device of this peer has to: look again soon."""
 
 
 class SharedTask(Protocol):
@@ -65,6 +68,7 @@ class SharedRunner:
         in_view: RankInView,
         ring: Callable[[int], None],
         pieces: Pieces = PIECES,
+        adding: Adding | None = None,
     ) -> None:
         """Nothing runs.
 
@@ -76,8 +80,9 @@ class SharedRunner:
             in_view: in the view, whose tag is on the board of `arena`.
             ring: rings the doorbell of a rank.
             pieces: into which operations are cut.
+            adding: what devices do of it.
         """
-        self._pieces = pieces
+        self._pieces, self._memories, self._adding = pieces, memories, adding
         self._arena, (self._inputs, self._result), self._in_view = arena, slots, in_view
         self._exchange = Exchange(memories, in_view, ring, digest=xxhash.xxh3_128_digest)
         self._progress = self._exchange.progress
@@ -131,6 +136,12 @@ class SharedRunner:
         self._runs.clear()
         self._queue.clear()
 
+    def stop(self) -> None:
+        """Nothing more runs here, so what was lent or written may be used for something else."""
+        self.is_broken = True
+        if self._adding is not None:
+            self._adding.drain()
+
     def advance(self) -> RunState:
         """Go on with the first operation, by one piece at most.
 
@@ -146,14 +157,16 @@ class SharedRunner:
         try:
             return self._advance(self._queue[0])
         except BaseException:
-            self.is_broken = True
+            self.stop()
             raise
 
     def _advance(self, run: SharedRun) -> RunState:
         if not self._is_open:
             self._begin(run)
         if not self._exchange.advance():
-            return RunState.WAITING if self._progress.late() else RunState.BUSY
+            if self._progress.late():
+                return RunState.WAITING
+            return RunState.UNDER_WAY if self._exchange.is_under_way else RunState.BUSY
         self._is_open = False
         run.end_piece(self._exchange.digests)
         if run.done:
@@ -178,7 +191,10 @@ class SharedRunner:
         ahead_bytes = self._pieces.long_bytes if is_long and into is None else self._pieces.first_bytes
         mine = OwnOperands(run.fingerprint, lent_input, input.dtype, lent_result, into, ahead_bytes, places)
         reduce = self._reducer(run.reduction, run.dtype)
-        self._exchange.begin(program, mine, reduce, checked=run.checked, digest_of=run.digest_of)
+        on_device = None
+        if self._adding is not None and program.lends_results:  # else all ranks add up all: with one NaN or another
+            on_device = self._adding.sum_of(self._memories, run.reduction, run.dtype)
+        self._exchange.begin(program, mine, reduce, checked=run.checked, digest_of=run.digest_of, on_device=on_device)
         self._is_open = True
 
     # What is finished.

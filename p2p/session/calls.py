@@ -31,6 +31,7 @@ from .tensors import Buffers
 
 ASYNCHRONOUS = "asynchronous operations are open: call `peer.wait()`, or `wait` of one of their handles, first"
 BY_HAND = "a `with peer.step()` block is open: its operations are committed at its end, so call this after it"
+PARTS = "the parts of a long tensor wait for the others"
 IN_BLOCK = (
     "operations in a `with peer.step()` block are asynchronous, and committed at its end: "
     "leave `async_op` and `commit` out"
@@ -54,23 +55,29 @@ class ScriptStep:
         self.is_open = True
         self.session = session
         self._calls: list[OperationCall] = []
-        self._waiting: deque[OperationCall] = deque()
+        self._waiting: deque[tuple[OperationCall, int]] = deque()
+        """Calls, and which one of their operations."""
         self._is_committed = False
 
     def add(self, call: OperationCall) -> None:
-        """Submit one more operation, as soon as it is ready, and those before it are."""
+        """Submit the operations of one more call, each as soon as it is ready, and those before it are."""
         self._calls.append(call)
-        self._waiting.append(call)
-        while self._waiting and self._waiting[0].is_ready():
-            self.session.submit(self._waiting.popleft().operation)
+        self._waiting += ((call, index) for index in range(len(call.operations)))
+        while self._waiting and self._waiting[0][0].is_ready(self._waiting[0][1]):
+            self._submit()
+
+    def _submit(self) -> None:
+        call, index = self._waiting.popleft()
+        self.session.submit(call.operations[index])
 
     def commit(self) -> None:
         """Wait until all members have finished the step, and write its results. The first time; then there they are."""
         if self.is_open:
             self.is_open = False
             while self._waiting:
-                self._waiting[0].wait()
-                self.session.submit(self._waiting.popleft().operation)
+                call, index = self._waiting[0]
+                call.wait(index)
+                self._submit()
             self.session.commit()
             self._is_committed = True
             for call in self._calls:
@@ -141,7 +148,7 @@ class Calls:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._buffers, self._inputs = Buffers(session.empty), Buffers(session.empty)
-        self._staged: dict[Device, Staged] = {}
+        self._staged: dict[tuple[Device, int], Staged] = {}
         self._block: ScriptStep | None = None
         self._asynchronous: ScriptStep | None = None
 
@@ -212,7 +219,12 @@ class Calls:
             self._asynchronous.add(call)
             return Handle(self._asynchronous, call)
         call = self._make(tensor, asked, is_alone=True)
-        call.wait()
+        if len(call.operations) > 1:  # which no step that is open may hold early, either
+            step = ScriptStep(self._session, PARTS)
+            step.add(call)
+            step.commit()
+            return call.value()
+        call.wait(0)
         history = self._session.history
         if not commit and self._session.may_run_early(call.operation):
             call.keep_apart()
@@ -243,8 +255,12 @@ class Calls:
         if out is not None and self._session.device_of(out) is not device:
             where = getattr(out, "device", "the CPU")
             raise ValueError(f"out is on {where}, and the tensor on {tensor.device}: pass both on one device")
-        staged = staged_by(self._session, device)
-        staged = self._staged.setdefault(device, staged) if is_alone else staged
+
+        def staged(index: int) -> Staged:
+            """For each operation of the call one; memory that is kept has the marks of those before."""
+            made = staged_by(self._session, device)
+            return self._staged.setdefault((device, index), made) if is_alone else made
+
         makers = (self._inputs.of, self._buffers.of) if is_alone else (self._session.empty, self._session.empty)
         input, result = (pinned(self._session, device, make) for make in makers)
         return StagedCall(tensor, asked, staged, (input, result))

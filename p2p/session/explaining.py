@@ -10,6 +10,7 @@ from ..loop.link_rows import MOST_PEERS
 from ..loop.loop import Loop
 from ..loop.measuring import after
 from ..step.collective import AllReduce
+from ..step.operation import PART_BYTES, WHOLE_BYTES
 
 
 def explain(loop: Loop, num_bytes: int) -> dict[str, Any]:
@@ -18,13 +19,14 @@ def explain(loop: Loop, num_bytes: int) -> dict[str, Any]:
     table = None if view is None else agreed.table(view)
     world_size = 1 if view is None else len(view.members)
     medium = loop.measuring.medium if loop.shared() is None else Medium.MEMORY
-    by_size = AllReduce().choose(None, num_bytes, world_size, medium)
+    num_called = PART_BYTES if num_bytes > WHOLE_BYTES else num_bytes
+    by_size = AllReduce().choose(None, num_called, world_size, medium)
     size, took = nearest_size(num_bytes), loop.measuring.durations.medians(loop.now())
     priced = table if isinstance(table, PriceTable) else None
     prices = {} if priced is None else priced.of(num_bytes)
     return {
         "size_bytes": num_bytes,
-        "algorithm": by_size if table is None else table.choose(num_bytes),
+        "algorithm": by_size if table is None else table.choose(num_called),
         "why": _why(loop, view, is_priced=priced is not None),
         "expected_s": {name: price / 1e9 for name, price in prices.items()},
         "predicted_s": {} if priced is None else {name: priced.predicted[name, size] / 1e9 for name in prices},

@@ -1,7 +1,7 @@
 """An operation that a script has called, from its tensor to what it is given back."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from collectives.goals import COLLECTIVES
 from ..errors import RootLost
 from ..staging import Staged, flat_of
 from ..step.collective import AllGather, AllReduce, Moved
-from ..step.operation import Operation, Outcome
+from ..step.operation import Operation, Outcome, parts_of
 from .tensors import as_array, as_input, as_result, check_places, like_script, note_written, result_of, type_of
 
 Empty = Callable[[int, np.dtype[Any]], Array]
@@ -71,14 +71,27 @@ def part_of(asked: Asked, shape: tuple[int, ...], outcome: Outcome) -> tuple[Arr
     return result[where], (where.stop - where.start,), where
 
 
+def operations_of(asked: Asked, input: Array, result: Array, shape: tuple[int, ...]) -> list[Operation]:
+    """What a call submits: one operation, or, of a long tensor that is replaced as a whole, several in a row."""
+    parts = [slice(0, input.size)] if asked.is_new else parts_of(input.nbytes, input.itemsize)
+    if len(parts) == 1:
+        return [Operation(asked.collective, input, result, shape, asked.algorithm)]
+    return [
+        Operation(
+            asked.collective, input[each], result[each], shape, asked.algorithm, part=f", part {number} of {len(parts)}"
+        )
+        for number, each in enumerate(parts, 1)
+    ]
+
+
 class OperationCall:
     """Of a tensor or array of this host.
 
     Attributes:
-        operation: what is submitted.
+        operations: what is submitted, in order.
     """
 
-    operation: Operation
+    operations: list[Operation]
 
     def __init__(self, tensor: Any, asked: Asked, like: Callable[[Array], Array]) -> None:
         """See `Peer`. `like` makes memory for the result."""
@@ -91,15 +104,22 @@ class OperationCall:
             result = flat  # made in each view
         else:
             result = like(flat) if asked.out is None else as_result(asked.out, self._array)
-        self.operation = Operation(asked.collective, flat, result, self._array.shape, asked.algorithm)
+        self._result = result
+        self.operations = operations_of(asked, flat, result, self._array.shape)
         self._value: Any = None
         self._lost: RootLost | None = None
 
-    def is_ready(self) -> bool:
-        """Whether the operation can be submitted."""
+    @property
+    def operation(self) -> Operation:
+        """The only one."""
+        (operation,) = self.operations
+        return operation
+
+    def is_ready(self, index: int) -> bool:
+        """Whether this one of the operations can be submitted."""
         return True
 
-    def wait(self) -> None:
+    def wait(self, index: int) -> None:
         """Return when it is ready."""
 
     def keep_apart(self) -> None:
@@ -121,24 +141,26 @@ class OperationCall:
 
     def hand_out(self, step: int, outcome: Outcome | None = None) -> None:
         """The result is there for the script, that of the operation in `step`, or an early one."""
-        outcome = outcome or self.operation.outcome
-        if outcome.is_void:
-            self._lost = RootLost(step, self.operation.describe())
+        first = self.operations[0]
+        outcome = outcome or first.outcome
+        if outcome.is_void:  # and so are those of further parts: a step commits in one view
+            self._lost = RootLost(step, first.describe())
         elif self._asked.is_new:
-            part, shape, where = part_of(self._asked, self.operation.shape, outcome)
+            part, shape, where = part_of(self._asked, first.shape, outcome)
             made = self._make(part, shape)
             self._value = made if where is None else (made, where)
         else:
-            self._write(outcome.result)
+            self._write([outcome.result] if len(self.operations) == 1 else [each.result for each in self.operations])
 
     def _make(self, part: Array, shape: tuple[int, ...]) -> Any:
         """A tensor of the script's own."""
         is_lent = self.operation.is_uncommitted or part.base is not None  # is sent from, or used again
         return like_script(self._tensor, (part.copy() if is_lent else part).reshape(shape))
 
-    def _write(self, result: Array) -> None:
+    def _write(self, results: Sequence[Array]) -> None:
         """Into the tensor."""
         if self._into is not None:
+            result = results[0] if len(results) == 1 else self._result  # of which they are the parts
             carried(self._into)[...] = carried(result).reshape(self._array.shape)
         note_written(self._tensor if self._asked.out is None else self._asked.out)
 
@@ -146,10 +168,11 @@ class OperationCall:
 class StagedCall(OperationCall):
     """Of a tensor of a device. Input and result are memory of this host, which is this peer's."""
 
-    def __init__(self, tensor: Any, asked: Asked, staged: Staged, empty: tuple[Empty, Empty]) -> None:
+    def __init__(self, tensor: Any, asked: Asked, staged: Callable[[int], Staged], empty: tuple[Empty, Empty]) -> None:
         """As `OperationCall`. Begins to fetch the tensor.
 
-        `empty` makes memory for the input, and for the result: perhaps that of the call before, if `staged` is, too.
+        `empty` makes memory for the input, and for the result: perhaps that of the call before, if what `staged` gives
+        for each operation is, too.
         """
         dtype = type_of(tensor)
         asked.check(dtype)
@@ -160,17 +183,21 @@ class StagedCall(OperationCall):
         shape = tuple(tensor.shape)
         input = empty[0](math.prod(shape), dtype)
         result = input if isinstance(asked.collective, AllGather) else empty[1](math.prod(shape), dtype)
-        self.operation = Operation(asked.collective, input, result, shape, asked.algorithm)
-        self._staged, self._value, self._lost = staged, None, None
-        staged.fetch((flat_of(self._tensor.contiguous()), input))
+        self.operations = operations_of(asked, input, result, shape)
+        self._staged = [staged(index) for index in range(len(self.operations))]
+        self._value, self._lost = None, None
+        flat, start = flat_of(self._tensor.contiguous()), 0
+        for each, operation in zip(self._staged, self.operations, strict=True):
+            each.fetch((flat[start : start + operation.input.size], operation.input))
+            start += operation.input.size
 
-    def is_ready(self) -> bool:
+    def is_ready(self, index: int) -> bool:
         """As `OperationCall`."""
-        return self._staged.is_ready()
+        return self._staged[index].is_ready()
 
-    def wait(self) -> None:
+    def wait(self, index: int) -> None:
         """As `OperationCall`."""
-        self._staged.wait()
+        self._staged[index].wait()
 
     def keep_apart(self) -> None:
         """As `OperationCall`; memory of this host is used again by the next call."""
@@ -179,17 +206,21 @@ class StagedCall(OperationCall):
     def _make(self, part: Array, shape: tuple[int, ...]) -> Any:
         """As `OperationCall`: what the current stream is given from now on sees it."""
         made = self._tensor.new_empty(shape)
-        self._store(part, flat_of(made))
+        self._store([part], flat_of(made))
         return made
 
-    def _write(self, result: Array) -> None:
+    def _write(self, results: Sequence[Array]) -> None:
         """As `OperationCall`: likewise."""
         target = self._target
         flat = flat_of(target) if target.is_contiguous() else target.new_empty(target.numel())
-        self._store(result, flat)
+        self._store(results, flat)
         if not target.is_contiguous():
             target.copy_(flat.view(target.shape))
 
-    def _store(self, source: Array, into: Any) -> None:
-        self._staged.store(source, into)
-        self._staged.hold()
+    def _store(self, sources: Sequence[Array], into: Any) -> None:
+        start = 0
+        for staged, source in zip(self._staged, sources, strict=True):
+            staged.store(source, into[start : start + source.size])
+            start += source.size
+        for staged in self._staged:
+            staged.hold()

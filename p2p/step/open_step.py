@@ -122,7 +122,8 @@ class OpenStep:
 
     def _bar(self, step: int, cause: Cause, reason: str, *, is_told: bool) -> GiveUp:
         """Nothing more of this peer runs before the step starts over, also if the barrier of the view is still open."""
-        self.run, self._is_barred = None, True
+        self._drop_run()
+        self._is_barred = True
         return GiveUp(step, cause, reason, is_told)
 
     def why_damaged(self, state_digest: bytes) -> str:
@@ -224,7 +225,8 @@ class OpenStep:
 
     def installed(self, view: View) -> list[StepEffect]:
         """A view replaces the one before: nothing of that one completes any more, and its segments are dropped."""
-        self._view, self.run, self._is_barred = view, None, self._has_ended
+        self._drop_run()
+        self._view, self._is_barred = view, self._has_ended
         self._pending = defaultdict(list)
         self._mismatches.begin()
         return self.left()
@@ -339,7 +341,14 @@ class OpenStep:
 
     def stop(self) -> None:
         """Nothing more runs, in no view."""
-        self.run, self._is_barred, self._has_ended = None, True, True
+        self._drop_run()
+        self._is_barred, self._has_ended = True, True
+
+    def _drop_run(self) -> None:
+        """Nothing of what runs may touch the memory of operations after this: it is the script's again."""
+        if self.run is not None:
+            self.run.runner.stop()
+            self.run = None
 
     # For people, and for the core.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -45,6 +45,7 @@ class Operation:
         completed: called by the training thread, before the commit, where the result is complete in a view, of which it
             gets the hash; and at the commit, with that of the view in which it was finished.
         is_far: whether the result is further from the input than what other hardware rounds otherwise; of a `Resync`.
+        part: which one of the caller's tensor it is, in words; empty: all of it.
     """
 
     collective: Collective
@@ -59,6 +60,7 @@ class Operation:
     is_void: bool = False
     completed: Callable[[bytes], None] | None = None
     is_far: Callable[[], bool] | None = None
+    part: str = ""
 
     @property
     def outcome(self) -> "Outcome":
@@ -67,7 +69,7 @@ class Operation:
 
     def describe(self) -> str:
         """What all ranks must have in common, in words."""
-        return _describe(self.collective, self.input.dtype, self.shape, self.algorithm, self.is_uncommitted)
+        return _describe(self.collective, self.input.dtype, self.shape, self.algorithm, self.is_uncommitted) + self.part
 
     def fingerprint(self, segment_bytes: int, index: int, step: int) -> bytes:
         """What all ranks must have in common, in 16 bytes."""
@@ -95,6 +97,21 @@ class Operation:
             self.result = theirs.copy().view(self.input.dtype)
         elif is_given:
             self.result.view(np.uint8)[...] = theirs
+
+
+WHOLE_BYTES: Final = 64 << 20
+"""A tensor of more bytes is called as several operations, the same at all members, wherever it lives."""
+PART_BYTES: Final = 32 << 20
+"""Each of these but the last has so many."""
+
+
+def parts_of(num_bytes: int, itemsize: int) -> list[slice]:
+    """Of the elements of a tensor, those of each operation that it is called as. Of the protocol (PROTOCOL.md)."""
+    size = num_bytes // itemsize
+    if num_bytes <= WHOLE_BYTES:
+        return [slice(0, size)]
+    step = PART_BYTES // itemsize
+    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 
 @lru_cache(maxsize=1024)

@@ -42,7 +42,7 @@ class Runner(Protocol):
         """Go on, for a moment.
 
         Raises:
-            Interrupted: a rank has left this view; nothing more runs.
+            Interrupted: a rank has left this view; nothing more runs (`stop`).
             Differs: a rank calls another operation; nothing more runs.
             RemoteProtocolError: a rank lends what it does not have; nothing more runs.
         """
@@ -58,6 +58,9 @@ class Runner(Protocol):
 
     def end_step(self) -> None:
         """The step is over: the next operation is the first of another one."""
+
+    def stop(self) -> None:
+        """Nothing more runs: when this returns, no operation that was started reads or writes anything."""
 
 
 class MessageRunner:
@@ -110,3 +113,6 @@ class MessageRunner:
 
     def end_step(self) -> None:
         self._running.clear()
+
+    def stop(self) -> None:
+        """Nothing is written but by `receive` and `advance`."""

@@ -164,3 +164,6 @@ class TokenRunner:
     def end_step(self) -> None:
         self.complete = {}
         self._arrived.clear()
+
+    def stop(self) -> None:
+        pass

@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from p2p.loop.listening import Listening
-from p2p.loop.reactor import Reactor
+from p2p.loop.reactor import DEVICE_LOOK_S, Reactor
 from p2p.memory.shared_runner import RunState, SharedRunner
 from p2p.net.transport import Polled
 from p2p.step.notices import Notice, Withdrawn
@@ -128,6 +128,15 @@ def test_a_call_takes_turns_until_there_is_something_to_hear(diary: Diary) -> No
     diary.woken.set()
     assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
     assert diary.lines[:5] == ["advance", "poll", "deaths", "take", "advance"]
+
+
+def test_others_are_heard_while_a_device_works_and_it_is_looked_at_again_soon(diary: Diary) -> None:
+    diary.states = [RunState.UNDER_WAY] * 100_000
+    diary.at["take"] = diary.tell
+    diary.woken.set()
+    assert diary.reactor.call(timeout_s=HANG_S) == Withdrawn(0)
+    first = diary.lines.index("poll")
+    assert diary.lines[:first] == ["advance"] * first and 0 < diary.timeouts_s[0] < 2 * DEVICE_LOOK_S
 
 
 def test_a_call_that_hears_nothing_in_time_says_so(diary: Diary) -> None:

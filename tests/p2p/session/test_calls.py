@@ -142,3 +142,43 @@ def test_the_sums_of_a_training_step_are_noted_where_they_are_others_than_before
     assert [(each.step, each.size, each.value) for each in noted] == [(1, 3, 20), (1, 3, 20), (1, 3, 36), (3, 1, 28)]
     write_trace(tmp_path / "it.trace", tail.identity, raw)
     assert bucket_sizes(tmp_path) == [28]
+
+
+LONG = 17 * (1 << 20) + 3
+"""Of float32: more than 64 MiB."""
+
+
+@pytest.mark.parametrize("mode", ["alone", "early", "async", "block", "out", "strided", "broadcast"])
+def test_a_long_tensor_is_called_in_parts_of_one_step(peer: Peer, mode: str) -> None:
+    tensor = torch.arange(LONG, dtype=torch.float32)
+    expected, result = tensor.clone(), tensor
+    if mode == "async":
+        handles = [peer.all_reduce(each, async_op=True) for each in (torch.ones(3), tensor, torch.ones(2))]
+        handles[0].wait()
+    elif mode == "block":
+        with peer.step(samples=1):
+            peer.all_reduce(tensor)
+    elif mode == "out":
+        result = torch.zeros(LONG)
+        peer.all_reduce(tensor, out=result)
+        assert torch.equal(tensor, expected)
+    elif mode == "strided":
+        result = torch.zeros(LONG, 2)[:, 1]
+        result.copy_(expected)
+        peer.all_reduce(result)
+    elif mode == "broadcast":
+        peer.broadcast(tensor, root=0)
+    else:
+        peer.all_reduce(tensor, commit=mode == "alone")
+    assert torch.equal(result, expected)
+    assert peer.last_step == 1 and peer.receipt is not None
+    assert len(peer.receipt.algorithms) == (5 if mode == "async" else 3)
+    peer.barrier()
+
+
+def test_after_results_that_were_handed_out_a_long_tensor_ends_their_step(peer: Peer) -> None:
+    few = torch.ones(3)
+    peer.all_reduce(few, commit=False)
+    assert peer.last_step == 0
+    peer.all_reduce(torch.zeros(LONG), commit=False)
+    assert peer.last_step == 1 and peer.receipt is not None and len(peer.receipt.algorithms) == 4

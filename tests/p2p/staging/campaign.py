@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from collectives import CODECS
 from p2p import DataParallel, Peer
 from p2p.staging import Staged
+from p2p.step import operation
 from p2p.training.layouts import in_memory_order
 from p2p.training.outer import Outer, OuterConfig
 from p2p.training.outer_on_device import OuterOnDevice
@@ -24,6 +25,9 @@ from p2p.training.staged_buckets import StagedBucket, make_staged_bucket
 from p2p.training.state_copies import NUM_SLOTS, StateCopies
 from tests.p2p.staging.pair import Make, play
 from tests.p2p.staging.standin import StandIn
+from tests.p2p.staging.sums import NUM_PEERS as NUM_MEMBERS
+from tests.p2p.staging.sums import group_of, leave_in_the_middle, play_steps
+from tests.simulated.mutant import mutant, without
 
 SIZES = [(0,), (1,), (7,), (7,), (4, 6), (300, 70)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8]
@@ -36,15 +40,23 @@ class Wrong(AssertionError):
     """A seed that shows it."""
 
 
-def calls(seeds: range, make: Make = StandIn) -> None:
+def calls(seeds: range, make: Make = StandIn, *, device_adds: bool = False) -> None:
     """Bare operations."""
+    algorithm = "direct" if device_adds else None
 
     def script(peer: Peer, device: Any) -> None:
         peer.wait_view()
         for seed in seeds:
-            _replay(seed, device, partial(_calls, peer, seed, device.where))
+            _replay(seed, device, partial(_calls, peer, seed, device.where, algorithm))
 
-    play(script, make=make)
+    play(script, make=make, device_adds=device_adds)
+
+
+def calls_in_parts(seeds: range, make: Make = StandIn) -> None:
+    """Bare operations, of which the longest are several."""
+    sizes = (operation, "WHOLE_BYTES", 40_000), (operation, "PART_BYTES", 20_000)
+    with without(mutant(*sizes, breaks="nothing")):
+        calls(seeds, make)
 
 
 def training(seeds: range, make: Make = StandIn) -> None:
@@ -146,12 +158,27 @@ def _rounds(device: Any, drawn: random.Random) -> None:
         assert all(torch.equal(models[0][name], models[1][name].cpu()) for name in models[0])
 
 
+def sums(seeds: range, make: Make = StandIn) -> None:
+    """Several peers in one thread, whose devices add up."""
+    with group_of(make) as group:
+        for seed in seeds:
+            for index, device in enumerate(group.devices):
+                device.begin(NUM_MEMBERS * seed + index)
+            _replay(seed, group.devices[0], partial(play_steps, group))
+    for seed in seeds:
+        with group_of(make) as group:
+            _replay(seed, group.devices[0], partial(leave_in_the_middle, group))
+
+
 CAMPAIGNS: dict[str, Callable[..., None]] = {
     "calls": calls,
     "training": training,
     "given up": given_up,
     "states": states,
     "rounds": rounds,
+    "calls in parts": calls_in_parts,
+    "sums": sums,
+    "calls that a device adds up": partial(calls, device_adds=True),
 }
 
 
@@ -166,26 +193,26 @@ def _replay(seed: int, device: Any, act: Callable[[random.Random], None]) -> Non
 # Calls.
 
 
-def _calls(peer: Peer, seed: int, where: str, drawn: random.Random) -> None:
+def _calls(peer: Peer, seed: int, where: str, algorithm: str | None, drawn: random.Random) -> None:
     for turn in range(6):
         mode = drawn.choice(["alone", "alone", "early", "async", "block", "out"])
         number = drawn.randrange(1, 4) if mode in ("async", "block") else 1
         cases = [_Case(drawn, f"{seed} {turn} {index}", peer.rank, where) for index in range(number)]
         if mode == "async":
-            handles = [peer.all_reduce(case.tensor, op=case.op, async_op=True) for case in cases]
+            handles = [peer.all_reduce(case.tensor, algorithm=algorithm, op=case.op, async_op=True) for case in cases]
             drawn.choice([peer.wait, *(handle.wait for handle in handles)])()
         elif mode == "block":
             with peer.step(samples=1):
                 for case in cases:
-                    peer.all_reduce(case.tensor, op=case.op)
+                    peer.all_reduce(case.tensor, algorithm=algorithm, op=case.op)
         elif mode == "out":
             (case,) = cases
             before, out = case.tensor.clone(), torch.empty(case.tensor.shape, dtype=case.tensor.dtype, device=where)
-            peer.all_reduce(case.tensor, op=case.op, out=out)
+            peer.all_reduce(case.tensor, algorithm=algorithm, op=case.op, out=out)
             assert torch.equal(case.tensor, before)
             case.tensor = out
         else:
-            peer.all_reduce(cases[0].tensor, op=cases[0].op, commit=mode == "alone")
+            peer.all_reduce(cases[0].tensor, algorithm=algorithm, op=cases[0].op, commit=mode == "alone")
         for case in cases:
             case.check(mode)
     peer.barrier()

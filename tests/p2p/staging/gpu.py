@@ -27,7 +27,7 @@ class Gpu:
         if not found:
             pytest.skip(f"no GPU: {why}")
         self._device = found[0].device
-        self.numerics = self._device.numerics
+        self.numerics, self.adder = self._device.numerics, self._device.adder
         self.num_copies = 0
         self.pinned: set[int] = set()
         self.watched: Callable[[], Iterable[torch.Tensor]] = tuple

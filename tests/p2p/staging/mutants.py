@@ -9,11 +9,17 @@ from typing import Any
 import torch
 
 from collectives import Array
+from collectives.program import Publish
 from p2p.device import OVER
+from p2p.memory import adding
+from p2p.memory.adding import Adding, DeviceSum
+from p2p.memory.exchange import Exchange
 from p2p.memory.extents import Extents
 from p2p.memory.host_memory import HostMemory
+from p2p.memory.shared_runner import SharedRunner
 from p2p.session.operation_call import StagedCall
 from p2p.staging import Staged, whole
+from p2p.step.open_step import OpenStep
 from p2p.training import staged_buckets, state_copies
 from p2p.training.outer import Outer
 from p2p.training.outer_on_device import OuterOnDevice
@@ -95,11 +101,14 @@ def _wait_for_fetched(self: Staged) -> None:
 
 def _without_hold(hand_out: Callable[..., Any]) -> Callable[..., Any]:
     def changed(self: Any, *given: Any) -> Any:
-        self._staged.hold = _nothing
+        ways = self._staged if isinstance(self._staged, list) else [self._staged]
+        for staged in ways:
+            staged.hold = _nothing
         try:
             return hand_out(self, *given)
         finally:
-            del self._staged.hold
+            for staged in ways:
+                del staged.hold
 
     return changed
 
@@ -129,6 +138,65 @@ StateCopies_begin = StateCopies.begin
 
 def _land_at_once(mark: Any, slot: Array, into: Array) -> None:
     into[:] = slot
+
+
+def _settle_without_waiting(*instructions: type) -> Callable[[Exchange], bool]:
+    """What is under way counts as over at these instructions; at none: at the end."""
+
+    def changed(self: Exchange) -> bool:
+        there = self._instructions[self._next] if self._next < len(self._instructions) else None
+        if (there is None) is bool(instructions) or not isinstance(there, instructions or object):
+            return Exchange_settle(self)
+        while self._under_way:
+            self._has_written(self._under_way.popleft()[1])
+        return True
+
+    return changed
+
+
+Exchange_settle = Exchange._settle
+
+
+def _stop_at_once(self: SharedRunner) -> None:
+    self.is_broken = True
+
+
+def _drop_run_alone(self: OpenStep) -> None:
+    self.run = None
+
+
+def _install_at_once(self: HostMemory, view: Any) -> None:
+    adding, self._adding = self._adding, None
+    try:
+        HostMemory_install(self, view)
+    finally:
+        self._adding = adding
+    self._keep_windows()
+
+
+HostMemory_install = HostMemory.install
+
+
+def _end_at_once(self: Adding) -> None:
+    adder, self.adder = self.adder, None
+    Adding_end(self)
+    self.adder = adder
+
+
+Adding_end = Adding.end
+
+
+def _store_in_front(self: StagedCall, sources: Any, into: Any) -> None:
+    for staged, source in zip(self._staged, sources, strict=True):
+        staged.store(source, into[: source.size])
+        staged.hold()
+
+
+def _reach_own_at_once(self: DeviceSum, memory: Any, array: Array) -> Any:
+    return DeviceSum_reach(self, memory, array) or (array, range(0))
+
+
+DeviceSum_reach = DeviceSum._reach
 
 
 MUTANTS = {
@@ -163,6 +231,19 @@ MUTANTS = {
     "a payload is sent before it is fetched": _missing("rounds", 0, (Staged, "wait", _nothing)),
     "a payload is added before it is stored": _missing("rounds", 0, (Staged, "hold", _nothing)),
     "payloads are written while they are stored": _missing("rounds", 0, (OuterOnDevice, "apply", Outer.apply)),
+    "a part is published while it is added up": _missing(
+        "sums", 0, (Exchange, "_settle", _settle_without_waiting(Publish))
+    ),
+    "an operation ends while parts are copied": _missing("sums", 0, (Exchange, "_settle", _settle_without_waiting())),
+    "a late sum lands in a region of a later operation": _missing("sums", 2, (SharedRunner, "stop", _stop_at_once)),
+    "a step is withdrawn while a part is added up": _missing("sums", 2, (OpenStep, "_drop_run", _drop_run_alone)),
+    "a view is left while a part is added up": _missing("sums", 2, (HostMemory, "install", _install_at_once)),
+    "memory of others is released while it is read": _missing("sums", 10, (Adding, "end", _end_at_once)),
+    "what is not pinned is added up": _missing("sums", 0, (DeviceSum, "_reach", _reach_own_at_once)),
+    "sums are not cut where extents end": _missing("sums", 0, (adding, "ends_in", lambda region, extent_bytes: ())),
+    "the parts of a tensor are stored in one place": _missing(
+        "calls in parts", 1, (StagedCall, "_store", _store_in_front)
+    ),
     "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
 }
 

@@ -21,7 +21,7 @@ Make = Callable[[int], Any]
 """A device for a seed: a stand-in, or a GPU that is late as the seed draws."""
 
 
-def play(script: Script, seeds: Sequence[int] = (0, 1), make: Make = StandIn) -> None:
+def play(script: Script, seeds: Sequence[int] = (0, 1), make: Make = StandIn, *, device_adds: bool = False) -> None:
     """Run `script` in each, with devices of these seeds; raise the first error."""
     errors: list[BaseException] = []
     all_are_done = threading.Barrier(len(seeds))
@@ -30,7 +30,7 @@ def play(script: Script, seeds: Sequence[int] = (0, 1), make: Make = StandIn) ->
         def run(seed: int) -> None:
             device = make(seed)
             device.refuses_every = REFUSES_EVERY
-            loop = LoopConfig(device_of=device.device_of, extent_bytes=mmap.PAGESIZE)
+            loop = LoopConfig(device_of=device.device_of, extent_bytes=mmap.PAGESIZE, device_adds=device_adds)
             config = PeerConfig(
                 swarm="pond", home=Path(folder) / "home", min_peers=len(seeds), step_timeout_s=TIMEOUT_S, loop=loop
             )

@@ -12,6 +12,7 @@ Compute is the CPU, so what a script computes is done at once. A copy is not:
    thread of a loop.
 6. What is copied lies in one piece of pinned memory, or in none; each piece is whole pages, and no part of another;
    `unpin` finds no copy of it under way. `refuses_every` k: each k-th `pin` is refused.
+7. Sums (standin_adder.py) have a stream of their own, and what is pinned for all that they read and write.
 
 `Unordered` says which law was broken. What a missing wait makes of the results has to be seen in these.
 """
@@ -20,7 +21,7 @@ import mmap
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,10 +30,9 @@ import torch
 
 from collectives import Array
 from p2p.device import HOST, Device, Mark, PinRefused
+from tests.p2p.staging.standin_adder import StandInAdder, Unordered
 
-
-class Unordered(AssertionError):
-    """Something does not come after what it depends on."""
+__all__ = ["StandIn", "Unordered"]
 
 
 @dataclass(eq=False)
@@ -64,6 +64,11 @@ class Copy:
     is_held: bool = False
     is_done: bool = False
     taken: bytes = field(default=b"", repr=False)
+
+    @property
+    def used(self) -> Sequence[Array]:
+        """Memory that it reads or writes."""
+        return self.source, self.into
 
     def is_over(self) -> bool:
         if not self.is_done and self.device.random.random() < self.device.haste:
@@ -104,7 +109,10 @@ class StandIn:
         self.pinned: dict[int, int] = {}
         """Begin and end of each piece, by address."""
         self._time = 0
-        self._queues: dict[str, deque[Copy]] = {"fetch": deque(), "store": deque()}
+        self._queues: dict[str, deque[Any]] = {"fetch": deque(), "store": deque(), "add": deque()}
+        self.adder = StandInAdder(self)
+        self.refused: list[Unordered] = []
+        """What was found where nobody may hear of it."""
         self._seen: dict[int, int] = {}
         self._thread, self._lock = threading.get_ident(), threading.RLock()
         self.watched: Callable[[], Iterable[torch.Tensor]] = tuple
@@ -141,27 +149,33 @@ class StandIn:
                 copy.is_held |= copy.has_run
 
     def pin(self, memory: Array) -> None:
-        begin, end = _extent(memory)
+        begin, end = extent(memory)
         self.num_pins += 1
         if begin % mmap.PAGESIZE or end % mmap.PAGESIZE or begin == end:
             raise Unordered(f"{memory.nbytes} bytes at {begin:#x} are no whole pages")
         if any(begin < other_end and other < end for other, other_end in self.pinned.items()):
             raise Unordered(f"a part of {memory.nbytes} bytes at {begin:#x} is pinned already")
+        memory[:: mmap.PAGESIZE].sum()  # all pages are there
         if self.refuses_every and self.num_pins % self.refuses_every == 0:
             raise PinRefused(f"the stand-in refuses each {self.refuses_every}th")
         self.pinned[begin] = end
 
     def unpin(self, memory: Array) -> None:
-        begin, end = _extent(memory)
+        begin, end = extent(memory)
         for copy in (each for queue in self._queues.values() for each in queue):
-            for used, used_end in map(_extent, (copy.source, copy.into)):
+            for used, used_end in map(extent, copy.used):
                 if used < end and begin < used_end:
-                    raise Unordered(f"memory at {begin:#x} is unpinned while it is copied ({copy.stream})")
+                    self.refused.append(
+                        Unordered(f"memory at {begin:#x} is unpinned while it is copied ({copy.stream})")
+                    )
+                    raise self.refused[-1]
         if self.pinned.pop(begin) != end:
             raise Unordered(f"{memory.nbytes} bytes at {begin:#x} were not pinned as a whole")
 
     def settle(self) -> None:
-        self.drain()
+        with self._lock:
+            while self._queues["fetch"] or self._queues["store"]:
+                self.progress()
 
     def drain(self) -> None:
         """Let all copies end."""
@@ -179,6 +193,13 @@ class StandIn:
             else:
                 queue[0].run()
 
+    def users_of(self, memory: Array) -> Iterator[Any]:
+        """What is under way and reads or writes it."""
+        for queue in self._queues.values():
+            for each in queue:
+                if any(np.may_share_memory(used, memory) for used in each.used):
+                    yield each
+
     def _run_one(self) -> None:
         waiting = (next((each for each in queue if not each.has_run), None) for queue in self._queues.values())
         self.random.choice([each for each in waiting if each is not None and each.may_run]).run()
@@ -193,9 +214,11 @@ class StandIn:
         now = self._tick()
         assert source.nbytes == into.nbytes, (source.nbytes, into.nbytes)
         self._check_order(tensor, now, after, stream)
-        self._check_pieces(into if stream == "fetch" else source)
+        self.check_pieces(into if stream == "fetch" else source)
         copy = Copy(self, stream, source, into, after, (tensor, target))
-        if not any(np.may_share_memory(each.source, into) for queue in self._queues.values() for each in queue):
+        if not any(
+            np.may_share_memory(read, into) for q in self._queues.values() for each in q for read in each.used[:-1]
+        ):
             into[...] = 0xFF if _is_floating(target) else 0xA5
         self._queues[stream].append(copy)
         self.num_copies += 1
@@ -213,8 +236,10 @@ class StandIn:
             raise Unordered(f"a {stream} may come before what the current stream has written last")
         self._seen[place] = version
 
-    def _check_pieces(self, host: Array) -> None:
-        begin, end = _extent(host)
+    def check_pieces(self, host: Array, *, is_pinned: bool = False) -> None:
+        begin, end = extent(host)
+        if is_pinned and not any(first <= begin and end <= last for first, last in list(self.pinned.items())):
+            raise Unordered(f"{host.nbytes} bytes at {begin:#x} are added up, and no one piece that is pinned")
         for pinned, pinned_end in list(self.pinned.items()):
             if pinned < end and begin < pinned_end and not pinned <= begin <= end <= pinned_end:
                 raise Unordered(f"a copy of {host.nbytes} bytes crosses the end of what is pinned")
@@ -233,7 +258,7 @@ def _written(after: Sequence[Mark]) -> list[Written]:
     return found
 
 
-def _extent(array: Array) -> tuple[int, int]:
+def extent(array: Array) -> tuple[int, int]:
     begin = array.__array_interface__["data"][0]
     return begin, begin + array.nbytes
 

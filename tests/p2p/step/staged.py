@@ -54,3 +54,6 @@ class StagedRunner:
     def end_step(self) -> None:
         self._inner.end_step()
         self._tasks, self._copies, self._held = [], [], []
+
+    def stop(self) -> None:
+        self._inner.stop()

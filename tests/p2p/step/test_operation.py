@@ -11,7 +11,7 @@ from gossip.progress import NOT_CALLED
 from gossip.view import NOWHERE
 from p2p.step.agreed_rows import AgreedRows
 from p2p.step.collective import AllGather, AllReduce, Barrier, Collective, Moved
-from p2p.step.operation import Operation, task_of
+from p2p.step.operation import PART_BYTES, WHOLE_BYTES, Operation, parts_of, task_of
 from p2p.step.receipts import NUM_COLUMNS
 from p2p.step.run import Run
 from p2p.step.runner import MessageRunner
@@ -206,3 +206,28 @@ def test_the_counts_are_no_operation_of_the_receipt() -> None:
         operation.ran = ran
         submission.add(operation, SEGMENT_BYTES)
     assert submission.algorithms == ("ring", "one-shot")
+
+
+# Parts.
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+def test_a_long_tensor_is_cut_by_its_size_alone(itemsize: int) -> None:
+    per_part = PART_BYTES // itemsize
+    assert parts_of(0, itemsize) == [slice(0, 0)]
+    assert parts_of(WHOLE_BYTES, itemsize) == [slice(0, WHOLE_BYTES // itemsize)]
+    longer = WHOLE_BYTES + itemsize
+    assert parts_of(longer, itemsize) == [
+        slice(0, per_part),
+        slice(per_part, 2 * per_part),
+        slice(2 * per_part, 2 * per_part + 1),
+    ]
+
+
+def test_parts_of_other_tensors_are_other_operations() -> None:
+    made = [
+        Operation(AllReduce(), np.zeros(4), np.zeros(4), shape, part=part)
+        for shape, part in [((2, 6), ", part 1 of 3"), ((6, 2), ", part 1 of 3"), ((2, 6), ", part 2 of 3"), ((4,), "")]
+    ]
+    assert len({each.fingerprint(SEGMENT_BYTES, 0, 0) for each in made}) == 4
+    assert made[0].describe() == "all_reduce sum of float64 [2, 6] by size, part 1 of 3"

@@ -1,0 +1,108 @@
+"""Sums of the stand-in. One is made as late as its copies are, in the order of the calls, and reads its sources then.
+
+1. Until then its target holds poison, unless something reads that which is under way.
+2. What it writes must not have been written by others since it was begun, nor until it is over: a sum that lands in the
+   region of a later operation is refused.
+3. Sources and target lie in one piece of pinned memory each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from collectives import Array, Reduction
+from collectives.tensor_sum import add_tensors, can_add, torch_type
+from p2p.device import Mark
+
+LEAST_HASTE = 0.2
+"""Nobody waits for a sum: it is asked for."""
+
+
+class Unordered(AssertionError):
+    """Something does not come after what it depends on."""
+
+
+@dataclass(eq=False)
+class Sum:
+    """The mark of one."""
+
+    device: Any
+    sources: Sequence[Array]
+    into: Array
+    reduction: Reduction
+    dtype: np.dtype[Any]
+    completes: bool
+    found: bytes | None = None
+    """In the target at the beginning; None: another sum is to write it before."""
+    stream = "add"
+    has_run = is_done = is_held = False
+    may_run = True
+
+    @property
+    def used(self) -> Sequence[Array]:
+        return *self.sources, self.into
+
+    def is_over(self) -> bool:
+        if not self.is_done and self.device.random.random() < max(self.device.haste, LEAST_HASTE):
+            self.device.progress()
+        return self.is_done
+
+    def wait(self) -> None:
+        with self.device._lock:
+            while not self.is_done:
+                self.device.progress()
+
+    def run(self) -> None:
+        self._check()
+        parts = (torch.from_numpy(each.view(np.uint8).copy()).view(torch_type(self.dtype)) for each in self.sources)
+        found = add_tensors(parts, self.reduction, completes=self.completes)
+        self.into.view(np.uint8)[...] = found.view(torch.uint8).numpy()
+        self.found, self.has_run = self.into.tobytes(), True
+
+    def finish(self) -> None:
+        if next(self.device.users_of(self.into), None) is None:  # else that says so
+            self._check()
+        self.is_done, self.sources, self.into = True, (), np.empty(0, np.uint8)
+
+    def _check(self) -> None:
+        if self.found is not None and self.into.tobytes() != self.found:
+            self.device.refused.append(Unordered(f"a sum of {self.into.nbytes} bytes lands where others have written"))
+            raise self.device.refused[-1]
+
+
+class StandInAdder:
+    """Of one stand-in."""
+
+    least_bytes = 64
+
+    def __init__(self, device: Any) -> None:
+        self.device, self.num_sums = device, 0
+
+    def takes(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
+        return can_add(reduction, dtype)
+
+    def add(
+        self, sources: Sequence[Array], into: Array, reduction: Reduction, dtype: np.dtype[Any], *, completes: bool
+    ) -> Mark:
+        device = self.device
+        with device._lock:
+            for each in (*sources, into):
+                device.check_pieces(each, is_pinned=True)
+            found = Sum(device, sources, into, reduction, dtype, completes)
+            is_read = any(np.may_share_memory(each, into) for each in sources)
+            before = [*device.users_of(into)]
+            if not before and not is_read:
+                into.view(np.uint8).fill(0xFF)
+            if not any(np.may_share_memory(each.into, into) for each in before):
+                found.found = into.tobytes()
+            device._queues["add"].append(found)
+            self.num_sums += 1
+            return found
+
+    def drain(self) -> None:
+        with self.device._lock:
+            while self.device._queues["add"]:
+                self.device.progress()

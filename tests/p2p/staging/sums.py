@@ -1,0 +1,298 @@
+"""Sums on a device, as a seed draws them: peers of this process, whose memory each other's device reads.
+
+Their open steps, runners and memories are those that ship; views are installed, and steps withdrawn, in the middle.
+"""
+
+import mmap
+import os
+import random
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from collectives import BFLOAT16, Array, Reduction, carried, reducer, scale
+from p2p.memory.arena import REGIONS_OFFSET, Mapping, Region
+from p2p.memory.host_memory import HostMemory, least_bytes
+from p2p.memory.shared_runner import RunState
+from p2p.step.open_step import OpenStep
+from p2p.step.operation import Operation
+from p2p.step.runner import Runner
+from tests.gossip.members import view_of
+from tests.p2p.memory.machine import SMALL_PIECES
+from tests.p2p.staging.standin import StandIn
+from tests.p2p.step.group import MEMBERS, SEGMENT_BYTES, Group, all_reduce, counts, enter, weighted
+
+NUM_PEERS = 3
+EXTENT_BYTES = 4 * mmap.PAGESIZE
+SIZE = least_bytes(SMALL_PIECES) + 24 * EXTENT_BYTES
+DTYPES: list[np.dtype[Any]] = [np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
+ALGORITHMS = ["direct", "direct", "ring", "tree", "one-shot", None]
+MOST_TURNS = 100_000
+
+
+class DeviceGroup(Group):
+    """Members of one host, each with a device; the last one sometimes without."""
+
+    def __init__(self, make: Callable[[int], Any] = StandIn, num_devices: int = NUM_PEERS) -> None:
+        super().__init__(NUM_PEERS)
+        self.devices = [make(index) for index in range(NUM_PEERS)]
+        self.peer_ids = [secrets.token_hex(8) for _ in MEMBERS[:NUM_PEERS]]
+        self.memories = [
+            HostMemory(peer_id, SIZE, SMALL_PIECES, EXTENT_BYTES, device_adds=index < num_devices)
+            for index, peer_id in enumerate(self.peer_ids)
+        ]
+        for device, memory in zip(self.devices, self.memories, strict=True):
+            assert memory._arena is not None
+            everything = memory._arena.array(Region(REGIONS_OFFSET, SIZE - REGIONS_OFFSET), np.uint8)
+            memory.pin(device, [everything], is_aside=False)
+        for me in range(NUM_PEERS):
+            for other in range(NUM_PEERS):
+                self.map(me, other)
+
+    def map(self, me: int, other: int) -> None:
+        """As `HostMemory.map`, by the short names of these members."""
+        if me != other:
+            self.memories[me]._mappings[MEMBERS[other]] = Mapping.open(os.getpid(), self.peer_ids[other])
+
+    def install(self, *members: int) -> None:
+        for me in members:
+            self.memories[me].install(view_of(self.view.number + 1, *(MEMBERS[each] for each in members)))
+        super().install(*members)
+
+    def register(self) -> None:
+        """All that the devices may read is registered."""
+        for me in self.members:
+            adding = self.memories[me]._adding
+            assert adding is not None
+            if adding.adder is not None:
+                for mapping in self.memories[me]._installed.values():
+                    adding.window(mapping).array(Region(REGIONS_OFFSET, SIZE - REGIONS_OFFSET))
+                adding._aside.end()
+
+    def runner(self, me: int) -> Runner:
+        return self.memories[me].runner(self.view, MEMBERS[me])
+
+    def turn(self) -> RunState:
+        """Somebody goes on, and something of what is under way on some device."""
+        device = self.devices[self.rng.randrange(NUM_PEERS)]
+        if isinstance(device, StandIn) and self.rng.random() < 0.3 and any(device._queues.values()):
+            device.progress()
+        return self.all[self.rng.choice(self.members)].advance()
+
+    def deliver(self, num_turns: int | None = None) -> None:
+        """So many turns, or until all have finished the step."""
+        for _ in range(MOST_TURNS if num_turns is None else num_turns):
+            self.turn()
+            if num_turns is None and all(self.all[me].finish is not None for me in self.members):
+                return
+        assert num_turns is not None, "they wait in vain"
+
+    def renew(self) -> None:
+        """Who was removed comes back, and has what the others have committed."""
+        done = max(each.open_step.done for each in self.all)
+        for each in self.all:
+            if each.open_step.done < done:
+                each.open_step.stop()
+                each.open_step, each.attempt, each.asked = OpenStep(each.member, segment_bytes=SEGMENT_BYTES), 0, []
+                each.open_step.loaded(done, None)
+
+    def close(self) -> None:
+        for me, memory in enumerate(self.memories):
+            self.all[me].open_step.stop()
+            memory.close()
+        for device in self.devices:
+            if device.pinned:
+                raise AssertionError(f"{len(device.pinned)} extents are pinned, and nobody has them any more")
+
+
+class Script:
+    """What one peer calls; its memory is used again and again."""
+
+    def __init__(self, memory: HostMemory) -> None:
+        self._memory = memory
+        self._kept: dict[tuple[int, int, np.dtype[Any]], Array] = {}
+        self.operations: list[Operation] = []
+
+    def memory(self, place: int, size: int, dtype: np.dtype[Any], *, is_heap: bool) -> Array:
+        key = place, size, dtype
+        if is_heap:
+            return np.empty(size, dtype)
+        if key not in self._kept:
+            self._kept[key] = self._memory.empty(size, dtype)
+        return self._kept[key]
+
+    def scribble(self, drawn: random.Random) -> None:
+        """All of it is the script's: it writes what it likes."""
+        for operation in self.operations:
+            for array in (operation.input, operation.result):
+                array.view(np.uint8).fill(drawn.randrange(256))
+        self.operations = []
+
+
+class Case:
+    """One operation of all members."""
+
+    def __init__(self, drawn: random.Random, members: Sequence[int], samples: Sequence[int] | None) -> None:
+        rng = np.random.default_rng(drawn.randrange(1 << 32))
+        self.dtype: np.dtype[Any] = drawn.choice(DTYPES)
+        self.samples = samples
+        self.algorithm = "direct" if samples else drawn.choice(ALGORITHMS)
+        self.op = drawn.choice(["sum", "mean"])
+        self.size = drawn.choice([0, 1, 40, 1000, 4099, 9001])
+        self.is_heap = drawn.choice([(False, False), (False, False), (True, False), (False, True)])
+        self.values = {me: as_type(rng.integers(0, 60, self.size), self.dtype) for me in members}
+
+    def operation(self, script: Script, me: int, place: int) -> Operation:
+        input, result = (
+            script.memory(2 * place + k, self.size, self.dtype, is_heap=heap) for k, heap in enumerate(self.is_heap)
+        )
+        input[...] = self.values[me]
+        made = weighted(input, self.algorithm) if self.samples else all_reduce(input, self.algorithm, self.op)
+        made.result = result
+        return made
+
+    def expected(self, members: Sequence[int]) -> bytes:
+        """In rank order; exact in any, where nothing is weighted."""
+        values, op = [self.values[me] for me in members], self.op
+        if self.samples:
+            found, op = [self.samples[me] for me in members], "mean"
+            if len(set(found)) > 1:
+                op = "sum"
+                values = [scaled(value, number / sum(found)) for value, number in zip(values, found, strict=True)]
+        out = np.empty_like(carried(values[0]))
+        reducer(Reduction(op, len(members), has_one_nan=True), self.dtype)([*map(carried, values)], out)
+        return out.tobytes()
+
+
+def as_type(values: Array, dtype: np.dtype[Any]) -> Array:
+    if dtype != BFLOAT16:
+        return values.astype(dtype)
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(BFLOAT16)
+
+
+def scaled(values: Array, factor: float) -> Array:
+    out = np.empty_like(values)
+    scale(values, factor, out)
+    return out
+
+
+@contextmanager
+def group_of(make: Callable[[int], Any]) -> Iterator[DeviceGroup]:
+    group = DeviceGroup(make)
+    try:
+        yield group
+    except BaseException:
+        with suppress(AssertionError):  # of what went wrong before
+            group.close()
+        raise
+    group.close()
+
+
+def play_steps(group: DeviceGroup, drawn: random.Random) -> None:
+    """Some steps of the group."""
+    group.rng = drawn
+    scripts = [Script(memory) for memory in group.memories]
+    for _ in range(3):
+        group.renew()
+        enter(group, *sorted(drawn.sample(range(NUM_PEERS), drawn.choice([2, 3, 3]))))
+        group.register()
+        for _ in range(2):
+            step = Step(group, scripts, drawn)
+            step.run()
+            group.commit()
+            step.check()
+            for me in group.members:
+                scripts[me].scribble(drawn)
+    check_devices(group)
+
+
+def leave_in_the_middle(group: DeviceGroup, drawn: random.Random) -> None:
+    """Scripts end while parts are added up: each peer's training thread lets go of what is registered."""
+    group.rng = drawn
+    group.renew()
+    enter(group, *range(NUM_PEERS))
+    group.register()
+    step = Step(group, [Script(memory) for memory in group.memories], drawn)
+    for me in group.members:
+        step.call(me, is_whole=False)
+    group.deliver(drawn.randrange(40))
+    for memory in group.memories:
+        memory.unpin()
+    check_devices(group)
+
+
+def check_devices(group: DeviceGroup) -> None:
+    for device in group.devices:
+        if isinstance(device, StandIn):
+            device.drain()
+            if device.refused:
+                raise device.refused.pop()
+
+
+class Step:
+    """What all call, and who may take it back or leave in the middle."""
+
+    def __init__(self, group: DeviceGroup, scripts: Sequence[Script], drawn: random.Random) -> None:
+        self.group, self.scripts, self.drawn = group, scripts, drawn
+        self.samples = drawn.choice([None, None, [3] * NUM_PEERS, [2, 3, 7]])
+        self.cases = [Case(drawn, range(NUM_PEERS), self.samples) for _ in range(drawn.randrange(1, 4))]
+        self.how = drawn.choice(["commits", "withdraws", "withdraws", "leaves", "is forgotten"])
+        self.one = drawn.choice(group.members)
+        if len(group.members) == 2 and self.how != "withdraws":
+            self.how = "commits"
+
+    def run(self) -> None:
+        """Until all members have finished it."""
+        group = self.group
+        for me in group.members:
+            self.call(me, is_whole=self.how != "withdraws" or me != self.one)
+        group.deliver(self.drawn.randrange(80))
+        if self.how == "withdraws":
+            self.withdraw()
+        elif self.how != "commits":
+            self.leave()
+        group.deliver()
+
+    def call(self, me: int, *, is_whole: bool = True) -> None:
+        script = self.scripts[me]
+        script.operations = [case.operation(script, me, place) for place, case in enumerate(self.cases)]
+        before = [counts(self.samples[me], first=10 * me)] if self.samples else []
+        self.group.all[me].submit(*before, *script.operations)
+        if is_whole:
+            self.group.all[me].close()
+
+    def withdraw(self) -> None:
+        """One takes it back, and its memory is its script's; it calls the same again in another view."""
+        self.group.all[self.one].withdraw()
+        self.scripts[self.one].scribble(self.drawn)
+        self.go_on_without()
+        enter(self.group, *self.group.members)
+        self.call(self.one)
+
+    def leave(self) -> None:
+        """One is removed, and its memory is its script's; the others do the step over."""
+        group, one = self.group, self.one
+        others = [me for me in group.members if me != one]
+        group.memories[one].install(None)
+        self.scripts[one].scribble(self.drawn)
+        self.go_on_without()
+        pairs = [(me, one) for me in others] + [(one, me) for me in others] if self.how == "is forgotten" else []
+        for me, other in pairs:
+            group.memories[me].forget(MEMBERS[other])
+        enter(group, *others)
+        for me, other in pairs:
+            group.map(me, other)
+        group.register()
+
+    def go_on_without(self) -> None:
+        for _ in range(self.drawn.randrange(20)):
+            self.group.all[self.drawn.choice([me for me in self.group.members if me != self.one])].advance()
+
+    def check(self) -> None:
+        members = self.group.members
+        for me in members:
+            for case, operation in zip(self.cases, self.scripts[me].operations, strict=True):
+                assert operation.result.tobytes() == case.expected(members), (case.algorithm, case.dtype, case.op)

@@ -1,0 +1,33 @@
+"""One peer whose tensors live on a device, and one of the host, call the same."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from p2p.device import HOST, Device
+from tests.p2p.staging.campaign import CAMPAIGNS
+from tests.p2p.staging.standin import StandIn
+
+NUM_SEEDS = 10
+
+
+class OnHost(StandIn):
+    """Tensors live in memory of the host, and nothing adds up but that."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.adder = None  # type: ignore[assignment]
+
+    def device_of(self, tensor: Any) -> Device:
+        return HOST
+
+
+@pytest.mark.parametrize("name", ["calls", "calls in parts", "calls that a device adds up"])
+def test_both_have_the_same_results(name: str) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        CAMPAIGNS[name](range(NUM_SEEDS), lambda seed: OnHost(seed) if seed else StandIn(seed))
+    finally:
+        torch.set_num_threads(before)
