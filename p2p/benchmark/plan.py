@@ -40,6 +40,9 @@ DEFAULT_ITERS: Final = 50
 UNTIL_DURATION_S: Final = 120.0
 """`--until` gives up then, if nothing else is said."""
 
+WAN_DELAY_NS: Final = 5_000_000
+"""From here on peers wait for each other as over a WAN."""
+
 PEERS_MAX: Final = 64
 ALL_TO_ALL_MAX: Final = 16
 """Each pair has a part of its own, and a program at most 256."""
@@ -157,6 +160,11 @@ class Plan:
         for name in ("algorithms", "sizes_bytes"):
             fields[name] = tuple(fields[name])
         return cls(**fields)
+
+
+def is_wide(lab: LabConfig) -> bool:
+    """Whether peers wait for each other there as over a WAN."""
+    return any(pair.delay_ns >= WAN_DELAY_NS for pair in lab.pairs.values())
 
 
 def parse_size(text: str) -> int:

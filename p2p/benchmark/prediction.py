@@ -7,27 +7,30 @@ from typing import Final
 from collectives import Kind, Schedule, all_reduce_schedule, split_by_weight
 from collectives.algorithms import SHARES
 from collectives.goals import schedule_of
-from collectives.pricing import Links, play
+from collectives.pricing import SEGMENT_BYTES, Links, play
 
-from ..netlab.settings import LineSettings, PairSettings, changed_line, changed_pair, parse_net
-from .plan import EARLY, Plan
+from ..config import WAN_SEGMENT_BYTES
+from ..netlab.config import LabConfig
+from .plan import EARLY, Plan, is_wide
 from .roles import ALL_REDUCE, BARRIER, algorithms_of
 
 NO_LIMIT_BIT_PER_S: Final = 100_000_000_000
 
 
 def links_of(net: str, num_peers: int, message_ns: int) -> Links:
-    """Links that are all alike, of a text as of `shoal lab --net`.
+    """Those of a text as of `shoal lab --net`.
 
     Raises:
         LabError: it says something else.
     """
-    of_line, of_pair = parse_net(net)
-    line, pair = changed_line(LineSettings(), of_line), changed_pair(PairSettings(), of_pair)
-    rates = [rate or NO_LIMIT_BIT_PER_S for rate in (line.up_bit_per_s, line.down_bit_per_s)]
-    up, down = (min(rate, pair.rate_bit_per_s or rate) // 8 for rate in rates)
-    row = (pair.delay_ns,) * num_peers
-    return Links((up,) * num_peers, (down,) * num_peers, (row,) * num_peers, message_ns)
+    lab = LabConfig.uniform(num_peers, net)
+    of_pairs = [pair.rate_bit_per_s or NO_LIMIT_BIT_PER_S for pair in lab.pairs.values()]
+    most = min([NO_LIMIT_BIT_PER_S, *of_pairs])
+    up = tuple(min(host.line.up_bit_per_s or most, most) // 8 for host in lab.hosts)
+    down = tuple(min(host.line.down_bit_per_s or most, most) // 8 for host in lab.hosts)
+    ranks = range(num_peers)
+    delays = tuple(tuple(0 if one == other else lab.pairs[one, other].delay_ns for other in ranks) for one in ranks)
+    return Links(up, down, delays, message_ns, WAN_SEGMENT_BYTES if is_wide(lab) else SEGMENT_BYTES)
 
 
 def message_ns(net: str, num_peers: int, calibration_s: list[float]) -> int:
@@ -37,7 +40,7 @@ def message_ns(net: str, num_peers: int, calibration_s: list[float]) -> int:
     """
     if num_peers < 2:
         return 0
-    delay_ns = links_of(net, num_peers, 0).delay_ns[0][1]
+    delay_ns = max(map(max, links_of(net, num_peers, 0).delay_ns))
     return max(0, round((median(calibration_s) * 1e9 - delay_ns) / (num_peers - 1)))
 
 

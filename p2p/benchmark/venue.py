@@ -30,11 +30,9 @@ from p2p.netlab.config import LabConfig
 from p2p.netlab.devices import INSIDE
 from p2p.netlab.run import Run, counts, warnings
 
-from .plan import OTHER_HOSTS, OWN_SWARM, Plan
+from .plan import OTHER_HOSTS, OWN_SWARM, Plan, is_wide
 
 WORKER: Final = Path(__file__).with_name("worker.py")
-WAN_DELAY_NS: Final = 5_000_000
-"""From here on peers wait for each other as over a WAN."""
 OUR_SIGNALS: Final = frozenset(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 
 Network = dict[str, Any]
@@ -103,7 +101,7 @@ def run_in_lab(
     words = "env", "SHOAL_LAUNCH_INDEX={host}", sys.executable, str(WORKER), str(folder), plan.to_json()
     # The braces of JSON are none of the lab's places: it replaces whole words such as {host} only.
     config = replace(config, command=words)
-    preset = "wan" if any(pair.delay_ns >= WAN_DELAY_NS for pair in config.pairs.values()) else "lan"
+    preset = "wan" if is_wide(config) else "lan"
     told = {
         "SHOAL_SWARM": "bench",
         "SHOAL_MIN_PEERS": str(plan.num_peers),
