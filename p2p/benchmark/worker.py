@@ -26,7 +26,7 @@ from p2p.benchmark.bootstrap import Floats
 from p2p.benchmark.contenders import SHOAL, Contender, check_all_are_there
 from p2p.benchmark.gloo import TIMEOUT, Gloo
 from p2p.benchmark.pacing import Batch, Pacer
-from p2p.benchmark.plan import BY_SIZE, CURVE, ITEM_BYTES, OTHER_HOSTS, OWN_SWARM, Plan
+from p2p.benchmark.plan import BY_SIZE, CURVE, HOST, ITEM_BYTES, OTHER_HOSTS, OWN_SWARM, Plan
 from p2p.benchmark.result import Measurement
 from p2p.benchmark.roles import ALL_REDUCE, BARRIER, SAME_EVERYWHERE, Role
 from p2p.errors import ShoalError
@@ -250,6 +250,8 @@ class Progress:
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), Plan.from_json(sys.argv[2]), int(os.environ["SHOAL_LAUNCH_INDEX"]))
+        plan = Plan.from_json(sys.argv[2])
+        place = int(os.environ.get(HOST, "0")) * plan.per_host + int(os.environ["SHOAL_LAUNCH_INDEX"])
+        main(Path(sys.argv[1]), plan, place)
     except ShoalError as error:
         sys.exit(f"shoal: {error}")

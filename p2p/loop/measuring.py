@@ -15,6 +15,7 @@ from collectives.price_table import PriceTable, tabulate
 from gossip import Member, View
 
 from ..config import LoopConfig
+from ..net.credits import UNKNOWN_BYTES, credit_of
 from ..net.flows import Flow
 from ..net.frames import Frames
 from ..net.transport import Transport
@@ -234,9 +235,15 @@ class Measuring:
             links, self._lines_of = links_of(rows), rows
             names = [member.peer_id for member in rows.members]
             self._lines = {} if links is None else dict(zip(names, links.down, strict=True))
-        rtts_s = {peer_id: flow.rtt_us / 1e6 for peer_id, flow in flows.items()}
-        credits.set({each: (rate, rtts_s[each]) for each, rate in self._lines.items() if each in rtts_s})
-        credits.total_bytes = int(self._line.bytes_per_s * (max(rtts_s.values()) + TOTAL_S))
+        bounds = {}
+        for peer_id, flow in flows.items():
+            reached = self._pairs[peer_id].value if peer_id in self._pairs else 0
+            bounds[peer_id] = credit_of(max(self._lines.get(peer_id, 0), reached), flow.rtt_us / 1e6)
+            if peer_id not in self._lines:
+                bounds[peer_id] = max(bounds[peer_id], UNKNOWN_BYTES)
+        credits.set(bounds)
+        longest_s = max(flow.rtt_us for flow in flows.values()) / 1e6
+        credits.total_bytes = int(self._line.bytes_per_s * (longest_s + TOTAL_S))
 
     def _say(self, now: float, view: View, flows: Mapping[str, Flow]) -> None:
         """What the row is now, and whether the others should know it."""

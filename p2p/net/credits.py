@@ -28,6 +28,14 @@ class _Handed:
     acked: int
 
 
+def credit_of(bytes_per_s: int, rtt_s: float) -> int:
+    """Bytes that may be under way to a receiver whose line carries that: more than have room on the way there.
+
+    So a line that was thought to be slower is found out.
+    """
+    return int(bytes_per_s * max(LEAST_S, rtt_s + QUEUED_S))
+
+
 class Credits:
     """Of one peer.
 
@@ -44,12 +52,9 @@ class Credits:
         self._bytes: Mapping[str, int] = {}
         self._handed: dict[str, _Handed] = {}
 
-    def set(self, lines: Mapping[str, tuple[int, float]]) -> None:
-        """What is known of receivers: bytes per second of their lines, and the round trip to them in s."""
-        self._bytes = {
-            peer_id: int(bytes_per_s * max(LEAST_S, rtt_s + QUEUED_S))
-            for peer_id, (bytes_per_s, rtt_s) in lines.items()
-        }
+    def set(self, bounds: Mapping[str, int]) -> None:
+        """Bytes for each receiver whose line is known."""
+        self._bytes = bounds
 
     def of(self, peer_id: str) -> int:
         """Bytes that may be under way to that one."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.net.credits import LEAST_S, QUEUED_S, UNKNOWN_BYTES
+from p2p.net.credits import LEAST_S, QUEUED_S, UNKNOWN_BYTES, credit_of
 from p2p.net.pacing import LOOK_S, Pacer
 
 pytestmark = pytest.mark.light
@@ -42,7 +42,7 @@ class Line:
 
 def test_more_waits_until_what_is_under_way_has_arrived() -> None:
     line = Line()
-    line.credits.set({"b": (int(2.5 * FRAME / LEAST_S), 0.0)})
+    line.credits.set({"b": int(2.5 * FRAME)})
     assert line.send(*"bbbb") == "bb"
     assert line.look() == "bb" and line.pacer.next_at == line.now + LOOK_S
     line.acked["b"] += FRAME
@@ -53,7 +53,7 @@ def test_more_waits_until_what_is_under_way_has_arrived() -> None:
 
 def test_who_waits_for_one_receiver_sends_to_another() -> None:
     line = Line()
-    line.credits.set({"b": (int(FRAME / LEAST_S), 0.0)})
+    line.credits.set({"b": FRAME})
     assert line.send(*"bbcbc") == "b", "in turns, and so not before the next look"
     assert line.look() == "bcc"
     assert line.credits.under_way("c") == 2 * FRAME
@@ -61,13 +61,14 @@ def test_who_waits_for_one_receiver_sends_to_another() -> None:
 
 def test_a_long_way_has_room_for_more_and_an_unknown_one_for_some() -> None:
     line = Line()
-    line.credits.set({"b": (10_000_000, 0.2)})
-    assert line.credits.of("b") == int(10_000_000 * (0.2 + QUEUED_S)) and line.credits.of("c") == UNKNOWN_BYTES
+    assert credit_of(10_000_000, 0.2) == int(10_000_000 * (0.2 + QUEUED_S)) > 10_000_000 * 0.2
+    assert credit_of(10_000_000, 0.001) == int(10_000_000 * LEAST_S)
+    assert line.credits.of("c") == UNKNOWN_BYTES
 
 
 def test_a_frame_that_is_larger_than_a_credit_goes_alone() -> None:
     line = Line()
-    line.credits.set({"b": (10, 0.0)})
+    line.credits.set({"b": 10})
     assert line.send(*"bb") == "b" == line.look()
     line.acked["b"] += FRAME
     assert line.look() == "bb"
@@ -83,7 +84,7 @@ def test_all_together_are_bounded_by_the_own_line() -> None:
 
 def test_small_frames_do_not_wait_and_count() -> None:
     line = Line()
-    line.credits.set({"b": (10, 0.0)})
+    line.credits.set({"b": 10})
     assert line.send(*"bb", num_bytes=100) == "bb" and line.credits.under_way("b") == 200
 
 
@@ -91,7 +92,7 @@ def test_small_frames_do_not_wait_and_count() -> None:
 def test_of_another_connection_nothing_is_known(acked: int | None) -> None:
     """What was under way on the old one is sent again, or not at all: nobody waits for it."""
     line = Line()
-    line.credits.set({"b": (10, 0.0)})
+    line.credits.set({"b": 10})
     assert line.send(*"bb") == "b"
     line.acked["b"] = acked  # type: ignore[assignment]
     assert line.look() == "bb"
@@ -99,7 +100,7 @@ def test_of_another_connection_nothing_is_known(acked: int | None) -> None:
 
 def test_where_the_kernel_says_nothing_and_where_a_link_is_closed_nothing_waits() -> None:
     line = Line()
-    line.credits.set({"x": (10, 0.0), "b": (10, 0.0)})
+    line.credits.set({"x": 10, "b": 10})
     assert line.send(*"xxbb") == "xxb"
     line.pacer.forget("b")
     assert line.send("b") == "xxbb"
@@ -124,7 +125,7 @@ def test_all_is_sent_in_order_and_never_more_than_a_credit_is_under_way(
 
     pacer = Pacer(take, lambda: line.now, 1, line.acked.get)
     pacer.credits.is_on = True
-    pacer.credits.set(dict.fromkeys("bc", (credit, LEAST_S / LEAST_S - QUEUED_S)))
+    pacer.credits.set(dict.fromkeys("bc", credit))
     assert pacer.credits.of("b") == credit
     for peer_id, num_bytes in frames:
         pacer.send(peer_id, b"", memoryview(bytes(num_bytes)))
