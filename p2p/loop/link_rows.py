@@ -1,6 +1,6 @@
 """What a peer has measured of its links, as bytes of one length, and what those of all members amount to. Pure."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any, Final, NamedTuple
@@ -22,6 +22,9 @@ MOVED: Final = 1.2
 
 SURPRISING: Final = 1.3
 """A sum that takes so many times as long does so for a reason."""
+
+ALIKE_PERCENT: Final = 140
+"""A line that is faster by less is as fast, as far as measuring can tell."""
 
 LEAST_US: Final = 200
 """A round trip that differs by less has not."""
@@ -143,8 +146,21 @@ def links_of(rows: Rows, segment_bytes: int = SEGMENT_BYTES) -> Links | None:
         for i, one in enumerate(names)
     )
     up, down = ([max(rates[i] for i, its in enumerate(hosts) if its == host) for host in hosts] for rates in (up, down))
-    message_ns = median_low([row.message_ns for row in said])
+    message_ns, known = median_low([row.message_ns for row in said]), alike([*up, *down])
+    up, down = ([known[rate] for rate in rates] for rates in (up, down))
     return Links(tuple(up), tuple(down), delays, message_ns, segment_bytes, hosts)
+
+
+def alike(rates: Sequence[int]) -> Mapping[int, int]:
+    """What each of these rates is taken for: the highest of those that it may be one with.
+
+    A line is never faster than it is, and is measured slower where a peer waits for a core, or has sent little yet.
+    """
+    found: dict[int, int] = {}
+    for rate in sorted(rates, reverse=True):
+        top = next(reversed(found.values()), rate)
+        found[rate] = top if ALIKE_PERCENT * rate >= 100 * top else rate
+    return found
 
 
 def took_of(rows: Rows) -> Took:

@@ -69,7 +69,8 @@ class Peer:
         self._run = replace(RUN, numerics=place.hardware)
         self._gave_up: tuple[View, int, int] | None = None
         self._heard_at = 0.0
-        self.claim = Claim(member, State.ALIVE, Contact(member.peer_id, member.peer_id, member.incarnation, 0))
+        contact = Contact(member.peer_id, member.peer_id, member.incarnation, 0, host=str(place.host))
+        self.claim = Claim(member, State.ALIVE, contact)
         self.core = Core(self.claim, rng=self._rng, config=world.plan.config, now=self.now())
 
     def __str__(self) -> str:
