@@ -37,7 +37,7 @@ REPORT_S: Final = 0.25
 """How far it is, is reported this often: reports must not be what is measured."""
 NUM_CALIBRATIONS: Final = 9
 NO_BATCH: Final = -1.0
-LEARNING_S: Final = 20.0
+LEARNING_S: Final = 40.0
 SETTLED_S: Final = 4.0
 """So long what is known of links has not changed: rates that were measured first are those of cold connections."""
 MOST_LEARNED_BYTES: Final = 4 << 20
@@ -120,7 +120,8 @@ def learn_links(table: Table, num_bytes: int) -> None:
         with table.peer.step(samples=1):
             table.peer.all_reduce(array, out=np.empty_like(array))
         now, known = time.perf_counter(), table.peer.explain(num_bytes)["predicted_s"]
-        if known != before:
+        agreed = table.peer._session.loop.open_step.agreed
+        if known != before or agreed.wants or agreed.is_due or agreed.rows is not None:
             before, since = known, now
         said = table.exchange(np.array([bool(known) and now - since > SETTLED_S, now - start > LEARNING_S]))
 

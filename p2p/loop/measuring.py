@@ -46,7 +46,7 @@ TRIED_S: Final = 10.0
 """So long not, if it is only that sums take longer than was said, or not as long."""
 
 PART_S: Final = 0.5e-3
-EVERY_S: Final = 0.02
+EVERY_S: Final = 0.01
 """A table is made in parts that take so long, one of them in each of these stretches."""
 
 TOTAL_S: Final = 0.1
