@@ -37,7 +37,7 @@ REPORT_S: Final = 0.25
 """How far it is, is reported this often: reports must not be what is measured."""
 NUM_CALIBRATIONS: Final = 9
 NO_BATCH: Final = -1.0
-LEARNING_S: Final = 40.0
+LEARNING_S: Final = 20.0
 SETTLED_S: Final = 4.0
 """So long what is known of links has not changed: rates that were measured first are those of cold connections."""
 MOST_LEARNED_BYTES: Final = 4 << 20
