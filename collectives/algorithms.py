@@ -100,11 +100,11 @@ def choose_algorithm(size_bytes: int, world_size: int, medium: Medium = Medium.L
 
     One latency while that is what counts, two with the fewest bytes beyond. What all ranks together send to one
     of them is bounded too, so the limit falls from 256 KiB as soon as there are more than 4. Two ranks send as many
-    bytes either way, so by messages only what is added twice speaks against it, from 1 MiB on. Over slow links a ring
+    bytes either way, so only what is added twice speaks against it, from 1 MiB on. Over slow links a ring
     is quicker once its bytes take longer than its hops: no link is entered by more than one rank at a time. A function
     of nothing else, so that all ranks choose alike.
     """
     most = min(_ONE_SHOT_MAX_BYTES, _ONE_SHOT_MAX_FAN_IN_BYTES // world_size)
-    if size_bytes <= (_ONE_SHOT_MAX_PAIR_BYTES if world_size == 2 and medium is not Medium.MEMORY else most):
+    if size_bytes <= (_ONE_SHOT_MAX_PAIR_BYTES if world_size == 2 else most):
         return "one-shot"
     return "ring" if medium is Medium.WAN and size_bytes >= _RING_MIN_BYTES else "direct"

@@ -2,8 +2,10 @@
 
 With n ranks, x is what the slowest link needs for the message in question, k the number of segments of a chunk, d a
 delay. Derived for links that are alike; where they are not, the slowest rates count, and the delays of the ways taken.
+Ranks of one host have a part of its line each.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -18,7 +20,7 @@ class Summary(NamedTuple):
     """Of links.
 
     Attributes:
-        rate: bytes per second of the slowest link.
+        rate: bytes per second of the slowest link, for one rank.
         around_ns: the delays from each rank to the next, together.
     """
 
@@ -28,14 +30,14 @@ class Summary(NamedTuple):
     mean_ns: int
     most_ns: int
     around_ns: int
+    segment_bytes: int = SEGMENT_BYTES
+
+    def num_segments(self, num_bytes: int) -> int:
+        return max(1, -(-num_bytes // self.segment_bytes))
 
     def cost_ns(self, num_bytes: int) -> int:
         """A chunk of so many bytes on the slowest link."""
-        return num_segments(num_bytes) * self.message_ns + num_bytes * SECOND_NS // self.rate
-
-
-def num_segments(num_bytes: int) -> int:
-    return max(1, -(-num_bytes // SEGMENT_BYTES))
+        return self.num_segments(num_bytes) * self.message_ns + num_bytes * SECOND_NS // self.rate
 
 
 def summarize(links: Links) -> Generator[None, None, Summary]:
@@ -47,7 +49,10 @@ def summarize(links: Links) -> Generator[None, None, Summary]:
         around += row[(rank + 1) % n]
         if rank % 8 == 0:
             yield
-    return Summary(n, min(*links.up, *links.down), links.message_ns, total // (n * (n - 1)), most, around)
+    sharing = Counter(links.hosts or range(n))
+    ranks = (sharing[host] for host in links.hosts or range(n))
+    rate = max(1, min(min(each) // number for *each, number in zip(links.up, links.down, ranks, strict=True)))
+    return Summary(n, rate, links.message_ns, total // (n * (n - 1)), most, around, links.segment_bytes)
 
 
 def one_shot_ns(num_bytes: int, of: Summary) -> int:
@@ -58,7 +63,7 @@ def one_shot_ns(num_bytes: int, of: Summary) -> int:
 def direct_ns(num_bytes: int, of: Summary) -> int:
     """Twice n-1 chunks; the sum of a segment can go when the last of them has come, before its chunk is complete."""
     chunk = -(-num_bytes // of.world_size)
-    x, k = of.cost_ns(chunk), num_segments(chunk)
+    x, k = of.cost_ns(chunk), of.num_segments(chunk)
     return 2 * ((of.world_size - 1) * x + of.most_ns) - (k - 1) * x // k
 
 
@@ -66,7 +71,7 @@ def ring_ns(num_bytes: int, of: Summary) -> int:
     """Either links are always busy, or a segment waits at each hop for the one that comes around."""
     n = of.world_size
     chunk = -(-num_bytes // n)
-    x, k = of.cost_ns(chunk), num_segments(chunk)
+    x, k = of.cost_ns(chunk), of.num_segments(chunk)
     delays = 2 * of.around_ns * (n - 1) // n
     return max(2 * (n - 1) * x + of.most_ns, 2 * (n - 1) * x // k + delays + (k - 1) * x // k)
 
@@ -88,7 +93,7 @@ def _trees_ns(num_trees: int, num_bytes: int, of: Summary) -> int:
     fifth.
     """
     chunk = -(-num_bytes // num_trees)
-    x, k = of.cost_ns(chunk), num_segments(chunk)
+    x, k = of.cost_ns(chunk), of.num_segments(chunk)
     depth = of.world_size.bit_length() - 1
     first = 2 * depth * (of.mean_ns + 3 * x // (2 * k))
     return first + (k - 1) * (18 if num_trees == 1 else 24) * x // (5 * k)

@@ -2,11 +2,10 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from collectives.algorithms import SHARES, all_reduce_schedule, with_shares
+from collectives.algorithms import HIERARCHICAL, SHARES, all_reduce_schedule, with_shares
 from collectives.direct import direct_shares
 from collectives.formulas import FEW_RANKS, FORMULAS, summarize
 from collectives.pricing import Links, play_slices
@@ -41,8 +40,11 @@ def price_table(
 SIZES_BYTES: Final = tuple(1 << power for power in range(10, 27))
 """From 1 KiB to 64 MiB: what is smaller or larger costs in proportion to the nearest."""
 
-CANDIDATES: Final = ("one-shot", "direct", "ring", "tree", "halving-doubling")
+CANDIDATES: Final[tuple[str, ...]] = ("one-shot", "direct", "ring", "tree", "halving-doubling", HIERARCHICAL)
 """What is chosen from; of two that cost the same the first."""
+
+MOST_PLAYED: Final = 16
+"""Of more ranks the one that has no formula is no candidate: to play it takes too long."""
 
 
 ROUND_ONCE: Final = ("one-shot", "direct")
@@ -63,7 +65,7 @@ class PriceTable:
     """What each candidate costs at each of `SIZES_BYTES`, in ns, over the links of some ranks.
 
     Attributes:
-        predicted: of all.
+        predicted: of all; of `hierarchical` where hosts hold several ranks.
         measured: of some: there is more in it than in the model (losses where many send to one, the adding).
         direct: how `direct` is called, with the shares of the ranks if they are not alike.
     """
@@ -78,8 +80,8 @@ class PriceTable:
         A model that is wrong by half is so for all alike, more or less, so nothing looks cheap for not being tried.
         """
         size = nearest_size(num_bytes)
-        predicted = {name: self.predicted[name, size] for name in CANDIDATES}
-        measured = {name: self.measured[name, size] for name in CANDIDATES if (name, size) in self.measured}
+        predicted = {name: self.predicted[name, size] for name in CANDIDATES if (name, size) in self.predicted}
+        measured = {name: self.measured[name, size] for name in predicted if (name, size) in self.measured}
         if not measured:
             return predicted
         cheapest = min(measured, key=measured.__getitem__)
@@ -96,6 +98,10 @@ class PriceTable:
         return self.direct if cheapest == "direct" else cheapest
 
 
+def _build(name: str, hosts: tuple[int, ...]) -> Build:
+    return lambda rank, world_size: all_reduce_schedule(name, rank, world_size, hosts)
+
+
 def nearest_size(num_bytes: int) -> int:
     """Of `SIZES_BYTES`, by ratio."""
     power = max(num_bytes, 1).bit_length() - 1
@@ -108,12 +114,15 @@ def tabulate(
 ) -> Generator[None, None, PriceTable]:
     """The table of these links, in slices of less than a millisecond; schedules are kept for who runs them.
 
-    Ranks own different shares in `direct` where they are so few that it is played.
+    Ranks own different shares in `direct` where they are so few that it is played, and each has a line of its own.
     """
-    direct = "direct"
-    if links.world_size < FEW_RANKS:
+    direct, candidates = "direct", CANDIDATES
+    if not links.has_shared_lines or links.world_size > MOST_PLAYED:
+        candidates = tuple(name for name in CANDIDATES if name != HIERARCHICAL)
+    if links.world_size < FEW_RANKS and not links.has_shared_lines:
         shares = direct_shares([min(pair) for pair in zip(links.up, links.down, strict=True)])
         if max(shares) * links.world_size > UNLIKE * sum(shares):
             direct = with_shares(shares)
-    builds = {name: partial(all_reduce_schedule, direct if name == "direct" else name) for name in CANDIDATES}
+    named = {name: direct if name == "direct" else name for name in candidates}
+    builds = {name: _build(each, links.hosts) for name, each in named.items()}
     return PriceTable((yield from price_table(builds, SIZES_BYTES, links)), measured_ns, direct)

@@ -1,9 +1,10 @@
 """What an operation will cost, by playing the schedules of all ranks over links; in integers, of ns and bytes.
 
-The model: each rank has one uplink and one downlink, between them is a delay. A message occupies the uplink for its
-bytes and for what a message costs; its first byte reaches the downlink after the delay, and is followed there as fast
-as both let it. What is ready is sent in the order in which it became so, what has come is taken in the order in which
-it came. What is not in it: TCP's slow start, loss, queues that overflow, additions. A message is a segment; of a long
+The model: each rank has one uplink and one downlink, shared by those of its host; between them is a delay. A message
+occupies the uplink for its bytes and for what a message costs; its first byte reaches the downlink after the delay, and
+is followed there as fast as both let it. What is ready is sent in the order in which it became so, what has come is
+taken in the order in which it came. Within a host messages go over memory, and meet no others than those of the same
+rank. What is not in it: TCP's slow start, loss, queues that overflow, additions. A message is a segment; of a long
 chunk several are played as one, so that a play has at most `MOST_MESSAGES`.
 
 Works for any schedules that `verify` accepts, without looking at what they are. From `FEW_RANKS` on, `formulas` knows
@@ -23,6 +24,12 @@ Result = TypeVar("Result")
 
 SECOND_NS: Final = 1_000_000_000
 SEGMENT_BYTES: Final = 1 << 20
+MEMORY_BYTES_PER_S: Final = 1_000_000_000
+"""Of a message between two ranks of one host: not measured, since between hosts everything takes much longer."""
+
+MEMORY_DELAY_NS: Final = 100_000
+"""Of the same."""
+
 MOST_MESSAGES: Final = 512
 """Of a play, where its chunks are longer than a segment; otherwise as many as the schedules have."""
 MESSAGES_PER_SLICE: Final = 20
@@ -36,23 +43,34 @@ class Links:
         up, down: bytes per second of each rank.
         delay_ns: one way, from each rank to each, in rows by sender.
         message_ns: what a message costs at either end, which does nothing else meanwhile.
+        segment_bytes: of a message, at most.
+        hosts: of each rank, by number; those of one have one line, and the same rates. Empty: each has a host.
     """
 
     up: tuple[int, ...]
     down: tuple[int, ...]
     delay_ns: tuple[tuple[int, ...], ...]
     message_ns: int
+    segment_bytes: int = SEGMENT_BYTES
+    hosts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = {len(self.up), len(self.down), len(self.delay_ns), *map(len, self.delay_ns)}
         if len(sizes) != 1 or 0 in sizes:
             raise ValueError(f"links need a rate up and down, and a row of delays, for each rank, got sizes {sizes}")
+        if self.hosts and len(self.hosts) != len(self.up):
+            raise ValueError(f"links of {len(self.up)} ranks need a host for each, got {self.hosts}")
         if min(*self.up, *self.down) < 1 or min(map(min, self.delay_ns)) < 0 or self.message_ns < 0:
             raise ValueError("rates of links must be at least 1 byte per second, delays and costs at least 0")
 
     @property
     def world_size(self) -> int:
         return len(self.up)
+
+    @property
+    def has_shared_lines(self) -> bool:
+        """Whether several ranks are on one host."""
+        return len({*self.hosts}) < len(self.hosts)
 
 
 def equal_links(world_size: int, bytes_per_s: int, delay_ns: int, message_ns: int) -> Links:
@@ -119,7 +137,7 @@ def play_slices(
     if len(schedules) != links.world_size:
         raise ValueError(f"{len(schedules)} schedules cannot be played over the links of {links.world_size} ranks")
     nodes = yield from _nodes(schedules)
-    player = _Player(nodes, _segments(schedules, num_bytes, most_messages), links)
+    player = _Player(nodes, _segments(schedules, num_bytes, links.segment_bytes, most_messages), links)
     for number, _ in enumerate(player.messages()):
         if number % MESSAGES_PER_SLICE == 0:
             yield
@@ -195,14 +213,14 @@ def _nodes(schedules: Sequence[Schedule]) -> Generator[None, None, list[_Node]]:
     return nodes
 
 
-def _segments(schedules: Sequence[Schedule], num_bytes: int, most_messages: int) -> list[_Segments]:
+def _segments(schedules: Sequence[Schedule], num_bytes: int, segment_bytes: int, most_messages: int) -> list[_Segments]:
     """Of each chunk; an empty one has one of no bytes, and no message."""
     chunks = [each.stop - each.start for each in split_by_weight(num_bytes, schedules[0].chunks)]
     num_sends = sum(each.kind is Kind.SEND for schedule in schedules for each in schedule.transfers)
     most = max(1, most_messages // max(1, num_sends))
     found = []
     for length in chunks:
-        num_messages = -(-length // SEGMENT_BYTES)
+        num_messages = -(-length // segment_bytes)
         count = max(1, min(num_messages, most))
         found.append(_Segments(count, -(-length // count), -(-num_messages // count)))
     return found
@@ -216,7 +234,12 @@ class _Player:
         self._waits = [[node.num_waits] * segments[node.chunk].number for node in nodes]
         self._times = [[0] * segments[node.chunk].number for node in nodes]
         self._left = [segments[node.chunk].number for node in nodes]
-        self._up_free, self._down_free = [0] * links.world_size, [0] * links.world_size
+        own, hosts = range(links.world_size), links.hosts or range(links.world_size)
+        self._hosts = hosts
+        lines = {host: line for line, host in enumerate(dict.fromkeys(hosts))}
+        self._remote = [lines[host] for host in hosts]  # behind them are those within hosts, one for each rank
+        self._local = [len(lines) + rank for rank in own]
+        self._up_free, self._down_free = ([0] * (len(lines) + len(own)) for _ in range(2))
         self._events: list[tuple[int, int, int, int, Sent | None]] = []
         self._num_events = 0
         self.done_ns = [0] * links.world_size
@@ -269,12 +292,19 @@ class _Player:
         if waits[segment] == 0:
             self._ready(number, segment, times[segment])
 
+    def _line(self, rank: int, peer: int, rates: Sequence[int]) -> tuple[int, int]:
+        """What a message between them occupies at `rank`, and its rate there."""
+        if self._hosts[rank] == self._hosts[peer]:
+            return self._local[rank], MEMORY_BYTES_PER_S
+        return self._remote[rank], rates[rank]
+
     def _send(self, number: int, segment: int, at_ns: int) -> None:
         node, links = self._nodes[number], self._links
         _, num_bytes, num_messages = self._segments[node.chunk]
-        start = max(at_ns, self._up_free[node.rank])
-        left = start + num_messages * links.message_ns + num_bytes * SECOND_NS // links.up[node.rank]
-        self._up_free[node.rank] = left
+        line, rate = self._line(node.rank, node.peer, links.up)
+        start = max(at_ns, self._up_free[line])
+        left = start + num_messages * links.message_ns + num_bytes * SECOND_NS // rate
+        self._up_free[line] = left
         reached = start + links.delay_ns[node.rank][node.peer]
         sent = Sent(node.rank, node.peer, node.chunk, num_bytes, start, left, reached, 0)
         self._push(reached, node.taker, segment, sent)
@@ -283,9 +313,10 @@ class _Player:
     def _take(self, number: int, segment: int, sent: Sent) -> None:
         node, links = self._nodes[number], self._links
         num_messages = self._segments[node.chunk].num_messages
-        start = max(sent.reached_ns, self._down_free[node.rank])
-        through = start + num_messages * links.message_ns + sent.num_bytes * SECOND_NS // links.down[node.rank]
-        self._down_free[node.rank] = through
+        line, rate = self._line(node.rank, sent.source, links.down)
+        start = max(sent.reached_ns, self._down_free[line])
+        through = start + num_messages * links.message_ns + sent.num_bytes * SECOND_NS // rate
+        self._down_free[line] = through
         arrived = max(through, sent.left_ns + sent.reached_ns - sent.start_ns)
         self.sent.append(sent._replace(arrived_ns=arrived))
         self._settle(number, segment, arrived)

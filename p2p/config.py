@@ -35,6 +35,9 @@ MIXED: Final = ("resync", "refuse")
 LEAST_ARENA_BYTES: Final = 1 << 30
 """Of an arena whose size nobody has said."""
 
+WAN_SEGMENT_BYTES: Final = 256 << 10
+"""Of operations between hosts far apart: what follows a longer one waits for all of it, at each hop."""
+
 TCP_NAMES: Final = tuple(field.name for field in fields(TcpOptions))
 
 
@@ -45,6 +48,8 @@ class LoopConfig:
     core: CoreConfig = field(default_factory=CoreConfig)
     segment_bytes: int = 1 << 20
     """What one data frame carries at most."""
+    wan_segment_bytes: int = WAN_SEGMENT_BYTES
+    """The same of a frame of an operation between hosts far apart."""
     policy: Policy = Policy.LIVE
     """Who may decide the next view, if this peer founds the swarm."""
     arena_bytes: int = 0
@@ -74,6 +79,11 @@ class LoopConfig:
     def medium(self) -> Medium:
         """What its messages go over; the same for all of a swarm."""
         return Medium.WAN if self.tcp is not None and self.tcp.network is Network.WAN else Medium.LAN
+
+    @property
+    def operation_segment_bytes(self) -> int:
+        """What a frame of an operation carries at most; the same for all of a swarm."""
+        return self.segment_bytes if self.medium is Medium.LAN else min(self.segment_bytes, self.wan_segment_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

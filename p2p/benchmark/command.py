@@ -73,6 +73,10 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         ],
         None,
     ),
+    "per_host": (
+        Annotated[int, typer.Option("--per-host", help="Peers on each host of --net; -n is of all together.")],
+        1,
+    ),
     "swarm": (Swarm, None),
     "seeds": (Seeds, None),
     "key": (Key, None),
@@ -208,6 +212,7 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
         num_warmup=given["warmup"],
         dtype=given["dtype"],
         net=net,
+        per_host=given["per_host"],
         duration_s=duration_s,
         until=until_width,
         swarm=given["swarm"],

@@ -25,13 +25,25 @@ SAME: Final = 0.03
 LEVEL: Final = 0.99
 """Of the intervals here: of many cells, some are outside of 95 % by chance."""
 OF_MACHINE: Final = ("cpu", "cores", "memory_bytes", "system", "python")
-OF_CONFIG: Final = ("operation", "root", "num_peers", "algorithms", "baseline", "sizes_bytes", "dtype", "net", "swarm")
+OF_CONFIG: Final = (
+    "operation",
+    "root",
+    "num_peers",
+    "algorithms",
+    "baseline",
+    "sizes_bytes",
+    "dtype",
+    "net",
+    "swarm",
+    "per_host",
+)
 DEFAULTS: Final[Mapping[str, Any]] = {
     "operation": "all-reduce",
     "root": 0,
     "swarm": None,
     "dtype": "float32",
     "net": None,
+    "per_host": 1,
 }
 """Of settings that older files do not have."""
 

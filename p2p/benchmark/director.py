@@ -130,6 +130,7 @@ def _predict(plan: Plan, result: Result, calibration_s: Sequence[float]) -> Resu
     num_bytes = wire_bytes(plan, result.ran, result.size_bytes)
     if plan.net is None:
         return replace(result, wire_bytes=num_bytes)
-    links = links_of(plan.net, plan.num_peers, message_ns(plan.net, plan.num_peers, list(calibration_s)))
+    cost_ns = message_ns(plan.net, plan.num_peers, list(calibration_s))
+    links = links_of(plan.net, plan.num_peers, cost_ns, plan.per_host)
     price_s = predicted_s(plan, result.algorithm, result.ran, result.size_bytes, links)
     return replace(result, wire_bytes=num_bytes, predicted_s=price_s)

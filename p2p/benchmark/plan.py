@@ -40,6 +40,12 @@ DEFAULT_ITERS: Final = 50
 UNTIL_DURATION_S: Final = 120.0
 """`--until` gives up then, if nothing else is said."""
 
+WAN_DELAY_NS: Final = 5_000_000
+"""From here on peers wait for each other as over a WAN."""
+
+HOST: Final = "SHOAL_BENCH_HOST"
+"""Which host of the lab a worker is on."""
+
 PEERS_MAX: Final = 64
 ALL_TO_ALL_MAX: Final = 16
 """Each pair has a part of its own, and a program at most 256."""
@@ -59,7 +65,8 @@ class Plan:
         num_iters: timed rounds of each size; None: as many as there is time for.
         num_warmup: rounds before them.
         dtype: of `ITEM_BYTES`.
-        net: of a network lab with a host for each peer, as of `shoal lab --net`; None: all are on this host.
+        net: of a network lab, as of `shoal lab --net`; None: all are on this host.
+        per_host: peers on each host of that.
         duration_s: rounds go on for so long; None: `num_iters` says when it is over.
         until: they end before that if the crossing of the first two algorithms is known so well: the width of its
             interval over itself.
@@ -83,6 +90,7 @@ class Plan:
     root: int = 0
     swarm: str | None = None
     slowed: Mapping[str, float] = field(default_factory=dict)
+    per_host: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_peers <= PEERS_MAX:
@@ -109,10 +117,13 @@ class Plan:
         self._check_rounds()
         if self.net is not None:
             if others := [name for name in self.algorithms if name.partition("@")[2] not in ("", EARLY)]:
-                raise LaunchError(
-                    f"--net has a host for each peer, so {', '.join(others)} cannot be: leave out what follows @"
-                )
-            LabConfig.uniform(self.num_peers, self.net)
+                raise LaunchError(f"--net has other hosts, so {', '.join(others)} cannot be: leave out what follows @")
+            LabConfig.uniform(self.num_hosts, self.net)
+        if self.per_host < 1 or self.num_peers % self.per_host or (self.net is None and self.per_host > 1):
+            raise LaunchError(
+                f"--per-host is how many of the {self.num_peers} peers are on each host of --net: a divisor of that, "
+                f"and nothing without --net, got {self.per_host}"
+            )
 
     def _check_arrays(self) -> None:
         if self.dtype not in ITEM_BYTES:
@@ -144,6 +155,11 @@ class Plan:
             )
 
     @property
+    def num_hosts(self) -> int:
+        """Of a lab."""
+        return max(1, self.num_peers // max(1, self.per_host))
+
+    @property
     def contenders(self) -> tuple[str, ...]:
         """Ours, then the baseline."""
         return self.algorithms if self.baseline is None else (*self.algorithms, self.baseline)
@@ -157,6 +173,11 @@ class Plan:
         for name in ("algorithms", "sizes_bytes"):
             fields[name] = tuple(fields[name])
         return cls(**fields)
+
+
+def is_wide(lab: LabConfig) -> bool:
+    """Whether peers wait for each other there as over a WAN."""
+    return any(pair.delay_ns >= WAN_DELAY_NS for pair in lab.pairs.values())
 
 
 def parse_size(text: str) -> int:

@@ -7,27 +7,32 @@ from typing import Final
 from collectives import Kind, Schedule, all_reduce_schedule, split_by_weight
 from collectives.algorithms import SHARES
 from collectives.goals import schedule_of
-from collectives.pricing import Links, play
+from collectives.pricing import SEGMENT_BYTES, Links, play
 
-from ..netlab.settings import LineSettings, PairSettings, changed_line, changed_pair, parse_net
-from .plan import EARLY, Plan
+from ..config import WAN_SEGMENT_BYTES
+from ..netlab.config import LabConfig
+from .plan import EARLY, Plan, is_wide
 from .roles import ALL_REDUCE, BARRIER, algorithms_of
 
 NO_LIMIT_BIT_PER_S: Final = 100_000_000_000
 
 
-def links_of(net: str, num_peers: int, message_ns: int) -> Links:
-    """Links that are all alike, of a text as of `shoal lab --net`.
+def links_of(net: str, num_peers: int, message_ns: int, per_host: int = 1) -> Links:
+    """Those of a text as of `shoal lab --net`, with so many peers on each host.
 
     Raises:
         LabError: it says something else.
     """
-    of_line, of_pair = parse_net(net)
-    line, pair = changed_line(LineSettings(), of_line), changed_pair(PairSettings(), of_pair)
-    rates = [rate or NO_LIMIT_BIT_PER_S for rate in (line.up_bit_per_s, line.down_bit_per_s)]
-    up, down = (min(rate, pair.rate_bit_per_s or rate) // 8 for rate in rates)
-    row = (pair.delay_ns,) * num_peers
-    return Links((up,) * num_peers, (down,) * num_peers, (row,) * num_peers, message_ns)
+    lab = LabConfig.uniform(num_peers // per_host, net)
+    of_pairs = [pair.rate_bit_per_s or NO_LIMIT_BIT_PER_S for pair in lab.pairs.values()]
+    most = min([NO_LIMIT_BIT_PER_S, *of_pairs])
+    hosts = tuple(rank // per_host for rank in range(num_peers))
+    lines = [lab.hosts[host].line for host in hosts]
+    up = tuple(min(line.up_bit_per_s or most, most) // 8 for line in lines)
+    down = tuple(min(line.down_bit_per_s or most, most) // 8 for line in lines)
+    delays = tuple(tuple(0 if one == other else lab.pairs[one, other].delay_ns for other in hosts) for one in hosts)
+    segment_bytes = WAN_SEGMENT_BYTES if is_wide(lab) else SEGMENT_BYTES
+    return Links(up, down, delays, message_ns, segment_bytes, hosts if per_host > 1 else ())
 
 
 def message_ns(net: str, num_peers: int, calibration_s: list[float]) -> int:
@@ -37,16 +42,17 @@ def message_ns(net: str, num_peers: int, calibration_s: list[float]) -> int:
     """
     if num_peers < 2:
         return 0
-    delay_ns = links_of(net, num_peers, 0).delay_ns[0][1]
+    delay_ns = max(map(max, links_of(net, num_peers, 0).delay_ns))
     return max(0, round((median(calibration_s) * 1e9 - delay_ns) / (num_peers - 1)))
 
 
 @lru_cache(maxsize=64)
-def _schedules(operation: str, algorithm: str, num_peers: int, root: int) -> tuple[Schedule, ...] | None:
+def _schedules(operation: str, algorithm: str, num_peers: int, root: int, per_host: int) -> tuple[Schedule, ...] | None:
     if algorithm.partition(SHARES)[0] not in algorithms_of(operation):
         return None
     if operation in (ALL_REDUCE, BARRIER):
-        return tuple(all_reduce_schedule(algorithm, rank, num_peers) for rank in range(num_peers))
+        hosts = tuple(rank // per_host for rank in range(num_peers))
+        return tuple(all_reduce_schedule(algorithm, rank, num_peers, hosts) for rank in range(num_peers))
     return tuple(schedule_of(operation, algorithm, rank, num_peers, root) for rank in range(num_peers))
 
 
@@ -57,7 +63,7 @@ def _all_bytes(plan: Plan, size_bytes: int) -> int:
 
 def wire_bytes(plan: Plan, algorithm: str, size_bytes: int) -> int | None:
     """What the rank sends that sends most; None of somebody else's algorithm."""
-    schedules = _schedules(plan.operation, algorithm, plan.num_peers, plan.root)
+    schedules = _schedules(plan.operation, algorithm, plan.num_peers, plan.root, plan.per_host)
     if schedules is None:
         return None
     chunks = [each.stop - each.start for each in split_by_weight(_all_bytes(plan, size_bytes), schedules[0].chunks)]
@@ -67,7 +73,7 @@ def wire_bytes(plan: Plan, algorithm: str, size_bytes: int) -> int | None:
 
 def predicted_s(plan: Plan, name: str, ran: str, size_bytes: int, links: Links) -> float | None:
     """Until all have the result, and have heard that all have it, unless it was handed out early."""
-    schedules = _schedules(plan.operation, ran, links.world_size, plan.root)
+    schedules = _schedules(plan.operation, ran, links.world_size, plan.root, plan.per_host)
     if schedules is None:
         return None
     played = play(schedules, _all_bytes(plan, size_bytes), links)

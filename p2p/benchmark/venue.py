@@ -30,11 +30,9 @@ from p2p.netlab.config import LabConfig
 from p2p.netlab.devices import INSIDE
 from p2p.netlab.run import Run, counts, warnings
 
-from .plan import OTHER_HOSTS, OWN_SWARM, Plan
+from .plan import HOST, OTHER_HOSTS, OWN_SWARM, Plan, is_wide
 
 WORKER: Final = Path(__file__).with_name("worker.py")
-WAN_DELAY_NS: Final = 5_000_000
-"""From here on peers wait for each other as over a WAN."""
 OUR_SIGNALS: Final = frozenset(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 
 Network = dict[str, Any]
@@ -97,13 +95,15 @@ def run_locally(
 def run_in_lab(
     plan: Plan, folder: Path, environ: Mapping[str, str], stdout: int, stderr: int
 ) -> tuple[int, Network | None]:
-    """Each on a host of its own, with a key."""
+    """Some on each host, with a key."""
     assert plan.net is not None
-    config = LabConfig.uniform(plan.num_peers, plan.net)
-    words = "env", "SHOAL_LAUNCH_INDEX={host}", sys.executable, str(WORKER), str(folder), plan.to_json()
+    config = LabConfig.uniform(plan.num_hosts, plan.net)
+    run = "-m", "p2p.cli", "run", "-n", str(plan.per_host), "--min-peers", str(plan.num_peers), "-q"
+    words: tuple[str, ...] = ("env", "SHOAL_LAUNCH_INDEX=0", f"{HOST}={{host}}", sys.executable)
+    words = *words, *(run if plan.per_host > 1 else ()), str(WORKER), str(folder), plan.to_json()
     # The braces of JSON are none of the lab's places: it replaces whole words such as {host} only.
     config = replace(config, command=words)
-    preset = "wan" if any(pair.delay_ns >= WAN_DELAY_NS for pair in config.pairs.values()) else "lan"
+    preset = "wan" if is_wide(config) else "lan"
     told = {
         "SHOAL_SWARM": "bench",
         "SHOAL_MIN_PEERS": str(plan.num_peers),
@@ -112,9 +112,9 @@ def run_in_lab(
         "GLOO_SOCKET_IFNAME": INSIDE,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
-    run = Run(config, name=secrets.token_hex(4), seed=0, stdout=stdout, stderr=stderr, environ=told)
-    code = run.run()
-    shown = run.shown
+    lab = Run(config, name=secrets.token_hex(4), seed=0, stdout=stdout, stderr=stderr, environ=told)
+    code = lab.run()
+    shown = lab.shown
     network = {"net": plan.net, "preset": preset, "said": counts(shown), "warnings": warnings(shown, config)}
     return code, network | {name: shown[name] for name in ("lateness_us", "num_missed", "pairs")}
 

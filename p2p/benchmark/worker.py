@@ -26,7 +26,7 @@ from p2p.benchmark.bootstrap import Floats
 from p2p.benchmark.contenders import SHOAL, Contender, check_all_are_there
 from p2p.benchmark.gloo import TIMEOUT, Gloo
 from p2p.benchmark.pacing import Batch, Pacer
-from p2p.benchmark.plan import BY_SIZE, CURVE, ITEM_BYTES, OTHER_HOSTS, OWN_SWARM, Plan
+from p2p.benchmark.plan import BY_SIZE, CURVE, HOST, ITEM_BYTES, OTHER_HOSTS, OWN_SWARM, Plan
 from p2p.benchmark.result import Measurement
 from p2p.benchmark.roles import ALL_REDUCE, BARRIER, SAME_EVERYWHERE, Role
 from p2p.errors import ShoalError
@@ -38,6 +38,8 @@ REPORT_S: Final = 0.25
 NUM_CALIBRATIONS: Final = 9
 NO_BATCH: Final = -1.0
 LEARNING_S: Final = 20.0
+SETTLED_S: Final = 4.0
+"""So long what is known of links has not changed: rates that were measured first are those of cold connections."""
 MOST_LEARNED_BYTES: Final = 4 << 20
 
 
@@ -110,14 +112,18 @@ def calibrate(table: Table) -> list[float]:
 
 
 def learn_links(table: Table, num_bytes: int) -> None:
-    """Train, on nothing, until all peers know what all have measured of their links; not for long."""
+    """Train, on nothing, until all peers know what all have measured of their links, and it stays; not for long."""
     array, start = np.ones(num_bytes // 4, np.float32), time.perf_counter()
-    said = np.zeros((1, 2))
+    said, since = np.zeros((1, 2)), start
+    before: dict[str, float] = {}
     while not (said[:, 0].all() or said[:, 1].any()):
         with table.peer.step(samples=1):
             table.peer.all_reduce(array, out=np.empty_like(array))
-        knows = bool(table.peer.explain(num_bytes)["expected_s"])
-        said = table.exchange(np.array([knows, time.perf_counter() - start > LEARNING_S]))
+        now, known = time.perf_counter(), table.peer.explain(num_bytes)["predicted_s"]
+        agreed = table.peer._session.loop.open_step.agreed
+        if known != before or agreed.wants or agreed.is_due or agreed.rows is not None:
+            before, since = known, now
+        said = table.exchange(np.array([bool(known) and now - since > SETTLED_S, now - start > LEARNING_S]))
 
 
 @dataclass
@@ -250,6 +256,8 @@ class Progress:
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), Plan.from_json(sys.argv[2]), int(os.environ["SHOAL_LAUNCH_INDEX"]))
+        plan = Plan.from_json(sys.argv[2])
+        place = int(os.environ.get(HOST, "0")) * plan.per_host + int(os.environ["SHOAL_LAUNCH_INDEX"])
+        main(Path(sys.argv[1]), plan, place)
     except ShoalError as error:
         sys.exit(f"shoal: {error}")

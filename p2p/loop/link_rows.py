@@ -1,6 +1,6 @@
 """What a peer has measured of its links, as bytes of one length, and what those of all members amount to. Pure."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any, Final, NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 
 from collectives import Array
 from collectives.price_table import CANDIDATES, SIZES_BYTES
-from collectives.pricing import Links
+from collectives.pricing import MEMORY_DELAY_NS, SEGMENT_BYTES, Links
 from gossip import View
 
 from ..step.agreed_rows import Rows
@@ -22,6 +22,9 @@ MOVED: Final = 1.2
 
 SURPRISING: Final = 1.3
 """A sum that takes so many times as long does so for a reason."""
+
+ALIKE_PERCENT: Final = 140
+"""A line that is faster by less is as fast, as far as measuring can tell."""
 
 LEAST_US: Final = 200
 """A round trip that differs by less has not."""
@@ -117,25 +120,47 @@ def own_row(rows: Rows, view: View, peer_id: str) -> Row | None:
     return rows_of(rows)[names.index(peer_id)] if rows.members == view.members and peer_id in names else None
 
 
-def links_of(rows: Rows) -> Links | None:
-    """What lies between the members, in integers, as all find them alike; None: not all of it is measured."""
+def links_of(rows: Rows, segment_bytes: int = SEGMENT_BYTES) -> Links | None:
+    """What lies between the members, in integers, as all find them alike; None: not all of it is measured.
+
+    Members of one host have one line, which is as fast as the fastest of them has found it; what lies between these is
+    not measured. `segment_bytes`: of a message, at most.
+    """
     names = [member.peer_id for member in rows.members]
-    said = rows_of(rows)
-    if len(names) < 2 or not all(row.covers({*names} - {name}) for name, row in zip(names, said, strict=True)):
+    said, hosts = rows_of(rows), rows.hosts
+    others = [{name for name, its in zip(names, hosts, strict=True) if its != host} for host in hosts]
+    if not all(elsewhere and row.covers(elsewhere) for elsewhere, row in zip(others, said, strict=True)):
         return None
-    up = tuple(max(row.up, *(row.to[each].bytes_per_s for each in names if each in row.to)) for row in said)
-    down = tuple(
+    up = [max(row.up, *(row.to[each].bytes_per_s for each in names if each in row.to)) for row in said]
+    down = [
         max(row.down, *(other.to[name].bytes_per_s for other in said if name in other.to))
         for name, row in zip(names, said, strict=True)
-    )
+    ]
     delays = tuple(
         tuple(
-            0 if one == other else (said[i].to[other].rtt_us + said[j].to[one].rtt_us) * 250
+            (said[i].to[other].rtt_us + said[j].to[one].rtt_us) * 250
+            if hosts[i] != hosts[j]
+            else MEMORY_DELAY_NS * (i != j)
             for j, other in enumerate(names)
         )
         for i, one in enumerate(names)
     )
-    return Links(up, down, delays, median_low([row.message_ns for row in said]))
+    up, down = ([max(rates[i] for i, its in enumerate(hosts) if its == host) for host in hosts] for rates in (up, down))
+    message_ns, known = median_low([row.message_ns for row in said]), alike([*up, *down])
+    up, down = ([known[rate] for rate in rates] for rates in (up, down))
+    return Links(tuple(up), tuple(down), delays, message_ns, segment_bytes, hosts)
+
+
+def alike(rates: Sequence[int]) -> Mapping[int, int]:
+    """What each of these rates is taken for: the highest of those that it may be one with.
+
+    A line is never faster than it is, and is measured slower where a peer waits for a core, or has sent little yet.
+    """
+    found: dict[int, int] = {}
+    for rate in sorted(rates, reverse=True):
+        top = next(reversed(found.values()), rate)
+        found[rate] = top if ALIKE_PERCENT * rate >= 100 * top else rate
+    return found
 
 
 def took_of(rows: Rows) -> Took:

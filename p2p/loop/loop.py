@@ -97,7 +97,7 @@ class Loop:
         self.seeds = Seeds.of(config, self.resources, self._frames)
         is_back = former is not None and not founds_anew
         self._seat = SeatRequest(registry, config, own.role, is_back=is_back, not_before=self.now() + wait_s)
-        self.open_step = OpenStep(me.member, segment_bytes=config.segment_bytes, medium=config.medium)
+        self.open_step = OpenStep(me.member, segment_bytes=config.operation_segment_bytes, medium=config.medium)
         self.measuring = Measuring(me.member, transport, self._frames, self.open_step.agreed, config, self.now)
         self._donor = Donor(
             self._frames.send_parcel,
@@ -120,7 +120,7 @@ class Loop:
                 inbox=self.inbox,
                 note=self.note,
                 ended=self.reactor.ended,
-                segment_bytes=config.segment_bytes,
+                segment_bytes=config.operation_segment_bytes,
             )
         )
         self.shared = self._carrier.shared

@@ -15,10 +15,11 @@ from collectives.price_table import PriceTable, tabulate
 from gossip import Member, View
 
 from ..config import LoopConfig
+from ..net.credits import UNKNOWN_BYTES, credit_of
 from ..net.flows import Flow
 from ..net.frames import Frames
 from ..net.transport import Transport
-from ..step.agreed_rows import AgreedRows, Rows
+from ..step.agreed_rows import AgreedRows, Rows, hosts_of
 from ..step.open_step import OpenStep
 from .durations import Durations
 from .link_rows import MOST_PEERS, Pair, Row, links_of, own_row, took_of
@@ -45,8 +46,11 @@ TRIED_S: Final = 10.0
 """So long not, if it is only that sums take longer than was said, or not as long."""
 
 PART_S: Final = 0.5e-3
-EVERY_S: Final = 0.02
+EVERY_S: Final = 0.01
 """A table is made in parts that take so long, one of them in each of these stretches."""
+
+TOTAL_S: Final = 0.1
+"""So long the own line may be busy with what waits for it."""
 
 SMALL_BYTES: Final = 16 << 10
 """A message of less costs what a message costs, whatever is in it."""
@@ -162,10 +166,14 @@ class Measuring:
         self._me, self._transport, self._agreed = me, transport, agreed
         self._clock = clock
         self.medium = config.medium
+        transport.pacer.credits.is_on = self.medium is Medium.WAN
+        self._segment_bytes = config.operation_segment_bytes
         self._up, self._down, self._line = Rate(), Rate(), Line()
         self._pairs: dict[str, High] = {}
         self._told: dict[str, int] = {}
         self._probes = Probes(frames)
+        self._lines: Mapping[str, int] = {}
+        self._lines_of: Rows | None = None
         self._sample_at = self._seen_at = 0.0
         self._message_ns = 0.0
         self._seen: Rows | None = None
@@ -209,6 +217,7 @@ class Measuring:
         if self.medium is Medium.WAN:
             self._line.add(now, flows)
             self._transport.pacer.bytes_per_s = self._line.bytes_per_s
+            self._bound(view, flows)
         for peer_id, flow in flows.items():
             if flow.bytes_per_s != self._told.get(peer_id):
                 self._told[peer_id] = flow.bytes_per_s
@@ -216,6 +225,25 @@ class Measuring:
         known = {each.peer_id: flows[each.peer_id] for each in others if each.peer_id in flows}
         self._probes.go_on(now, known)
         self._say(now, view, known)
+
+    def _bound(self, view: View, flows: Mapping[str, Flow]) -> None:
+        """What may be under way to the other members follows from what they have said of their lines."""
+        credits, rows = self._transport.pacer.credits, self._agreed.used
+        if rows is None or rows.members != view.members:
+            self._lines, self._lines_of = {}, None
+        elif rows is not self._lines_of:
+            links, self._lines_of = links_of(rows), rows
+            names = [member.peer_id for member in rows.members]
+            self._lines = {} if links is None else dict(zip(names, links.down, strict=True))
+        bounds = {}
+        for peer_id, flow in flows.items():
+            reached = self._pairs[peer_id].value if peer_id in self._pairs else 0
+            bounds[peer_id] = credit_of(max(self._lines.get(peer_id, 0), reached), flow.rtt_us / 1e6)
+            if peer_id not in self._lines:
+                bounds[peer_id] = max(bounds[peer_id], UNKNOWN_BYTES)
+        credits.set(bounds)
+        longest_s = max(flow.rtt_us for flow in flows.values()) / 1e6
+        credits.total_bytes = int(self._line.bytes_per_s * (longest_s + TOTAL_S))
 
     def _say(self, now: float, view: View, flows: Mapping[str, Flow]) -> None:
         """What the row is now, and whether the others should know it."""
@@ -230,7 +258,8 @@ class Measuring:
         if rows is not self._seen:
             self._seen, self._seen_at = rows, now
         before = None if rows is None else own_row(rows, view, self._me.peer_id)
-        is_whole = len(view.members) <= MOST_PEERS and row.covers({each.peer_id for each in after(self._me, view)})
+        elsewhere = {each.peer_id for each in on_other_hosts(self._me, view)}
+        is_whole = len(view.members) <= MOST_PEERS and bool(elsewhere) and row.covers(elsewhere)
         since_s = now - self._seen_at
         has_moved = before is not None and (
             (since_s >= SETTLED_S and row.has_moved(before)) or (since_s >= TRIED_S and row.is_surprised(before))
@@ -245,7 +274,7 @@ class Measuring:
             self._making = None
             return
         if self._making is None or self._making[0] is not rows:
-            links = links_of(rows)
+            links = links_of(rows, self._segment_bytes)
             if links is None:
                 self._agreed.tabulated(rows, BySize(len(rows.members), self.medium))
                 return
@@ -266,3 +295,9 @@ def after(me: Member, view: View) -> list[Member]:
         return []
     rank = view.members.index(me)
     return [*view.members[rank + 1 :], *view.members[:rank]]
+
+
+def on_other_hosts(me: Member, view: View) -> list[Member]:
+    """Of these those that links are measured to; between the members of one host nothing is."""
+    hosts = dict(zip(view.members, hosts_of(view), strict=True))
+    return [each for each in after(me, view) if hosts[each] != hosts[me]]

@@ -98,7 +98,7 @@ class Transport:
         self._wake_lock = threading.RLock()  # a signal handler may call `wake` in the middle of `wake`
         self._context = zmq.Context() if listeners is None else listeners.context
         self._calls = SeedCalls(self._context, self._introduce)
-        self.pacer = Pacer(self._queue_data, clock, ZERO_COPY_BYTES)
+        self.pacer = Pacer(self._queue_data, clock, ZERO_COPY_BYTES, self._acked)
         self._control = open_socket(self._context, zmq.ROUTER, MAX_CONTROL_BYTES, high_water_mark=1000, is_tcp=False)
         self._data = open_socket(self._context, zmq.ROUTER, MAX_DATA_BYTES, high_water_mark=0, is_tcp=False)
         self._controls = [self._control] if listeners is None else [self._control, listeners.control]
@@ -183,6 +183,10 @@ class Transport:
         """What the kernel counts of the data that we send, by peer, where that goes over TCP."""
         found = {peer_id: link.flow() for peer_id, link in self._links.items()}
         return {peer_id: flow for peer_id, flow in found.items() if flow is not None}
+
+    def _acked(self, peer_id: str) -> int | None:
+        flow = self._links[peer_id].flow() if peer_id in self._links else None
+        return None if flow is None else flow.acked
 
     def num_received(self) -> int:
         """Bytes of data that have come over TCP, on the connections that there are."""

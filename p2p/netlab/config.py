@@ -47,15 +47,37 @@ class LabConfig:
 
     @classmethod
     def uniform(cls, num_hosts: int, net: str = "") -> Self:
-        """Equal hosts and equal pairs. `net`: as `--net`. LabError: as of `parse_net`, or too many or too few hosts."""
+        """Equal hosts and equal pairs, but for what `net` says of some.
+
+        `net`: as `--net`, and then, after a `;` each, what one host or pair has of its own: `rate=200mbit,delay=20ms;
+        0: rate=50mbit; 1-2: delay=60ms`. LabError: as of `parse_net`, or there is no such host, or too many or too few.
+        """
         check_number(num_hosts)
-        line, pair = parse_net(net)
+        of_all, *parts = net.split(";")
+        line, pair = parse_net(of_all)
         host = HostSettings(name="", line=changed_line(LineSettings(), line))
-        settings = changed_pair(PairSettings(), pair)
-        return cls(
-            hosts=tuple(replace(host, name=f"host{index}") for index in range(num_hosts)),
-            pairs=dict.fromkeys(ordered_pairs(num_hosts), settings),
-        )
+        hosts = [replace(host, name=f"host{index}") for index in range(num_hosts)]
+        pairs = dict.fromkeys(ordered_pairs(num_hosts), changed_pair(PairSettings(), pair))
+        for part in parts:
+            where, colon, text = part.strip().partition(":")
+            if not colon:
+                raise LabError(
+                    f"{part.strip()!r}: behind a ; comes a host or a pair, and a colon, as in 0: rate=50mbit"
+                )
+            one, dash, other = where.strip().partition("-")
+            if dash:
+                changes = parse_pair(text)
+                ends = pairs_between(hosts, one, other, one_way=False)
+                pairs |= {each: changed_pair(pairs[each], changes) for each in ends}
+                continue
+            changes, of_pairs = parse_net(text)
+            if of_pairs:
+                raise LabError(
+                    f"{part.strip()!r}: a host has rate, up, down and queue; the rest is of a pair, as in 0-1"
+                )
+            for index in hosts_of(hosts, one):
+                hosts[index] = replace(hosts[index], line=changed_line(hosts[index].line, changes))
+        return cls(hosts=tuple(hosts), pairs=pairs)
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -8,7 +8,7 @@ from gossip import View
 
 from ..loop.link_rows import MOST_PEERS
 from ..loop.loop import Loop
-from ..loop.measuring import after
+from ..loop.measuring import on_other_hosts
 from ..step.collective import AllReduce
 from ..step.operation import PART_BYTES, WHOLE_BYTES
 
@@ -46,9 +46,11 @@ def _why(loop: Loop, view: View | None, *, is_priced: bool) -> str:
     if loop.shared() is not None:
         return "by size: all members read each other's memory"
     row = loop.measuring.row
-    missing = [str(other) for other in after(me, view) if other.peer_id not in row.to]
-    if missing:
-        return f"by size: the link to peer {', '.join(missing)} is not measured; those within a host never are"
+    elsewhere = on_other_hosts(me, view)
+    if not elsewhere:
+        return "by size: all members are on one host, and links are measured between hosts"
+    if missing := [str(other) for other in elsewhere if other.peer_id not in row.to]:
+        return f"by size: the link to peer {', '.join(missing)} is not measured"
     if rows is None or rows.members != view.members:
         return "by size: what was measured is gathered at the end of a training step, and none has come since"
     if agreed.untabulated is not None:

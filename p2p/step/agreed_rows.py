@@ -32,11 +32,22 @@ class Table(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Those of all members, as `step` has gathered them in a view; one after the other, in the order of their ranks."""
+    """Those of all members, as `step` has gathered them in a view; one after the other, in the order of their ranks.
+
+    Attributes:
+        hosts: of each, by number, as the seats of that view say.
+    """
 
     step: int
     members: tuple[Member, ...]
     raw: Array
+    hosts: tuple[int, ...]
+
+
+def hosts_of(view: View) -> tuple[int, ...]:
+    """Of each rank its host, by number."""
+    names = [seat.contact.host for seat in view.seats]
+    return tuple(map(names.index, names))
 
 
 class AgreedRows:
@@ -90,7 +101,7 @@ class AgreedRows:
         self.is_due = gathered is None and any(said[WANTS::NUM_COLUMNS])
         if gathered is not None:
             self._tables.pop(NO_STEP if self.rows is None else self.rows.step, None)
-            self.rows = Rows(step, view.members, gathered)
+            self.rows = Rows(step, view.members, gathered, hosts_of(view))
             self.wants &= self._me not in view.members
 
     @property

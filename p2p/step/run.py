@@ -10,7 +10,7 @@ from collectives import Array, Awaited, Medium
 from gossip import Member, View
 from gossip.numerics import marked, source_of
 
-from .agreed_rows import AgreedRows
+from .agreed_rows import AgreedRows, hosts_of
 from .collective import Collective
 from .effects import Finish, HandOut, SendSegment, Tell
 from .notices import Complete
@@ -44,8 +44,7 @@ class Run:
         self._agreed = agreed
         self._rank, self._medium = view.members.index(me), medium if runner.sends else Medium.MEMORY
         self._ranks = {member.peer_id: rank for rank, member in enumerate(view.members)}
-        names = [seat.contact.host for seat in view.seats]
-        self._hosts = tuple(map(names.index, names))
+        self._hosts = hosts_of(view)
         self._num_offered = 0
 
     def next_step(self, num_operations: int) -> None:

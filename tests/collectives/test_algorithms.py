@@ -127,11 +127,11 @@ def test_small_buckets_go_in_one_shot(size_bytes: int, world_size: int, algorith
         (1 << 20, Medium.LAN, "one-shot"),
         (1 << 20, Medium.WAN, "one-shot"),
         ((1 << 20) + 1, Medium.LAN, "direct"),
-        (256 << 10, Medium.MEMORY, "one-shot"),
-        ((256 << 10) + 1, Medium.MEMORY, "direct"),
+        (1 << 20, Medium.MEMORY, "one-shot"),
+        ((1 << 20) + 1, Medium.MEMORY, "direct"),
     ],
 )
-def test_two_ranks_that_send_take_one_shot_for_longer(size_bytes: int, medium: Medium, algorithm: str) -> None:
+def test_two_ranks_take_one_shot_for_longer(size_bytes: int, medium: Medium, algorithm: str) -> None:
     assert choose_algorithm(size_bytes, 2, medium) == algorithm
 
 

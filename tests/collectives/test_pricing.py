@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -11,6 +12,7 @@ from collectives.formulas import FEW_RANKS, FORMULAS, summarize
 from collectives.goals import COLLECTIVES
 from collectives.price_table import (
     CANDIDATES,
+    MOST_PLAYED,
     SIZES_BYTES,
     PriceTable,
     is_rounded_once,
@@ -18,11 +20,22 @@ from collectives.price_table import (
     price_table,
     tabulate,
 )
-from collectives.pricing import SECOND_NS, SEGMENT_BYTES, Links, equal_links, play, play_slices, run_to_end
+from collectives.pricing import (
+    MEMORY_BYTES_PER_S,
+    MEMORY_DELAY_NS,
+    SECOND_NS,
+    SEGMENT_BYTES,
+    Links,
+    equal_links,
+    play,
+    play_slices,
+    run_to_end,
+)
 from tests.collectives.chain import chain_all_reduce
 
 RATE, DELAY_NS, MESSAGE_NS = 25_000_000, 20_000_000, 100_000
 SIZES = [4096 * 4**power for power in range(8)]
+EVERYWHERE = tuple(name for name in CANDIDATES if name != "hierarchical")
 BUILDS = {**ALGORITHMS, "chain": chain_all_reduce}
 
 
@@ -208,8 +221,8 @@ def test_of_a_table_the_cheapest_is_taken_and_of_equals_the_first() -> None:
     table = run_to_end(tabulate(equal_links(4, RATE, DELAY_NS, MESSAGE_NS)))
     for num_bytes in (0, 5000, 300_000, 1 << 22, 1 << 28):
         prices = table.of(num_bytes)
-        assert prices == {name: table.predicted[name, nearest_size(num_bytes)] for name in CANDIDATES}
-        assert table.choose(num_bytes) == next(name for name in CANDIDATES if prices[name] == min(prices.values()))
+        assert prices == {name: table.predicted[name, nearest_size(num_bytes)] for name in EVERYWHERE}
+        assert table.choose(num_bytes) == next(name for name in EVERYWHERE if prices[name] == min(prices.values()))
     assert (table.choose(4096), table.choose(1 << 22)) == ("one-shot", "direct")
 
 
@@ -224,7 +237,7 @@ def test_what_was_measured_takes_the_place_of_what_was_predicted() -> None:
     both = PriceTable(predicted, {("direct", size): 2 * ring, ("ring", size): ring})
     assert both.of(size)["ring"] == ring and both.of(size)["tree"] == predicted["tree", size]
     assert both.choose(size) != "direct"
-    assert both.of(other) == {name: predicted[name, other] for name in CANDIDATES}
+    assert both.of(other) == {name: predicted[name, other] for name in EVERYWHERE}
 
 
 def test_over_a_slow_uplink_a_sum_takes_the_way_that_spares_it() -> None:
@@ -250,6 +263,47 @@ def test_where_lines_are_not_alike_ranks_own_what_they_can_carry() -> None:
         tuple(RATE // (each + 1) for each in range(many)), (RATE,) * many, equal_links(many, 1, 0, 0).delay_ns, 0
     )
     assert run_to_end(tabulate(wide)).direct == "direct", "formulas know of even shares alone"
+
+
+def two_hosts_of(num_ranks: int, rate: int) -> Links:
+    """Each with a line of that rate, between them the usual delay."""
+    hosts = tuple(rank * 2 // num_ranks for rank in range(num_ranks))
+    delays = tuple(tuple(DELAY_NS if one != other else MEMORY_DELAY_NS for other in hosts) for one in hosts)
+    return Links((rate,) * num_ranks, (rate,) * num_ranks, delays, MESSAGE_NS, hosts=hosts)
+
+
+def test_ranks_of_one_host_share_its_line_and_memory_is_quick() -> None:
+    size, links = 1 << 24, two_hosts_of(4, RATE)
+    schedules = schedules_of("direct", 4)
+    shared, apart = play(schedules, size, links), play(schedules, size, replace(links, hosts=()))
+    line_ns = size * SECOND_NS // RATE
+    assert shared.time_ns >= 2 * line_ns, "a host sends four halves of an input, and so many come"
+    assert apart.time_ns < 0.9 * shared.time_ns
+    within = [each for each in shared.sent if links.hosts[each.source] == links.hosts[each.peer]]
+    assert within and all(
+        each.arrived_ns - each.start_ns < MEMORY_DELAY_NS + 8 * SEGMENT_BYTES * SECOND_NS // MEMORY_BYTES_PER_S
+        for each in within
+    ), "whatever the line is busy with"
+
+
+@pytest.mark.parametrize("num_ranks", [4, 8, 16])
+def test_where_hosts_hold_several_what_leaves_them_once_is_a_candidate(num_ranks: int) -> None:
+    table = run_to_end(tabulate(two_hosts_of(num_ranks, RATE)))
+    assert table.choose(16 << 20) == "hierarchical" and table.direct == "direct"
+    assert table.choose(16 << 20, rounds_once=True) == "direct", "it rounds within a host, and between them"
+    assert table.predicted["hierarchical", 16 << 20] < 0.75 * table.predicted["direct", 16 << 20]
+    assert ("hierarchical", 1 << 20) not in run_to_end(tabulate(two_hosts_of(2, RATE))).predicted, "one on each"
+    many = run_to_end(tabulate(two_hosts_of(MOST_PLAYED + 2, RATE)))
+    assert {name for name, _ in many.predicted} == {*EVERYWHERE}, "it would take too long to play"
+
+
+def test_smaller_messages_keep_a_slow_pipeline_full() -> None:
+    """A chunk of 1 MB in one message waits at each of six hops until it is there."""
+    links = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
+    whole, parts = (
+        play(schedules_of("ring", 4), 4 << 20, each).time_ns for each in (links, replace(links, segment_bytes=1 << 18))
+    )
+    assert parts < 0.8 * whole
 
 
 def _never_called(rank: int, world_size: int) -> Schedule:

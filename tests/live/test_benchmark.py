@@ -155,6 +155,19 @@ def test_each_peer_may_have_a_host_of_a_network_lab(scratch: Path, tmp_path: Pat
     assert rows[0]["predicted_us"] > rows[2]["predicted_us"] > 2000
 
 
+@pytest.mark.long
+@pytest.mark.timeout(150)
+def test_hosts_of_several_peers_learn_their_links(scratch: Path, tmp_path: Path, namespaces: None) -> None:
+    """What leaves a host once is a candidate then; whether it is taken depends on how busy this machine is."""
+    net = ("--per-host", "2", "--net", "rate=100mbit,delay=10ms,queue=200ms")
+    options = ("-n", "4", "--algos", "auto,hierarchical", "-b", "1M", "-e", "1M", "--iters", "3", "--warmup", "1")
+    stdout, report = said_and_written(scratch, tmp_path / "out.json", *options, *net, "--explain")
+    assert [(row["wrong"], row["hash_equal"]) for row in report["results"]] == [(0, True)] * 2
+    assert re.search("1M: auto takes .*, the cheapest, over links as all members have measured them up to step", stdout)
+    assert re.search(r"expected .*hierarchical \d.* ms", stdout)
+    assert report["config"]["per_host"] == 2 and len(report["network"]["pairs"]) == 2, "two hosts"
+
+
 def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_table(scratch: Path) -> None:
     options = ("-n", "2", "--algos", "auto", "-b", "4K", "-e", "4K", "--iters", "2", "--json", "/dev/full")
     process = start(scratch, "p2p.cli", "bench", "all-reduce", *options)
@@ -213,6 +226,8 @@ def process_of_lab(children: list[psutil.Process]) -> psutil.Process:
         ("-b", "8K", "-e", "4K"),
         ("-e", "32768G"),
         ("--net", "rate=200mbits"),
+        ("-n", "4", "--per-host", "2"),
+        ("-n", "3", "--per-host", "2", "--net", "delay=1ms"),
         ("--plot", "a.pdf"),
     ],
 )

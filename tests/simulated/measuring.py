@@ -9,7 +9,7 @@ import numpy as np
 
 from collectives import Array
 from gossip import Member, View
-from p2p.step.agreed_rows import Rows
+from p2p.step.agreed_rows import Rows, hosts_of
 from p2p.step.collective import AllGather
 from p2p.step.operation import Operation, Task
 from p2p.step.receipts import HAS, NO_SAMPLES, NUM_COLUMNS, TOOK, WANTS
@@ -51,7 +51,7 @@ class Named:
 
     @classmethod
     def of(cls, rows: Rows) -> "Named":
-        return cls(f"{rows.step} {rows.raw.tobytes().hex()}")
+        return cls(f"{rows.step} {rows.hosts} {rows.raw.tobytes().hex()}")
 
     def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
         """One of ten."""
@@ -126,7 +126,7 @@ class Standing:
         if self.rows[2] == view.members and set(said[0][:, HAS].tolist()) == {self.rows[1]}:
             now = replace(now, used=self.rows, rows=("", 0, ()))
         if rows:
-            name = Named.of(Rows(step, view.members, rows[0])).name
+            name = Named.of(Rows(step, view.members, rows[0], hosts_of(view))).name
             now = replace(now, rows=(name, step, view.members))
         return replace(now, is_due=not rows and any(said[0][:, WANTS].tolist()))
 

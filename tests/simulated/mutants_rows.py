@@ -1,6 +1,7 @@
 """Tables of measured links, with one rule removed: R22 of PROTOCOL.md."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gossip import View
 from p2p.step.agreed_rows import GATHER, AgreedRows, Rows, Table
@@ -12,6 +13,7 @@ from p2p.step.speeds import Named, Slowest, Speeds
 from .mutant import Mutant, mutant
 
 AGREE = "ROWS: a table is agreed on, kept in a view of the same members, and replaced in one of others"
+HOSTS = "ROWS: two hosts of several peers have one table"
 JOIN = "ROWS: a peer joins when rows are due"
 
 
@@ -42,6 +44,17 @@ def _ask_nobody(original: Callable[..., None]) -> Callable[..., None]:
         original(self, step, view, operations)
         if self.rows is not None and self.rows.step in self._tables:
             self.used, self.rows = self.rows, None
+
+    return committed
+
+
+def _count_from_own(original: Callable[..., None]) -> Callable[..., None]:
+    def committed(self: AgreedRows, step: int, view: View, operations: Sequence[Operation]) -> None:
+        before = self.rows
+        original(self, step, view, operations)
+        if self.rows is not None and self.rows is not before and self._me in view.members:
+            own = self.rows.hosts[view.members.index(self._me)]
+            self.rows = replace(self.rows, hosts=tuple(int(host != own) for host in self.rows.hosts))
 
     return committed
 
@@ -91,6 +104,9 @@ ROWS: dict[str, Mutant] = {
     ),
     "R22: a view of other members keeps its table": mutant(
         (AgreedRows, "table", _whoever_is_in_it), breaks="S24", scenario=AGREE
+    ),
+    "R22: each counts hosts from its own one on": mutant(
+        (AgreedRows, "committed", _count_from_own(AgreedRows.committed)), breaks="S24", scenario=HOSTS
     ),
     "R22: a state does not say that rows are due": mutant(
         (OpenStep, "loaded", _know_nothing(OpenStep.loaded)), breaks="L1 S19 S24", scenario=JOIN

@@ -69,7 +69,7 @@ class Peer:
         self._run = replace(RUN, numerics=place.hardware)
         self._gave_up: tuple[View, int, int] | None = None
         self._heard_at = 0.0
-        own_host = member.peer_id if world.plan.shares else ""
+        own_host = member.peer_id if world.plan.shares else str(place.host)
         contact = Contact(member.peer_id, member.peer_id, member.incarnation, 0, own_host)
         self.claim = Claim(member, State.ALIVE, contact)
         self.core = Core(self.claim, rng=self._rng, config=world.plan.config, now=self.now())

@@ -43,6 +43,19 @@ def _tables_come_and_go() -> None:
     stage.end_well()
 
 
+@scenario("ROWS: two hosts of several peers have one table")
+def _hosts_are_those_of_the_view() -> None:
+    """Which ranks share a line is in the table, and so the same at all."""
+    stage = _measuring(4, num_hosts=2)
+    stage.until_trained(2)
+    names = "p1", "p2", "p3", "p4"
+    stage.until(lambda: _uses_table(stage, *names))
+    if len({seat.contact.host for seat in stage.view_of("p1").seats}) != 2:
+        raise Failure("S24", "this story needs two hosts")
+    stage.until_trained(2, *names)
+    stage.end_well()
+
+
 @scenario("ROWS: a peer joins when rows are due")
 def _a_joiner_gathers_with_all() -> None:
     """They are in every second step."""

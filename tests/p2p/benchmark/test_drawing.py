@@ -3,17 +3,27 @@ from xml.etree import ElementTree
 
 import pytest
 
+from collectives.pricing import SEGMENT_BYTES
 from p2p.benchmark.drawing import draw_all_reduce
 from p2p.benchmark.prediction import NO_LIMIT_BIT_PER_S, links_of
+from p2p.config import WAN_SEGMENT_BYTES
 from p2p.errors import LabError, LaunchError
 
 
 def test_links_are_those_that_a_lab_would_have() -> None:
     links = links_of("rate=200mbit,down=80mbit,delay=20ms,loss=1%", 3, 5)
-    assert (links.up, links.down, links.delay_ns[1]) == ((25_000_000,) * 3, (10_000_000,) * 3, (20_000_000,) * 3)
+    assert (links.up, links.down, links.delay_ns[1]) == (
+        (25_000_000,) * 3,
+        (10_000_000,) * 3,
+        (20_000_000, 0, 20_000_000),
+    )
     assert links.message_ns == 5
     assert links_of("rate=200mbit,delay=20ms", 2, 0).down == (25_000_000,) * 2
     assert links_of("", 1, 0).up == (NO_LIMIT_BIT_PER_S // 8,)
+    odd = links_of("rate=200mbit,delay=2ms;2:rate=40mbit;0-1:delay=3ms,rate=80mbit", 3, 0)
+    assert odd.up == odd.down == (10_000_000, 10_000_000, 5_000_000)
+    assert odd.delay_ns[0] == (0, 3_000_000, 2_000_000)
+    assert (odd.segment_bytes, links.segment_bytes) == (SEGMENT_BYTES, WAN_SEGMENT_BYTES), "as peers cut messages there"
 
 
 def test_a_drawing_lies_in_this_folder_and_says_what_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

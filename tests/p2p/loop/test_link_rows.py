@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.price_table import CANDIDATES, SIZES_BYTES
+from collectives.pricing import MEMORY_DELAY_NS
 from gossip import Member
-from p2p.loop.link_rows import LEAST_US, MOST_PEERS, ROW_BYTES, SURPRISING, Pair, Row, links_of, own_row, took_of
+from p2p.loop.link_rows import LEAST_US, MOST_PEERS, ROW_BYTES, SURPRISING, Pair, Row, alike, links_of, own_row, took_of
 from p2p.step.agreed_rows import Rows
 from tests.gossip.members import view_of
 
@@ -32,7 +33,7 @@ def row(rank: int, rtt_us: int = 10_000, rate: int = 1000, up: int = 2000, down:
 
 
 def gathered(*said: Row) -> Rows:
-    return Rows(5, MEMBERS[: len(said)], np.concatenate([each.pack() for each in said]))
+    return Rows(5, MEMBERS[: len(said)], np.concatenate([each.pack() for each in said]), tuple(range(len(said))))
 
 
 @given(rows)
@@ -95,6 +96,25 @@ def test_all_find_the_same_links() -> None:
     assert links.delay_ns[0][0] == 0 and links.message_ns == 101
 
 
+def test_members_of_one_host_have_one_line_and_nothing_is_measured_between_them() -> None:
+    """The first two: what they know of the third is all there is to know."""
+    said = [replace(row(0, up=5000), to={NAMES[2]: Pair(9_000, 1)}), replace(row(1), to={NAMES[2]: Pair(9_000, 1)})]
+    rows = replace(gathered(*said, replace(row(2), down=9000)), hosts=(0, 0, 2))
+    links = links_of(rows, 1000)
+    assert links is not None and links.hosts == (0, 0, 2) and links.has_shared_lines and links.segment_bytes == 1000
+    assert links.up == (5000, 5000, 2000) and links.down == (3000, 3000, 9000)
+    assert links.delay_ns[0][1] == MEMORY_DELAY_NS and links.delay_ns[1][2] == (9_000 + 10_002) * 250
+    assert links_of(replace(rows, hosts=(0, 1, 2))) is None, "on hosts of their own it would have to be measured"
+    assert links_of(replace(rows, hosts=(0, 0, 0))) is None, "memory is all there is"
+
+
+def test_lines_that_measuring_cannot_tell_apart_are_one() -> None:
+    assert alike([200, 150, 100, 99, 98, 50]) == {200: 200, 150: 200, 100: 100, 99: 100, 98: 100, 50: 50}
+    assert alike([]) == {} and alike([7, 7]) == {7: 7} and alike([142, 100]) == {142: 142, 100: 100}
+    links = links_of(gathered(row(0, up=3000), row(1, up=2500), row(2, up=2200)))
+    assert links is not None and links.up == links.down == (3000,) * 3
+
+
 def test_one_member_alone_has_no_links() -> None:
     assert links_of(gathered(row(0))) is None
 
@@ -109,7 +129,7 @@ def test_what_a_peer_has_said_counts_in_a_view_of_those_members() -> None:
 def test_a_row_has_the_layout_of_the_protocol() -> None:
     packed = Row(1, 2, 3, {"0" * 15 + "a": Pair(4, 5)}, {("direct", 4096): 6}).pack().tobytes()
     head = struct.pack("<IIIIQII", 1, 2, 3, 1, 10, 4, 5)
-    assert len(packed) == ROW_BYTES == 1380
+    assert len(packed) == ROW_BYTES == 1448
     assert packed[: len(head)] == head and not any(packed[len(head) : 1040])
-    sums = struct.unpack("<85I", packed[1040:])
+    sums = struct.unpack("<102I", packed[1040:])
     assert sums[17 + 2] == 6 == sum(sums), "the third size of the second algorithm"

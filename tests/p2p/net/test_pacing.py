@@ -21,7 +21,7 @@ class Sent:
     def __init__(self, bytes_per_s: int = RATE) -> None:
         self.now = 0.0
         self.frames: list[tuple[float, str, int]] = []
-        self.pacer = Pacer(self._take, lambda: self.now, LENT_FROM)
+        self.pacer = Pacer(self._take, lambda: self.now, LENT_FROM, lambda _: None)
         self.pacer.bytes_per_s = bytes_per_s
 
     def _take(self, peer_id: str, header: bytes, payload: memoryview) -> bool:
@@ -82,7 +82,7 @@ def test_what_is_held_is_what_was_said_also_where_small_payloads_are_written_aga
         said.append(payload.tobytes())
         return True
 
-    pacer = Pacer(send, lambda: 0.0, LENT_FROM)
+    pacer = Pacer(send, lambda: 0.0, LENT_FROM, lambda _: None)
     pacer.bytes_per_s = 1
     payloads = [bytearray([number] * size) for number, size in enumerate((SMALL_BYTES + 1, LENT_FROM - 1, LENT_FROM))]
     for payload in payloads:

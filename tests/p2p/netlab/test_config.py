@@ -82,6 +82,32 @@ def test_equal_hosts_need_no_file() -> None:
     assert len(config.pairs) == 6 and set(config.pairs.values()) == {PairSettings(delay_ns=5_000_000)}
 
 
+def test_some_hosts_and_pairs_differ_in_what_is_said_of_them() -> None:
+    config = LabConfig.uniform(3, "rate=10mbit,delay=5ms; 0: up=1mbit; 0-2: delay=9ms,loss=1%")
+    assert [host.line.up_bit_per_s for host in config.hosts] == [1_000_000, 10_000_000, 10_000_000]
+    assert {host.line.down_bit_per_s for host in config.hosts} == {10_000_000}
+    odd = PairSettings(delay_ns=9_000_000, loss=0.01)
+    assert {ends for ends, pair in config.pairs.items() if pair == odd} == {(0, 2), (2, 0)}
+    assert {pair for ends, pair in config.pairs.items() if 1 in ends} == {PairSettings(delay_ns=5_000_000)}
+
+
+@pytest.mark.parametrize(
+    ("net", "error"),
+    [
+        ("rate=10mbit;0 up=1mbit", "'0 up=1mbit': behind a ; comes a host or a pair, and a colon"),
+        ("rate=10mbit;5: up=1mbit", "no host is '5': numbers are 0 to 2"),
+        ("rate=10mbit;0: delay=1ms", "a host has rate, up, down and queue; the rest is of a pair"),
+        ("rate=10mbit;0-1: up=1mbit", "up is of the line of a host"),
+        ("rate=10mbit;1-1: delay=1ms", "1 and 1 are one host"),
+        ("rate=10mbit;", "behind a ; comes a host or a pair"),
+    ],
+)
+def test_what_cannot_be_said_of_one_host_is_refused(net: str, error: str) -> None:
+    with pytest.raises(LabError) as caught:
+        LabConfig.uniform(3, net)
+    assert error in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
