@@ -173,7 +173,7 @@ class Process:
 
     def report(self) -> str:
         """The last of what it printed."""
-        return "\n".join([f"-- pid {self.pid}, code {self._child.poll()}", *self.stdout[-10:], *self.stderr[-40:]])
+        return "\n".join([f"-- pid {self.pid}, code {self._child.poll()}", *self.stdout[-10:], *self.stderr[-120:]])
 
 
 class Swarm:
