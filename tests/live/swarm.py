@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -16,7 +18,12 @@ from p2p.netlab.commands import Command
 ROOT = Path(__file__).parents[2]
 
 HANG_S = 20.0
-"""Whoever waits this long for something that is sure to come has found a hang."""
+"""Whoever waits this long for something that is sure to come, and hears nothing else meanwhile, has found a hang."""
+
+LONGEST_S = 50.0
+"""So long it may take where something else comes all the time: how fast a machine is nobody asserts."""
+
+SLOWEST = re.compile(r"peer [0-9a-f]{16} is the slowest: ")
 
 STREAM = """
 import select, sys
@@ -57,8 +64,8 @@ class Process:
     def __init__(
         self, start: Callable[[int, int, int], subprocess.Popen[bytes] | Child | Command], hang_s: float = HANG_S
     ) -> None:
+        """`start` starts it, with these descriptors as stdin, stdout and stderr; `hang_s`: as `HANG_S`."""
         self._hang_s = hang_s
-        """`start` starts it, with these descriptors as stdin, stdout and stderr."""
         (stdin, told), (printed, stdout), (complained, stderr) = os.pipe(), os.pipe(), os.pipe()
         try:
             self._child = start(stdin, stdout, stderr)
@@ -86,6 +93,22 @@ class Process:
             self._num_open -= 1
             self._news.notify_all()
 
+    def _wait_for(self, is_so: Callable[[], bool]) -> None:
+        """Until it is so, all is said, or nothing more is to be expected."""
+        end_s = time.monotonic() + max(LONGEST_S, self._hang_s)
+        while (left_s := end_s - time.monotonic()) > 0:
+            num_lines = len(self.stdout) + len(self.stderr)
+            has_news = partial(self._has_news, is_so, num_lines)
+            if not self._news.wait_for(has_news, timeout=min(self._hang_s, left_s)) or is_so() or not self._num_open:
+                return
+
+    def _has_news(self, is_so: Callable[[], bool], num_lines: int) -> bool:
+        return is_so() or not self._num_open or len(self.stdout) + len(self.stderr) > num_lines
+
+    def complaints(self) -> list[str]:
+        """What stderr has, but for who is slow: somebody is, where others have the processor."""
+        return [line for line in self.stderr if not SLOWEST.match(line)]
+
     def expect(self, start: str) -> str:
         """Block until a line of stdout starts with `start`; the first one that does."""
 
@@ -93,7 +116,7 @@ class Process:
             return next((line for line in self.stdout if line.startswith(start)), None)
 
         with self._news:
-            self._news.wait_for(lambda: found() is not None or not self._num_open, timeout=self._hang_s)
+            self._wait_for(lambda: found() is not None)
             line = found()
         assert line is not None, f"no line {start!r} came\n{self.report()}"
         return line
@@ -108,7 +131,7 @@ class Process:
             return next((line for line in lines if re.fullmatch(pattern, line)), None)
 
         with self._news:
-            self._news.wait_for(lambda: found() is not None or not self._num_open, timeout=self._hang_s)
+            self._wait_for(lambda: found() is not None)
             line = found()
         assert line is not None, f"no line like {pattern!r} came\n{self.report()}"
         return line
@@ -121,7 +144,7 @@ class Process:
             return words is not None and int(words[1]) >= step
 
         with self._news:
-            self._news.wait_for(lambda: is_there() or not self._num_open, timeout=self._hang_s)
+            self._wait_for(is_there)
             assert is_there(), f"step {step} did not come\n{self.report()}"
 
     def tell(self, word: str) -> None:
@@ -137,6 +160,8 @@ class Process:
 
     def end(self) -> int:
         """Block until the child has ended; its exit code, -N if signal N killed it."""
+        with self._news:
+            self._wait_for(lambda: False)
         try:
             code = self._child.wait(HANG_S)
         except subprocess.TimeoutExpired:
@@ -151,7 +176,7 @@ class Process:
 
     def report(self) -> str:
         """The last of what it printed."""
-        return "\n".join([f"-- pid {self.pid}, code {self._child.poll()}", *self.stdout[-10:], *self.stderr[-40:]])
+        return "\n".join([f"-- pid {self.pid}, code {self._child.poll()}", *self.stdout[-10:], *self.stderr[-120:]])
 
 
 class Swarm:

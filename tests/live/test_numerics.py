@@ -138,7 +138,7 @@ def test_who_differs_in_its_class_is_outvoted_there_and_comes_back(swarm: Swarm)
     odd.expect_line(".*go on without it; this peer, .*, comes back", is_error=True)
     ours[0].expect_line("size 4 .*", after=ours[0].expect("size 3"))
     ends_well(*ours, alone)
-    assert not any(each.stderr for each in (*ours[:2], alone)), alone.report()
+    assert not any(each.complaints() for each in (*ours[:2], alone)), alone.report()
 
 
 @pytest.mark.parametrize("is_founder", [True, False])
@@ -160,7 +160,7 @@ def test_who_is_alone_in_its_class_is_found_by_how_far_it_is(swarm: Swarm, is_fo
     other.expect_line(".*go on without it; this peer, .*, comes back", is_error=True)
     one.expect("size 2 number 4")
     ends_well(one, other)
-    assert not one.stderr, one.report()
+    assert not one.complaints(), one.report()
 
 
 def test_who_wants_one_kind_refuses_the_other_and_names_both(swarm: Swarm) -> None:

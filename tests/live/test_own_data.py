@@ -73,7 +73,7 @@ def test_a_joiner_that_shares_out_by_rank_ends_alone_and_is_told_why(swarm: Swar
     step = int(founders[0].stdout[-1].split()[1])
     for founder in founders:
         founder.expect_step(step + 8)
-        assert founder.stderr == []
+        assert founder.complaints() == []
     for founder in founders:
         founder.kill()
         founder.end()

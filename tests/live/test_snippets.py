@@ -23,7 +23,7 @@ def test_the_script_in_the_readme_trains_with_a_joiner(swarm: Swarm) -> None:
     assert [peer.end() for peer in peers] == [0, 0, 0], joined.report()
     ends = {peer.stdout[-1].partition(":")[0] for peer in peers}
     assert ends == {"epoch 5, step 474"}, ends
-    assert all(peer.stderr == [] for peer in peers)
+    assert all(peer.complaints() == [] for peer in peers)
 
 
 BEFORE = """
