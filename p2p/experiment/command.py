@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ..benchmark.report import FILE_WIDTH
 from ..errors import ExperimentError
+from ..telemetry.records import Kind
 from .compare import compare, counts, is_worse, notes, table
 from .conduct import Conductor, plans
 from .config import Experiment
@@ -70,7 +71,12 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None], plots: Pa
     say(f"{least}{found['steps']:g} steps, {found['steps_lost']:g} lost; {target / HTML}")
     if about.loss and not any(each.run.account and each.run.account.losses for each in evaluated):
         say(f"loss = {about.loss!r} has matched nothing that the peers have printed")
-    for line in [*map(str, drawn), *_missed(evaluated), *(line for each in evaluated for line in each.failed)]:
+    for line in [
+        *map(str, drawn),
+        *_cut_short(evaluated),
+        *_missed(evaluated),
+        *(line for each in evaluated for line in each.failed),
+    ]:
         say(line)
     for line in wrong:
         say(f"not as expected: {line}")
@@ -104,6 +110,21 @@ def compare_reports(a: Path, b: Path) -> int:
     for line in notes(before, after):
         console.print(line, markup=False, soft_wrap=True)
     return 1 if is_worse(rows, counted) else 0
+
+
+def _cut_short(evaluated: Sequence[Evaluated]) -> list[str]:
+    """Traces that end before the receipts of their peers do."""
+    lines = []
+    for each in evaluated:
+        for peer_id, track in each.run.tracks.items():
+            last = max((record.step for record in track.records if record.kind == Kind.COMMITTED), default=-1)
+            if track.is_whole and track.receipts and last < track.receipts[-1].step:
+                until = f"at step {last}" if last >= 0 else "before any step"
+                lines.append(
+                    f"the trace of peer {peer_id} ends {until}, and its receipts at {track.receipts[-1].step}: "
+                    "times after that are not known"
+                )
+    return lines
 
 
 def _missed(evaluated: Sequence[Evaluated]) -> list[str]:

@@ -84,6 +84,9 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
             _restart(cost, timeline)
     cost.at = was_at(event, timeline)
     cost.step_ms = timeline.step_ms(event.time_ns)
+    if event.do == "leave" and (track := timeline.run.tracks.get(event.victims[0])) is not None:
+        left = find(track.records, event.time_ns, lambda each: each.kind == Kind.LEFT)
+        cost.times_ms |= {} if left is None else {"left": ms(left.time_ns - event.time_ns)}
     end_ns = event.time_ns + round(cost.times_ms.get("resumed", cost.times_ms.get("back", 0.0)) * 1e6)
     is_open = bool(event.until_ns) and event.do != "restart_all"
     end_ns = event.until_ns if is_open else end_ns

@@ -133,7 +133,21 @@ def read_run(folder: Path) -> Run:
             f"{folder} has receipts of {len(lineages)} runs ({', '.join(each[:8] for each in lineages)}): "
             "give each run a folder"
         )
+    _refuse_strangers(run, folder)
     return run if account is not None else _by_one_clock(run, folder)
+
+
+def _refuse_strangers(run: Run, folder: Path) -> None:
+    """ExperimentError: a lineage that none of the peers was in that this run has started."""
+    own = set() if run.account is None else {each.peer_id for each in run.account.processes if each.peer_id}
+    known = {each.lineage for peer_id in own & run.tracks.keys() for each in run.tracks[peer_id].receipts}
+    for peer_id in sorted(run.tracks.keys() - own):
+        other = {each.lineage for each in run.tracks[peer_id].receipts} - known
+        if known and other:
+            raise ExperimentError(
+                f"{folder} has receipts of peer {peer_id}, in lineage {min(other)[:8]}, which this run did not start: "
+                "they are of another run; give each run a folder"
+            )
 
 
 def _by_one_clock(run: Run, folder: Path) -> Run:

@@ -22,9 +22,15 @@ COUNTS: Final = (
     *("memory_growth_mb_max", "files_growth_max"),
 )
 DOS: Final = ("kill", "leave", "pause", "join", "restart_all", "cut", "kill_host")
-TIMES: Final = ("detect", "agree", "resume", "beyond", "gap", "back")
+TIMES: Final = ("detect", "agree", "resume", "beyond", "left", "gap", "back")
 SUFFIXES: Final = ("p50", "p99", "max")
-_TIMES_OF: Final = {"detect": "detected", "agree": "agreed", "resume": "resumed", "back": "back_after_it_went_on"}
+_TIMES_OF: Final = {
+    "detect": "detected",
+    "agree": "agreed",
+    "resume": "resumed",
+    "left": "left",
+    "back": "back_after_it_went_on",
+}
 _EXPECTED_CODES: Final = (0, 143, -15)
 
 

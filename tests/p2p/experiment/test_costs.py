@@ -34,6 +34,15 @@ def test_what_a_kill_costs_beyond_a_step_is_less_the_steps_before_it() -> None:
     assert metrics([found])["kill_beyond_ms_p50"] == -25.0
 
 
+def test_who_leaves_is_gone_by_its_own_word_and_has_left_when_it_says_so() -> None:
+    found = killed()
+    asked = [*found.tracks[A].records, record(107, Kind.LEAVES, 2), record(123, Kind.LEFT)]
+    tracks = {**found.tracks, A: replace(found.tracks[A], records=asked)}
+    left = evaluate(replace(found, tracks=tracks, account=account([event("leave", 105, A)], sorted(tracks))))
+    assert (left.costs[0].by, left.costs[0].times_ms["left"]) == ("its own word", 18.0)
+    assert metrics([left])["leave_left_ms_max"] == 18.0
+
+
 def test_phases_add_up_to_the_time_until_all_go_on() -> None:
     cost = only(killed())
     assert sum(cost.phases_ms.values()) == pytest.approx(cost.times_ms["resumed"], abs=0.01)

@@ -180,6 +180,31 @@ def test_half_a_receipt_or_trace_is_left_out_and_nonsense_is_named(tmp_path: Pat
         read_run(tmp_path)
 
 
+def test_receipts_of_another_run_beside_those_of_an_experiment_are_refused(tmp_path: Path) -> None:
+    write_receipts(tmp_path)
+    write_account(tmp_path, account([event("kill", 5, A)], [A]))
+    assert read_run(tmp_path).tracks.keys() == {A}
+    write_receipts(tmp_path, "2", B)
+    with pytest.raises(ExperimentError, match=f"receipts of peer {B}, in lineage 22222222, which this run did not"):
+        read_run(tmp_path)
+
+
+def test_a_trace_that_ends_before_the_receipts_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "run-1"
+    folder.mkdir()
+    write_receipts(folder)
+    write_account(folder, account([], [A]))
+    (folder / "traces").mkdir()
+    write_trace(folder / "traces" / f"{A}.trace", identity(A), [])
+    said: list[str] = []
+    report(tmp_path, None, said.append)
+    last = read_run(folder).tracks[A].receipts[-1].step
+    assert (
+        f"the trace of peer {A} ends before any step, and its receipts at {last}: times after that are not known"
+        in said
+    )
+
+
 def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_receipts(tmp_path)
     write_account(tmp_path, account([event("kill", 5, A)], [A]))
