@@ -116,8 +116,8 @@ def test_every_collective_is_right_over_memory_and_without_and_as_gloos(
 @pytest.mark.long
 def test_every_way_that_the_bytes_may_take_is_right(scratch: Path, tmp_path: Path) -> None:
     ran = {"auto": "direct", "auto@arena": "direct", "auto@early": "direct", "ring@early": "ring"}
-    ran |= dict.fromkeys(("auto@sockets", "auto@tcp", "auto@curve"), "one-shot")
-    sizes = ("-b", "4K", "-e", "1M", "-f", "256", "--iters", "3", "--dtype", "float16")
+    ran |= dict.fromkeys(("auto@sockets", "auto@tcp", "auto@curve"), "direct")
+    sizes = ("-b", "4K", "-e", "4M", "-f", "1024", "--iters", "3", "--dtype", "float16")
     rows = all_reduce(scratch, tmp_path / "out.json", "-n", "2", "--algos", ",".join(ran), *sizes)["results"]
     small = {name: "ring" if name == "ring@early" else "one-shot" for name in ran}
     assert [(row["algorithm"], row["ran"], row["wrong"], row["hash_equal"]) for row in rows] == [
@@ -153,19 +153,6 @@ def test_each_peer_may_have_a_host_of_a_network_lab(scratch: Path, tmp_path: Pat
     assert all(pair["packets"] for pair in report["network"]["pairs"])
     assert rows[0]["time_min_us"] > 6000, "two hops, and one of the commit"
     assert rows[0]["predicted_us"] > rows[2]["predicted_us"] > 2000
-
-
-@pytest.mark.long
-@pytest.mark.timeout(150)
-def test_hosts_of_several_peers_learn_their_links(scratch: Path, tmp_path: Path, namespaces: None) -> None:
-    """What leaves a host once is a candidate then; whether it is taken depends on how busy this machine is."""
-    net = ("--per-host", "2", "--net", "rate=100mbit,delay=10ms,queue=200ms")
-    options = ("-n", "4", "--algos", "auto,hierarchical", "-b", "1M", "-e", "1M", "--iters", "3", "--warmup", "1")
-    stdout, report = said_and_written(scratch, tmp_path / "out.json", *options, *net, "--explain")
-    assert [(row["wrong"], row["hash_equal"]) for row in report["results"]] == [(0, True)] * 2
-    assert re.search("1M: auto takes .*, the cheapest, over links as all members have measured them up to step", stdout)
-    assert re.search(r"expected .*hierarchical \d.* ms", stdout)
-    assert report["config"]["per_host"] == 2 and len(report["network"]["pairs"]) == 2, "two hosts"
 
 
 def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_table(scratch: Path) -> None:

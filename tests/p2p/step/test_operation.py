@@ -83,13 +83,13 @@ def test_what_ranks_of_one_host_do_among_themselves_follows_from_the_seats_of_th
     assert task_of(operation, bytes(16), 0, (0, 1, 0), None, 0).schedule().transfers == expected.transfers
 
 
-@pytest.mark.parametrize(("sends", "algorithm"), [(True, "one-shot"), (False, "direct")])
+@pytest.mark.parametrize(("sends", "algorithm"), [(True, "ring"), (False, "direct")])
 def test_what_a_sum_goes_over_is_part_of_the_rule(sends: bool, algorithm: str) -> None:
-    runner, operation = MessageRunner(SEGMENT_BYTES), all_reduce(np.zeros(1 << 17))
+    runner, operation = MessageRunner(SEGMENT_BYTES), all_reduce(np.zeros(1 << 20))
     runner.sends = sends
     submission = submission_of()
     submission.add(operation, SEGMENT_BYTES)
-    assert Run(runner, VIEW, A, AgreedRows(A)).start(submission)
+    assert Run(runner, VIEW, A, AgreedRows(A), Medium.WAN).start(submission)
     assert operation.ran == algorithm
 
 
