@@ -40,6 +40,8 @@ class Cost:
         lost: steps.
         recounted: samples that were handed out, and handed out again, as no receipt had them.
         followed: steps that a joiner was fed before it had its seat.
+        state_bytes: of the first state that a joiner was given whole; 0: none.
+        donors: so many gave it.
     """
 
     event: Happened
@@ -52,6 +54,8 @@ class Cost:
     lost: int = 0
     recounted: int | None = None
     followed: int = 0
+    state_bytes: int = 0
+    donors: int = 0
     why: dict[str, str] = field(default_factory=dict)
 
 
@@ -294,11 +298,13 @@ def _join(cost: Cost, timeline: Timeline) -> None:
         return
     if event.do == "came":
         cost.why["joined"] = UNRECORDED
-    cost.why["state"] = "its size is in no record"
     names = {"joined": "process start", "asked": "p2p.join", "state": "until a state came", "loaded": "state"}
     cost.phases_ms = _phases(cost.times_ms, {**names, "seated": "catching up", "resumed": "first step"})
     records = timeline.run.tracks[slowest].records
     cost.followed = sum(record.kind == Kind.FOLLOWED for record in records)
+    states = [each for each in records if each.kind == Kind.WHOLE and each.time_ns >= event.time_ns]
+    if states:
+        cost.state_bytes, cost.donors = int(states[0].value), states[0].size
 
 
 def _steps_of_join(timeline: Timeline, peer_id: str, t0: int) -> dict[str, float]:
