@@ -127,7 +127,7 @@ def test_a_donor_that_is_killed_while_it_sends_is_made_up_for_by_the_first(new_l
     pond = Pond(new_lab, tmp_path, 1)
     (joiner,) = pond.join()
     words = pond.said(joiner, "3 donors give the state after step").split()
-    first, step = words[-1], int(words[6].rstrip(","))
+    first, step = words[-1], int(words[7].rstrip(","))
     victim = next(host for host, peer_id in enumerate(pond.ids) if peer_id != first)
     pond.crash(victim, pond.members[victim])
     pond.said(joiner, rf"\d+ chunks of the state after step \d+ are asked of {first}")
