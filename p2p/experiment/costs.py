@@ -41,6 +41,8 @@ class Cost:
         recounted: samples that were handed out, and handed out again, as no receipt had them.
         step_ms: the median of the steps right before it.
         followed: steps that a joiner was fed before it had its seat.
+        state_bytes: of the first state that a joiner was given whole; 0: none.
+        donors: so many gave it.
     """
 
     event: Happened
@@ -54,6 +56,8 @@ class Cost:
     recounted: int | None = None
     followed: int = 0
     step_ms: float | None = None
+    state_bytes: int = 0
+    donors: int = 0
     why: dict[str, str] = field(default_factory=dict)
 
 
@@ -300,11 +304,13 @@ def _join(cost: Cost, timeline: Timeline) -> None:
         return
     if event.do == "came":
         cost.why["joined"] = UNRECORDED
-    cost.why["state"] = "its size is in no record"
     names = {"joined": "process start", "asked": "p2p.join", "state": "until a state came", "loaded": "state"}
     cost.phases_ms = _phases(cost.times_ms, {**names, "seated": "catching up", "resumed": "first step"})
     records = timeline.run.tracks[slowest].records
     cost.followed = sum(record.kind == Kind.FOLLOWED for record in records)
+    states = [each for each in records if each.kind == Kind.WHOLE and each.time_ns >= event.time_ns]
+    if states:
+        cost.state_bytes, cost.donors = int(states[0].value), states[0].size
 
 
 def _steps_of_join(timeline: Timeline, peer_id: str, t0: int) -> dict[str, float]:

@@ -212,6 +212,9 @@ def _notes(cost: Cost) -> list[str]:
         notes.append(
             f"a step took {cost.times_ms['step_before']:.1f} ms before, {cost.times_ms['step_after']:.1f} after"
         )
+    if cost.state_bytes:
+        givers = f"{cost.donors} donors" if cost.donors > 1 else "one donor"
+        notes.append(f"was given a state of {cost.state_bytes / 1e6:,.1f} MB by {givers}")
     if cost.followed:
         notes.append(f"was fed {cost.followed} steps before it had its seat")
     return notes + [f"{name}: {why}" for name, why in cost.why.items()]

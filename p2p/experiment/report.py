@@ -248,5 +248,7 @@ def _event(cost: Cost, origin_ns: int) -> dict[str, Any]:
         "steps_redone": cost.redone,
         "samples_recounted": cost.recounted,
         "steps_followed": cost.followed,
+        "state_bytes": cost.state_bytes,
+        "donors": cost.donors,
         "why": cost.why,
     }

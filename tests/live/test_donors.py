@@ -1,5 +1,6 @@
 """Members on hosts of their own give a state together: one of them dies, or is damaged; two join at once."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -108,26 +109,32 @@ class Pond:
             for receipt in read_receipts(self.receipts / f"{peer_id}.receipts.jsonl"):
                 assert known.setdefault(receipt.step, receipt) == receipt
         assert sorted(known) == list(range(len(known)))
-        return [self.said(run, "end").split()[1] for run in runs]
+        return [self.said(run, "end [0-9a-f]{2}").split()[1] for run in runs]
 
-    def num_states(self, run: Process) -> int:
-        """That have come whole."""
+    def first_state(self, run: Process) -> int:
+        """After which step the first one is that has come whole."""
         peer_id = self.said(run, "here").split()[1]
         moments = read_moments(self.receipts / f"{peer_id}.timings.jsonl")
-        return sum(moment.event == "whole" for moment in moments)
+        return next(int(moment.detail) for moment in moments if moment.event == "whole")
+
+    def crash(self, host: int, run: Process) -> None:
+        """At once, with its launcher."""
+        self.lab.crash(host)
+        assert run.end() == -signal.SIGKILL
 
 
 def test_a_donor_that_is_killed_while_it_sends_is_made_up_for_by_the_first(new_lab: NewLab, tmp_path: Path) -> None:
     pond = Pond(new_lab, tmp_path, 1)
     (joiner,) = pond.join()
-    first = pond.said(joiner, "3 donors give the state after step").split()[-1]
+    words = pond.said(joiner, "3 donors give the state after step").split()
+    first, step = words[-1], int(words[7].rstrip(","))
     victim = next(host for host, peer_id in enumerate(pond.ids) if peer_id != first)
-    pond.lab.crash(victim)
+    pond.crash(victim, pond.members[victim])
     pond.said(joiner, rf"\d+ chunks of the state after step \d+ are asked of {first}")
     pond.said(joiner, "members 3")
     left = [member for host, member in enumerate(pond.members) if host != victim]
     assert len(set(pond.end(*left, joiner))) == 1
-    assert pond.num_states(joiner) == 1
+    assert pond.first_state(joiner) == step, "nothing was asked for again but what the dead one had"
 
 
 def test_a_damaged_replica_among_the_donors_is_named(new_lab: NewLab, tmp_path: Path) -> None:
@@ -152,6 +159,6 @@ def test_two_join_at_once_and_one_of_them_is_killed(new_lab: NewLab, tmp_path: P
     joiners = pond.join()
     for joiner in joiners:
         pond.said(joiner, r"\d donors give the state after step")
-    pond.lab.crash(NUM_MEMBERS)
+    pond.crash(NUM_MEMBERS, joiners[0])
     pond.said(joiners[1], "members 4")
     assert len(set(pond.end(*pond.members, joiners[1]))) == 1

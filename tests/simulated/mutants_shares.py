@@ -18,6 +18,11 @@ def _at_whatever_step(self: Wishes, done: int, *, is_complete: bool, is_withheld
     return [(wish, True) for wish in due]
 
 
+def _never(self: Wishes, done: int, *, is_complete: bool, is_withheld: bool) -> list[tuple[Wish, bool]]:
+    due, self.waiting = self.waiting, []
+    return [(wish, False) for wish in due]
+
+
 def _as_its_sender_says(self: Gathering, now: float, source: Member, chunk: Chunk, digest: bytes) -> bool:
     self._moved[source] = now
     is_news = chunk not in self._here
@@ -38,6 +43,11 @@ SHARES: dict[str, Mutant] = {
         (Wishes, "due", _at_whatever_step),
         breaks="S28",
         scenario="SHARES: others hear what they are to give after the next commit",
+    ),
+    "R25: only the first gives a share": mutant(
+        (Wishes, "due", _never),
+        breaks="S28",
+        scenario="SHARES: three donors give one state; two join at once, and one dies; the first donor dies",
     ),
     "R25: members of another class give shares": mutant(
         (shares, "donors_of", _whatever_its_class),

@@ -55,8 +55,14 @@ def _loads_the_first(stage: Stage, joiner: Peer, wish: Wish) -> None:
         raise Failure("S28", "a state was asked for again, whose first donor is there")
 
 
-@scenario("SHARES: three donors give one state")
+@scenario("SHARES: three donors give one state; two join at once, and one dies; the first donor dies")
 def _three_donors() -> None:
+    _one_joiner()
+    _two_joiners()
+    _the_first_dies()
+
+
+def _one_joiner() -> None:
     stage = _shared()
     joiner = _joins(stage)
     wish = _wishes(stage)[0][1]
@@ -97,8 +103,8 @@ def _a_donor_is_silent() -> None:
     stage.end_well()
 
 
-@scenario("SHARES: the first donor dies, and the others' shares are of no use")
 def _the_first_dies() -> None:
+    """The others' shares are of no use."""
     stage = _shared()
     joiner = _joins(stage)
     first = _wishes(stage)[0][1].first
@@ -143,8 +149,8 @@ def _a_wish_is_late() -> None:
     stage.end_well()
 
 
-@scenario("SHARES: two join at once, and one of them dies")
 def _two_joiners() -> None:
+    """One of them dies."""
     stage = _shared()
     _train(stage)
     stage.table.holds = lambda source, target, frame: isinstance(frame, Piece) and target.peer_id == "p5"

@@ -26,9 +26,10 @@ CHOSEN = (
     "R20: who looks at its own class only",
     "R21: the source is fixed at submission",
     "R22: a view of the same members forgets its table",
+    "R26: a chunk is what its sender says",
 )
-"""One of each kind of rule: of steps, barriers, seats, memory, votes, records, beliefs, classes, tables. They show
-that the simulation can fail; whoever changes a rule, or the simulation, asks it about every one."""
+"""One of each kind of rule: of steps, barriers, seats, memory, votes, records, beliefs, classes, tables, shares. They
+show that the simulation can fail; whoever changes a rule, or the simulation, asks it about every one."""
 
 
 @cache

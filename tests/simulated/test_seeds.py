@@ -18,7 +18,7 @@ from tests.simulation import Failure, Outcome, Simulation
 
 from .faults import Faults
 from .mutant import Mutant, without
-from .plan import FAULTS, FIRST_MEASURED, FIRST_MIXED, FIRST_MOVED, PLOTS
+from .plan import FAULTS, FIRST_MEASURED, FIRST_MIXED, FIRST_MOVED, FIRST_SHARED, PLOTS
 from .pool import pool
 
 NUM_SEEDS = 40
@@ -31,6 +31,9 @@ MEASURED = range(FIRST_MEASURED, FIRST_MEASURED + 12)
 
 MOVED = range(FIRST_MOVED, FIRST_MOVED + 4)
 """Where steps have broadcasts, whose roots die, too."""
+
+SHARED = range(FIRST_SHARED, FIRST_SHARED + 6)
+"""Where states come from several donors, too."""
 
 FOUND = {
     217: "a joiner took a seat in another swarm, and was waited for in this one",
@@ -138,6 +141,13 @@ def test_no_invariant_breaks_where_roots_come_and_go() -> None:
     assert not failures(MOVED), "\n\n".join(failures(MOVED))
     seen = sum((each.seen for each in outcomes(*MOVED).values() if isinstance(each, Outcome)), Counter[str]())
     assert seen["broadcasts"] > seen["broadcasts of nobody"] > 100
+
+
+@pytest.mark.timeout(300)
+def test_no_invariant_breaks_where_states_come_from_several_donors() -> None:
+    assert not failures(SHARED), "\n\n".join(failures(SHARED))
+    seen = sum((each.seen for each in outcomes(*SHARED).values() if isinstance(each, Outcome)), Counter[str]())
+    assert seen["states gathered"] > 5 and seen["shares given"] > 5 and seen["chunks given again"]
 
 
 @pytest.mark.timeout(300)
