@@ -29,6 +29,10 @@ logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 stop, num_elements, host = sys.argv[1], int(sys.argv[2]), int(os.environ["LAB_HOST"])
 role = "joins" if host > 2 else "damaged" if host == int(sys.argv[3]) else "trains"
 
+def say(*words):
+    "In one go, since the log goes the same way."
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -46,7 +50,7 @@ if role == "joins":
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 is_damaged, said = False, 0
 with p2p.join() as peer:
-    print("here", peer.peer_id)
+    say("here", peer.peer_id)
     while role == "joins" and not os.path.exists(stop + ".go"):
         select.select([], [], [], 0.01)
     parallel = p2p.DataParallel(peer, model, optimizer)
@@ -55,17 +59,17 @@ with p2p.join() as peer:
         parallel(x).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        print("step", peer.last_step)
+        say("step", peer.last_step)
         if peer.world_size != said:
             said = peer.world_size
-            print("members", said)
+            say("members", said)
         if role == "damaged" and not is_damaged:
             is_damaged = True
             with torch.no_grad():
                 model.table += 1
         if os.path.exists(stop):
             break
-    print("end", xxhash.xxh3_64_hexdigest(model.table.detach().numpy().tobytes()))
+    say("end", xxhash.xxh3_64_hexdigest(model.table.detach().numpy().tobytes()))
 """
 """A table that nobody trains, so that nobody compares it, and a model beside it."""
 
