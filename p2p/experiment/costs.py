@@ -15,7 +15,7 @@ from ..telemetry.records import How, Kind, Record
 from .chain import Chain
 from .folder import Run, Track
 from .happened import Happened
-from .timeline import Timeline, changes, find, ms, was_at
+from .timeline import ROUNDED_NS, Timeline, changes, find, ms, was_at
 
 NUM_BESIDE: Final = 40
 """Steps before a change of links, and after it."""
@@ -92,6 +92,7 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
         left = find(track.records, event.time_ns, lambda each: each.kind == Kind.LEFT)
         cost.times_ms |= {} if left is None else {"left": ms(left.time_ns - event.time_ns)}
     end_ns = event.time_ns + round(cost.times_ms.get("resumed", cost.times_ms.get("back", 0.0)) * 1e6)
+    end_ns += ROUNDED_NS  # the commit that ends it belongs to it
     is_open = bool(event.until_ns) and event.do != "restart_all"
     end_ns = event.until_ns if is_open else end_ns
     cost.gap_ms = timeline.gap_ms(event.time_ns, end_ns, to_next=is_open or "resumed" not in cost.times_ms)

@@ -13,6 +13,9 @@ from .chain import Chain
 from .folder import Run
 from .happened import Happened, Process
 
+ROUNDED_NS: Final = 1_000
+"""What `ms` leaves out, at most."""
+
 NUM_BEFORE: Final = 20
 """Steps that say how long one takes."""
 

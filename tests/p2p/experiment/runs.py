@@ -85,8 +85,8 @@ def run(
     return Run(tracks, None if events is None else account(events, sorted(receipts)))
 
 
-def killed() -> Run:
-    """A is killed at 105 ms, in step 3: B knows after 5 ms, C after 8; view 2 is there after 15; C redoes it at 130."""
+def killed(redone_ms: tuple[float, float] = (128, 130)) -> Run:
+    """A is killed at 105 ms, in step 3: B knows after 5 ms, C after 8; view 2 is there after 15; they redo the step."""
     members, left = [A, B, C], [B, C]
     first = [receipt(step, members, [(30 * (step - 1) + 10 * i, 10) for i in range(3)]) for step in (1, 2)]
     third = [receipt(3, left, [(70, 10), (80, 10)], view=2), receipt(4, left, [(60, 10), (90, 10)], view=2)]
@@ -106,6 +106,6 @@ def killed() -> Run:
 
     return run(
         {A: first, B: [*first, *third], C: [*first, *third]},
-        {A: commits, B: survivor(110, 119, 128), C: survivor(113, 120, 130)},
+        {A: commits, B: survivor(110, 119, redone_ms[0]), C: survivor(113, 120, redone_ms[1])},
         [event("kill", 105, A)],
     )

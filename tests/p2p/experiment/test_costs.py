@@ -26,6 +26,7 @@ def test_a_kill_is_split_into_what_its_survivors_have_recorded() -> None:
     assert cost.gap_ms == 28.0  # from 100 to 128 ms: what both have committed
     assert cost.recounted == 10  # 60 to 69 were those of A in step 3
     assert cost.lost == 0
+    assert only(killed((130.0004, 130.0004))).gap_ms == 30.0, "times are in microseconds, commits are not"
 
 
 def test_what_a_kill_costs_beyond_a_step_is_less_the_steps_before_it() -> None:
