@@ -100,12 +100,9 @@ class StepMachine:
         self.finish = None if self.parting.is_void else self.finish
         self.parting.install(self.view, view, self.done + 1, self._progress)
         before, self.view, self.phase = self.view, view, Phase.INSTALLING
-        if (
-            before is not None
-            and self.finish is not None
-            and (reason := self.why_contradicted(self.finish.state_digest))
-        ):
-            self._giving_up.give_up(self.finish.step, before.number, Cause.DIVERGED, reason)
+        if before is not None and (finish := self.finish) is not None:
+            if reason := self.why_contradicted(finish.state_digest):
+                self._giving_up.give_up(finish.step, before.number, Cause.DIVERGED, reason)
         self._ready, self._progress, self._target, self._called = {}, {}, None, {}
         self.submitted = self.complete = 0
         self._maps_all = self._reads_all(view)
@@ -315,8 +312,7 @@ class StepMachine:
 
     def is_seated(self, member: Member) -> bool:
         """Whether `member` of the installed view has completed a barrier, as it has said or as this one has seen."""
-        ready = self._ready.get(member)
-        return self.phase is Phase.ACTIVE or (ready is not None and ready.seated)
+        return self.phase is Phase.ACTIVE or (member in self._ready and self._ready[member].seated)
 
     def stuck_at(self) -> tuple[int, int] | None:
         """Step and number of operations that all members have submitted, and that are not complete here."""
