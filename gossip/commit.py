@@ -100,9 +100,8 @@ class StepMachine:
         self.finish = None if self.parting.is_void else self.finish
         self.parting.install(self.view, view, self.done + 1, self._progress)
         before, self.view, self.phase = self.view, view, Phase.INSTALLING
-        if before is not None and (finish := self.finish) is not None:
-            if reason := self.why_contradicted(finish.state_digest):
-                self._giving_up.give_up(finish.step, before.number, Cause.DIVERGED, reason)
+        if before is not None and (finish := self.finish) and (reason := self.why_contradicted(finish.state_digest)):
+            self._giving_up.give_up(finish.step, before.number, Cause.DIVERGED, reason)
         self._ready, self._progress, self._target, self._called = {}, {}, None, {}
         self.submitted = self.complete = 0
         self._maps_all = self._reads_all(view)
