@@ -83,6 +83,7 @@ class _Monitor:
         self.answers = False
         self.has_broken = False
         self.over: Connection | None = None
+        self.num_opened = 0
         self._watched = socket
         self._events = socket.get_monitor_socket(_MONITORED)
 
@@ -92,6 +93,7 @@ class _Monitor:
             event = message["event"]
             if event == zmq.EVENT_CONNECTED:
                 self.over = Connection(message["value"])
+                self.num_opened += 1
                 if self._congestion_control:
                     self.over.prefer(self._congestion_control)
             self.connection = _TRANSITIONS.get((self.connection, event), self.connection)
@@ -177,6 +179,11 @@ class Link:
         """What the kernel counts of the data that we send there over TCP; None: there is no such connection."""
         over = self._monitors[self._data_address].over if self._data_address in self._monitors else None
         return None if over is None else over.flow()
+
+    def acked(self) -> int | None:
+        """Bytes of `flow` that have arrived, counted from afar for each further connection; None: as there."""
+        flow = self.flow()
+        return None if flow is None else (self._monitors[self._data_address].num_opened << 48) + flow.acked
 
     def close(self, linger_ms: int) -> None:
         for monitor in self._monitors.values():

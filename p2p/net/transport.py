@@ -185,8 +185,7 @@ class Transport:
         return {peer_id: flow for peer_id, flow in found.items() if flow is not None}
 
     def _acked(self, peer_id: str) -> int | None:
-        flow = self._links[peer_id].flow() if peer_id in self._links else None
-        return None if flow is None else flow.acked
+        return self._links[peer_id].acked() if peer_id in self._links else None
 
     def num_received(self) -> int:
         """Bytes of data that have come over TCP, on the connections that there are."""

@@ -341,16 +341,33 @@ def test_far_hosts_data_go_by_a_congestion_control_that_keeps_what_it_knows(
     assert data == {"reno"} and control == {Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()}
 
 
+def test_what_has_arrived_over_one_connection_is_nothing_of_what_was_sent_over_the_one_before(pond: Pond) -> None:
+    b = pond.open(B)
+    with zmq.Context() as context:
+        link = Link(context, B, *pond.addresses(B), pond.gates[B].credentials.introduce)
+        poll_until(lambda: not link.unopened(), b)
+        before = link.acked()
+        assert before is not None
+        for connection in connections_to(pond.addresses(B)[1]):
+            connection.shutdown(socket.SHUT_RDWR)
+        poll_until(lambda: not link.unopened() and (link.acked() or 0) > before + (1 << 40), b)
+        link.close(linger_ms=0)
+
+
 def by_port(address: str) -> set[str]:
     """By which congestion control this process sends to there."""
-    found = set()
+    options = socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16
+    return {each.getsockopt(*options).rstrip(b"\0").decode() for each in connections_to(address)}
+
+
+def connections_to(address: str) -> Iterator[socket.socket]:
+    """Copies of what this process has connected to there."""
     for name in os.listdir("/proc/self/fd"):
         if (copy := copy_of(int(name))) is not None:
             with closing(copy):
                 ends = ends_of(copy) if copy.family in (socket.AF_INET, socket.AF_INET6) else None
                 if ends is not None and address.endswith(f":{ends[1][1]}"):
-                    found.add(copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode())
-    return found
+                    yield copy
 
 
 def test_a_silent_address_stays_silent(pond: Pond) -> None:
