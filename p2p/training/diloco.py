@@ -184,8 +184,6 @@ class DiLoCo(torch.nn.Module):
             is_digested_whole=state_digest == "all",
         )
         self._take_seat(offered, keeper)
-        if not session.share.is_dense:
-            self._outer.restore()  # all begin with the anchor
         logger.info(
             "an exchange is %d bytes of %s from each peer; with n members each sends it to n - 1 and keeps n of them "
             "until the commit",
@@ -203,6 +201,8 @@ class DiLoCo(torch.nn.Module):
             if self._dense is not None:
                 self._dense.end()
             raise
+        if not self._session.share.is_dense:
+            self._outer.restore()  # all begin with the anchor
 
     @property
     def has_committed(self) -> bool:

@@ -1,13 +1,11 @@
 """TCP on the loopback interface: members talk, and strangers of every kind are sent away and counted."""
 
-import os
 import secrets
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,79 +19,24 @@ from zmq.utils.monitor import recv_monitor_message
 from p2p.errors import NetworkError, SecurityError
 from p2p.host.keys import derive
 from p2p.net.addresses import ANY, Endpoint
-from p2p.net.flows import copy_of, ends_of
 from p2p.net.headers import HEADER_BYTES
 from p2p.net.links import MAX_DATA_BYTES, Link, Verdict
 from p2p.net.listener import Credentials, TcpListeners
 from p2p.net.tcp import Network, TcpConfig
 from p2p.net.transport import JOINED_BYTES, ZERO_COPY_BYTES, Polled, Transport
 from p2p.net.wire import MAX_CONTROL_BYTES
+from tests.p2p.net.pond import HANG_S, SECRET, Pond, open_pond, poll_until
 
-SECRET, OTHER_SECRET = bytes(range(32)), bytes(32)
+OTHER_SECRET = bytes(32)
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 MODES = pytest.mark.parametrize("secret", [SECRET, None], ids=["key", "insecure"])
-HANG_S = 20.0
-"""Whoever waits this long for something that is sure to come has found a hang."""
 Prepare = Callable[["zmq.Socket[bytes]"], None]
-
-
-class Pond:
-    """Transports with a listeners each, in one folder."""
-
-    def __init__(self, stack: ExitStack, folder: Path) -> None:
-        self._stack = stack
-        self._folder = folder
-        self.gates: dict[str, TcpListeners] = {}
-
-    def open(
-        self,
-        name: str,
-        secret: bytes | None = SECRET,
-        *,
-        swarm: str = "pond",
-        port: int = 0,
-        host: str = "127.0.0.1",
-        network: Network = Network.LAN,
-        io_threads: int = 1,
-    ) -> Transport:
-        config = TcpConfig(
-            swarm=swarm, bind=Endpoint(host, port), secret=secret, network=network, io_threads=io_threads
-        )
-        listeners = TcpListeners(config, name)
-        control, data = (f"ipc://{self._folder}/{secrets.token_hex(4)}" for _ in range(2))
-        transport = Transport(control, data, listeners)
-        self._stack.callback(transport.close)
-        self.gates[name] = listeners
-        return transport
-
-    def addresses(self, name: str) -> tuple[str, str]:
-        return self.gates[name].control_address, self.gates[name].data_address
-
-    def port(self, name: str) -> int:
-        return Endpoint.parse(self.gates[name].control_address.removeprefix("tcp://")).port
-
-
-@contextmanager
-def open_pond() -> Iterator[Pond]:
-    with TemporaryDirectory(prefix="shoal") as folder, ExitStack() as stack:
-        yield Pond(stack, Path(folder))
 
 
 @pytest.fixture
 def pond() -> Iterator[Pond]:
     with open_pond() as private:
         yield private
-
-
-def poll_until(is_so: Callable[[], bool], *transports: Transport) -> None:
-    """A poll may return at once, and often, so it is time that ends this."""
-    end_s = time.monotonic() + HANG_S
-    while time.monotonic() < end_s:
-        for transport in transports:
-            transport.poll(0.005)
-        if is_so():
-            return
-    raise AssertionError(f"it did not become so within {HANG_S:g} s")
 
 
 def gather(target: Transport, number: int, *others: Transport) -> list[bytes]:
@@ -324,50 +267,6 @@ def test_only_links_to_other_hosts_have_the_heartbeat_of_the_network(pond: Pond,
             link = Link(context, B, *addresses, pond.gates[B].credentials.introduce, heartbeat_ms=1000)
             assert (link.control.heartbeat_ivl, link.control.heartbeat_timeout) == expected
             link.close(linger_ms=0)
-
-
-@pytest.mark.parametrize(("network", "wanted"), [(Network.LAN, ""), (Network.WAN, "bbr")])
-def test_far_hosts_data_go_by_a_congestion_control_that_keeps_what_it_knows(
-    pond: Pond, network: Network, wanted: str
-) -> None:
-    b = pond.open(B, network=network)
-    gate = pond.gates[B]
-    assert gate.congestion_control == wanted
-    with zmq.Context() as context:
-        link = Link(context, B, *pond.addresses(B), gate.credentials.introduce, congestion_control="reno")
-        poll_until(lambda: not link.unopened(), b)
-        control, data = (by_port(gate_address) for gate_address in pond.addresses(B))
-        link.close(linger_ms=0)
-    assert data == {"reno"} and control == {Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()}
-
-
-def test_what_has_arrived_over_one_connection_is_nothing_of_what_was_sent_over_the_one_before(pond: Pond) -> None:
-    b = pond.open(B)
-    with zmq.Context() as context:
-        link = Link(context, B, *pond.addresses(B), pond.gates[B].credentials.introduce)
-        poll_until(lambda: not link.unopened(), b)
-        before = link.acked()
-        assert before is not None
-        for connection in connections_to(pond.addresses(B)[1]):
-            connection.shutdown(socket.SHUT_RDWR)
-        poll_until(lambda: not link.unopened() and (link.acked() or 0) > before + (1 << 40), b)
-        link.close(linger_ms=0)
-
-
-def by_port(address: str) -> set[str]:
-    """By which congestion control this process sends to there."""
-    options = socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16
-    return {each.getsockopt(*options).rstrip(b"\0").decode() for each in connections_to(address)}
-
-
-def connections_to(address: str) -> Iterator[socket.socket]:
-    """Copies of what this process has connected to there."""
-    for name in os.listdir("/proc/self/fd"):
-        if (copy := copy_of(int(name))) is not None:
-            with closing(copy):
-                ends = ends_of(copy) if copy.family in (socket.AF_INET, socket.AF_INET6) else None
-                if ends is not None and address.endswith(f":{ends[1][1]}"):
-                    yield copy
 
 
 def test_a_silent_address_stays_silent(pond: Pond) -> None:
