@@ -10,7 +10,8 @@ import zmq
 
 from p2p.net.half_open import GREETING_BYTES, MOST
 
-from .test_listener import HANG_S, A, B, Pond, gather, open_pond, poll_until, refused, throw
+from .pond import HANG_S, Pond, open_pond, poll_until
+from .test_listener import A, B, gather, refused, throw
 
 
 @pytest.fixture
