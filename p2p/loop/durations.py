@@ -65,7 +65,7 @@ class Durations:
     def medians(self, now: float) -> Mapping[tuple[str, int], float]:
         """In seconds, of what is chosen from. What was measured long ago has no say: it may be otherwise by now."""
         found = {}
-        for key, samples in list(self._samples.items()):
+        for key, samples in self._samples.copy().items():  # which has no tuples to make: nobody comes between
             recent = [took_s for at, took_s in list(samples) if now - at <= KEPT_S]
             if len(recent) >= FEWEST and key[0] in CANDIDATES:
                 found[key] = median(recent)

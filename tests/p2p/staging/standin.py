@@ -107,7 +107,7 @@ class StandIn:
         self.begin(seed)
         self.num_copies = self.num_pins = self.refuses_every = 0
         self.pinned: dict[int, int] = {}
-        """Begin and end of each piece, by address."""
+        """Begin and end of each piece, by address; looked through in a copy, as another thread may pin in between."""
         self._time = 0
         self._queues: dict[str, deque[Any]] = {"fetch": deque(), "store": deque(), "add": deque()}
         self.adder = StandInAdder(self)
@@ -153,7 +153,7 @@ class StandIn:
         self.num_pins += 1
         if begin % mmap.PAGESIZE or end % mmap.PAGESIZE or begin == end:
             raise Unordered(f"{memory.nbytes} bytes at {begin:#x} are no whole pages")
-        if any(begin < other_end and other < end for other, other_end in self.pinned.items()):
+        if any(begin < other_end and other < end for other, other_end in self.pinned.copy().items()):
             raise Unordered(f"a part of {memory.nbytes} bytes at {begin:#x} is pinned already")
         memory[:: mmap.PAGESIZE].sum()  # all pages are there
         if self.refuses_every and self.num_pins % self.refuses_every == 0:
@@ -162,7 +162,7 @@ class StandIn:
 
     def unpin(self, memory: Array) -> None:
         begin, end = extent(memory)
-        for copy in (each for queue in self._queues.values() for each in queue):
+        for copy in (each for queue in self._queues.values() for each in queue.copy()):
             for used, used_end in map(extent, copy.used):
                 if used < end and begin < used_end:
                     self.refused.append(
@@ -238,9 +238,9 @@ class StandIn:
 
     def check_pieces(self, host: Array, *, is_pinned: bool = False) -> None:
         begin, end = extent(host)
-        if is_pinned and not any(first <= begin and end <= last for first, last in list(self.pinned.items())):
+        if is_pinned and not any(first <= begin and end <= last for first, last in self.pinned.copy().items()):
             raise Unordered(f"{host.nbytes} bytes at {begin:#x} are added up, and no one piece that is pinned")
-        for pinned, pinned_end in list(self.pinned.items()):
+        for pinned, pinned_end in self.pinned.copy().items():
             if pinned < end and begin < pinned_end and not pinned <= begin <= end <= pinned_end:
                 raise Unordered(f"a copy of {host.nbytes} bytes crosses the end of what is pinned")
 
