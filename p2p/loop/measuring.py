@@ -49,7 +49,7 @@ PART_S: Final = 0.5e-3
 EVERY_S: Final = 0.01
 """A table is made in parts that take so long, one of them in each of these stretches."""
 
-TOTAL_S: Final = 0.1
+TOTAL_S: Final = 0.05
 """So long the own line may be busy with what waits for it."""
 
 SMALL_BYTES: Final = 16 << 10
@@ -243,7 +243,8 @@ class Measuring:
                 bounds[peer_id] = max(bounds[peer_id], UNKNOWN_BYTES)
         credits.set(bounds)
         longest_s = max(flow.rtt_us for flow in flows.values()) / 1e6
-        credits.total_bytes = int(self._line.bytes_per_s * (longest_s + TOTAL_S))
+        rate = self._line.bytes_per_s
+        credits.total_bytes = rate and max(UNKNOWN_BYTES, int(rate * (longest_s + TOTAL_S)))
 
     def _say(self, now: float, view: View, flows: Mapping[str, Flow]) -> None:
         """What the row is now, and whether the others should know it."""

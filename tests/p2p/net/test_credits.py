@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.net.credits import LEAST_S, QUEUED_S, UNKNOWN_BYTES, credit_of
+from p2p.net.credits import LEAST_BYTES, QUEUED_S, UNKNOWN_BYTES, credit_of
 from p2p.net.pacing import LOOK_S, Pacer
 
 pytestmark = pytest.mark.light
@@ -62,7 +62,7 @@ def test_who_waits_for_one_receiver_sends_to_another() -> None:
 def test_a_long_way_has_room_for_more_and_an_unknown_one_for_some() -> None:
     line = Line()
     assert credit_of(10_000_000, 0.2) == int(10_000_000 * (0.2 + QUEUED_S)) > 10_000_000 * 0.2
-    assert credit_of(10_000_000, 0.001) == int(10_000_000 * LEAST_S)
+    assert credit_of(10_000_000, 0.001) == LEAST_BYTES, "segments of which one is heard of after the next has to go"
     assert line.credits.of("c") == UNKNOWN_BYTES
 
 
@@ -80,6 +80,18 @@ def test_all_together_are_bounded_by_the_own_line() -> None:
     assert line.send(*"bcbc") == "bc" == line.look()
     line.acked["c"] += FRAME
     assert line.look() == "bcb"
+
+
+def test_the_kernel_is_asked_only_if_what_it_has_said_does_not_do() -> None:
+    asked: list[str] = []
+    pacer = Pacer(lambda *_: True, lambda: 0.0, 1, lambda peer_id: asked.append(peer_id) or 0)  # type: ignore[func-returns-value]
+    pacer.credits.is_on = True
+    pacer.credits.set({"b": 3 * FRAME})
+    for _ in range(3):
+        pacer.send("b", b"", memoryview(bytes(FRAME)))
+    assert asked == ["b"], "what it counts from"
+    pacer.send("b", b"", memoryview(bytes(FRAME)))
+    assert asked == ["b", "b"] and pacer.next_at < math.inf
 
 
 def test_small_frames_do_not_wait_and_count() -> None:
