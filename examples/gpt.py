@@ -8,7 +8,9 @@ runs (`kill -9`), or start another with `shoal run -n 1 examples/gpt.py`: traini
 
 import argparse
 import logging
+import math
 import sysconfig
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -67,7 +69,7 @@ def load_text(num_bytes: int) -> Tensor:
 
 
 def main() -> None:
-    """Train until every sample was used `epochs` times."""
+    """Train for as many epochs as the steps take."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=150, help="about how many steps to train")
     parser.add_argument("--global-batch", type=int, default=96, help="samples per step, over all peers")
@@ -81,7 +83,9 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with p2p.join() as peer:
         parallel = p2p.DataParallel(peer, model, optimizer, state_digest="all")
-        for batch in peer.loader(windows, global_batch=options.global_batch):
+        epochs = math.ceil(options.steps * options.global_batch / len(windows))
+        loader = peer.loader(windows, global_batch=options.global_batch, epochs=epochs)
+        for batch in chain.from_iterable(loader for _ in loader.epochs()):
             loss = parallel(batch[:, :-1], batch[:, 1:])
             optimizer.zero_grad()
             loss.backward()
