@@ -14,6 +14,7 @@ from gossip.progress import NOTHING_DONE
 
 from .invariants import Violation
 from .parameters import Parameters
+from .plan import PACE
 from .report import brief
 from .shares import Shares
 from .training import Outcome
@@ -88,7 +89,7 @@ class CatchUp:
     def _run_s(self) -> float:
         """What the script of an observer takes for a step."""
         slowness = 1.0 if self._world.is_calm else self.slowness
-        return 0.3 * slowness * self._world.compute_s(self._rng)
+        return PACE * slowness * self._world.compute_s(self._rng)
 
     # What others are given.
 

@@ -14,6 +14,7 @@ from gossip.progress import NOTHING_DONE
 from gossip.view import Policy
 
 from .invariants import Lineage, Violation
+from .plan import PACE
 from .report import brief
 
 if TYPE_CHECKING:
@@ -150,13 +151,17 @@ def _judge_strangers(world: "Simulation", whole: list[bytes]) -> None:
 
 
 def _judge_delay(world: "Simulation", whole: list[bytes]) -> None:
-    """S10: a joiner that falls silent holds nobody up for longer than it takes to notice, and before its seat never."""
-    config = world.plan.config
+    """S10: a joiner that falls silent holds nobody up for longer than it takes to notice, and before its seat never.
+
+    Others may join meanwhile: what lies behind them by the clock of the members takes them longer if they are slower.
+    """
+    config, behind_s = world.plan.config, world.plan.config.admission.lag_s
+    lag_s = behind_s * max(1.0, PACE * world.plan.slowness)
     for name in whole:
         lineage = world.invariants.lineages[name]
         had_seat = any(m.peer_id == SILENT for view in lineage.views.values() for m in view.members)
         noticed_s = 2 * config.reports.silent_s + config.reports.stable_s if had_seat else 0.0
-        most_s = noticed_s + 1.0 + 5 * world.plan.compute_s
+        most_s = noticed_s + lag_s + 5 * world.plan.compute_s
         if lineage.gap_s > most_s:
             reason = f"of a silent joiner {'with' if had_seat else 'without'} a seat; {most_s:.2f} s at most"
             raise Violation("S10", f"no step for {lineage.gap_s:.2f} s, because {reason}")

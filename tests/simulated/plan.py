@@ -64,6 +64,10 @@ PLOTS: dict[str, float] = {
 """Stories that need several faults in one order (fault_stories.py); most runs have none."""
 
 
+PACE = 0.3
+"""What an observer takes for a step, in steps of members, if it is not slow."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scripted:
     """At this time, this fault happens to the peer of this name. A `silent crash` is one that nothing proves."""

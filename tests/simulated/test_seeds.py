@@ -58,6 +58,7 @@ FOUND = {
     5_001_927: "a member that had found other parameters left unheard, and who had the casting vote committed the step",
     40_500_058: "parameters changed after a step was computed with them, and were given to joiners, who then differed",
     40_500_191: "the script of one that had its seat loaded a state of another swarm, which it was offered before",
+    40_500_814: "what lay behind a slow joiner by the clock of the members took it twice as long, and all waited",
     1_002_231: "one that was cut off left, and its step, which it was told is void, was committed without a word of it",
 }
 """Beyond the first two hundred, as the simulator was then."""
