@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from collectives import Array
+from collectives.links import MEMORY_DELAY_NS, SEGMENT_BYTES, Links
 from collectives.price_table import CANDIDATES, SIZES_BYTES
-from collectives.pricing import MEMORY_DELAY_NS, SEGMENT_BYTES, Links
 from gossip import View
 
 from ..step.agreed_rows import Rows

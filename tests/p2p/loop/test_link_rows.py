@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectives.links import MEMORY_DELAY_NS
 from collectives.price_table import CANDIDATES, SIZES_BYTES
-from collectives.pricing import MEMORY_DELAY_NS
 from gossip import Member
 from p2p.loop.link_rows import LEAST_US, MOST_PEERS, ROW_BYTES, SURPRISING, Pair, Row, alike, links_of, own_row, took_of
 from p2p.step.agreed_rows import Rows
