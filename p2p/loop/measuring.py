@@ -22,7 +22,7 @@ from ..net.transport import Transport
 from ..step.agreed_rows import AgreedRows, Rows, hosts_of
 from ..step.open_step import OpenStep
 from .durations import Durations
-from .link_rows import MOST_PEERS, Pair, Row, links_of, own_row, took_of
+from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, links_of, own_row, took_of
 from .probes import Probes
 
 Message = tuple[memoryview, memoryview]
@@ -39,6 +39,9 @@ BLOCK_S: Final = 10.0
 NUM_HIGHEST: Final = 3
 """A rate counts that was reached so often in this block of time, and the one before."""
 
+NUM_CERTAIN: Final = 10
+"""So often packets have had to wait where a line is known: a late core, or a first window, can look like it."""
+
 SETTLED_S: Final = 3.0
 """So long after rows were gathered nobody wants it again, in a view of the same members."""
 
@@ -48,6 +51,12 @@ TRIED_S: Final = 10.0
 PART_S: Final = 0.5e-3
 EVERY_S: Final = 0.01
 """A table is made in parts that take so long, one of them in each of these stretches."""
+
+NEAR_US: Final = 10_000
+"""To peers that are no further away a connection has opened its window long before a rate is taken (`SHORTEST_S`).
+
+Further away a rate is known to be the line's once packets have had to wait.
+"""
 
 TOTAL_S: Final = 0.1
 """So long the own line may be busy with what waits for it."""
@@ -113,6 +122,10 @@ class Line:
     def bytes_per_s(self) -> int:
         """0: packets have seldom had to wait."""
         return self._high.value if self._num_rates >= NUM_HIGHEST else 0
+
+    def explains(self, rate: int) -> bool:
+        """Whether nothing but the line was in the way of so many bytes per second, as far as measuring can tell."""
+        return self._num_rates >= NUM_CERTAIN and 100 * rate <= ALIKE_PERCENT * self._high.value
 
     def add(self, now: float, flows: Mapping[str, Flow]) -> None:
         """The counters of all connections. A rate without a queue counts if it is higher than what was known."""
@@ -252,7 +265,9 @@ class Measuring:
         up = max([self._up.high.value, *(pair.bytes_per_s for pair in to.values())])
         message_ns = int(min(max(2 * self._message_ns, LEAST_MESSAGE_NS), MOST_MESSAGE_NS))
         took = {place: round(took_s * 1e6) for place, took_s in self.durations.medians(now).items()}
-        row = self.row = Row(up, self._down.high.value, message_ns, to, took)
+        is_near = max((pair.rtt_us for pair in to.values()), default=0) <= NEAR_US
+        is_line = is_near or self._line.explains(up)
+        row = self.row = Row(up, self._down.high.value, message_ns, to, took, is_line, is_near)
         agreed = self._agreed
         rows = agreed.rows or agreed.used
         if rows is not self._seen:
