@@ -23,8 +23,8 @@ from collectives.schedule import Schedule
 
 Result = TypeVar("Result")
 
-EVENTS_PER_SLICE: Final = 40
-"""A message is two, or more."""
+EVENTS_PER_SLICE: Final = 10
+"""A message is two."""
 
 
 class Sent(NamedTuple):

@@ -23,6 +23,7 @@ from ..step.agreed_rows import AgreedRows, Rows, hosts_of
 from ..step.open_step import OpenStep
 from .durations import Durations
 from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, links_of, own_row, took_of
+from .parts import Parts
 from .probes import Probes
 
 Message = tuple[memoryview, memoryview]
@@ -47,10 +48,6 @@ SETTLED_S: Final = 3.0
 
 TRIED_S: Final = 10.0
 """So long not, if it is only that sums take longer than was said, or not as long."""
-
-PART_S: Final = 0.5e-3
-EVERY_S: Final = 0.01
-"""A table is made in parts that take so long, one of them in each of these stretches."""
 
 NEAR_US: Final = 10_000
 """To peers that are no further away a connection has opened its window long before a rate is taken (`SHORTEST_S`).
@@ -184,7 +181,7 @@ class Measuring:
         self._up, self._down, self._line = Rate(), Rate(), Line()
         self._pairs: dict[str, High] = {}
         self._told: dict[str, int] = {}
-        self._probes = Probes(frames)
+        self._probes, self._parts = Probes(frames), Parts()
         self._lines: Mapping[str, int] = {}
         self._lines_of: Rows | None = None
         self._sample_at = self._seen_at = 0.0
@@ -206,7 +203,9 @@ class Measuring:
     def watch(self, open_step: OpenStep) -> None:
         """Operations may have begun, or ended."""
         if self.next_at < math.inf:
-            self.durations.watch(self._clock(), open_step)
+            now = self._clock()
+            self.durations.watch(now, open_step)
+            self._parts.watch(now, open_step.run)
 
     def look(self, view: View | None) -> None:
         """Read the counters, say what follows from them, and go on with a table that is to be made."""
@@ -215,7 +214,7 @@ class Measuring:
             self._sample(now, view)
             self._sample_at = now + max(LOOK_S, LOOK_S_PER_LINK * len(view.members))
         self._tabulate()
-        self.next_at = now + (EVERY_S if self._making is not None else LOOK_S)
+        self.next_at = now + (self._parts.every_s if self._making is not None else LOOK_S)
 
     def _sample(self, now: float, view: View) -> None:
         if view.members != self._members:
@@ -295,7 +294,7 @@ class Measuring:
                 return
             measured_ns = {place: took_us * 1000 for place, took_us in took_of(rows).items()}
             self._making = rows, tabulate(links, measured_ns)
-        until = self._clock() + PART_S
+        until = self._clock() + self._parts.part_s
         try:
             while self._clock() < until:
                 next(self._making[1])
