@@ -1,6 +1,6 @@
 """What a peer has measured of its links, as bytes of one length, and what those of all members amount to. Pure."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Generator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any, Final, NamedTuple
@@ -10,6 +10,7 @@ import numpy as np
 from collectives import Array
 from collectives.links import MEMORY_DELAY_NS, SEGMENT_BYTES, Links
 from collectives.price_table import CANDIDATES, SIZES_BYTES
+from collectives.pricing import run_to_end
 from gossip import View
 
 from ..step.agreed_rows import Rows
@@ -135,22 +136,31 @@ def links_of(rows: Rows, segment_bytes: int = SEGMENT_BYTES) -> Links | None:
     Members of one host have one line, which is as fast as the fastest of them has found it; what lies between these is
     not measured. `segment_bytes`: of a message, at most.
     """
-    names = [member.peer_id for member in rows.members]
-    said, hosts = rows_of(rows), rows.hosts
-    others = [{name for name, its in zip(names, hosts, strict=True) if its != host} for host in hosts]
-    if not all(elsewhere and row.covers(elsewhere) for elsewhere, row in zip(others, said, strict=True)):
-        return None
-    delays = tuple(
-        tuple(
-            (said[i].to[other].rtt_us + said[j].to[one].rtt_us) * 250
-            if hosts[i] != hosts[j]
-            else MEMORY_DELAY_NS * (i != j)
-            for j, other in enumerate(names)
+    return run_to_end(known_slices(rows, segment_bytes))[0]
+
+
+def known_slices(rows: Rows, segment_bytes: int) -> Generator[None, None, tuple[Links | None, Took]]:
+    """The same, and what sums have taken, in slices: a row in each."""
+    names, hosts, said = [member.peer_id for member in rows.members], rows.hosts, list[Row]()
+    for raw in rows.raw.reshape(len(names), ROW_BYTES):
+        said.append(Row.unpack(raw))
+        yield
+    took, delays = _took_of(said), list[tuple[int, ...]]()
+    for i, (one, host, row) in enumerate(zip(names, hosts, said, strict=True)):
+        others = {name for name, its in zip(names, hosts, strict=True) if its != host}
+        if not (others and row.covers(others)):
+            return None, took
+        delays.append(
+            tuple(
+                MEMORY_DELAY_NS * (i != j)
+                if hosts[j] == host
+                else (row.to[other].rtt_us + said[j].to.get(one, NO_PAIR).rtt_us) * 250
+                for j, other in enumerate(names)
+            )
         )
-        for i, one in enumerate(names)
-    )
+        yield
     message_ns, (up, down) = median_low([row.message_ns for row in said]), _lines_of(names, said, hosts)
-    return Links(up, down, delays, message_ns, segment_bytes, hosts)
+    return Links(up, down, tuple(delays), message_ns, segment_bytes, hosts), took
 
 
 def _lines_of(
@@ -191,5 +201,9 @@ def alike(rates: Sequence[int]) -> Mapping[int, int]:
 
 def took_of(rows: Rows) -> Took:
     """What sums have taken: of each the least that a member says, if all do, since the others have waited for it."""
-    said = [row.took for row in rows_of(rows)]
+    return _took_of(rows_of(rows))
+
+
+def _took_of(rows: Sequence[Row]) -> Took:
+    said = [row.took for row in rows]
     return {place: min(took[place] for took in said) for place in _PLACES if all(place in took for took in said)}

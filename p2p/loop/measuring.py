@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from collectives.algorithms import Medium, choose_algorithm
-from collectives.price_table import PriceTable, tabulate
+from collectives.price_table import tabulate
 from gossip import Member, View
 
 from ..config import LoopConfig
@@ -19,10 +19,10 @@ from ..net.credits import UNKNOWN_BYTES, credit_of
 from ..net.flows import Flow
 from ..net.frames import Frames
 from ..net.transport import Transport
-from ..step.agreed_rows import AgreedRows, Rows, hosts_of
+from ..step.agreed_rows import AgreedRows, Rows, Table, hosts_of
 from ..step.open_step import OpenStep
 from .durations import Durations
-from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, links_of, own_row, took_of
+from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, known_slices, links_of, own_row
 from .parts import Parts
 from .probes import Probes
 
@@ -187,7 +187,7 @@ class Measuring:
         self._sample_at = self._seen_at = 0.0
         self._message_ns = 0.0
         self._seen: Rows | None = None
-        self._making: tuple[Rows, Generator[None, None, PriceTable]] | None = None
+        self._making: tuple[Rows, Generator[None, None, Table]] | None = None
         agreed.row = self.row.pack()
 
     def timed(self, messages: Iterator[Message]) -> Iterator[Message]:
@@ -288,12 +288,7 @@ class Measuring:
             self._making = None
             return
         if self._making is None or self._making[0] is not rows:
-            links = links_of(rows, self._segment_bytes)
-            if links is None:
-                self._agreed.tabulated(rows, BySize(len(rows.members), self.medium))
-                return
-            measured_ns = {place: took_us * 1000 for place, took_us in took_of(rows).items()}
-            self._making = rows, tabulate(links, measured_ns)
+            self._making = rows, self._table_of(rows)
         until = self._clock() + self._parts.part_s
         try:
             while self._clock() < until:
@@ -301,6 +296,13 @@ class Measuring:
         except StopIteration as end:
             self._agreed.tabulated(rows, end.value)
             self._making = None
+
+    def _table_of(self, rows: Rows) -> Generator[None, None, Table]:
+        """In slices."""
+        links, took_us = yield from known_slices(rows, self._segment_bytes)
+        if links is None:
+            return BySize(len(rows.members), self.medium)
+        return (yield from tabulate(links, {place: each_us * 1000 for place, each_us in took_us.items()}))
 
 
 def after(me: Member, view: View) -> list[Member]:

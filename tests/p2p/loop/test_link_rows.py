@@ -10,8 +10,21 @@ from hypothesis import strategies as st
 
 from collectives.links import MEMORY_DELAY_NS
 from collectives.price_table import CANDIDATES, SIZES_BYTES
+from collectives.pricing import run_to_end
 from gossip import Member
-from p2p.loop.link_rows import LEAST_US, MOST_PEERS, ROW_BYTES, SURPRISING, Pair, Row, alike, links_of, own_row, took_of
+from p2p.loop.link_rows import (
+    LEAST_US,
+    MOST_PEERS,
+    ROW_BYTES,
+    SURPRISING,
+    Pair,
+    Row,
+    alike,
+    known_slices,
+    links_of,
+    own_row,
+    took_of,
+)
 from p2p.step.agreed_rows import Rows
 from tests.gossip.members import view_of
 
@@ -147,6 +160,13 @@ def test_of_members_of_one_host_one_knows_the_line() -> None:
 def test_that_a_rate_is_the_lines_is_news_and_that_it_is_not_is_none() -> None:
     for before in (replace(row(0), up_is_line=False), replace(row(0), down_is_line=False)):
         assert row(0).has_moved(before) and not before.has_moved(row(0))
+
+
+def test_rows_become_links_a_row_at_a_time() -> None:
+    rows_of_three = gathered(row(0), row(1), row(2))
+    assert sum(1 for _ in known_slices(rows_of_three, 1000)) == 6, "each is read, and then its delays"
+    unknown = gathered(row(0), Row(), row(2))
+    assert sum(1 for _ in known_slices(unknown, 1000)) == 4 and run_to_end(known_slices(unknown, 1000)) == (None, {})
 
 
 def test_one_member_alone_has_no_links() -> None:
