@@ -1,10 +1,11 @@
 """Ring or tree, over the links of a network lab: crossings, prices and the regret of `auto`, for docs/ring-or-tree.md.
 
-    python -m bench.wan [--parts four,again,eight,sixteen] [--duration 110] [--json FILE]
+    python -m bench.wan [--parts four,again,eight,sixteen,joins] [--duration 110] [--json FILE]
 
 `four`: hosts of 200 Mbit/s and 20 ms one way, up to 16 MB; `again`: the same, and do the two intervals of the crossing
-overlap? `eight` hosts of 50 Mbit/s, up to 4 MB; `sixteen` of 10 Mbit/s, up to 1 MB. Writes all samples, and ends with 1
-if something is not as it should be, and says what.
+overlap? `eight` hosts of 50 Mbit/s, up to 4 MB; `sixteen` of 10 Mbit/s, up to 1 MB; `joins`: how soon the links to a
+fourth host are known, and what that costs the others (bench/rows.py). Writes all samples, but for those of `joins`, and
+ends with 1 if something is not as it should be, and says what.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bench import rows
 from p2p.benchmark.director import Outputs, run_bench
 from p2p.benchmark.files import Report, read_reports, to_json
 from p2p.benchmark.plan import Plan, parse_size, sizes_between
@@ -35,6 +37,7 @@ PARTS: Final[Mapping[str, tuple[int, str, str]]] = {
     "sixteen": (16, "rate=10mbit,delay=20ms,queue=200ms", "1M"),
 }
 """Hosts, links, and the largest size."""
+JOINS: Final = "joins"
 
 
 def measure(part: str, duration_s: float) -> Report:
@@ -119,19 +122,25 @@ def write_page(path: Path, reports: Sequence[Report]) -> None:
 def main() -> int:
     """Measure, print the tables of the page, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--parts", default=",".join([*PARTS, JOINS]))
     parser.add_argument("--duration", type=float, default=110.0, help="of each part, in seconds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--page", type=Path, help="whose figures are replaced")
     options = parser.parse_args()
-    reports: list[dict[str, Any]] = [measure(part, options.duration) for part in options.parts.split(",")]
-    print(figures(reports))
-    if options.page is not None:
+    parts = options.parts.split(",")
+    reports: list[dict[str, Any]] = [measure(part, options.duration) for part in parts if part != JOINS]
+    joined = rows.measure() if JOINS in parts else None
+    if reports:
+        print(figures(reports))
+    if reports and options.page is not None:
         write_page(options.page, reports)
     if options.json is not None:
         texts = ",\n".join(to_json(report).rstrip() for report in reports)
         options.json.write_text(f"[\n{texts}\n]\n")
     found = list(problems(reports))
+    if joined is not None:
+        print(rows.sentence(joined))
+        found += rows.problems(joined)
     for problem in found:
         print(f"not as it should be: {problem}")
     return 1 if found else 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from collectives.pricing import SECOND_NS, SEGMENT_BYTES, Links
+from collectives.links import SECOND_NS, SEGMENT_BYTES, Links
 
 FEW_RANKS: Final = 9
 """From here on formulas are asked."""

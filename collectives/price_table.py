@@ -6,9 +6,11 @@ from types import MappingProxyType
 from typing import Final
 
 from collectives.algorithms import HIERARCHICAL, SHARES, all_reduce_schedule, with_shares
+from collectives.course import lay_out
 from collectives.direct import direct_shares
 from collectives.formulas import FEW_RANKS, FORMULAS, summarize
-from collectives.pricing import Links, play_slices
+from collectives.links import Links
+from collectives.pricing import run_slices
 from collectives.schedule import Build
 
 
@@ -32,8 +34,9 @@ def price_table(
         for rank in range(n):
             schedules.append(build(rank, n))
             yield
+        course = yield from lay_out(schedules, links)
         for size_bytes in sizes_bytes:
-            prices[name, size_bytes] = (yield from play_slices(schedules, size_bytes, links)).time_ns
+            prices[name, size_bytes] = max((yield from run_slices(course, size_bytes)))
     return prices
 
 

@@ -13,70 +13,18 @@ after a part of a millisecond, and return the result.
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, TypeVar
 
-from collectives.partition import split_by_weight
-from collectives.schedule import Kind, Schedule, wire_numbers
+from collectives.course import MOST_MESSAGES, Course, Node, Segments, lay_out
+from collectives.links import SECOND_NS, Links
+from collectives.schedule import Schedule
 
 Result = TypeVar("Result")
 
-SECOND_NS: Final = 1_000_000_000
-SEGMENT_BYTES: Final = 1 << 20
-MEMORY_BYTES_PER_S: Final = 1_000_000_000
-"""Of a message between two ranks of one host: not measured, since between hosts everything takes much longer."""
-
-MEMORY_DELAY_NS: Final = 100_000
-"""Of the same."""
-
-MOST_MESSAGES: Final = 512
-"""Of a play, where its chunks are longer than a segment; otherwise as many as the schedules have."""
-MESSAGES_PER_SLICE: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Between the ranks of an operation.
-
-    Attributes:
-        up, down: bytes per second of each rank.
-        delay_ns: one way, from each rank to each, in rows by sender.
-        message_ns: what a message costs at either end, which does nothing else meanwhile.
-        segment_bytes: of a message, at most.
-        hosts: of each rank, by number; those of one have one line, and the same rates. Empty: each has a host.
-    """
-
-    up: tuple[int, ...]
-    down: tuple[int, ...]
-    delay_ns: tuple[tuple[int, ...], ...]
-    message_ns: int
-    segment_bytes: int = SEGMENT_BYTES
-    hosts: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        sizes = {len(self.up), len(self.down), len(self.delay_ns), *map(len, self.delay_ns)}
-        if len(sizes) != 1 or 0 in sizes:
-            raise ValueError(f"links need a rate up and down, and a row of delays, for each rank, got sizes {sizes}")
-        if self.hosts and len(self.hosts) != len(self.up):
-            raise ValueError(f"links of {len(self.up)} ranks need a host for each, got {self.hosts}")
-        if min(*self.up, *self.down) < 1 or min(map(min, self.delay_ns)) < 0 or self.message_ns < 0:
-            raise ValueError("rates of links must be at least 1 byte per second, delays and costs at least 0")
-
-    @property
-    def world_size(self) -> int:
-        return len(self.up)
-
-    @property
-    def has_shared_lines(self) -> bool:
-        """Whether several ranks are on one host."""
-        return len({*self.hosts}) < len(self.hosts)
-
-
-def equal_links(world_size: int, bytes_per_s: int, delay_ns: int, message_ns: int) -> Links:
-    """Links that are all alike."""
-    row = (delay_ns,) * world_size
-    return Links((bytes_per_s,) * world_size, (bytes_per_s,) * world_size, (row,) * world_size, message_ns)
+EVENTS_PER_SLICE: Final = 10
+"""A message is two."""
 
 
 class Sent(NamedTuple):
@@ -134,189 +82,125 @@ def play_slices(
     schedules: Sequence[Schedule], num_bytes: int, links: Links, most_messages: int = MOST_MESSAGES
 ) -> Generator[None, None, Play]:
     """The same in slices."""
-    if len(schedules) != links.world_size:
-        raise ValueError(f"{len(schedules)} schedules cannot be played over the links of {links.world_size} ranks")
-    nodes = yield from _nodes(schedules)
-    player = _Player(nodes, _segments(schedules, num_bytes, links.segment_bytes, most_messages), links)
-    for number, _ in enumerate(player.messages()):
-        if number % MESSAGES_PER_SLICE == 0:
-            yield
-    ends = player.done_ns
+    course, sent = (yield from lay_out(schedules, links)), list[Sent]()
+    ends = yield from run_slices(course, num_bytes, most_messages, sent)
     told = (
         end + links.message_ns + links.delay_ns[source][peer]
         for source, end in enumerate(ends)
         for peer in range(len(ends))
         if peer != source
     )
-    return Play(tuple(ends), tuple(player.sent), max(told, default=ends[0]))
+    return Play(tuple(ends), tuple(sent), max(told, default=ends[0]))
 
 
-@dataclass(slots=True)
-class _Node:
-    """A transfer of one rank, and what it leads to."""
-
-    rank: int
-    peer: int
-    chunk: int
-    is_send: bool
-    num_waits: int = 0
-    """For other transfers, and a write for what arrives."""
-
-    taker: int = -1
-    """Of a SEND: the transfer that takes it."""
-
-    by_segment: list[int] = field(default_factory=list)
-    """What waits for it segment by segment."""
-
-    as_a_whole: list[int] = field(default_factory=list)
-
-
-class _Segments(NamedTuple):
-    """Of one chunk."""
-
-    number: int
-    num_bytes: int
-    """Of each."""
-
-    num_messages: int
-    """Which each stands for."""
-
-
-def _nodes(schedules: Sequence[Schedule]) -> Generator[None, None, list[_Node]]:
-    """The transfers of all ranks, numbered through."""
-    nodes: list[_Node] = []
-    sends: dict[tuple[int, int, int], int] = {}
-    takers: dict[tuple[int, int, int], int] = {}
-    for rank, schedule in enumerate(schedules):
-        first, written = len(nodes), dict[int, int]()
-        for index, number in enumerate(wire_numbers(schedule.transfers)):
-            if index % MESSAGES_PER_SLICE == 0:
-                yield
-            transfer, here = schedule.transfers[index], first + index
-            node = _Node(rank, transfer.peer, transfer.chunk, transfer.kind is Kind.SEND)
-            nodes.append(node)
-            if node.is_send:
-                sends[rank, transfer.peer, number] = here
-                earlier = [first + each for each in transfer.after]
-            else:
-                earlier = [written[transfer.chunk]] if transfer.chunk in written else []
-                written[transfer.chunk] = here
-                if transfer.peer != rank:
-                    takers[transfer.peer, rank, number] = here
-                    node.num_waits = 1
-            for each in earlier:
-                same = nodes[each].chunk == node.chunk
-                (nodes[each].by_segment if same else nodes[each].as_a_whole).append(here)
-            node.num_waits += len(earlier)
-    for key, send in sends.items():
-        nodes[send].taker = takers[key]
-    return nodes
-
-
-def _segments(schedules: Sequence[Schedule], num_bytes: int, segment_bytes: int, most_messages: int) -> list[_Segments]:
-    """Of each chunk; an empty one has one of no bytes, and no message."""
-    chunks = [each.stop - each.start for each in split_by_weight(num_bytes, schedules[0].chunks)]
-    num_sends = sum(each.kind is Kind.SEND for schedule in schedules for each in schedule.transfers)
-    most = max(1, most_messages // max(1, num_sends))
-    found = []
-    for length in chunks:
-        num_messages = -(-length // segment_bytes)
-        count = max(1, min(num_messages, most))
-        found.append(_Segments(count, -(-length // count), -(-num_messages // count)))
-    return found
+def run_slices(
+    course: Course, num_bytes: int, most_messages: int = MOST_MESSAGES, sent: list[Sent] | None = None
+) -> Generator[None, None, list[int]]:
+    """When each rank has its result, in ns, in slices. What arrives is added to `sent`."""
+    player = _Player(course, course.segments(num_bytes, most_messages), sent)
+    yield from player.play()
+    return player.done_ns
 
 
 class _Player:
-    """One play, event by event."""
+    """One play, event by event.
 
-    def __init__(self, nodes: list[_Node], segments: list[_Segments], links: Links) -> None:
-        self._nodes, self._segments, self._links = nodes, segments, links
-        self._waits = [[node.num_waits] * segments[node.chunk].number for node in nodes]
-        self._times = [[0] * segments[node.chunk].number for node in nodes]
-        self._left = [segments[node.chunk].number for node in nodes]
-        own, hosts = range(links.world_size), links.hosts or range(links.world_size)
-        self._hosts = hosts
-        lines = {host: line for line, host in enumerate(dict.fromkeys(hosts))}
-        self._remote = [lines[host] for host in hosts]  # behind them are those within hosts, one for each rank
-        self._local = [len(lines) + rank for rank in own]
-        self._up_free, self._down_free = ([0] * (len(lines) + len(own)) for _ in range(2))
-        self._events: list[tuple[int, int, int, int, Sent | None]] = []
+    A *place* is a segment of a transfer: the number of the transfer, and as many times more as there are transfers.
+    """
+
+    def __init__(self, course: Course, segments: list[Segments], sent: list[Sent] | None) -> None:
+        self._nodes, self._segments, self._sent = course.nodes, segments, sent
+        message_ns = course.links.message_ns
+        costs = {
+            (chunk, rate): each.num_messages * message_ns + each.num_bytes * SECOND_NS // rate
+            for chunk, each in enumerate(segments)
+            for rate in course.rates
+        }
+        self._cost_ns = [costs[node.chunk, node.rate] for node in course.nodes]
+        most = max(each.number for each in segments)
+        self._waits = [node.num_waits for node in course.nodes] * most
+        self._times = [0] * len(self._waits)
+        self._whole = {number: segments[course.nodes[number].chunk].number for number in course.whole}
+        self._up_free, self._down_free = ([0] * course.num_lines for _ in range(2))
+        self._events: list[tuple[int, int, int, int]] = []
         self._num_events = 0
-        self.done_ns = [0] * links.world_size
-        self.sent: list[Sent] = []
-        for number, node in enumerate(nodes):
-            if node.num_waits == 0:
-                for segment in range(segments[node.chunk].number):
-                    self._ready(number, segment, 0)
+        self.done_ns = [0] * course.links.world_size
+        for number in course.first:
+            for segment in range(segments[course.nodes[number].chunk].number):
+                self._settle(number + segment * len(course.nodes), 0)
 
-    def messages(self) -> Generator[None]:
-        """Play; yields after each that has arrived."""
-        while self._events:
-            at_ns, _, number, segment, sent = heappop(self._events)
-            if sent is None:
-                self._send(number, segment, at_ns)
-            else:
-                self._take(number, segment, sent)
-                yield
+    def play(self) -> Generator[None]:
+        """To the end.
 
-    def _push(self, at_ns: int, number: int, segment: int, sent: Sent | None) -> None:
-        self._num_events += 1
-        heappush(self._events, (at_ns, self._num_events, number, segment, sent))
+        An event is its time, a count, and a place: a SEND gets its turn, or, with the earliest time at which it can be
+        there as a whole, a message reaches the line of who takes it.
+        """
+        events, nodes, cost_ns, num_nodes = self._events, self._nodes, self._cost_ns, len(self._nodes)
+        up_free, down_free = self._up_free, self._down_free
+        while True:
+            for _ in range(EVENTS_PER_SLICE):
+                if not events:
+                    return
+                at_ns, _, place, through = heappop(events)
+                number = place % num_nodes
+                node = nodes[number]
+                line = node.line
+                if through < 0:
+                    start = up_free[line]
+                    if start < at_ns:
+                        start = at_ns
+                    up_free[line] = left = start + cost_ns[number]
+                    self._num_events += 1
+                    delay_ns = node.delay_ns
+                    taker = place - number + node.taker
+                    heappush(events, (start + delay_ns, self._num_events, taker, left + delay_ns))
+                    if node.is_followed:
+                        self._finish(node, place, start)
+                    continue
+                start = down_free[line]
+                if start < at_ns:
+                    start = at_ns
+                down_free[line] = end = start + cost_ns[number]
+                if self._sent is not None:
+                    self._note(node, at_ns, through, max(end, through))
+                self._settle(place, end if end > through else through)
+            yield
 
-    def _ready(self, number: int, segment: int, at_ns: int) -> None:
-        """A transfer waits for nothing any more: a write is done, a SEND stands in line."""
-        node = self._nodes[number]
-        if node.is_send and self._segments[node.chunk].num_messages:
-            self._push(at_ns, number, segment, None)
+    def _note(self, node: Node, reached_ns: int, through_ns: int, arrived_ns: int) -> None:
+        assert self._sent is not None
+        start_ns, left_ns = reached_ns - node.delay_ns, through_ns - node.delay_ns
+        num_bytes = self._segments[node.chunk].num_bytes
+        times = start_ns, left_ns, reached_ns, arrived_ns
+        self._sent.append(Sent(node.peer, node.rank, node.chunk, num_bytes, *times))
+
+    def _settle(self, place: int, at_ns: int) -> None:
+        """One thing less that a transfer waits for; if it was the last, a write is done, and a SEND stands in line."""
+        times, left = self._times, self._waits[place] - 1
+        if times[place] > at_ns:
+            at_ns = times[place]
+        if left > 0:
+            self._waits[place], times[place] = left, at_ns
             return
+        node = self._nodes[place % len(self._nodes)]
         if node.is_send:
-            self._settle(node.taker, segment, at_ns)
-        else:
-            self.done_ns[node.rank] = max(self.done_ns[node.rank], at_ns)
-        self._finish(node, number, segment, at_ns)
+            if self._segments[node.chunk].num_messages:
+                self._num_events += 1
+                heappush(self._events, (at_ns, self._num_events, place, -1))
+                return
+            self._settle(place - place % len(self._nodes) + node.taker, at_ns)
+        elif at_ns > self.done_ns[node.rank]:
+            self.done_ns[node.rank] = at_ns
+        if node.is_followed:
+            self._finish(node, place, at_ns)
 
-    def _finish(self, node: _Node, number: int, segment: int, at_ns: int) -> None:
+    def _finish(self, node: Node, place: int, at_ns: int) -> None:
+        number = place % len(self._nodes)
+        first = place - number
         for each in node.by_segment:
-            self._settle(each, segment, at_ns)
-        self._left[number] -= 1
-        if self._left[number] == 0:
-            for each in node.as_a_whole:
-                for other in range(len(self._waits[each])):
-                    self._settle(each, other, at_ns)
-
-    def _settle(self, number: int, segment: int, at_ns: int) -> None:
-        """One thing less that a transfer waits for."""
-        waits, times = self._waits[number], self._times[number]
-        waits[segment] -= 1
-        times[segment] = max(times[segment], at_ns)
-        if waits[segment] == 0:
-            self._ready(number, segment, times[segment])
-
-    def _line(self, rank: int, peer: int, rates: Sequence[int]) -> tuple[int, int]:
-        """What a message between them occupies at `rank`, and its rate there."""
-        if self._hosts[rank] == self._hosts[peer]:
-            return self._local[rank], MEMORY_BYTES_PER_S
-        return self._remote[rank], rates[rank]
-
-    def _send(self, number: int, segment: int, at_ns: int) -> None:
-        node, links = self._nodes[number], self._links
-        _, num_bytes, num_messages = self._segments[node.chunk]
-        line, rate = self._line(node.rank, node.peer, links.up)
-        start = max(at_ns, self._up_free[line])
-        left = start + num_messages * links.message_ns + num_bytes * SECOND_NS // rate
-        self._up_free[line] = left
-        reached = start + links.delay_ns[node.rank][node.peer]
-        sent = Sent(node.rank, node.peer, node.chunk, num_bytes, start, left, reached, 0)
-        self._push(reached, node.taker, segment, sent)
-        self._finish(node, number, segment, start)
-
-    def _take(self, number: int, segment: int, sent: Sent) -> None:
-        node, links = self._nodes[number], self._links
-        num_messages = self._segments[node.chunk].num_messages
-        line, rate = self._line(node.rank, sent.source, links.down)
-        start = max(sent.reached_ns, self._down_free[line])
-        through = start + num_messages * links.message_ns + sent.num_bytes * SECOND_NS // rate
-        self._down_free[line] = through
-        arrived = max(through, sent.left_ns + sent.reached_ns - sent.start_ns)
-        self.sent.append(sent._replace(arrived_ns=arrived))
-        self._settle(number, segment, arrived)
+            self._settle(first + each, at_ns)
+        if node.as_a_whole:
+            self._whole[number] -= 1
+            if self._whole[number] == 0:
+                for each in node.as_a_whole:
+                    for segment in range(self._segments[self._nodes[each].chunk].number):
+                        self._settle(each + segment * len(self._nodes), at_ns)

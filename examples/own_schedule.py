@@ -16,7 +16,8 @@ import numpy as np
 import p2p
 from collectives import ALGORITHMS, Schedule, ScheduleError, TransferList, even_chunks, register_algorithm
 from collectives.drawing import draw_play
-from collectives.pricing import equal_links, play
+from collectives.links import equal_links
+from collectives.pricing import play
 
 NUM_HOSTS, SIZE_BYTES, ROUNDS = 8, 64 << 10, 20
 LINKS = equal_links(NUM_HOSTS, 200_000_000 // 8, delay_ns=20_000_000, message_ns=300_000)

@@ -7,7 +7,8 @@ from typing import Final
 from collectives import Kind, Schedule, all_reduce_schedule, split_by_weight
 from collectives.algorithms import SHARES
 from collectives.goals import schedule_of
-from collectives.pricing import SEGMENT_BYTES, Links, play
+from collectives.links import SEGMENT_BYTES, Links
+from collectives.pricing import play
 
 from ..config import WAN_SEGMENT_BYTES
 from ..netlab.config import LabConfig

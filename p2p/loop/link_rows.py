@@ -1,6 +1,6 @@
 """What a peer has measured of its links, as bytes of one length, and what those of all members amount to. Pure."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Generator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any, Final, NamedTuple
@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from collectives import Array
+from collectives.links import MEMORY_DELAY_NS, SEGMENT_BYTES, Links
 from collectives.price_table import CANDIDATES, SIZES_BYTES
-from collectives.pricing import MEMORY_DELAY_NS, SEGMENT_BYTES, Links
+from collectives.pricing import run_to_end
 from gossip import View
 
 from ..step.agreed_rows import Rows
@@ -50,7 +51,9 @@ _PLACES: Final = tuple((name, size) for name in CANDIDATES for size in SIZES_BYT
 
 
 _FIELDS: Final = [("up", "<u4"), ("down", "<u4"), ("message_ns", "<u4"), ("num", "<u4"), ("to", _PAIR, MOST_PEERS)]
-_ROW: Final = np.dtype([*_FIELDS, ("took_us", "<u4", len(_PLACES))])
+_ROW: Final = np.dtype([*_FIELDS, ("took_us", "<u4", len(_PLACES)), ("lines", "<u4")])
+_UP, _DOWN = 1, 2
+"""Of `lines`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Row:
         message_ns: what a message costs it.
         to: by peer_id.
         took: without what was not measured.
+        up_is_line, down_is_line: whether that is the rate of the line; else the line carries more, as far as is known.
     """
 
     up: int = 0
@@ -69,6 +73,8 @@ class Row:
     message_ns: int = 0
     to: Mapping[str, Pair] = field(default_factory=dict)
     took: Took = field(default_factory=dict)
+    up_is_line: bool = False
+    down_is_line: bool = False
 
     def pack(self) -> Array:
         """As bytes, whose number is the same for all."""
@@ -77,6 +83,7 @@ class Row:
         row["up"], row["down"], row["message_ns"] = (min(each, _MOST) for each in (self.up, self.down, self.message_ns))
         row["num"] = len(kept)
         row["took_us"] = [min(self.took.get(place, 0), _MOST) for place in _PLACES]
+        row["lines"] = _UP * self.up_is_line + _DOWN * self.down_is_line
         for place, (peer_id, pair) in enumerate(kept):
             row["to"][place] = int(peer_id, 16), min(pair.rtt_us, _MOST), min(pair.bytes_per_s, _MOST)
         return row.reshape(1).view(np.uint8)
@@ -88,14 +95,17 @@ class Row:
         pairs = row["to"][: min(int(row["num"]), MOST_PEERS)]
         to = {f"{int(each['peer']):016x}": Pair(int(each["rtt_us"]), int(each["bytes_per_s"])) for each in pairs}
         took = {place: took_us for place, took_us in zip(_PLACES, row["took_us"].tolist(), strict=True) if took_us}
-        return cls(int(row["up"]), int(row["down"]), int(row["message_ns"]), to, took)
+        up, down, message_ns, lines = (int(row[name]) for name in ("up", "down", "message_ns", "lines"))
+        return cls(up, down, message_ns, to, took, bool(lines & _UP), bool(lines & _DOWN))
 
     def covers(self, peer_ids: Set[str]) -> bool:
         """Whether the links to all of these are measured."""
         return self.up > 0 and self.down > 0 and all(self.to.get(each, NO_PAIR).rtt_us for each in peer_ids)
 
     def has_moved(self, since: "Row") -> bool:
-        """Whether it says something else than that one."""
+        """Whether it says something else than that one, or of a rate that it is the line's."""
+        if (self.up_is_line and not since.up_is_line) or (self.down_is_line and not since.down_is_line):
+            return True
         told = [(self.up, since.up, 0), (self.down, since.down, 0)]
         told += [(pair.rtt_us, since.to.get(each, NO_PAIR).rtt_us, LEAST_US) for each, pair in self.to.items()]
         return any(abs(now - before) > max((MOVED - 1) * min(now, before), least) for now, before, least in told)
@@ -126,29 +136,55 @@ def links_of(rows: Rows, segment_bytes: int = SEGMENT_BYTES) -> Links | None:
     Members of one host have one line, which is as fast as the fastest of them has found it; what lies between these is
     not measured. `segment_bytes`: of a message, at most.
     """
-    names = [member.peer_id for member in rows.members]
-    said, hosts = rows_of(rows), rows.hosts
-    others = [{name for name, its in zip(names, hosts, strict=True) if its != host} for host in hosts]
-    if not all(elsewhere and row.covers(elsewhere) for elsewhere, row in zip(others, said, strict=True)):
-        return None
-    up = [max(row.up, *(row.to[each].bytes_per_s for each in names if each in row.to)) for row in said]
-    down = [
+    return run_to_end(known_slices(rows, segment_bytes))[0]
+
+
+def known_slices(rows: Rows, segment_bytes: int) -> Generator[None, None, tuple[Links | None, Took]]:
+    """The same, and what sums have taken, in slices: a row in each."""
+    names, hosts, said = [member.peer_id for member in rows.members], rows.hosts, list[Row]()
+    for raw in rows.raw.reshape(len(names), ROW_BYTES):
+        said.append(Row.unpack(raw))
+        yield
+    took, delays = _took_of(said), list[tuple[int, ...]]()
+    for i, (one, host, row) in enumerate(zip(names, hosts, said, strict=True)):
+        others = {name for name, its in zip(names, hosts, strict=True) if its != host}
+        if not (others and row.covers(others)):
+            return None, took
+        delays.append(
+            tuple(
+                MEMORY_DELAY_NS * (i != j)
+                if hosts[j] == host
+                else (row.to[other].rtt_us + said[j].to.get(one, NO_PAIR).rtt_us) * 250
+                for j, other in enumerate(names)
+            )
+        )
+        yield
+    message_ns, (up, down) = median_low([row.message_ns for row in said]), _lines_of(names, said, hosts)
+    return Links(up, down, tuple(delays), message_ns, segment_bytes, hosts), took
+
+
+def _lines_of(
+    names: Sequence[str], said: Sequence[Row], hosts: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Bytes per second up and down of each rank, whose line is its host's.
+
+    A rate that is not known to be the line's says only that it is no slower: such a line is taken for one that is as
+    fast down as up, if one of these is known, and else for the fastest.
+    """
+    ups = [max(row.up, *(row.to[each].bytes_per_s for each in names if each in row.to)) for row in said]
+    downs = [
         max(row.down, *(other.to[name].bytes_per_s for other in said if name in other.to))
         for name, row in zip(names, said, strict=True)
     ]
-    delays = tuple(
-        tuple(
-            (said[i].to[other].rtt_us + said[j].to[one].rtt_us) * 250
-            if hosts[i] != hosts[j]
-            else MEMORY_DELAY_NS * (i != j)
-            for j, other in enumerate(names)
-        )
-        for i, one in enumerate(names)
-    )
-    up, down = ([max(rates[i] for i, its in enumerate(hosts) if its == host) for host in hosts] for rates in (up, down))
-    message_ns, known = median_low([row.message_ns for row in said]), alike([*up, *down])
-    up, down = ([known[rate] for rate in rates] for rates in (up, down))
-    return Links(tuple(up), tuple(down), delays, message_ns, segment_bytes, hosts)
+    lines = {}
+    for host in dict.fromkeys(hosts):
+        ranks = [rank for rank, its in enumerate(hosts) if its == host]
+        up, down = (max(rates[rank] for rank in ranks) for rates in (ups, downs))
+        is_up, is_down = any(said[rank].up_is_line for rank in ranks), any(said[rank].down_is_line for rank in ranks)
+        otherwise = max(up, down) if is_up or is_down else max(*ups, *downs)
+        lines[host] = up if is_up else otherwise, down if is_down else otherwise
+    known = alike([rate for line in lines.values() for rate in line])
+    return tuple(known[lines[host][0]] for host in hosts), tuple(known[lines[host][1]] for host in hosts)
 
 
 def alike(rates: Sequence[int]) -> Mapping[int, int]:
@@ -165,5 +201,9 @@ def alike(rates: Sequence[int]) -> Mapping[int, int]:
 
 def took_of(rows: Rows) -> Took:
     """What sums have taken: of each the least that a member says, if all do, since the others have waited for it."""
-    said = [row.took for row in rows_of(rows)]
+    return _took_of(rows_of(rows))
+
+
+def _took_of(rows: Sequence[Row]) -> Took:
+    said = [row.took for row in rows]
     return {place: min(took[place] for took in said) for place in _PLACES if all(place in took for took in said)}

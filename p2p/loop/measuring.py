@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from collectives.algorithms import Medium, choose_algorithm
-from collectives.price_table import PriceTable, tabulate
+from collectives.price_table import tabulate
 from gossip import Member, View
 
 from ..config import LoopConfig
@@ -19,10 +19,11 @@ from ..net.credits import UNKNOWN_BYTES, credit_of
 from ..net.flows import Flow
 from ..net.frames import Frames
 from ..net.transport import Transport
-from ..step.agreed_rows import AgreedRows, Rows, hosts_of
+from ..step.agreed_rows import AgreedRows, Rows, Table, hosts_of
 from ..step.open_step import OpenStep
 from .durations import Durations
-from .link_rows import MOST_PEERS, Pair, Row, links_of, own_row, took_of
+from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, known_slices, links_of, own_row
+from .parts import Parts
 from .probes import Probes
 
 Message = tuple[memoryview, memoryview]
@@ -39,15 +40,20 @@ BLOCK_S: Final = 10.0
 NUM_HIGHEST: Final = 3
 """A rate counts that was reached so often in this block of time, and the one before."""
 
+NUM_CERTAIN: Final = 10
+"""So often packets have had to wait where a line is known: a late core, or a first window, can look like it."""
+
 SETTLED_S: Final = 3.0
 """So long after rows were gathered nobody wants it again, in a view of the same members."""
 
 TRIED_S: Final = 10.0
 """So long not, if it is only that sums take longer than was said, or not as long."""
 
-PART_S: Final = 0.5e-3
-EVERY_S: Final = 0.01
-"""A table is made in parts that take so long, one of them in each of these stretches."""
+NEAR_US: Final = 10_000
+"""To peers that are no further away a connection has opened its window long before a rate is taken (`SHORTEST_S`).
+
+Further away a rate is known to be the line's once packets have had to wait.
+"""
 
 TOTAL_S: Final = 0.05
 """So long the own line may be busy with what waits for it."""
@@ -114,6 +120,10 @@ class Line:
         """0: packets have seldom had to wait."""
         return self._high.value if self._num_rates >= NUM_HIGHEST else 0
 
+    def explains(self, rate: int) -> bool:
+        """Whether nothing but the line was in the way of so many bytes per second, as far as measuring can tell."""
+        return self._num_rates >= NUM_CERTAIN and 100 * rate <= ALIKE_PERCENT * self._high.value
+
     def add(self, now: float, flows: Mapping[str, Flow]) -> None:
         """The counters of all connections. A rate without a queue counts if it is higher than what was known."""
         before, took_s, self._flows, self._at = self._flows, now - self._at, flows, now
@@ -171,13 +181,13 @@ class Measuring:
         self._up, self._down, self._line = Rate(), Rate(), Line()
         self._pairs: dict[str, High] = {}
         self._told: dict[str, int] = {}
-        self._probes = Probes(frames)
+        self._probes, self._parts = Probes(frames), Parts()
         self._lines: Mapping[str, int] = {}
         self._lines_of: Rows | None = None
         self._sample_at = self._seen_at = 0.0
         self._message_ns = 0.0
         self._seen: Rows | None = None
-        self._making: tuple[Rows, Generator[None, None, PriceTable]] | None = None
+        self._making: tuple[Rows, Generator[None, None, Table]] | None = None
         agreed.row = self.row.pack()
 
     def timed(self, messages: Iterator[Message]) -> Iterator[Message]:
@@ -193,7 +203,9 @@ class Measuring:
     def watch(self, open_step: OpenStep) -> None:
         """Operations may have begun, or ended."""
         if self.next_at < math.inf:
-            self.durations.watch(self._clock(), open_step)
+            now = self._clock()
+            self.durations.watch(now, open_step)
+            self._parts.watch(now, open_step.run)
 
     def look(self, view: View | None) -> None:
         """Read the counters, say what follows from them, and go on with a table that is to be made."""
@@ -202,7 +214,7 @@ class Measuring:
             self._sample(now, view)
             self._sample_at = now + max(LOOK_S, LOOK_S_PER_LINK * len(view.members))
         self._tabulate()
-        self.next_at = now + (EVERY_S if self._making is not None else LOOK_S)
+        self.next_at = now + (self._parts.every_s if self._making is not None else LOOK_S)
 
     def _sample(self, now: float, view: View) -> None:
         if view.members != self._members:
@@ -253,7 +265,9 @@ class Measuring:
         up = max([self._up.high.value, *(pair.bytes_per_s for pair in to.values())])
         message_ns = int(min(max(2 * self._message_ns, LEAST_MESSAGE_NS), MOST_MESSAGE_NS))
         took = {place: round(took_s * 1e6) for place, took_s in self.durations.medians(now).items()}
-        row = self.row = Row(up, self._down.high.value, message_ns, to, took)
+        is_near = max((pair.rtt_us for pair in to.values()), default=0) <= NEAR_US
+        is_line = is_near or self._line.explains(up)
+        row = self.row = Row(up, self._down.high.value, message_ns, to, took, is_line, is_near)
         agreed = self._agreed
         rows = agreed.rows or agreed.used
         if rows is not self._seen:
@@ -275,19 +289,21 @@ class Measuring:
             self._making = None
             return
         if self._making is None or self._making[0] is not rows:
-            links = links_of(rows, self._segment_bytes)
-            if links is None:
-                self._agreed.tabulated(rows, BySize(len(rows.members), self.medium))
-                return
-            measured_ns = {place: took_us * 1000 for place, took_us in took_of(rows).items()}
-            self._making = rows, tabulate(links, measured_ns)
-        until = self._clock() + PART_S
+            self._making = rows, self._table_of(rows)
+        until = self._clock() + self._parts.part_s
         try:
             while self._clock() < until:
                 next(self._making[1])
         except StopIteration as end:
             self._agreed.tabulated(rows, end.value)
             self._making = None
+
+    def _table_of(self, rows: Rows) -> Generator[None, None, Table]:
+        """In slices."""
+        links, took_us = yield from known_slices(rows, self._segment_bytes)
+        if links is None:
+            return BySize(len(rows.members), self.medium)
+        return (yield from tabulate(links, {place: each_us * 1000 for place, each_us in took_us.items()}))
 
 
 def after(me: Member, view: View) -> list[Member]:

@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives import ALGORITHMS, Kind, Schedule, all_reduce_schedule
+from collectives.course import lay_out
 from collectives.drawing import draw_play
 from collectives.formulas import FEW_RANKS, FORMULAS, summarize
 from collectives.goals import COLLECTIVES
+from collectives.links import MEMORY_BYTES_PER_S, MEMORY_DELAY_NS, SECOND_NS, SEGMENT_BYTES, Links, equal_links
 from collectives.price_table import (
     CANDIDATES,
     MOST_PLAYED,
@@ -20,17 +22,7 @@ from collectives.price_table import (
     price_table,
     tabulate,
 )
-from collectives.pricing import (
-    MEMORY_BYTES_PER_S,
-    MEMORY_DELAY_NS,
-    SECOND_NS,
-    SEGMENT_BYTES,
-    Links,
-    equal_links,
-    play,
-    play_slices,
-    run_to_end,
-)
+from collectives.pricing import EVENTS_PER_SLICE, play, play_slices, run_slices, run_to_end
 from tests.collectives.chain import chain_all_reduce
 
 RATE, DELAY_NS, MESSAGE_NS = 25_000_000, 20_000_000, 100_000
@@ -193,13 +185,36 @@ def test_where_ranks_are_few_the_table_is_played() -> None:
         assert table[name, 1 << 20] == play(schedules_of(name, FEW_RANKS - 1), 1 << 20, links).time_ns
 
 
-def test_a_table_is_made_in_many_slices_of_few_messages() -> None:
-    """What a slice costs is a measurement: `python -m bench.prices`."""
-    links = equal_links(8, RATE, DELAY_NS, MESSAGE_NS)
-    num_slices = sum(1 for _ in price_table(ALGORITHMS, SIZES, links))
-    num_messages = sum(len(play(schedules_of(name, 8), size, links).sent) for name in ALGORITHMS for size in SIZES)
-    assert num_slices > num_messages / 20
+def test_a_table_is_made_in_slices_of_few_events_and_there_are_not_many_of_both() -> None:
+    """What an event costs is a measurement: `python -m bench.prices`."""
+    segment_bytes = 256 << 10  # of a WAN: there are more of them than anywhere else
+    for world_size in range(2, MOST_PLAYED + 1):
+        alone = replace(equal_links(world_size, RATE, DELAY_NS, MESSAGE_NS), segment_bytes=segment_bytes)
+        for links in (alone, replace(two_hosts_of(world_size, RATE), segment_bytes=segment_bytes)):
+            num_slices = sum(1 for _ in tabulate(links))
+            assert num_slices < 4500, (world_size, links.hosts)
+            if world_size >= FEW_RANKS and not links.hosts:
+                assert num_slices < 20, "formulas know"
     assert sum(1 for _ in price_table({"ring": ALGORITHMS["ring"]}, SIZES, equal_links(500, RATE, 0, 0))) > 60
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_a_slice_has_few_events_and_what_is_the_same_for_all_sizes_is_done_once(name: str) -> None:
+    links = equal_links(8, RATE, DELAY_NS, MESSAGE_NS)
+    course = run_to_end(lay_out(schedules_of(name, 8), links))
+    for size in SIZES_BYTES:
+        played = play(schedules_of(name, 8), size, links)
+        ends, num_slices = list[int](), 0
+        slices = run_slices(course, size)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                ends = end.value
+                break
+            num_slices += 1
+        assert tuple(ends) == played.done_ns
+        assert num_slices == 2 * len(played.sent) // EVENTS_PER_SLICE
 
 
 def test_a_thousand_ranks_cost_no_play() -> None:

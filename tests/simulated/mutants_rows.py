@@ -59,6 +59,18 @@ def _count_from_own(original: Callable[..., None]) -> Callable[..., None]:
     return committed
 
 
+def _know_better(original: Callable[..., None]) -> Callable[..., None]:
+    def committed(self: AgreedRows, step: int, view: View, operations: Sequence[Operation]) -> None:
+        before = self.rows
+        original(self, step, view, operations)
+        if self.rows is not None and self.rows is not before and self._me in view.members:
+            said = self.rows.raw.reshape(len(view.members), -1).copy()
+            said[view.members.index(self._me)] = self.row
+            self.rows = replace(self.rows, raw=said.reshape(-1))
+
+    return committed
+
+
 def _know_nothing(original: Callable[..., None]) -> Callable[..., None]:
     def loaded(self: OpenStep, step: int, state_digest: bytes | None, *given: object, is_due: bool = False) -> None:
         original(self, step, state_digest, *given)
@@ -107,6 +119,9 @@ ROWS: dict[str, Mutant] = {
     ),
     "R22: each counts hosts from its own one on": mutant(
         (AgreedRows, "committed", _count_from_own(AgreedRows.committed)), breaks="S24", scenario=HOSTS
+    ),
+    "R22: what a peer knows by now of its own line counts for it": mutant(
+        (AgreedRows, "committed", _know_better(AgreedRows.committed)), breaks="S24", scenario=JOIN
     ),
     "R22: a state does not say that rows are due": mutant(
         (OpenStep, "loaded", _know_nothing(OpenStep.loaded)), breaks="L1 S19 S24", scenario=JOIN

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from bench import rows
+from bench.rows import NUM_MEMBERS, WITHIN_S, Step
 from bench.wan import BEGIN, END, crossing, figures, problems, write_page
 from p2p.benchmark.files import Report, read_reports
 
@@ -51,3 +53,31 @@ def test_figures_take_the_place_of_older_ones(tmp_path: Path) -> None:
     assert text.startswith("before\n" + BEGIN)
     assert text.endswith(END + "\nafter\n")
     assert "old" not in text
+
+
+def stepping(took_s: float, *, knows_from: int) -> list[Step]:
+    """Ten steps before a join at 100, and forty after it, of which the first one waits for that."""
+    steps = [Step(90.0 + number, 90.0 + number + 0.05, NUM_MEMBERS, NUM_MEMBERS, True) for number in range(10)]
+    for number in range(40):
+        began_s, num_rows = 100 + number / 5, NUM_MEMBERS + (number >= knows_from)
+        is_soon = began_s < 100 + WITHIN_S
+        steps.append(
+            Step(began_s, began_s + (took_s if is_soon else 0.1), NUM_MEMBERS + 1, num_rows, number > knows_from)
+        )
+    return steps
+
+
+def test_rows_are_there_when_the_last_member_has_them_and_the_first_seconds_are_held_against_those_that_follow() -> (
+    None
+):
+    members = [stepping(0.1, knows_from=knows_from) for knows_from in (2, 3, 2)]
+    found = rows.evaluate(members) | {"codes": [0], "net": "rate=1mbit"}
+    assert round(found["rows_s"], 6) == 0.7 and round(found["table_s"], 6) == 0.9
+    assert found["num_meanwhile"] == 15 and not list(rows.problems(found)) and "rows 0.7 s" in rows.sentence(found)
+
+
+def test_rows_that_come_late_or_never_or_that_hold_the_others_up_are_found() -> None:
+    slow = rows.evaluate([stepping(0.12, knows_from=16)] * 3) | {"codes": [0, 1]}
+    assert [each.split()[1] for each in rows.problems(slow)] == ["rows", "the", "peers"]
+    never = rows.evaluate([stepping(0.1, knows_from=99)] * 3) | {"codes": [0], "net": "rate=1mbit"}
+    assert never["rows_s"] is None and len(list(rows.problems(never))) == 1 and "rows never" in rows.sentence(never)

@@ -8,10 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectives.links import MEMORY_DELAY_NS
 from collectives.price_table import CANDIDATES, SIZES_BYTES
-from collectives.pricing import MEMORY_DELAY_NS
+from collectives.pricing import run_to_end
 from gossip import Member
-from p2p.loop.link_rows import LEAST_US, MOST_PEERS, ROW_BYTES, SURPRISING, Pair, Row, alike, links_of, own_row, took_of
+from p2p.loop.link_rows import (
+    LEAST_US,
+    MOST_PEERS,
+    ROW_BYTES,
+    SURPRISING,
+    Pair,
+    Row,
+    alike,
+    known_slices,
+    links_of,
+    own_row,
+    took_of,
+)
 from p2p.step.agreed_rows import Rows
 from tests.gossip.members import view_of
 
@@ -24,12 +37,13 @@ numbers = st.integers(0, 2**32 - 1)
 names = st.integers(0, 2**64 - 1).map(lambda number: f"{number:016x}")
 pairs = st.dictionaries(names, st.builds(Pair, numbers, numbers), max_size=MOST_PEERS)
 places = st.tuples(st.sampled_from(CANDIDATES), st.sampled_from(SIZES_BYTES))
-rows = st.builds(Row, numbers, numbers, numbers, pairs, st.dictionaries(places, st.integers(1, 2**32 - 1)))
+sums = st.dictionaries(places, st.integers(1, 2**32 - 1))
+rows = st.builds(Row, numbers, numbers, numbers, pairs, sums, st.booleans(), st.booleans())
 
 
 def row(rank: int, rtt_us: int = 10_000, rate: int = 1000, up: int = 2000, down: int = 3000) -> Row:
     to = {name: Pair(rtt_us + rank, rate) for other, name in enumerate(NAMES) if other != rank}
-    return Row(up, down, 100 + rank, to)
+    return Row(up, down, 100 + rank, to, up_is_line=True, down_is_line=True)
 
 
 def gathered(*said: Row) -> Rows:
@@ -115,6 +129,46 @@ def test_lines_that_measuring_cannot_tell_apart_are_one() -> None:
     assert links is not None and links.up == links.down == (3000,) * 3
 
 
+def floor(said: Row) -> Row:
+    """The same, where nobody knows of a line."""
+    return replace(said, up_is_line=False, down_is_line=False)
+
+
+def test_a_rate_that_is_not_known_to_be_the_lines_is_no_line_of_its_own() -> None:
+    """Four lines of 25 MB/s in the rows of a busy machine, over connections that were just opened."""
+    cold = [floor(row(rank, up=rate, down=rate)) for rank, rate in enumerate((6_900_000, 2_200_000, 5_000_000))]
+    links = links_of(gathered(*cold))
+    assert links is not None and links.up == links.down == (6_900_000,) * 3, "nobody knows, so all are alike"
+    cold[1] = replace(cold[1], up=25_000_000, up_is_line=True)
+    links = links_of(gathered(*cold))
+    assert links is not None and links.up == links.down == (25_000_000,) * 3
+    slow = links_of(gathered(cold[0], cold[1], replace(cold[2], up_is_line=True)))
+    assert slow is not None and slow.up == (25_000_000, 25_000_000, 5_000_000)
+    assert slow.down == slow.up, "one way of it is known, and the other one is taken for the same"
+    odd = links_of(gathered(cold[0], cold[1], replace(cold[2], up_is_line=True, down=8_000_000)))
+    assert odd is not None and odd.down[2] == 8_000_000, "so much has come"
+
+
+def test_of_members_of_one_host_one_knows_the_line() -> None:
+    said = [floor(row(rank, up=rate, rate=1)) for rank, rate in enumerate((5000, 4000, 20_000))]
+    rows = replace(gathered(*said), hosts=(0, 0, 2))
+    assert (links := links_of(rows)) is not None and links.up == (20_000,) * 3
+    knows = replace(rows, raw=gathered(said[0], replace(said[1], up_is_line=True), said[2]).raw)
+    assert (links := links_of(knows)) is not None and links.up == (5000, 5000, 20_000)
+
+
+def test_that_a_rate_is_the_lines_is_news_and_that_it_is_not_is_none() -> None:
+    for before in (replace(row(0), up_is_line=False), replace(row(0), down_is_line=False)):
+        assert row(0).has_moved(before) and not before.has_moved(row(0))
+
+
+def test_rows_become_links_a_row_at_a_time() -> None:
+    rows_of_three = gathered(row(0), row(1), row(2))
+    assert sum(1 for _ in known_slices(rows_of_three, 1000)) == 6, "each is read, and then its delays"
+    unknown = gathered(row(0), Row(), row(2))
+    assert sum(1 for _ in known_slices(unknown, 1000)) == 4 and run_to_end(known_slices(unknown, 1000)) == (None, {})
+
+
 def test_one_member_alone_has_no_links() -> None:
     assert links_of(gathered(row(0))) is None
 
@@ -127,9 +181,11 @@ def test_what_a_peer_has_said_counts_in_a_view_of_those_members() -> None:
 
 
 def test_a_row_has_the_layout_of_the_protocol() -> None:
-    packed = Row(1, 2, 3, {"0" * 15 + "a": Pair(4, 5)}, {("direct", 4096): 6}).pack().tobytes()
+    packed = Row(1, 2, 3, {"0" * 15 + "a": Pair(4, 5)}, {("direct", 4096): 6}, down_is_line=True).pack().tobytes()
     head = struct.pack("<IIIIQII", 1, 2, 3, 1, 10, 4, 5)
-    assert len(packed) == ROW_BYTES == 1448
+    assert len(packed) == ROW_BYTES == 1452
     assert packed[: len(head)] == head and not any(packed[len(head) : 1040])
-    sums = struct.unpack("<102I", packed[1040:])
+    sums = struct.unpack("<102I", packed[1040:1448])
     assert sums[17 + 2] == 6 == sum(sums), "the third size of the second algorithm"
+    assert packed[1448:] == struct.pack("<I", 2)
+    assert Row(up_is_line=True).pack().tobytes()[1448:] == struct.pack("<I", 1)

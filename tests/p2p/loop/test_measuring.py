@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from p2p.loop.measuring import BLOCK_S, LEAST_BYTES, High, Line, Rate, after
+from p2p.loop.measuring import BLOCK_S, LEAST_BYTES, NUM_CERTAIN, High, Line, Rate, after
 from p2p.loop.probes import FIRST_PORTION, PROBE_BYTES, PROBE_S, SHARE, Probes
 from p2p.net.flows import Flow
 from tests.gossip.members import A, B, C, D, view_of
@@ -66,6 +66,17 @@ def test_the_rate_of_a_line_is_what_it_carries_while_packets_wait() -> None:
     for step in range(3):
         look(3.0 + step * 0.1, 4 * LEAST_BYTES, is_queueing=False)
     assert line.bytes_per_s > known, "what is faster counts, queue or not"
+
+
+def test_a_rate_is_the_lines_once_packets_have_waited_often_enough_at_about_that_rate() -> None:
+    line, carried, known = Line(), 0, list[bool]()
+    rate = 40 * LEAST_BYTES
+    for step in range(2 * NUM_CERTAIN):
+        carried += 4 * LEAST_BYTES
+        line.add(step * 0.1, {"b": flow(carried, is_queueing=step >= 5)})
+        known.append(line.explains(rate))
+    assert known.index(True) == 5 + NUM_CERTAIN and all(known[5 + NUM_CERTAIN :]), "a queue at both ends of a stretch"
+    assert line.explains(rate // 4) and line.explains(13 * rate // 10) and not line.explains(3 * rate // 2)
 
 
 def test_a_connection_that_is_opened_anew_says_nothing_of_a_line() -> None:
