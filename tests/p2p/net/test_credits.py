@@ -84,7 +84,12 @@ def test_all_together_are_bounded_by_the_own_line() -> None:
 
 def test_the_kernel_is_asked_only_if_what_it_has_said_does_not_do() -> None:
     asked: list[str] = []
-    pacer = Pacer(lambda *_: True, lambda: 0.0, 1, lambda peer_id: asked.append(peer_id) or 0)  # type: ignore[func-returns-value]
+
+    def acked(peer_id: str) -> int:
+        asked.append(peer_id)
+        return 0
+
+    pacer = Pacer(lambda *_: True, lambda: 0.0, 1, acked)
     pacer.credits.is_on = True
     pacer.credits.set({"b": 3 * FRAME})
     for _ in range(3):
