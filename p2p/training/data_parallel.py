@@ -79,6 +79,7 @@ class DataParallel(torch.nn.Module):
         TypeError: a gradient is sparse, and not that of an embedding layer.
         OperationMismatch: another member has called something else; raised on every member.
         QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout, TooSlow: this peer cannot go on.
+        DeviceLost: the device of the model has failed; this peer has left, the others go on.
         JoinRefused: this peer observes, and its replica is not like those of the members: it says in what.
         RemoteProtocolError: a state was received that does not fit this replica.
         ShoalError: backward was called again for one batch, or one `optimizer.step`; this peer has left; or the model

@@ -8,9 +8,9 @@ from typing import Literal, get_args
 import torch
 import xxhash
 
-from ..device import HOST
+from ..device import HOST, Device, MemoryShort
 from ..errors import NonFiniteGradient, ShoalError
-from ..session.device_memory import pin, staged_by
+from ..session.device_memory import pin, staged_by, the_device_of
 from ..session.session import BACKWARD, Session
 from ..step.collective import AllReduce
 from .buckets import Bucket, layout_of, make_bucket, make_buckets
@@ -58,19 +58,28 @@ class Gradients:
 
         Raises:
             ValueError: a gradient of it cannot be averaged; nothing has changed.
+            ShoalError: the device has no room for the buckets; likewise.
         """
         summable = {name: summable_of(name, model) for name, model in reversed([*self._models.items()])}
-        self.parameters = [parameter for each in summable.values() for parameter in each]
+        parameters = [parameter for each in summable.values() for parameter in each]
         check_one_device(dict(self._module.named_parameters()))
-        self.device = self._session.device_of(self.parameters[0])
+        device = the_device_of(self._session, parameters[0], "the model")
+        try:
+            made = {name: self._make(name, each, device) for name, each in summable.items()}
+        except MemoryShort as short:
+            wanted = sum(each.nbytes for each in parameters)
+            raise ShoalError(
+                f"the buckets of gradients, {wanted} bytes in all, do not fit on {parameters[0].device}: of it {short}"
+                "; they take as much as the gradients, beside these: train a smaller model, or fewer of its parameters"
+            ) from None
+        self.parameters, self.device, self._of_models = parameters, device, made
         self.watch = Watch(self._module, self.parameters)
-        self._of_models = {name: self._make(name, each) for name, each in summable.items()}
         self._buckets = [bucket for each in self._of_models.values() for bucket in each]
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
         pin(self._session, self.device, [bucket.operation for bucket in self._buckets])
         self._begin_reaching()
 
-    def _make(self, name: str, parameters: Sequence[torch.nn.Parameter]) -> list[Bucket]:
+    def _make(self, name: str, parameters: Sequence[torch.nn.Parameter], device: Device) -> list[Bucket]:
         """Buckets of one model, whose operations have its name, so that no other one is summed with it."""
         tables, algorithm, empty = tables_of(self._models[name]), self._algorithm, self._session.empty
 
@@ -78,8 +87,8 @@ class Gradients:
             is_table = id(parameters[0]) in tables
             return make_bucket(parameters, algorithm, empty, RowBucket, len(parameters[0])) if is_table else None
 
-        staged = partial(make_staged_bucket, make_staged=partial(staged_by, self._session, self.device))
-        make_other = make_bucket if self.device is HOST else staged
+        staged = partial(make_staged_bucket, make_staged=partial(staged_by, self._session, device))
+        make_other = make_bucket if device is HOST else staged
         buckets = make_buckets(parameters, self._bucket_bytes, algorithm, empty, make, make_other)
         for bucket in buckets:
             bucket.model = name

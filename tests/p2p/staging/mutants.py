@@ -11,6 +11,7 @@ import torch
 from collectives import Array
 from collectives.program import Publish
 from p2p.device import OVER
+from p2p.errors import DeviceLost
 from p2p.memory import adding
 from p2p.memory.adding import Adding, DeviceSum
 from p2p.memory.exchange import Exchange
@@ -157,6 +158,14 @@ def _settle_without_waiting(*instructions: type) -> Callable[[Exchange], bool]:
 Exchange_settle = Exchange._settle
 
 
+def _settle_despite_errors(self: Exchange) -> bool:
+    try:
+        return Exchange_settle(self)
+    except DeviceLost:
+        self._has_written(self._under_way.popleft()[1])
+        return False
+
+
 def _stop_at_once(self: SharedRunner) -> None:
     self.is_broken = True
 
@@ -235,6 +244,9 @@ MUTANTS = {
         "sums", 0, (Exchange, "_settle", _settle_without_waiting(Publish))
     ),
     "an operation ends while parts are copied": _missing("sums", 0, (Exchange, "_settle", _settle_without_waiting())),
+    "a sum of a device that has failed is published": _missing(
+        "lost", 17, (Exchange, "_settle", _settle_despite_errors)
+    ),
     "a late sum lands in a region of a later operation": _missing("sums", 2, (SharedRunner, "stop", _stop_at_once)),
     "a step is withdrawn while a part is added up": _missing("sums", 2, (OpenStep, "_drop_run", _drop_run_alone)),
     "a view is left while a part is added up": _missing("sums", 2, (HostMemory, "install", _install_at_once)),
