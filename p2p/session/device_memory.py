@@ -34,6 +34,11 @@ def the_device_of(session: Session, tensor: Any, what: str) -> Device:
     return device
 
 
+def is_far(session: Session, tensor: Any) -> bool:
+    """Whether the host has to wait for a device to read it."""
+    return session.device_of(tensor) is not HOST
+
+
 def pin(session: Session, device: Device, operations: Sequence[Operation]) -> None:
     """Register with `device` where inputs and results lie, if in the arena."""
     if device is not HOST:

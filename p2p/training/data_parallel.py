@@ -38,6 +38,7 @@ from .buffers import BufferMode, Buffers
 from .by_hand import Given, given_as
 from .copies import Copies
 from .gradients import Gradients, NonFinite, policy
+from .mirrors import Mirror
 from .models import OneOfSeveral, gather, name_parts
 from .passes import Passes
 from .replica import ModelReplica
@@ -194,7 +195,7 @@ class DataParallel(torch.nn.Module):
             self._gradients,
             lambda: (
                 resync,
-                Buffers(module, buffers, algorithm),
+                Buffers(module, buffers, algorithm, partial(Mirror, self._session, self._gradients.device)),
                 Agreement(parts),
                 Copies(module, parts, lambda: self._session.loop.now()),
             ),

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 import torch
 import xxhash
@@ -16,8 +16,8 @@ from ..step.collective import AllReduce
 from .buckets import Bucket, layout_of, make_bucket, make_buckets
 from .by_hand import Given, match
 from .changes import Watch
+from .mirrors import Mirror
 from .models import Models
-from .replica_state import raw_bytes
 from .rows import RowBucket, tables_of
 from .staged_buckets import make_staged_bucket
 from .summable import check_one_device, summable_of
@@ -25,6 +25,9 @@ from .summable import check_one_device, summable_of
 logger = logging.getLogger("p2p")
 
 NonFinite = Literal["raise", "skip", "allow"]
+
+
+NUM_TURNS: Final = 16
 
 
 class Gradients:
@@ -35,7 +38,10 @@ class Gradients:
         parameters: whose gradients are averaged, in about the order in which backward reaches them.
         watch: of the model, that these are all.
         reached: the models that belong to the open step, so far.
+        num_turns: in so many steps all parameters are shown to be the same.
     """
+
+    num_turns = NUM_TURNS
 
     def __init__(
         self,
@@ -74,6 +80,7 @@ class Gradients:
             ) from None
         self.parameters, self.device, self._of_models = parameters, device, made
         self.watch = Watch(self._module, self.parameters)
+        self._mirror, self._resting = Mirror(self._session, device), -1
         self._buckets = [bucket for each in self._of_models.values() for bucket in each]
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
         pin(self._session, self.device, [bucket.operation for bucket in self._buckets])
@@ -276,11 +283,33 @@ class Gradients:
         """Whether what is committed is sure to be finite, if it is not too large."""
         return self._nonfinite != "allow"
 
-    def digest(self, start: int = 0, step: int = 1) -> bytes:
-        """Of the parameters, or of some of them."""
+    def rest(self) -> None:
+        """The parameters stay as they are until `stir`: begin to read those whose digest the open step shows."""
+        step = self._session.done + 1
+        self._mirror.begin(self.parameters[step % self.num_turns :: self.num_turns])
+        self._resting = step
+
+    def stir(self) -> None:
+        """The parameters are about to change; nobody reads them any more."""
+        self._mirror.forget()
+        self._resting = -1
+
+    def digest_of_step(self) -> bytes:
+        """Of those parameters that the open step shows, which it was computed with."""
+        if self._resting != self._session.done + 1:
+            self.rest()
+        return self._read()
+
+    def digest(self) -> bytes:
+        """Of the parameters. Waits for the device."""
+        self._resting = -1
+        self._mirror.begin(self.parameters)
+        return self._read()
+
+    def _read(self) -> bytes:
         digest = xxhash.xxh3_128()
-        for parameter in self.parameters[start::step]:
-            digest.update(raw_bytes(parameter.detach()))
+        for raw in self._mirror.read():
+            digest.update(raw.data)
         return digest.digest()
 
     def was_added_to(self, parameter: torch.nn.Parameter) -> bool:

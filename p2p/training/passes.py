@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import xxhash
@@ -12,22 +12,11 @@ from torch.utils.hooks import RemovableHandle
 from ..device import HOST
 from ..errors import OperationMismatch, ShoalError
 from ..session.session import BACKWARD, Session
-from ..step.operation import Operation
-from ..step.receipts import Receipt
+from .beside import Beside
 from .edge import Edge
 from .forwards import Forwards
 from .gradients import Gradients
 from .updates import Updates
-
-
-class Beside(Protocol):
-    """What each step sends beside its gradients."""
-
-    def operations(self, step: int) -> Iterator[Operation]:
-        """What to submit in `step`."""
-
-    def hand_out(self, receipt: Receipt) -> None:
-        """A step is committed."""
 
 
 class Passes:
@@ -284,6 +273,7 @@ class Passes:
             self._session.open_step(BACKWARD)
             self.is_under_way = True
             self._session.submit(counts, is_urgent=False)
+            self._gradients.rest()
         else:
             self.is_under_way = True
             self._share.accumulate(is_joined=not self._under_no_sync)
@@ -305,11 +295,14 @@ class Passes:
     def _reset(self) -> None:
         self.is_under_way = self.has_summed = False
         self._gradients.begin_step()
+        self._gradients.stir()
 
     # A step.
 
     def _end_step(self) -> None:
         """Submit what is left, wait for the commit, and hand the committed gradients out."""
+        for each in self._beside:
+            each.begin(self._session.done + 1)
         self._gradients.submit_all()
         for each in self._beside:  # the last of a step, on every peer
             for operation in each.operations(self._session.done + 1):
