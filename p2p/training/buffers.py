@@ -86,6 +86,7 @@ class Buffers(Beside):
         """What to submit then."""
         if self._begun != step:
             self.begin(step)
+        self._begun = -1  # who calls this again, for the same step, has it read again
         yield from self._statistics.operations()
         raws = dict(zip(self._wanted, self._mirror.read(), strict=True))
         for names, bucket in self._buckets:
@@ -117,7 +118,6 @@ class Buffers(Beside):
 
     def hand_out(self, receipt: Receipt) -> None:
         """A step is committed: the results are the replicas', where there is any."""
-        self._begun = -1
         self._statistics.hand_out(has_mean=receipt.weight > 0)
         means: dict[str, Array] = {}
         for names, bucket in self._buckets:

@@ -96,6 +96,7 @@ class Resynchronisation(Beside):
         self._place = self._session.num_submitted
         if self._begun != step:
             self.begin(step)
+        self._begun = -1  # who calls this again, for the same step, has it read again
         if (operation := self._make()) is not None:
             yield operation
 
@@ -109,7 +110,6 @@ class Resynchronisation(Beside):
 
     def hand_out(self, receipt: Receipt) -> None:
         """A step is committed: what the source has is the replica's, before any update."""
-        self._begun = -1
         if self._operation is None:
             return
         ours, theirs = (each.view(np.uint8) for each in (self._operation.input, self._operation.result))
