@@ -144,6 +144,12 @@ class Watched:
         self.numerics, self.adder = device.numerics, device.adder
         self.stages: list[tuple[str, float, float]] = []
 
+    def check(self) -> None:
+        self._device.check()
+
+    def zeros(self, count: int, like: Any) -> Any:
+        return self._device.zeros(count, like)
+
     def mark(self) -> Mark:
         return self._device.mark()
 

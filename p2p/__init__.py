@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .data.loader import Loader
     from .errors import (
         DatasetRefused,
+        DeviceLost,
         JoinRefused,
         JoinTimeout,
         NetworkError,
@@ -43,6 +44,7 @@ __all__ = [
     "Contribution",
     "DataParallel",
     "DatasetRefused",
+    "DeviceLost",
     "DiLoCo",
     "Handle",
     "JoinRefused",

@@ -20,7 +20,7 @@ import torch
 from collectives import Array, Reduction
 from collectives.tensor_sum import add_tensors, can_add, torch_type
 
-from .device import FoundDevice, Mark, PinRefused
+from .device import FoundDevice, Mark, MemoryShort, PinRefused
 from .errors import ShoalError
 
 PORTABLE: Final = 1
@@ -65,6 +65,17 @@ class CudaDevice:
         self.adder = CudaAdder(index)
         self._open: deque[CudaMark] = deque()
         self._open_lock = threading.Lock()  # a state is copied by a thread of its own
+
+    def check(self) -> None:
+        """As `Device.check`."""
+        self._current()
+
+    def zeros(self, count: int, like: torch.Tensor) -> torch.Tensor:
+        """As `Device.zeros`."""
+        try:
+            return like.new_zeros(count)
+        except torch.OutOfMemoryError:
+            raise MemoryShort(count * like.itemsize, torch.cuda.mem_get_info(self.index)[0]) from None
 
     def mark(self) -> Mark:
         """As `Device.mark`.
@@ -165,11 +176,15 @@ class CudaAdder:
         *hosts, target = (_of_bytes(each).view(torch_type(dtype)) for each in (*sources, into))
         where = torch.device("cuda", self._index)
         with torch.cuda.stream(self._stream), torch.no_grad():
-            parts = (torch.empty_like(host, device=where).copy_(host, non_blocking=True) for host in hosts)
-            target.copy_(add_tensors(parts, reduction, completes=completes), non_blocking=True)
-            mark = CudaMark(self._stream, *hosts, target)
-        with self._lock:
-            self._open.append(mark)
+            try:
+                parts = (torch.empty_like(host, device=where).copy_(host, non_blocking=True) for host in hosts)
+                target.copy_(add_tensors(parts, reduction, completes=completes), non_blocking=True)
+            except torch.OutOfMemoryError:
+                raise MemoryShort(into.nbytes, torch.cuda.mem_get_info(self._index)[0]) from None
+            finally:  # some of the parts may be under way
+                mark = CudaMark(self._stream, *hosts, target)
+                with self._lock:
+                    self._open.append(mark)
         return mark
 
     def drain(self) -> None:

@@ -10,7 +10,8 @@ the driver, several times slower, and the host may have to wait for that.
 A device may add up memory of the host, and so relieve the thread that does so otherwise (`Adder`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -18,9 +19,32 @@ import numpy as np
 
 from collectives import Array, Reduction
 
+from .errors import DeviceLost
+
 
 class PinRefused(Exception):
     """Memory cannot be registered with a device; copies of it go on as before. The reason is a sentence."""
+
+
+class MemoryShort(Exception):
+    """A device has not so much memory left.
+
+    Attributes:
+        asked_bytes, free_bytes: what was wanted, and what there is.
+    """
+
+    def __init__(self, asked_bytes: int, free_bytes: int) -> None:
+        super().__init__(f"{asked_bytes} bytes were asked for, and {free_bytes} are free")
+        self.asked_bytes, self.free_bytes = asked_bytes, free_bytes
+
+
+@contextmanager
+def failures_named() -> Iterator[None]:
+    """What a device raises in this block is a `DeviceLost`: torch has RuntimeError for that."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise DeviceLost(error) from error
 
 
 class Mark(Protocol):
@@ -72,6 +96,9 @@ class Adder(Protocol):
             reduction: as `takes` allows.
             dtype: of the elements.
             completes: whether this is the result of all ranks.
+
+        Raises:
+            MemoryShort: there is none for the parts; nothing of this sum was begun.
         """
         ...
 
@@ -96,6 +123,22 @@ class Device(Protocol):
     @property
     def adder(self) -> Adder | None:
         """What adds up on it; None: nothing does."""
+        ...
+
+    def check(self) -> None:
+        """Whether it can be called now.
+
+        Raises:
+            ShoalError: a graph is captured, in which copies would be without their waits.
+        """
+        ...
+
+    def zeros(self, count: int, like: Any) -> Any:
+        """A tensor of so many elements, of the type and on the device of `like`.
+
+        Raises:
+            MemoryShort: there is no room for it.
+        """
         ...
 
     def mark(self) -> Mark:
@@ -163,6 +206,12 @@ class _Host:
 
     numerics = ""
     adder = None
+
+    def check(self) -> None:
+        pass
+
+    def zeros(self, count: int, like: Any) -> Any:
+        return like.new_zeros(count)
 
     def mark(self) -> Mark:
         return OVER

@@ -21,6 +21,7 @@ ShoalError
     RemovedFromView       the others go on without this peer
     TooSlow               this peer is much slower than the others, who go on without it; exit code 4
     StepTimeout           a step was not committed in time; this peer leaves, the others go on without it
+    DeviceLost            this peer's device has failed in the middle of something; the others go on without it
 """
 
 
@@ -230,3 +231,15 @@ class StepTimeout(ShoalError):
     These members have not called the step's operations, or too few can be heard to go on without them; a member that
     is dead or silent would have been left out. This peer leaves the swarm, which goes on without it: join again.
     """
+
+
+class DeviceLost(ShoalError):
+    """The device of this peer raised an error while a tensor of it was copied or added up. The text ends with that.
+
+    What it had begun counts nowhere: a step counts this peer only if all that it adds was on the host before. This peer
+    leaves the swarm, which goes on without it; a device that has failed is of no use to this process: start it again.
+    """
+
+    def __init__(self, reason: object) -> None:
+        first, _, _ = str(reason).partition("\n")
+        super().__init__(f"the device of this peer has failed, so it leaves, and the others go on: {first}")

@@ -135,6 +135,7 @@ class Operations:
                 with `commit=False` since the last commit does not count either.
             OperationInterrupted: a step of which results were handed out (`commit=False`) could not be committed.
             QuorumLost, RemovedFromView, ReplicasDiverged, StepTimeout: this peer cannot go on; `tensor` is untouched.
+            DeviceLost: the device of `tensor`, or of another one, has failed; this peer has left.
             ShoalError: another step is open, or this peer has left.
         """
         return self._calls.all_reduce(tensor, op, algorithm, out=out, async_op=async_op, commit=commit)

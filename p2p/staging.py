@@ -1,12 +1,14 @@
 """How tensors of a device take part in an operation: fetched into memory of the host, and their results stored back."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from collectives import Array
 
-from .device import HOST, OVER, Device, FoundDevice, Mark
+from .device import HOST, OVER, Device, FoundDevice, Mark, failures_named
+from .errors import DeviceLost
 
 
 def device_of(tensor: Any) -> Device:
@@ -39,41 +41,74 @@ class Staged:
     """The way of one operation at a time: fetched, submitted, stored, held, in this order.
 
     The input of the operation may be read, and its result written, by others than the device, where `is_ready`.
+
+    All but `check` raise DeviceLost if the device raises an error.
     """
 
-    def __init__(self, device: Device, cut: Cut = whole) -> None:
-        """Nothing is under way. `cut`: memory of the host, for each copy."""
-        self._device, self._cut = device, cut
+    def __init__(
+        self, device: Device, cut: Cut = whole, told: Callable[[DeviceLost], None] = lambda error: None
+    ) -> None:
+        """Nothing is under way.
+
+        Args:
+            device: of the tensors.
+            cut: memory of the host, for each copy.
+            told: is, before an error of the device is raised.
+        """
+        self._device, self._cut, self._told = device, cut, told
         self._fetched: list[Mark] = []
         self._stored: Mark = OVER
+
+    def check(self) -> None:
+        """As of the device."""
+        self._device.check()
+
+    def zeros(self, count: int, like: Any) -> Any:
+        """As of the device."""
+        with self._failures_told():
+            return self._device.zeros(count, like)
 
     def fetch(self, *pairs: tuple[Any, Array]) -> None:
         """Begin to copy tensors, as the current stream leaves them, into the input and beside it."""
         device, cut = self._device, self._cut
-        self._fetched = [
-            device.fetch(source[piece], into[piece], after=[device.mark()])
-            for source, into in pairs
-            for piece in cut(into)
-        ]
+        with self._failures_told():
+            self._fetched = [
+                device.fetch(source[piece], into[piece], after=[device.mark()])
+                for source, into in pairs
+                for piece in cut(into)
+            ]
 
     def is_ready(self) -> bool:
         """Whether no copy is under way, neither of what was fetched nor of the result of the operation before."""
-        return self._stored.is_over() and all(mark.is_over() for mark in self._fetched)
+        with self._failures_told():
+            return self._stored.is_over() and all(mark.is_over() for mark in self._fetched)
 
     def wait(self) -> None:
         """Return when it is ready."""
-        self._stored.wait()
-        for mark in self._fetched:
-            mark.wait()
+        with self._failures_told():
+            self._stored.wait()
+            for mark in self._fetched:
+                mark.wait()
 
     def store(self, source: Array, into: Any) -> None:
         """Begin to copy the result; what was fetched is not needed any more."""
-        for piece in self._cut(source):  # the last one is over when all are
-            self._stored = self._device.store(source[piece], into[piece], after=[self._device.mark()])
+        with self._failures_told():
+            for piece in self._cut(source):  # the last one is over when all are
+                self._stored = self._device.store(source[piece], into[piece], after=[self._device.mark()])
 
     def hold(self) -> None:
         """What the current stream is given from now on sees what was stored."""
-        self._device.hold(self._stored)
+        with self._failures_told():
+            self._device.hold(self._stored)
+
+    @contextmanager
+    def _failures_told(self) -> Iterator[None]:
+        try:
+            with failures_named():
+                yield
+        except DeviceLost as error:
+            self._told(error)
+            raise
 
 
 def flat_of(tensor: Any) -> Any:

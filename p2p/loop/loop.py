@@ -18,7 +18,7 @@ from gossip import messages as m
 from ..catchup.donor import Donor
 from ..catchup.observer import Observer
 from ..config import LoopConfig
-from ..errors import RegistryError, RemoteProtocolError, RemovedFromView, RunEnded
+from ..errors import DeviceLost, RegistryError, RemoteProtocolError, RemovedFromView, RunEnded
 from ..host.entry import Role
 from ..host.registry import Registry
 from ..memory.shared_runner import RunState
@@ -256,6 +256,11 @@ class Loop:
             state, effects = self.open_step.advance()
         except RemoteProtocolError as error:
             self.resources.transport.count_invalid(error)
+            return RunState.IDLE
+        except DeviceLost as error:  # nothing of the sum is published
+            self.inbox.tell(error)
+            self.open_step.stop()
+            self.leave()
             return RunState.IDLE
         if effects:
             self._carrier.carry_out(effects)

@@ -8,6 +8,7 @@ A sum that is under way reads and writes regions whatever becomes of the operati
 anybody else may have these regions: where nothing more runs, where a view is left, and before memory is released.
 """
 
+import logging
 import threading
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -17,10 +18,13 @@ import numpy as np
 
 from collectives import Array, Reduction
 
-from ..device import Adder, Device, Mark
+from ..device import Adder, Device, Mark, MemoryShort, failures_named
+from ..errors import DeviceLost
 from .arena import Arena, Mapping, Memory
 from .extents import Extents, ends_in
 from .windows import Aside, Window
+
+logger = logging.getLogger("p2p")
 
 
 class Adding:
@@ -32,6 +36,8 @@ class Adding:
         self.adder: Adder | None = None
         self.lock = threading.Lock()
         """Of who gives work to the device, and who ends that."""
+        self.is_short = False
+        """The device had no memory for the parts of a sum: the host adds."""
         self._device: Device | None = None
         self._has_ended = False
         self._windows: dict[Memory, Window] = {}
@@ -46,7 +52,7 @@ class Adding:
     def sum_of(self, memories: Sequence[Memory], reduction: Reduction, dtype: np.dtype[Any]) -> "DeviceSum | None":
         """For the chunks of one operation of ranks with these memories; None: the host makes all sums."""
         adder = self.adder
-        if adder is None or not adder.takes(reduction, dtype):
+        if adder is None or self.is_short or not adder.takes(reduction, dtype):
             return None
         return DeviceSum(self, memories, reduction, dtype)
 
@@ -93,11 +99,14 @@ class DeviceSum:
         """Begin to write what becomes of arrays of these ranks into one of the own arena; None: the host has to.
 
         When the mark is over, so are those that were given before.
+
+        Raises:
+            DeviceLost: the device has failed.
         """
         adding = self._adding
         with adding.lock:
             adder = adding.adder
-            if adder is None or into.nbytes < max(1, adder.least_bytes):
+            if adder is None or adding.is_short or into.nbytes < max(1, adder.least_bytes):
                 return None
             found = [self._reach(self._memories[rank], array) for rank, array in sources]
             target = self._reach(adding.arena, into)
@@ -109,7 +118,15 @@ class DeviceSum:
             mark: Mark | None = None
             for start, stop in pairwise(bounds):
                 pieces = [array[start:stop] for array, _ in given]
-                mark = adder.add(pieces, into[start:stop], self._reduction, self._dtype, completes=completes)
+                try:
+                    with failures_named():
+                        mark = adder.add(pieces, into[start:stop], self._reduction, self._dtype, completes=completes)
+                except MemoryShort as short:
+                    if mark is not None:  # its result may lie over an input, which the host would need
+                        raise DeviceLost(f"in the middle of a sum {short}") from None
+                    adding.is_short = True
+                    logger.warning("of the device's memory %s, for a part of a sum: the host adds from now on", short)
+                    return None
             return mark
 
     def _reach(self, memory: Memory, array: Array) -> tuple[Array, Sequence[int]] | None:

@@ -21,7 +21,7 @@ import numpy as np
 from collectives import Reducer
 from collectives.program import Copy, Instruction, Program, Publish, Reduce, Wait
 
-from ..device import Mark
+from ..device import Mark, failures_named
 from .adding import DeviceSum
 from .arena import Memory
 from .board import Finished
@@ -103,6 +103,7 @@ class Exchange:
             Interrupted: a rank has left this view.
             Differs: a rank calls something else.
             RemoteProtocolError: a rank lends what it does not have.
+            DeviceLost: the own device has failed; what it has written is not published.
         """
         progress, num_written = self.progress, 0
         while self._next < len(self._instructions):
@@ -162,8 +163,9 @@ class Exchange:
         """Whether nothing is under way on the device; what follows from that is done."""
         while self._under_way:
             mark, write = self._under_way[0]
-            if not mark.is_over():
-                return False
+            with failures_named():
+                if not mark.is_over():
+                    return False
             self._under_way.popleft()
             self._has_written(write)
         return True

@@ -149,6 +149,7 @@ class SharedRunner:
             Interrupted: a rank has left this view; nothing more runs.
             Differs: a rank calls something else; nothing more runs.
             RemoteProtocolError: a rank lends what it does not have; nothing more runs.
+            DeviceLost: the own device has failed; nothing more runs.
         """
         if self.is_broken:
             return RunState.IDLE

@@ -24,7 +24,7 @@ from ..staging import Staged
 from ..step.collective import AllGather, AllReduce, Barrier, Moved
 from ..step.operation import Operation
 from ..step.receipts import UNKNOWN_SAMPLE
-from .device_memory import pinned, staged_by
+from .device_memory import pinned, staged_by, the_device_of
 from .operation_call import Asked, OperationCall, StagedCall
 from .session import Session
 from .tensors import Buffers
@@ -86,6 +86,11 @@ class ScriptStep:
         elif not self._is_committed:
             raise ShoalError(f"step {self.number}, of which this operation was one, was given up: call it again")
 
+    def check_devices(self) -> None:
+        """Before it is committed: raise ShoalError if a device cannot be called now. The step stays open."""
+        for each in self._calls if self.is_open else ():
+            each.check()
+
     def check(self) -> None:
         """Raise RootLost if the root of an operation was gone; the step is committed."""
         for call in self._calls:
@@ -137,6 +142,7 @@ class Handle:
         with self._step.session.callers.call("the `wait` of a handle"):
             if self._is_in_block and self._step.is_open:
                 raise ShoalError(BY_HAND)
+            self._step.check_devices()
             self._step.commit()
             self._step.check()
             return self._call.value()
@@ -241,13 +247,15 @@ class Calls:
         with self._session.callers.call("peer.wait"):
             self._session.membership.check_usable()
             if self._asynchronous is not None and self._asynchronous.is_open:
+                self._asynchronous.check_devices()
                 self._asynchronous.commit()
                 self._asynchronous.check()
 
     def _make(self, tensor: Any, asked: Asked, *, is_alone: bool) -> OperationCall:
         """`is_alone`: no other operation of the same size is open, so that memory for its result can be kept."""
         out = asked.out
-        device = self._session.device_of(tensor)
+        device = the_device_of(self._session, tensor, "the tensor")
+        device.check()
         if device is HOST:
             if out is not None and self._session.device_of(out) is not HOST:
                 raise ValueError(f"out is on {out.device}, and the tensor on the CPU: pass both on one device")
@@ -326,6 +334,7 @@ class Calls:
         try:
             self._session.submit(counts)
             yield Step(step.number, weight)
+            step.check_devices()
         except BaseException as error:
             step.withdraw(error)
             raise

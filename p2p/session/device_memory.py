@@ -15,6 +15,30 @@ from .operation_call import Empty
 from .session import Session
 
 
+def the_device_of(session: Session, tensor: Any, what: str) -> Device:
+    """Where `tensor`, which `what` is said of, lives: on the host, or on the one device that this peer uses.
+
+    Raises:
+        ValueError: it is on another one than before.
+    """
+    device = session.device_of(tensor)
+    if device is HOST:
+        return device
+    used, where = session.used_device or (device, str(tensor.device))
+    if used is not device:
+        raise ValueError(
+            f"{what} is on {tensor.device}, and this peer has used {where} so far: a peer uses one device, so move it "
+            "there, and start a peer for each device (`shoal run -n auto`)"
+        )
+    session.used_device = used, where
+    return device
+
+
+def is_far(session: Session, tensor: Any) -> bool:
+    """Whether the host has to wait for a device to read it."""
+    return session.device_of(tensor) is not HOST
+
+
 def pin(session: Session, device: Device, operations: Sequence[Operation]) -> None:
     """Register with `device` where inputs and results lie, if in the arena."""
     if device is not HOST:
@@ -34,7 +58,7 @@ def pinned(session: Session, device: Device, empty: Empty) -> Empty:
 
 def staged_by(session: Session, device: Device) -> Staged:
     """The way of operations between `device` and the arena."""
-    return Staged(device, cut_of(session))
+    return Staged(device, cut_of(session), session.membership.interrupt)
 
 
 def cut_of(session: Session) -> Cut:

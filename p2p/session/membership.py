@@ -256,9 +256,9 @@ class Membership:
                 operation.collective = self.share.collective
         open_step[:] = self.replica.renew(open_step, history.done + 1, history.view)
 
-    def interrupt(self) -> None:
-        """The script left in the middle of a step: this peer leaves as well, and does not wait for it."""
-        self.unusable = ShoalError(INTERRUPTED)
+    def interrupt(self, why: ShoalError | None = None) -> None:
+        """The script left in the middle of a step, or `why`: this peer leaves as well, and does not wait for it."""
+        self.unusable = why or ShoalError(INTERRUPTED)
         self.post(self.loop.leave)
 
     def leave(self, *, is_aside: bool = False) -> None:

@@ -115,6 +115,9 @@ class OperationCall:
         (operation,) = self.operations
         return operation
 
+    def check(self) -> None:
+        """Raise ShoalError if the device cannot be called now."""
+
     def is_ready(self, index: int) -> bool:
         """Whether this one of the operations can be submitted."""
         return True
@@ -190,6 +193,10 @@ class StagedCall(OperationCall):
         for each, operation in zip(self._staged, self.operations, strict=True):
             each.fetch((flat[start : start + operation.input.size], operation.input))
             start += operation.input.size
+
+    def check(self) -> None:
+        """As `OperationCall`."""
+        self._staged[0].check()
 
     def is_ready(self, index: int) -> bool:
         """As `OperationCall`."""

@@ -14,6 +14,7 @@ from collectives import Array
 from gossip import View
 
 from ..config import PeerConfig
+from ..device import Device
 from ..errors import RemovedFromView, ShoalError, StepTimeout
 from ..loop.loop import Loop
 from ..loop.seat_request import AllMembersDead
@@ -46,6 +47,7 @@ class Session:
         callers: which thread may call what now.
         logged: what the script says of itself.
         device_of: where a tensor lives.
+        used_device: that of the model, or of the first tensor of one, and its name.
         mixed: what becomes of peers of several numerics classes, as in `PeerConfig`.
         round_edge: called when the script asks for a batch, where steps are rounds.
     """
@@ -62,6 +64,7 @@ class Session:
         self.logged = Logged()
         self.mixed = config.mixed
         self.device_of = config.loop.device_of
+        self.used_device: tuple[Device, str] | None = None
         self._skipped = ""
         self._committed_s = self.loop.now()
         self.round_edge: Callable[[], None] | None = None

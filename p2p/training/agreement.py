@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import Receipt
+from .beside import Beside
 from .comparison import digest_of
 from .replica_state import Stateful
 
@@ -21,7 +22,7 @@ BY_THEMSELVES: Final = (torch.optim.Optimizer, torch.amp.GradScaler, nn.Module, 
 """They follow from gradients that all have, from parameters, and from the number of steps."""
 
 
-class Agreement:
+class Agreement(Beside):
     """Whether members have the same in those parts; one gather of 8 bytes for each in every step, if there is one."""
 
     def __init__(self, parts: Mapping[str, Stateful]) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -11,12 +11,16 @@ import xxhash
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from collectives import Array
+
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import Receipt
+from .beside import Beside
 from .buckets import DTYPES, Bucket, make_bucket
 from .edge import LARGE_BYTES
 from .layouts import dense_strides, laid_out
+from .mirrors import Mirror
 from .replica_state import raw_bytes
 from .statistics import RunningStatistics
 
@@ -30,17 +34,20 @@ FEW: Final = 64
 """unless there are no more, of which small ones (edge.py) are compared in each step."""
 
 
-class Buffers:
+class Buffers(Beside):
     """The buffers of one model, by the names that they have in it: a script may put others in their place."""
 
-    def __init__(self, module: nn.Module, mode: BufferMode, algorithm: str | None) -> None:
+    def __init__(
+        self, module: nn.Module, mode: BufferMode, algorithm: str | None, make_mirror: Callable[[], Mirror]
+    ) -> None:
         """What becomes of those that are no running statistics; see `DataParallel`."""
         if mode not in get_args(BufferMode):
             raise ValueError(f"buffers must be one of {', '.join(get_args(BufferMode))}, is {mode!r}")
-        self._statistics = RunningStatistics(module, algorithm)
+        self._statistics, self._mirror = RunningStatistics(module, algorithm, make_mirror()), make_mirror()
         self._named = dict(_others(module, is_whole=mode == "check"))
         self._mode: BufferMode = mode if self._named else "local"
-        self._turn = 0
+        self._turn, self._begun = 0, -1
+        self._wanted: list[str] = []
         self._buckets: list[tuple[list[str], Bucket]] = []
         self._gather: Operation | None = None
         self._has_warned = False
@@ -52,10 +59,11 @@ class Buffers:
             for names in by_type.values():
                 self._buckets.append((names, make_bucket(self._tensors(names), algorithm)))
         elif self._mode != "local":
-            length = len([*self._turns()]) if mode == "check" else len(self._bytes())
+            num_bytes = sum(self._tensor(name).nbytes for name in self._named)
+            length = len([*self._turns()]) if mode == "check" else num_bytes
             row = np.zeros(length, np.int64 if mode == "check" else np.uint8)
             self._gather = Operation(AllGather(label=f"buffers, {mode}"), row, row, row.shape, "one-shot")
-        self._known = {name: self._tensor(name).clone() for names, _ in self._buckets for name in names}
+        self._known = {name: raw_bytes(self._tensor(name)).tobytes() for names, _ in self._buckets for name in names}
 
     def _tensor(self, name: str) -> Tensor:
         owner, key = self._named[name]
@@ -64,27 +72,37 @@ class Buffers:
     def _tensors(self, names: Sequence[str]) -> list[Tensor]:
         return [self._tensor(name) for name in names]
 
-    def _bytes(self) -> bytes:
-        return b"".join(raw_bytes(self._tensor(name)) for name in self._named)
+    def begin(self, step: int) -> None:
+        """The forward passes of `step` are over: begin to read what it shows."""
+        self._turn, self._begun = step % NUM_TURNS, step
+        self._statistics.begin()
+        wanted = [name for names, _ in self._buckets for name in names]
+        if self._gather is not None:
+            wanted = [name for name in self._turns() if name] if self._mode == "check" else [*self._named]
+        self._wanted = wanted
+        self._mirror.begin(self._tensors(wanted))
 
     def operations(self, step: int) -> Iterator[Operation]:
-        """What to submit once the forward passes of `step` are over."""
+        """What to submit then."""
+        if self._begun != step:
+            self.begin(step)
+        self._begun = -1  # who calls this again, for the same step, has it read again
         yield from self._statistics.operations()
-        self._turn = step % NUM_TURNS
+        raws = dict(zip(self._wanted, self._mirror.read(), strict=True))
         for names, bucket in self._buckets:
             bucket.take_back()
             for index, name in enumerate(names):
-                bucket.inputs[index].copy_(self._tensor(name))
-                is_same = torch.equal(self._tensor(name), self._known[name])
+                bucket.inputs[index].copy_(_laid_out(raws[name], self._tensor(name)))
+                is_same = raws[name].tobytes() == self._known[name]
                 (bucket.empty.add if is_same else bucket.empty.discard)(index)
             bucket.mark()
             yield bucket.operation
         if self._gather is not None:
             shown = self._gather.input
             if self._mode == "check":
-                shown[:] = [*map(self._digest, self._turns())]
+                shown[:] = [xxhash.xxh3_64_intdigest(raws[name].data) >> 1 if name else 0 for name in self._turns()]
             else:
-                shown[:] = np.frombuffer(self._bytes(), np.uint8)
+                np.concatenate([shown[:0], *raws.values()], out=shown)
             yield self._gather
 
     def _turns(self) -> Iterator[str]:
@@ -98,30 +116,34 @@ class Buffers:
             is_read = index % NUM_TURNS == self._turn or self._tensor(name).nbytes <= LARGE_BYTES
             yield name if is_read else ""
 
-    def _digest(self, name: str) -> int:
-        return xxhash.xxh3_64_intdigest(raw_bytes(self._tensor(name))) >> 1 if name else 0
-
     def hand_out(self, receipt: Receipt) -> None:
         """A step is committed: the results are the replicas', where there is any."""
         self._statistics.hand_out(has_mean=receipt.weight > 0)
+        means: dict[str, Array] = {}
         for names, bucket in self._buckets:
             parts = bucket.hand_out() if receipt.weight else []
             for name, part in zip(names, parts, strict=False):
                 if part is not None:  # nobody has changed it: a mean of equal values is not always that value
-                    self._tensor(name).copy_(part)
-                    self._known[name].copy_(part)
+                    means[name] = np.frombuffer(raw_bytes(part), np.uint8)
+                    self._known[name] = means[name].tobytes()
+        self._write(means)
         if self._gather is not None:
             rows = self._gather.result.reshape(-1, self._gather.input.size)
             (self._compare if self._mode == "check" else self._take)(rows, receipt)
 
     def _take(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], receipt: Receipt) -> None:
-        start = 0
+        start, found = 0, {}
         for name in self._named:
-            tensor = self._tensor(name)
-            raw = rows[0, start : start + tensor.nbytes].copy()
-            start += tensor.nbytes
-            if raw.size:
-                tensor.copy_(laid_out(torch.from_numpy(raw).view(tensor.dtype), tensor.shape, dense_strides(tensor)))
+            num_bytes = self._tensor(name).nbytes
+            found[name] = rows[0, start : start + num_bytes].copy()
+            start += num_bytes
+        self._write({name: raw for name, raw in found.items() if raw.size})
+
+    def _write(self, raws: Mapping[str, Array]) -> None:
+        """These bytes are those of buffers."""
+        tensors = self._tensors([*raws])
+        for tensor, found in zip(tensors, self._mirror.write([*raws.values()], tensors), strict=True):
+            tensor.copy_(found)
 
     def _compare(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]], receipt: Receipt) -> None:
         """Say once which buffer is not the same everywhere."""
@@ -141,6 +163,11 @@ class Buffers:
                 )
                 self._has_warned = True
                 return
+
+
+def _laid_out(raw: Array, tensor: Tensor) -> Tensor:
+    """`raw`, as it lies in memory, as a tensor of the host that is like `tensor`."""
+    return laid_out(torch.from_numpy(raw.copy()).view(tensor.dtype), tensor.shape, dense_strides(tensor))
 
 
 def _others(module: nn.Module, *, is_whole: bool) -> Iterator[tuple[str, tuple[nn.Module, str]]]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..step.operation import Operation
 from ..step.receipts import Receipt
+from .beside import Beside
 from .replica_state import Stateful, raw_bytes
 
 logger = logging.getLogger("p2p")
@@ -32,7 +33,7 @@ MOST_SHARE: Final = 0.01
 """Of the time of a run that later looks may take."""
 
 
-class Copies:
+class Copies(Beside):
     """Of one model, or of several."""
 
     def __init__(self, module: nn.Module, parts: Mapping[str, Stateful], clock: Callable[[], float]) -> None:

@@ -38,6 +38,7 @@ from .buffers import BufferMode, Buffers
 from .by_hand import Given, given_as
 from .copies import Copies
 from .gradients import Gradients, NonFinite, policy
+from .mirrors import Mirror
 from .models import OneOfSeveral, gather, name_parts
 from .passes import Passes
 from .replica import ModelReplica
@@ -79,6 +80,7 @@ class DataParallel(torch.nn.Module):
         TypeError: a gradient is sparse, and not that of an embedding layer.
         OperationMismatch: another member has called something else; raised on every member.
         QuorumLost, RegistryError, RemovedFromView, ReplicasDiverged, StepTimeout, TooSlow: this peer cannot go on.
+        DeviceLost: the device of the model has failed; this peer has left, the others go on.
         JoinRefused: this peer observes, and its replica is not like those of the members: it says in what.
         RemoteProtocolError: a state was received that does not fit this replica.
         ShoalError: backward was called again for one batch, or one `optimizer.step`; this peer has left; or the model
@@ -193,7 +195,7 @@ class DataParallel(torch.nn.Module):
             self._gradients,
             lambda: (
                 resync,
-                Buffers(module, buffers, algorithm),
+                Buffers(module, buffers, algorithm, partial(Mirror, self._session, self._gradients.device)),
                 Agreement(parts),
                 Copies(module, parts, lambda: self._session.loop.now()),
             ),

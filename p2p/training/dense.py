@@ -13,10 +13,12 @@ from typing import Any, Final
 from torch import nn
 
 from ..errors import ShoalError
+from ..session.device_memory import is_far
 from ..session.session import Session
 from ..step.operation import Operation
 from ..step.receipts import Receipt
 from .agreement import Agreement
+from .beside import Beside
 from .buffers import Buffers
 from .by_hand import Matched
 from .changes import Watch
@@ -33,7 +35,7 @@ BUCKET_BYTES: Final = 12 << 20
 """An operation costs up to a millisecond beside the sum; the last one, which overlaps with nothing, the time of it."""
 
 
-class _Anchor:
+class _Anchor(Beside):
     """Takes the parameters for the anchor when the last dense step is committed, and nothing is sent for it."""
 
     def __init__(self, session: Session, take: Callable[[], None]) -> None:
@@ -80,11 +82,12 @@ class DensePhase:
             is_digested_whole: all parameters are compared in each step, not a sixteenth.
         """
         self._session, self._module = session, module
-        self._num_turns = 1 if is_digested_whole else 16
         models = gather(module, next(iter(parts.values())))
         self._gradients = Gradients(models, session, nonfinite, BUCKET_BYTES, None)
         self._gradients.watch = watch
-        self.edge = Edge(module, lambda: session.done)
+        if is_digested_whole:
+            self._gradients.num_turns = 1
+        self.edge = Edge(module, lambda: session.done, partial(is_far, session))
         resync = Resynchronisation(session, self._gradients, [*parts.values()], is_whole=self._is_last)
         beside = resync, _Anchor(session, self._end_last_step), buffers, Agreement(parts)
         self._take_anchor = take_anchor
@@ -131,7 +134,7 @@ class DensePhase:
         return self._session.share.num_trained + 1 == self._session.share.dense_steps
 
     def _digest(self) -> bytes:
-        return self._gradients.digest((self._session.done + 1) % self._num_turns, self._num_turns)
+        return self._gradients.digest_of_step()
 
     @property
     def traits(self) -> dict[str, bytes]:

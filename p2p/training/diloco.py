@@ -9,6 +9,7 @@ nothing, and its samples come back.
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -26,6 +27,7 @@ from .copies import Copies
 from .dense import DensePhase
 from .exchange import check_room
 from .gradients import policy
+from .mirrors import Mirror
 from .models import AS_ONE, name_parts
 from .outer import OuterConfig, payload_bytes
 from .outer_on_device import outer_of
@@ -146,7 +148,7 @@ class DiLoCo(torch.nn.Module):
         keeper = None if checkpoint is None else Keeper(checkpoint, peer, self._may_be_kept)
         strategy = f"rounds of local steps, {state_digest} of the anchor compared, buffers {buffers}"
         strategy += _describe_lengths(inner_steps, round_s, dense_steps)
-        averaged = Buffers(module, buffers, None)
+        averaged = Buffers(module, buffers, None, partial(Mirror, session, device))
         self._trained = frozenset(trained.values())
         self._local = LocalPasses(trained.values())
         watch = Watch(module, trained.values(), OF_ROUNDS)

@@ -32,9 +32,17 @@ class Edge:
         is_over: the forward passes of the open step have been made.
     """
 
-    def __init__(self, module: nn.Module, done: Callable[[], int]) -> None:
-        """Nothing is kept. `done`: the last committed step."""
-        self._done = done
+    def __init__(
+        self, module: nn.Module, done: Callable[[], int], is_far: Callable[[Tensor], bool] = lambda buffer: False
+    ) -> None:
+        """Nothing is kept.
+
+        Args:
+            module: the model.
+            done: the last committed step.
+            is_far: whether to read a buffer is to wait for a device; then it counts as changed, and is copied there.
+        """
+        self._done, self._is_far = done, is_far
         self.refresh(module)
 
     def refresh(self, module: nn.Module) -> None:
@@ -58,7 +66,7 @@ class Edge:
         """The forward passes of the step after the last committed one begin. Copies what has changed since before."""
         before, done = self._buffers, self._done()
         self._buffers = {
-            name: before[name] if name in before and _are_same(before[name], buffer) else buffer.detach().clone()
+            name: before[name] if name in before and self._are_same(before[name], buffer) else buffer.detach().clone()
             for turn, (name, buffer) in enumerate(self._live(), start=done)
             if not self._is_constant(name, buffer, is_read=turn % NUM_TURNS == 0)
         }
@@ -77,7 +85,8 @@ class Edge:
         buffers, _ = self.kept()
         if not self.is_over or self._step != self._done():
             return {}, {}
-        changed = {name: each for name, each in self._live() if name in buffers and not _are_same(buffers[name], each)}
+        live = {name: each for name, each in self._live() if name in buffers}
+        changed = {name: each for name, each in live.items() if not self._are_same(buffers[name], each)}
         return changed, {name: each.get_extra_state() for name, each in self._with_extra}
 
     def _is_constant(self, name: str, buffer: Tensor, *, is_read: bool) -> bool:
@@ -86,17 +95,20 @@ class Edge:
             return False
         version = 0 if buffer.is_inference() else buffer._version
         known = self._constant.get(name)
-        digest = known[2] if known and not is_read else xxhash.xxh3_64_intdigest(raw_bytes(buffer.detach()))
+        digest = known[2] if known else 0
+        if not self._is_far(buffer) and (is_read or not known):
+            digest = xxhash.xxh3_64_intdigest(raw_bytes(buffer.detach()))
         self._constant[name] = buffer.data_ptr(), version, digest
         return known in (None, self._constant[name])
+
+    def _are_same(self, kept: Tensor, live: Tensor) -> bool:
+        """By their elements, where these can be read."""
+        if self._is_far(live) or (kept.shape, kept.dtype) != (live.shape, live.dtype):
+            return False
+        return torch.equal(kept, live)
 
     def _live(self) -> Iterator[tuple[str, Tensor]]:
         for prefix, owner in self._owners:
             for key, buffer in owner._buffers.items():
                 if buffer is not None and buffer.layout is torch.strided and not buffer.is_meta:
                     yield prefix + key, buffer
-
-
-def _are_same(kept: Tensor, live: Tensor) -> bool:
-    """By their elements."""
-    return (kept.shape, kept.dtype) == (live.shape, live.dtype) and torch.equal(kept, live)

@@ -3,21 +3,21 @@
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 import torch
 import xxhash
 
-from ..device import HOST
+from ..device import HOST, Device, MemoryShort
 from ..errors import NonFiniteGradient, ShoalError
-from ..session.device_memory import pin, staged_by
+from ..session.device_memory import pin, staged_by, the_device_of
 from ..session.session import BACKWARD, Session
 from ..step.collective import AllReduce
 from .buckets import Bucket, layout_of, make_bucket, make_buckets
 from .by_hand import Given, match
 from .changes import Watch
+from .mirrors import Mirror
 from .models import Models
-from .replica_state import raw_bytes
 from .rows import RowBucket, tables_of
 from .staged_buckets import make_staged_bucket
 from .summable import check_one_device, summable_of
@@ -25,6 +25,9 @@ from .summable import check_one_device, summable_of
 logger = logging.getLogger("p2p")
 
 NonFinite = Literal["raise", "skip", "allow"]
+
+
+NUM_TURNS: Final = 16
 
 
 class Gradients:
@@ -35,7 +38,10 @@ class Gradients:
         parameters: whose gradients are averaged, in about the order in which backward reaches them.
         watch: of the model, that these are all.
         reached: the models that belong to the open step, so far.
+        num_turns: in so many steps all parameters are shown to be the same.
     """
+
+    num_turns = NUM_TURNS
 
     def __init__(
         self,
@@ -58,19 +64,29 @@ class Gradients:
 
         Raises:
             ValueError: a gradient of it cannot be averaged; nothing has changed.
+            ShoalError: the device has no room for the buckets; likewise.
         """
         summable = {name: summable_of(name, model) for name, model in reversed([*self._models.items()])}
-        self.parameters = [parameter for each in summable.values() for parameter in each]
+        parameters = [parameter for each in summable.values() for parameter in each]
         check_one_device(dict(self._module.named_parameters()))
-        self.device = self._session.device_of(self.parameters[0])
+        device = the_device_of(self._session, parameters[0], "the model")
+        try:
+            made = {name: self._make(name, each, device) for name, each in summable.items()}
+        except MemoryShort as short:
+            wanted = sum(each.nbytes for each in parameters)
+            raise ShoalError(
+                f"the buckets of gradients, {wanted} bytes in all, do not fit on {parameters[0].device}: of it {short}"
+                "; they take as much as the gradients, beside these: train a smaller model, or fewer of its parameters"
+            ) from None
+        self.parameters, self.device, self._of_models = parameters, device, made
         self.watch = Watch(self._module, self.parameters)
-        self._of_models = {name: self._make(name, each) for name, each in summable.items()}
+        self._mirror, self._resting = Mirror(self._session, device), -1
         self._buckets = [bucket for each in self._of_models.values() for bucket in each]
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
         pin(self._session, self.device, [bucket.operation for bucket in self._buckets])
         self._begin_reaching()
 
-    def _make(self, name: str, parameters: Sequence[torch.nn.Parameter]) -> list[Bucket]:
+    def _make(self, name: str, parameters: Sequence[torch.nn.Parameter], device: Device) -> list[Bucket]:
         """Buckets of one model, whose operations have its name, so that no other one is summed with it."""
         tables, algorithm, empty = tables_of(self._models[name]), self._algorithm, self._session.empty
 
@@ -78,8 +94,8 @@ class Gradients:
             is_table = id(parameters[0]) in tables
             return make_bucket(parameters, algorithm, empty, RowBucket, len(parameters[0])) if is_table else None
 
-        staged = partial(make_staged_bucket, make_staged=partial(staged_by, self._session, self.device))
-        make_other = make_bucket if self.device is HOST else staged
+        staged = partial(make_staged_bucket, make_staged=partial(staged_by, self._session, device))
+        make_other = make_bucket if device is HOST else staged
         buckets = make_buckets(parameters, self._bucket_bytes, algorithm, empty, make, make_other)
         for bucket in buckets:
             bucket.model = name
@@ -267,11 +283,33 @@ class Gradients:
         """Whether what is committed is sure to be finite, if it is not too large."""
         return self._nonfinite != "allow"
 
-    def digest(self, start: int = 0, step: int = 1) -> bytes:
-        """Of the parameters, or of some of them."""
+    def rest(self) -> None:
+        """The parameters stay as they are until `stir`: begin to read those whose digest the open step shows."""
+        step = self._session.done + 1
+        self._mirror.begin(self.parameters[step % self.num_turns :: self.num_turns])
+        self._resting = step
+
+    def stir(self) -> None:
+        """The parameters are about to change; nobody reads them any more."""
+        self._mirror.forget()
+        self._resting = -1
+
+    def digest_of_step(self) -> bytes:
+        """Of those parameters that the open step shows, which it was computed with."""
+        if self._resting != self._session.done + 1:
+            self.rest()
+        return self._read()
+
+    def digest(self) -> bytes:
+        """Of the parameters. Waits for the device."""
+        self._resting = -1
+        self._mirror.begin(self.parameters)
+        return self._read()
+
+    def _read(self) -> bytes:
         digest = xxhash.xxh3_128()
-        for parameter in self.parameters[start::step]:
-            digest.update(raw_bytes(parameter.detach()))
+        for raw in self._mirror.read():
+            digest.update(raw.data)
         return digest.digest()
 
     def was_added_to(self, parameter: torch.nn.Parameter) -> bool:

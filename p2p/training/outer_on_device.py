@@ -13,7 +13,7 @@ from collectives.tensor_codec import TensorCodec
 
 from ..device import HOST
 from ..errors import NonFiniteGradient
-from ..session.device_memory import pinned, staged_by
+from ..session.device_memory import pinned, staged_by, the_device_of
 from ..session.session import Session
 from ..staging import Staged
 from .outer import MAX_BYTES, TINY, Outer, OuterConfig, check_parameters
@@ -31,7 +31,7 @@ def outer_of(session: Session, parameters: Mapping[str, Tensor], config: OuterCo
     """
     check_parameters(parameters)
     check_one_device(parameters)
-    device = session.device_of(next(iter(parameters.values())))
+    device = the_device_of(session, next(iter(parameters.values())), "the model")
     if device is HOST:
         return Outer(parameters, config)
     return OuterOnDevice(parameters, config, staged_by(session, device), pinned(session, device, session.empty))

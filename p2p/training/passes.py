@@ -1,8 +1,9 @@
 """Backward passes, and the steps that they make: from the first gradient of a pass to what is handed out at its end."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import xxhash
@@ -11,22 +12,11 @@ from torch.utils.hooks import RemovableHandle
 from ..device import HOST
 from ..errors import OperationMismatch, ShoalError
 from ..session.session import BACKWARD, Session
-from ..step.operation import Operation
-from ..step.receipts import Receipt
+from .beside import Beside
 from .edge import Edge
 from .forwards import Forwards
 from .gradients import Gradients
 from .updates import Updates
-
-
-class Beside(Protocol):
-    """What each step sends beside its gradients."""
-
-    def operations(self, step: int) -> Iterator[Operation]:
-        """What to submit in `step`."""
-
-    def hand_out(self, receipt: Receipt) -> None:
-        """A step is committed."""
 
 
 class Passes:
@@ -142,6 +132,7 @@ class Passes:
 
     def begin(self) -> None:
         """A forward pass begins; before the first one the script may have added hooks of its own."""
+        self._gradients.device.check()
         if self._hooks and not self._has_begun:
             self._has_begun = True
             for index, parameter in enumerate(self._gradients.parameters):
@@ -195,6 +186,7 @@ class Passes:
         if self._under_no_sync:
             raise ShoalError("`skip_step` leaves out the whole step: call it outside `no_sync`")
         with self._session.callers.call("DataParallel.skip_step"):
+            self._gradients.device.check()
             self.go_on()
             self.updates.check_is_wanted()
             self._gradients.reach(*models)
@@ -209,6 +201,7 @@ class Passes:
     def take(self, models: Sequence[str], given: Iterable[tuple[torch.nn.Parameter, torch.Tensor | None]]) -> None:
         """A pass with gradients that the script has computed, for these models."""
         with self._session.callers.call("DataParallel.reduce_gradients"):
+            self._gradients.device.check()
             self.go_on()
             self.updates.check_is_wanted()
             self._gradients.reach(*models)
@@ -233,21 +226,29 @@ class Passes:
         if self.is_under_way and callers.is_pass_over:
             self.go_on()
         if not self.is_under_way:
-            self._check_thread()
+            self._check_device()
             self.updates.check_is_wanted(parameter)
             self._begin_pass()
             end = callers.follow_pass(self._end_pass, torch._C._current_graph_task_id)
             torch.autograd.Variable._execution_engine.queue_callback(end)
         self._put(parameter)
 
-    def _check_thread(self) -> None:
-        if self._gradients.device is not HOST and torch._C._is_multithreading_enabled():
+    def _check_device(self) -> None:
+        """Before anything of a pass is sent."""
+        if self._gradients.device is HOST:
+            return
+        try:
+            self._gradients.device.check()
+            if torch._C._is_multithreading_enabled():
+                raise ShoalError(
+                    f"backward was called in thread {threading.current_thread().name!r}, and would go on in threads of "
+                    "autograd, where an error would end the process and no signal is heard: call "
+                    "`torch.autograd.set_multithreading_enabled(False)` in the thread that calls backward; "
+                    "p2p.DataParallel does so where it is constructed, so leave it as it is there"
+                )
+        except ShoalError:
             self._gradients.drop()
-            raise ShoalError(
-                "backward runs in threads of autograd, where an error would end the process and no signal is heard: "
-                "call `torch.autograd.set_multithreading_enabled(False)` in the thread that calls backward; "
-                "p2p.DataParallel does so where it is constructed, so leave it as it is"
-            )
+            raise
 
     # A pass.
 
@@ -272,6 +273,7 @@ class Passes:
             self._session.open_step(BACKWARD)
             self.is_under_way = True
             self._session.submit(counts, is_urgent=False)
+            self._gradients.rest()
         else:
             self.is_under_way = True
             self._share.accumulate(is_joined=not self._under_no_sync)
@@ -293,11 +295,14 @@ class Passes:
     def _reset(self) -> None:
         self.is_under_way = self.has_summed = False
         self._gradients.begin_step()
+        self._gradients.stir()
 
     # A step.
 
     def _end_step(self) -> None:
         """Submit what is left, wait for the commit, and hand the committed gradients out."""
+        for each in self._beside:
+            each.begin(self._session.done + 1)
         self._gradients.submit_all()
         for each in self._beside:  # the last of a step, on every peer
             for operation in each.operations(self._session.done + 1):

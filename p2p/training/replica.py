@@ -10,6 +10,7 @@ from torch import nn
 
 from ..errors import ShoalError
 from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
+from ..session.device_memory import is_far
 from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
@@ -61,7 +62,7 @@ class ModelReplica:
         """
         self._module = module
         self._parts = parts
-        self.edge = Edge(module, lambda: session.done)
+        self.edge = Edge(module, lambda: session.done, partial(is_far, session))
         self._state = ModuleState(module, self.edge)
         self._given: tuple[Stateful, ...] = (*parts.values(), self._state, *([] if keeper is None else [keeper]))
         self._session = session
@@ -69,6 +70,8 @@ class ModelReplica:
         self._resync = resync
         self._is_digested_whole = is_digested_whole
         self._scaling = scaling
+        if is_digested_whole:
+            gradients.num_turns = 1
         self._numerics = describe_numerics(gradients.device, [*parts.values()])
         self.updates: Updates | None = None
         self._copies: Copies = NO_COPIES
@@ -122,9 +125,7 @@ class ModelReplica:
 
     def digest(self) -> bytes:
         """Of the parameters that the open step was computed with."""
-        if self._is_digested_whole:
-            return self._gradients.digest()
-        return self._gradients.digest((self._session.done + 1) % 16, 16)
+        return self._gradients.digest_of_step()
 
     # A state.
 
@@ -140,6 +141,7 @@ class ModelReplica:
     def _load(self, state: PackedState) -> None:
         before = settings_of(self._parts)
         self._copies.hold()
+        self._gradients.stir()
         self._session.share.load(unpack_into(state, tensors_of(self._module), self._given))
         if not self._session.share.num_trained and (found := first_change(before, settings_of(self._parts))):
             logger.warning("%s was %s in this script, and is %s as where the run was founded: say the same", *found)

@@ -20,8 +20,10 @@ from ..session.session import Session
 from ..step.collective import Resync
 from ..step.operation import Operation
 from ..step.receipts import Receipt
+from .beside import Beside
 from .gradients import Gradients
 from .layouts import dense_strides, in_memory_order, laid_out
+from .mirrors import Mirror
 
 NUM_SLICES: Final = 128
 
@@ -43,8 +45,22 @@ class _Part:
     start: int
     where: slice
 
+    def bytes(self) -> Tensor:
+        """As they lie in memory; of the tensor itself, where it has no gaps."""
+        return self._flat()[self.start : self.start + self.where.stop - self.where.start]
 
-class Resynchronisation:
+    def write(self, raw: Tensor) -> None:
+        """Put `raw` in its place, unseen by autograd, which may still hold what a forward pass has saved."""
+        flat, tensor = self._flat(), self.tensor.data
+        flat[self.start : self.start + raw.numel()].copy_(raw)
+        if flat.data_ptr() != tensor.data_ptr():  # a copy
+            tensor.copy_(laid_out(flat.view(tensor.dtype), tensor.shape, dense_strides(tensor)))
+
+    def _flat(self) -> Tensor:
+        return in_memory_order(self.tensor.data).view(torch.uint8)
+
+
+class Resynchronisation(Beside):
     """Of one model: what each step sends beside its gradients, where there are several classes."""
 
     def __init__(
@@ -65,19 +81,30 @@ class Resynchronisation:
         self._optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
         self._operation: Operation | None = None
         self._slice: list[_Part] = []
-        self._place = 0
+        self._place = self._length = self._whole_bytes = 0
         self._memory: Sequence[Array] = ()
+        self._mirror = Mirror(session, gradients.device)
+        self._begun = -1
+
+    def begin(self, step: int) -> None:
+        """Begin to read the slice of `step`, which stays as it is until the update."""
+        self._plan(step, self._session.history.view)
+        self._begun = step
 
     def operations(self, step: int) -> Iterator[Operation]:
         """What to submit in `step`."""
         self._place = self._session.num_submitted
-        if (operation := self._make(step, self._session.history.view)) is not None:
+        if self._begun != step:
+            self.begin(step)
+        self._begun = -1  # who calls this again, for the same step, has it read again
+        if (operation := self._make()) is not None:
             yield operation
 
     def renew(self, operations: Sequence[Operation], step: int, view: View | None) -> list[Operation]:
         """Those of the open step, which is `step` now: the state that `view` has committed was loaded meanwhile."""
         kept = [each for each in operations if not each.collective.is_of_one]
-        if (operation := self._make(step, view)) is not None:
+        self._plan(step, view)
+        if (operation := self._make()) is not None:
             kept.insert(self._place, operation)
         return kept
 
@@ -86,33 +113,41 @@ class Resynchronisation:
         if self._operation is None:
             return
         ours, theirs = (each.view(np.uint8) for each in (self._operation.input, self._operation.result))
-        for part in self._slice:
-            if not np.array_equal(ours[part.where], theirs[part.where]):
-                _write(part, theirs[part.where])
+        parts = [part for part in self._slice if not np.array_equal(ours[part.where], theirs[part.where])]
+        found = self._mirror.write([theirs[part.where] for part in parts], [part.bytes() for part in parts])
+        for part, raw in zip(parts, found, strict=True):
+            part.write(raw)
 
     # A slice.
 
-    def _make(self, step: int, view: View | None) -> Operation | None:
-        """This peer's bytes of the slice of `step`; None: `view`, of the last receipt, has one class."""
-        self._operation, self._slice = None, []
+    def _plan(self, step: int, view: View | None) -> None:
+        """Begin to read the slice of `step`; nothing, if `view`, of the last receipt, has one class."""
+        self._operation, self._slice, self._length = None, [], 0
         if view is None or not view.is_mixed:
-            return None
+            return
         tensors = [tensor for tensor in self._replicated() if tensor.numel()]
         starts = np.cumsum([0, *(-(-tensor.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES for tensor in tensors)]).tolist()
         length = max(-(-starts[-1] // (1 if self._is_whole() else NUM_SLICES)), min(LEAST_BYTES, starts[-1]))
         length = -(-length // _ALIGNED_BYTES) * _ALIGNED_BYTES
         first = step % -(-starts[-1] // length) * length
-        if not self._memory or self._memory[0].nbytes != length:
-            self._memory = [self._session.empty(length // 8, np.dtype(np.int64)) for _ in range(2)]
-        mine, theirs = self._memory
-        mine[:] = 0
         for tensor, start in zip(tensors, starts, strict=False):
             begin, end = max(start, first), min(start + tensor.nbytes, first + length)
             if begin < end:
-                where = slice(begin - first, end - first)
-                mine.view(np.uint8)[where] = _flat(tensor)[begin - start : end - start]
-                self._slice.append(_Part(tensor, begin - start, where))
-        self._operation = Operation(Resync(), mine, theirs, (starts[-1],), is_far=self._is_far)
+                self._slice.append(_Part(tensor, begin - start, slice(begin - first, end - first)))
+        self._length, self._whole_bytes = length, starts[-1]
+        self._mirror.begin([part.bytes() for part in self._slice])
+
+    def _make(self) -> Operation | None:
+        """This peer's bytes of the slice; None: there is none."""
+        if not self._length:
+            return None
+        if not self._memory or self._memory[0].nbytes != self._length:
+            self._memory = [self._session.empty(self._length // 8, np.dtype(np.int64)) for _ in range(2)]
+        mine, theirs = self._memory
+        mine[:] = 0
+        for part, raw in zip(self._slice, self._mirror.read(), strict=True):
+            mine.view(np.uint8)[part.where] = raw
+        self._operation = Operation(Resync(), mine, theirs, (self._whole_bytes,), is_far=self._is_far)
         return self._operation
 
     def _replicated(self) -> Iterator[Tensor]:
@@ -149,16 +184,3 @@ def are_far(ours: Tensor, theirs: Tensor) -> bool:
     largest = max(finite.max().item() if finite.numel() else 0.0, info.tiny)
     apart = (ours[differs].double() - theirs[differs].double()).abs()
     return not bool((apart <= MOST_ROUNDINGS * info.eps * largest).all())  # nor where one is NaN or infinite
-
-
-def _flat(tensor: Tensor) -> Array:
-    """The bytes as they lie in memory; of the tensor itself, where they have no gaps, and are on the host."""
-    return in_memory_order(tensor.detach()).view(torch.uint8).cpu().numpy()
-
-
-def _write(part: _Part, raw: Array) -> None:
-    """Put `raw` in its place, unseen by autograd, which may still hold what a forward pass has saved."""
-    flat, tensor = _flat(part.tensor), part.tensor.detach()
-    flat[part.start : part.start + raw.size] = raw
-    if flat.ctypes.data != tensor.data_ptr():  # a copy, of a tensor with gaps, or of a device
-        tensor.copy_(laid_out(torch.from_numpy(flat).view(tensor.dtype), tensor.shape, dense_strides(tensor)))

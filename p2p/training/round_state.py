@@ -17,6 +17,7 @@ from torch import nn
 
 from ..device import Device
 from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
+from ..session.device_memory import is_far
 from ..session.session import Session
 from .comparison import first_change, settings_of
 from .dense import DensePhase
@@ -97,7 +98,7 @@ class RoundReplica:
         self._module, self._outer, self._session = module, outer, session
         self._parts = parts
         self._dense = dense
-        self._edge = Edge(module, lambda: session.done) if dense is None else dense.edge
+        self._edge = Edge(module, lambda: session.done, partial(is_far, session)) if dense is None else dense.edge
         self._state = ModuleState(module, self._edge)
         self._trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
         is_exact = all(each.dtype == torch.float32 for each in self._trained.values())

@@ -19,11 +19,11 @@ from ..session.session import Session
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import Moment
+from .beside import Beside
 from .changes import Watch
 from .exchange import check_own, check_room
 from .iterations import Iterations
 from .outer import Outer
-from .passes import Beside
 from .rates import Rates
 
 logger = logging.getLogger("p2p")

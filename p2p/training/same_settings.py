@@ -15,13 +15,14 @@ from ..net.trees import pack_tree
 from ..step.collective import AllGather
 from ..step.operation import Operation
 from ..step.receipts import Receipt
+from .beside import Beside
 from .comparison import settings_of
 from .replica_state import Stateful
 
 logger = logging.getLogger("p2p")
 
 
-class SameSettings:
+class SameSettings(Beside):
     """Of the groups of all optimizers; one gather of 8 bytes for each value in every round."""
 
     def __init__(self, parts: Mapping[str, Stateful], is_timed: Callable[[], bool]) -> None:

@@ -132,9 +132,13 @@ class StagedBucket(Bucket):
 def make_staged_bucket(
     parameters: Sequence[Tensor], algorithm: str | None, empty: Empty = np.empty, *, make_staged: Callable[[], Staged]
 ) -> StagedBucket:
-    """A bucket for `parameters` of one type; `empty` makes its memory on the host, `make_staged` its way there."""
-    num_values = sum(parameter.numel() for parameter in parameters)
-    flat = parameters[0].detach().new_zeros(num_values)
+    """A bucket for `parameters` of one type; `empty` makes its memory on the host, `make_staged` its way there.
+
+    Raises:
+        MemoryShort: their device has no room for it.
+    """
+    num_values, staged = sum(parameter.numel() for parameter in parameters), make_staged()
+    flat = staged.zeros(num_values, parameters[0].detach())
     shape = (num_values + len(parameters),)
     input, result = (empty_tensor(shape, flat.dtype, empty).zero_() for _ in range(2))
     operation = Operation(AllReduce("mean", is_weighted=True), as_array(input), as_array(result), shape, algorithm)
@@ -142,6 +146,6 @@ def make_staged_bucket(
     bucket = StagedBucket(
         parameters, flat, views(flat, parameters), input[num_values:], operation, lambda: flat, layouts
     )
-    bucket.go_by(make_staged())
+    bucket.go_by(staged)
     bucket.begin_step()
     return bucket

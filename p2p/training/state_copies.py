@@ -15,7 +15,8 @@ import torch
 
 from collectives import Array
 
-from ..device import HOST, OVER, Device, Mark
+from ..device import HOST, OVER, Device, Mark, failures_named
+from ..errors import DeviceLost
 from ..net.parcels import NO_COPIES, Copies, PackedState, Packer
 from ..session.device_memory import cut_of, pinned
 from ..session.session import Session
@@ -31,7 +32,12 @@ class StateCopies:
     """Of one replica."""
 
     def __init__(
-        self, device: Device, device_of: Callable[[object], Device], slots: Sequence[Array], cut: Cut = whole
+        self,
+        device: Device,
+        device_of: Callable[[object], Device],
+        slots: Sequence[Array],
+        cut: Cut = whole,
+        told: Callable[[DeviceLost], None] = lambda error: None,
     ) -> None:
         """None is under way.
 
@@ -40,8 +46,10 @@ class StateCopies:
             device_of: where a tensor lives: parts of a state may be on the host.
             slots: two, of bytes, pinned if that can be.
             cut: for copies into them.
+            told: is, before `hold` raises an error of the device.
         """
         self._device, self._device_of, self._slots, self._cut = device, device_of, slots, cut
+        self._told = told
         self._lock, self._slots_are_free = threading.Lock(), threading.Lock()
         self._open: list[_Copy] = []
 
@@ -69,10 +77,12 @@ class StateCopies:
         """What the current stream is given from now on comes after all that was begun. For the training thread.
 
         Raises:
-            Exception: what the device has raised. The copy is not whole, and is not given to anybody.
+            DeviceLost: the device has raised an error. The copy is not whole, and is not given to anybody.
         """
         for copy in self._under_way():
             copy.is_issued.wait()
+            if isinstance(copy.error, DeviceLost):
+                self._told(copy.error)
             if copy.error is not None:
                 raise copy.error
             self._device.hold(copy.last)
@@ -89,7 +99,7 @@ class StateCopies:
 
     def _run(self, copy: "_Copy", tell: Callable[[], None]) -> None:
         try:
-            with self._slots_are_free:
+            with self._slots_are_free, failures_named():
                 self._fetch(copy)
             copy.is_over = True
             with self._lock:
@@ -140,7 +150,7 @@ def copies_of(session: Session, device: Device, tensors: Sequence[torch.Tensor])
     num_bytes = min(SLOT_BYTES, sum(2 * tensor.nbytes for tensor in tensors))  # moments may come
     make = pinned(session, device, session.empty)
     slots = [make(max(1, num_bytes), np.dtype(np.uint8)) for _ in range(NUM_SLOTS)]
-    return StateCopies(device, session.device_of, slots, cut_of(session))
+    return StateCopies(device, session.device_of, slots, cut_of(session), session.membership.interrupt)
 
 
 def lender_of(

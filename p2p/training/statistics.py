@@ -7,30 +7,37 @@ Floating-point ones (`running_mean`, `running_var`) are averaged over the sample
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from collectives import Array
+
 from ..session.tensors import as_array
 from ..step.collective import AllReduce
 from ..step.operation import Operation
-from .buckets import views
+from .mirrors import Mirror
 
 
 @dataclass(frozen=True, slots=True)
 class _Statistics:
-    """Buffers of one type, and one operation on all of them: parts of its input and of its result."""
+    """Buffers of one type, and one operation on all of them, one behind the other, as they lie in memory."""
 
     buffers: Sequence[Tensor]
-    inputs: Sequence[Tensor]
-    results: Sequence[Tensor]
     operation: Operation
+
+    @property
+    def results(self) -> list[Array]:
+        """The bytes of each buffer, of the result."""
+        ends = np.cumsum([buffer.nbytes for buffer in self.buffers])
+        return np.split(self.operation.result.view(np.uint8), ends[:-1])
 
 
 class RunningStatistics:
     """The statistics of the layers of one model."""
 
-    def __init__(self, module: nn.Module, algorithm: str | None) -> None:
+    def __init__(self, module: nn.Module, algorithm: str | None, mirror: Mirror) -> None:
         """Of the BatchNorm and InstanceNorm layers in `module` that keep any; the same layers on every peer.
 
         Raises:
@@ -49,12 +56,18 @@ class RunningStatistics:
         for buffer in self._layer_of:
             by_type.setdefault(buffer.dtype, []).append(buffer)
         self._of_types = [_join(buffers, algorithm) for buffers in by_type.values()]
+        self._mirror = mirror
+
+    def begin(self) -> None:
+        """The forward passes of a step are over: begin to read."""
+        self._mirror.begin([buffer for each in self._of_types for buffer in each.buffers])
 
     def operations(self) -> Iterator[Operation]:
-        """What to submit once the forward passes of a step are over."""
+        """What to submit then."""
+        raws = self._mirror.read()
         for each in self._of_types:
-            for buffer, values in zip(each.buffers, each.inputs, strict=True):
-                values.copy_(buffer)
+            own, raws = raws[: len(each.buffers)], raws[len(each.buffers) :]
+            np.concatenate(own, out=each.operation.input.view(np.uint8))
             yield each.operation
 
     def hand_out(self, *, has_mean: bool) -> None:
@@ -62,15 +75,20 @@ class RunningStatistics:
 
         Where nobody counts there is no mean, and each replica keeps its own until the next step.
         """
-        for each in self._of_types:
-            if has_mean or not each.buffers[0].is_floating_point():
-                for buffer, result in zip(each.buffers, each.results, strict=True):
-                    if self._layer_of[buffer].training:  # its backward pass, for which a graph may wait, reads none
-                        buffer.data.copy_(result)
+        pairs = [
+            pair
+            for each in self._of_types
+            if has_mean or not each.buffers[0].is_floating_point()
+            for pair in zip(each.buffers, each.results, strict=True)
+            if self._layer_of[pair[0]].training  # its backward pass, for which a graph may wait, reads none
+        ]
+        buffers = [buffer for buffer, _ in pairs]
+        for buffer, found in zip(buffers, self._mirror.write([raw for _, raw in pairs], buffers), strict=True):
+            buffer.data.copy_(found)
 
 
 def _join(buffers: list[Tensor], algorithm: str | None) -> _Statistics:
     collective = AllReduce("mean", is_weighted=True) if buffers[0].is_floating_point() else AllReduce("max")
     flat, result = (torch.zeros(sum(buffer.numel() for buffer in buffers), dtype=buffers[0].dtype) for _ in range(2))
     operation = Operation(collective, as_array(flat), as_array(result), tuple(flat.shape), algorithm)
-    return _Statistics(buffers, views(flat, buffers), views(result, buffers), operation)
+    return _Statistics(buffers, operation)

@@ -154,6 +154,7 @@ class Updates:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if torch._C._current_graph_task_id() >= 0:
             raise ShoalError(WITHIN)
+        self._gradients.device.check()
         closure = named.get("closure") or (arguments[1] if len(arguments) > 1 else None)
         if self._passes.is_under_way:  # it was interrupted, and the script goes on
             self._gradients.drop()

@@ -26,7 +26,7 @@ from p2p.training.state_copies import NUM_SLOTS, StateCopies
 from tests.p2p.staging.pair import Make, play
 from tests.p2p.staging.standin import StandIn
 from tests.p2p.staging.sums import NUM_PEERS as NUM_MEMBERS
-from tests.p2p.staging.sums import group_of, leave_in_the_middle, play_steps
+from tests.p2p.staging.sums import group_of, leave_in_the_middle, lose_in_the_middle, play_steps
 from tests.simulated.mutant import mutant, without
 
 SIZES = [(0,), (1,), (7,), (7,), (4, 6), (300, 70)]
@@ -170,6 +170,15 @@ def sums(seeds: range, make: Make = StandIn) -> None:
             _replay(seed, group.devices[0], partial(leave_in_the_middle, group))
 
 
+def lost(seeds: range, make: Make = StandIn) -> None:
+    """A device fails while parts are added up."""
+    for seed in seeds:
+        with group_of(make) as group:
+            for index, device in enumerate(group.devices):
+                device.begin(NUM_MEMBERS * seed + index)
+            _replay(seed, group.devices[0], partial(lose_in_the_middle, group))
+
+
 CAMPAIGNS: dict[str, Callable[..., None]] = {
     "calls": calls,
     "training": training,
@@ -178,8 +187,13 @@ CAMPAIGNS: dict[str, Callable[..., None]] = {
     "rounds": rounds,
     "calls in parts": calls_in_parts,
     "sums": sums,
+    "lost": lost,
     "calls that a device adds up": partial(calls, device_adds=True),
 }
+
+
+OF_STAND_INS = ("lost",)
+"""A GPU cannot be told to fail."""
 
 
 def _replay(seed: int, device: Any, act: Callable[[random.Random], None]) -> None:

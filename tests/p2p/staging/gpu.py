@@ -39,6 +39,12 @@ class Gpu:
     def device_of(self, tensor: Any) -> Device:
         return HOST if device_of(tensor) is HOST else self
 
+    def check(self) -> None:
+        self._device.check()
+
+    def zeros(self, count: int, like: Any) -> Any:
+        return self._device.zeros(count, like)
+
     def mark(self) -> Mark:
         self._delay("mark")
         return self._device.mark()

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from collectives import Array
 from collectives.program import Publish
 from p2p.device import OVER
+from p2p.errors import DeviceLost
 from p2p.memory import adding
 from p2p.memory.adding import Adding, DeviceSum
 from p2p.memory.exchange import Exchange
@@ -21,12 +23,16 @@ from p2p.session.operation_call import StagedCall
 from p2p.staging import Staged, whole
 from p2p.step.open_step import OpenStep
 from p2p.training import staged_buckets, state_copies
+from p2p.training.gradients import Gradients
+from p2p.training.mirrors import Mirror
 from p2p.training.outer import Outer
 from p2p.training.outer_on_device import OuterOnDevice
+from p2p.training.replica_state import raw_bytes
 from p2p.training.staged_buckets import StagedBucket
 from p2p.training.state_copies import StateCopies
 from tests.p2p.staging.campaign import CAMPAIGNS, Wrong
 from tests.p2p.staging.standin import StandIn, Unordered
+from tests.p2p.staging.steady import steady
 from tests.simulated.mutant import Mutant, mutant, without
 
 NUM_TRIES = 40
@@ -122,6 +128,38 @@ def _fetch_as_stored_before(fetch: Callable[[StagedBucket], None]) -> Callable[[
     return changed
 
 
+def _begin_and_wait(self: Mirror, tensors: Any) -> None:
+    Mirror_begin(self, tensors)
+    if self._staged is not None:
+        self._staged.wait()
+
+
+Mirror_begin = Mirror.begin
+
+
+def _rest_in_vain(self: Gradients) -> None:
+    Gradients_rest(self)
+    self._resting = -1
+
+
+Gradients_rest = Gradients.rest
+
+
+def _read_in_place(self: Mirror) -> Any:
+    return [np.frombuffer(raw_bytes(each.detach()), np.uint8) for each in self._tensors]
+
+
+def _read_at_once(self: Mirror) -> Any:
+    staged, self._staged = self._staged, None
+    try:
+        return Mirror_read(self)
+    finally:
+        self._staged = staged
+
+
+Mirror_read = Mirror.read
+
+
 def _pin_at_once(self: HostMemory, device: Any, arrays: Any, *, is_aside: bool) -> None:
     HostMemory_pin(self, device, arrays, is_aside=False)
 
@@ -155,6 +193,14 @@ def _settle_without_waiting(*instructions: type) -> Callable[[Exchange], bool]:
 
 
 Exchange_settle = Exchange._settle
+
+
+def _settle_despite_errors(self: Exchange) -> bool:
+    try:
+        return Exchange_settle(self)
+    except DeviceLost:
+        self._has_written(self._under_way.popleft()[1])
+        return False
 
 
 def _stop_at_once(self: SharedRunner) -> None:
@@ -235,6 +281,9 @@ MUTANTS = {
         "sums", 0, (Exchange, "_settle", _settle_without_waiting(Publish))
     ),
     "an operation ends while parts are copied": _missing("sums", 0, (Exchange, "_settle", _settle_without_waiting())),
+    "a sum of a device that has failed is published": _missing(
+        "lost", 17, (Exchange, "_settle", _settle_despite_errors)
+    ),
     "a late sum lands in a region of a later operation": _missing("sums", 2, (SharedRunner, "stop", _stop_at_once)),
     "a step is withdrawn while a part is added up": _missing("sums", 2, (OpenStep, "_drop_run", _drop_run_alone)),
     "a view is left while a part is added up": _missing("sums", 2, (HostMemory, "install", _install_at_once)),
@@ -244,6 +293,11 @@ MUTANTS = {
     "the parts of a tensor are stored in one place": _missing(
         "calls in parts", 1, (StagedCall, "_store", _store_in_front)
     ),
+    "what a step shows is waited for where it is begun": _missing("steady", 0, (Mirror, "begin", _begin_and_wait)),
+    "a digest is fetched at the end of a step": _missing("steady", 0, (Gradients, "rest", _rest_in_vain)),
+    "what a step shows is read on the device": _missing("steady", 0, (Mirror, "read", _read_in_place)),
+    "what a step shows is read before it is fetched": _missing("steady", 0, (Mirror, "read", _read_at_once)),
+    "buffers are written before they are stored": _missing("steady", 0, (Mirror, "write", _without_hold(Mirror.write))),
     "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
 }
 
@@ -252,7 +306,7 @@ def shows(missing: Missing, seed: int) -> bool:
     """Whether the seed is wrong without the rule."""
     try:
         with without(missing.mutant):
-            CAMPAIGNS[missing.campaign](range(seed, seed + 1))
+            (CAMPAIGNS | {"steady": steady})[missing.campaign](range(seed, seed + 1))
     except (Wrong, Unordered):
         return True
     return False

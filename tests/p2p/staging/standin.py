@@ -12,13 +12,17 @@ Compute is the CPU, so what a script computes is done at once. A copy is not:
    thread of a loop.
 6. What is copied lies in one piece of pinned memory, or in none; each piece is whole pages, and no part of another;
    `unpin` finds no copy of it under way. `refuses_every` k: each k-th `pin` is refused.
-7. Sums (standin_adder.py) have a stream of their own, and what is pinned for all that they read and write.
+7. In a `capture`, and where it `is_lost`, it raises: ShoalError, and RuntimeError as torch does. Of a device that is
+   lost nothing that is under way is ever over, nor is its target written further.
+8. It has `capacity` bytes, where that is said, for what is asked of it by `zeros`.
+9. Sums (standin_adder.py) have a stream of their own, and what is pinned for all that they read and write.
 
 `Unordered` says which law was broken. What a missing wait makes of the results has to be seen in these.
 """
 
 import mmap
 import random
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,10 +33,13 @@ import numpy as np
 import torch
 
 from collectives import Array
-from p2p.device import HOST, Device, Mark, PinRefused
+from p2p.device import HOST, Device, Mark, MemoryShort, PinRefused
+from p2p.errors import ShoalError
 from tests.p2p.staging.standin_adder import StandInAdder, Unordered
 
 __all__ = ["StandIn", "Unordered"]
+
+MOST_HAPPENED = 1000
 
 
 @dataclass(eq=False)
@@ -71,12 +78,16 @@ class Copy:
         return self.source, self.into
 
     def is_over(self) -> bool:
+        self.device.check_is_there()
         if not self.is_done and self.device.random.random() < self.device.haste:
             self.device.progress()
         return self.is_done
 
     def wait(self) -> None:
         with self.device._lock:
+            self.device.check_is_there()
+            if not self.is_done:
+                self.device.happened.append("wait")
             while not self.is_done:
                 self.device.progress()
 
@@ -115,6 +126,10 @@ class StandIn:
         """What was found where nobody may hear of it."""
         self._seen: dict[int, int] = {}
         self._thread, self._lock = threading.get_ident(), threading.RLock()
+        self.is_captured = self.is_lost = False
+        self.capacity = sys.maxsize
+        self.happened: deque[str] = deque(maxlen=MOST_HAPPENED)
+        """Copies that were begun, and waits of the host for one that was not over."""
         self.watched: Callable[[], Iterable[torch.Tensor]] = tuple
         """Tensors that a mark knows the state of, though nothing has copied them yet."""
 
@@ -127,7 +142,25 @@ class StandIn:
         """For `LoopConfig`: tensors with elements live here."""
         return self if isinstance(tensor, torch.Tensor) and not tensor.is_meta else HOST
 
+    def check(self) -> None:
+        if self.is_captured:
+            raise ShoalError("the stand-in was called while a graph is captured")
+
+    def check_is_there(self) -> None:
+        if self.is_lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmay be reported late")
+
+    def zeros(self, count: int, like: Any) -> Any:
+        self.check_is_there()
+        found = like.new_zeros(count)
+        if found.nbytes > self.capacity:
+            raise MemoryShort(found.nbytes, self.capacity)
+        self.capacity -= found.nbytes
+        return found
+
     def mark(self) -> Mark:
+        self.check()
+        self.check_is_there()
         with self._lock:
             if threading.get_ident() != self._thread:  # which has a stream of its own
                 return Written(self._tick(), {}, is_aside=True)
@@ -141,6 +174,8 @@ class StandIn:
         return self._copy("store", into, _bytes(source), _of_tensor(into), after, into)
 
     def hold(self, mark: Mark) -> None:
+        self.check()
+        self.check_is_there()
         with self._lock:
             self._tick()
             while isinstance(mark, Copy) and not mark.has_run:
@@ -171,6 +206,13 @@ class StandIn:
                     raise self.refused[-1]
         if self.pinned.pop(begin) != end:
             raise Unordered(f"{memory.nbytes} bytes at {begin:#x} were not pinned as a whole")
+
+    def lose(self) -> None:
+        """From now on whatever is asked of it raises; what is under way stays as it is."""
+        with self._lock:
+            self.is_lost = True
+            for queue in self._queues.values():
+                queue.clear()
 
     def settle(self) -> None:
         with self._lock:
@@ -205,6 +247,8 @@ class StandIn:
         self.random.choice([each for each in waiting if each is not None and each.may_run]).run()
 
     def _copy(self, stream: str, tensor: Any, source: Array, into: Array, after: Sequence[Mark], target: Any) -> Mark:
+        self.check()
+        self.check_is_there()
         with self._lock:
             return self._enqueue(stream, tensor, source, into, after, target)
 
@@ -221,6 +265,7 @@ class StandIn:
         ):
             into[...] = 0xFF if _is_floating(target) else 0xA5
         self._queues[stream].append(copy)
+        self.happened.append(stream)
         self.num_copies += 1
         return copy
 
@@ -269,9 +314,10 @@ def _bytes(array: Array) -> Array:
 
 
 def _of_tensor(tensor: Any) -> Array:
-    assert tensor.is_contiguous() and tensor.ndim == 1
-    found: Array = tensor.detach().view(torch.uint8).numpy()
-    return found
+    with torch._C.DisableTorchFunction():  # nobody else reads it
+        assert tensor.is_contiguous() and tensor.ndim == 1
+        found: Array = tensor.detach().view(torch.uint8).numpy()
+        return found
 
 
 def _is_floating(target: Any) -> bool:

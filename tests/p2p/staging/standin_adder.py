@@ -6,6 +6,7 @@
 3. Sources and target lie in one piece of pinned memory each.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from collectives import Array, Reduction
 from collectives.tensor_sum import add_tensors, can_add, torch_type
-from p2p.device import Mark
+from p2p.device import Mark, MemoryShort
 
 LEAST_HASTE = 0.2
 """Nobody waits for a sum: it is asked for."""
@@ -46,6 +47,7 @@ class Sum:
         return *self.sources, self.into
 
     def is_over(self) -> bool:
+        self.device.check_is_there()
         if not self.is_done and self.device.random.random() < max(self.device.haste, LEAST_HASTE):
             self.device.progress()
         return self.is_done
@@ -80,6 +82,8 @@ class StandInAdder:
 
     def __init__(self, device: Any) -> None:
         self.device, self.num_sums = device, 0
+        self.room = sys.maxsize
+        """Of its memory, for each sum."""
 
     def takes(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
         return can_add(reduction, dtype)
@@ -88,6 +92,9 @@ class StandInAdder:
         self, sources: Sequence[Array], into: Array, reduction: Reduction, dtype: np.dtype[Any], *, completes: bool
     ) -> Mark:
         device = self.device
+        device.check_is_there()
+        if self.room < into.nbytes:
+            raise MemoryShort(into.nbytes, self.room)
         with device._lock:
             for each in (*sources, into):
                 device.check_pieces(each, is_pinned=True)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from collectives import BFLOAT16, Array, Reduction, carried, reducer, scale
+from p2p.errors import DeviceLost
 from p2p.memory.arena import REGIONS_OFFSET, Mapping, Region
 from p2p.memory.host_memory import HostMemory, least_bytes
 from p2p.memory.shared_runner import RunState
@@ -222,6 +223,33 @@ def leave_in_the_middle(group: DeviceGroup, drawn: random.Random) -> None:
     for memory in group.memories:
         memory.unpin()
     check_devices(group)
+
+
+def lose_in_the_middle(group: DeviceGroup, drawn: random.Random) -> None:
+    """A device fails while parts are added up: nothing of them is published, and the others do the step over."""
+    group.rng = drawn
+    enter(group, *range(NUM_PEERS))
+    group.register()
+    step = Step(group, [Script(memory) for memory in group.memories], drawn)
+    for me in group.members:
+        step.call(me)
+    one = step.one
+    group.deliver(drawn.randrange(60))
+    group.devices[one].lose()
+    for _ in range(MOST_TURNS):
+        me = drawn.choice(group.members)
+        try:
+            group.all[me].advance()
+        except DeviceLost:
+            assert me == one, f"the device of {one} has failed, and {me} says so"
+            group.all[one].open_step.stop()
+            step.leave()
+            break
+        if all(group.all[each].finish is not None for each in group.members):
+            break  # without that device
+    group.deliver()
+    group.commit()
+    step.check()
 
 
 def check_devices(group: DeviceGroup) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gossip import Member, Seat, View
+from p2p.device import HOST
 from p2p.step.collective import AllReduce
 from p2p.step.operation import Operation
 from p2p.training.resync import LEAST_BYTES, NUM_SLICES, Resynchronisation, are_far
@@ -30,7 +31,7 @@ class Replica:
             each.grad = torch.randn(each.shape, generator=generator)
         self.optimizer.step()
         session: Any = SimpleNamespace(num_submitted=2, history=SimpleNamespace(view=view), empty=np.empty)
-        gradients: Any = SimpleNamespace(parameters=self.parameters)
+        gradients: Any = SimpleNamespace(parameters=self.parameters, device=HOST)
         self.resync = Resynchronisation(session, gradients, [self.optimizer])
 
     def values(self) -> list[torch.Tensor]:

@@ -1,0 +1,134 @@
+"""Where the host waits for a device in a step that is like the one before: in one place, at the end of backward.
+
+That is behind the last copy that the step fetches, and before the first result that is stored. All else that the host
+reads of the device (digests, statistics, buffers, verdicts) has come by then, and nothing is read as it lies there.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from p2p import DataParallel, Peer
+from tests.p2p.staging.campaign import Wrong
+from tests.p2p.staging.pair import play
+from tests.p2p.staging.standin import StandIn
+
+NUM_FIRST, NUM_STEPS = 2, 18
+ONE_AT_A_TIME: Final = threading.Lock()
+READS: Final = {Tensor.cpu, Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__bool__, Tensor.__float__, torch.equal}
+
+
+class HostReads(TorchFunctionMode):
+    """What torch would wait for the device for, of these storages."""
+
+    def __init__(self, far: set[int]) -> None:
+        super().__init__()
+        self._far, self.found = far, list[str]()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in READS:
+            tensors = [each for each in args if isinstance(each, Tensor)]
+            if any(_place(each) in self._far for each in tensors):
+                self.found.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class Model(nn.Module):
+    """With running statistics, a buffer that each step changes, and one of whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 40), nn.Linear(40, 2)
+        )
+        self.register_buffer("total", torch.zeros(3))
+        self.register_buffer("calls", torch.zeros(1, dtype=torch.int64))
+        self.total: Tensor
+        self.calls: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.total += 1
+            self.calls += 1
+        found: Tensor = self.layers(x)
+        return found
+
+
+def steps(peer: Peer, device: StandIn, buffers: Any, *, state_digest: Any = "part") -> None:
+    """Raises AssertionError where the host has waited elsewhere."""
+    with ONE_AT_A_TIME:  # the generator is that of the process
+        torch.manual_seed(3)
+        model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    parallel = DataParallel(peer, model, optimizer, bucket_bytes=200, buffers=buffers, state_digest=state_digest)
+    device.haste = 0.0
+    far: set[int] = set()
+    for step in range(1, NUM_STEPS + 1):
+        device.happened.clear()
+        with _counted(far) as reads:
+            optimizer.zero_grad()
+            parallel(torch.randn(5, 6)).square().mean().backward()
+            optimizer.step()
+        if step > NUM_FIRST:
+            _check(step, [*device.happened], reads.found)
+        device.drain()  # it has done what it was given when the forward pass is over
+        tensors = [*model.parameters(), *model.buffers()]
+        tensors += [each for state in optimizer.state.values() for each in state.values()]
+        tensors += [bucket.flat for bucket in parallel._gradients._buckets]
+        far |= {_place(each) for each in tensors if each.numel()}
+        assert model.total.tolist() == [float(step)] * 3 and model.calls.item() == step
+    view = peer.view
+    assert view is not None and view.is_mixed == (len(view.members) > 1)
+
+
+def _check(step: int, happened: list[str], read: list[str]) -> None:
+    assert "fetch" in happened and "store" in happened, (step, happened)
+    last_fetch = len(happened) - 1 - happened[::-1].index("fetch")
+    first_store = happened.index("store")
+    assert "wait" not in happened[:last_fetch], f"step {step} waits before its last copy is begun: {happened}"
+    assert "wait" not in happened[first_store:], f"step {step} waits behind its first result: {happened}"
+    assert not read, f"step {step} reads the device with {read}"
+
+
+@contextmanager
+def _counted(far: set[int]) -> Iterator[HostReads]:
+    with HostReads(far) as mode:
+        yield mode
+
+
+def _place(tensor: Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage().data_ptr()
+
+
+def _of_kinds(seed: int) -> StandIn:
+    device = StandIn(seed)
+    device.numerics = f"kind {seed % 2}"
+    return device
+
+
+MODES: Final = ["mean", "check", "rank0", "local"]
+
+
+def steady(seeds: range) -> None:
+    """As a campaign, with buffers and digests of other kinds by seed: one peer, or two of other numerics classes.
+
+    Raises:
+        Wrong: the host waits elsewhere, or has read what was not there yet.
+    """
+    for seed in seeds:
+        mode, digest = MODES[seed % len(MODES)], "all" if seed // len(MODES) % 2 else "part"
+        is_mixed = seed >= 2 * len(MODES)
+        try:
+            script = partial(steps, buffers=mode, state_digest=digest)
+            play(script, seeds=[seed, seed + 1] if is_mixed else [seed], make=_of_kinds)
+        except AssertionError as error:
+            raise Wrong(f"seed={seed}: {error}") from error
