@@ -79,8 +79,10 @@ resumes: $(STAMP)
 
 # The shipped experiments, with what is expected of their times; reports in OUT.
 experiments: $(STAMP)
-	@failed=""; for file in examples/experiments/*.toml; do name=$$(basename $$file .toml); \
+	@failed=""; all=$$(date +%s); for file in examples/experiments/*.toml; do \
+	  name=$$(basename $$file .toml); began=$$(date +%s); \
 	  $(BIN)/shoal experiment $$file --out $(or $(OUT),experiments)/$$name || failed="$$failed $$name"; \
+	  echo "$$name took $$(($$(date +%s) - began)) s, all so far $$(($$(date +%s) - all)) s of the 900 that it may take"; \
 	done; test -z "$$failed" || { echo "not as expected:$$failed"; exit 1; }
 
 # Constant churn for so many minutes: is anything lost, do memory and descriptors stay? The report is kept in OUT.

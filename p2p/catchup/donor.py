@@ -1,10 +1,10 @@
 """What this peer gives to those who have no seat yet: its state, and the steps that it commits. Belongs to the loop.
 
 The state after a step is complete from the first forward pass after the step's commit until the next commit; from the
-last backward pass on, where forward passes change any of it (p2p/training/edge.py). It is copied in that time, once for
-all who wait for it, and sent afterwards, piece by piece, while training goes on. Donors on other hosts are asked for
-shares of a large one (shares.py), and copy only these. The results of a step are copied before they are handed out, if
-somebody is to be fed with them.
+last backward pass on, where forward passes change any of it (p2p/training/edge.py). Its copy begins in that time, once
+for all who wait for it, by a thread for which the next update waits (`PackedState.aside`); it is sent afterwards, piece
+by piece, while training goes on. Donors on other hosts are asked for shares of a large one (shares.py), and copy only
+these. The results of a step are copied before they are handed out, if somebody is to be fed with them.
 
 Everything for one peer goes through one *stream*, in order, with a few segments under way at a time (window.py): the
 receiver says how many it has taken. Who does not take what it is sent is not waited for. What is left out begins with a
@@ -268,7 +268,7 @@ class Donor:
             for index, donor in enumerate(donors[1:], 1):
                 self._send_wish(donor, Wish(donors[0], member, step, index, len(donors), chunk_bytes))
         if copy is None:
-            copy = self._copies[step] = StateCopy(step, state, chunk_bytes)
+            copy = self._copies[step] = StateCopy(step, state, chunk_bytes, is_shared=is_shared)
         if not is_shared:
             return [copy.whole(record)]
         self._kept[member] = copy, donors[0], now
@@ -331,6 +331,8 @@ class Donor:
         while stream.window.has_room and stream.parcels:
             if (is_whole := stream.parcels[0].is_whole) is not None and not is_whole():
                 return  # `go_on` comes when it is
+            if stream.num_taken == stream.num_sent:
+                stream.moved = now  # what was not sent yet was not left lying
             stream.sending = stream.sending or cut(stream.parcels[0], self._segment_bytes)
             segment = next(stream.sending)
             self._send(member, stream.number, segment)
@@ -342,6 +344,7 @@ class Donor:
 
     def go_on(self, now: float) -> None:
         """A state is whole by now."""
+        self._kept = {member: (copy, me, now) for member, (copy, me, _) in self._kept.items()}
         for member, stream in self._streams.items():
             self._pump(now, member, stream)
 

@@ -1,7 +1,7 @@
 """A copy of the state after a step, as parcels: whole, or as the first of several donors sends it."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +9,7 @@ import xxhash
 
 from gossip import Member
 
-from ..net.parcels import Chunk, PackedState, Parcel, ShareRecord, StateRecord, Wish
+from ..net.parcels import Aside, Chunk, PackedState, Parcel, ShareRecord, StateRecord, Wish
 from .shares import LEAST_BYTES, MOST_CHUNKS, MOST_PARTS, chunks_of, pack_parts
 
 Buffer = bytes | memoryview
@@ -25,7 +25,9 @@ def shared_parts(state: PackedState) -> list[tuple[int, int]]:
 
 
 def share_of(state: PackedState, wish: Wish) -> Parcel:
-    """The share of `state`, which nobody changes now, that another donor has asked for; only that is copied.
+    """The share of `state`, which nobody changes now, that another donor has asked for.
+
+    Only that is copied, by a thread where it is lent for so long.
 
     Raises:
         ValueError: it is asked for in too many chunks.
@@ -33,10 +35,11 @@ def share_of(state: PackedState, wish: Wish) -> Parcel:
     if not is_worth_sharing(state, wish.chunk_bytes, 0):
         raise ValueError(f"chunks of {wish.chunk_bytes} bytes are too many")
     chunks = chunks_of(shared_parts(state), wish.chunk_bytes)[wish.number :: wish.num_shares]
-    payloads: list[Buffer] = [_slice(state.tensors, chunk, wish.chunk_bytes) for chunk in chunks]
-    if state.is_whole is None:
-        payloads = [copied(payload) for payload in payloads]
-    return Parcel(wish.step, ShareRecord(wish.first), payloads, state.is_whole, chunks=chunks)
+    payloads: Sequence[Buffer] = [_slice(state.tensors, chunk, wish.chunk_bytes) for chunk in chunks]
+    is_whole = state.is_whole
+    if is_whole is None:
+        payloads, is_whole = _copies_of(payloads, state.aside, _nothing)
+    return Parcel(wish.step, ShareRecord(wish.first), payloads, is_whole, chunks=chunks)
 
 
 def declined(wish: Wish) -> Parcel:
@@ -52,17 +55,23 @@ class StateCopy:
         state: the copy.
     """
 
-    def __init__(self, step: int, state: PackedState, chunk_bytes: int) -> None:
-        """Copy `state`, unless it is a copy."""
+    def __init__(self, step: int, state: PackedState, chunk_bytes: int, *, is_shared: bool) -> None:
+        """Copy `state`, unless it is a copy; by a thread, where it is lent for so long.
+
+        `is_shared`: so that several donors can give it; its digests will be wanted.
+        """
         self.step = step
-        tensors = [*state.tensors] if state.is_whole else [*map(copied, state.tensors)]
-        self.state = replace(state, tensors=tensors)
         self._parts, self._chunk_bytes = shared_parts(state), chunk_bytes
         self._chunks = chunks_of(self._parts, chunk_bytes)
         self._digests = b""
+        self.state = state
+        if state.is_whole is None:
+            then = self._digest if is_shared else _nothing
+            tensors, is_whole = _copies_of(state.tensors, state.aside, then)
+            self.state = replace(state, tensors=tensors, is_whole=is_whole, aside=None)
 
     def is_whole(self) -> bool:
-        """Whether it is there, which a copy of what a device holds is not at once."""
+        """Whether it is there, which it is not at once where a thread makes it."""
         return self.state.is_whole is None or self.state.is_whole()
 
     def whole(self, record: StateRecord) -> Parcel:
@@ -94,11 +103,14 @@ class StateCopy:
         return chunk.segment * self._chunk_bytes < size
 
     def _all(self) -> bytes:
-        """Digests of all chunks, in order. Reads the state once."""
+        """Digests of all chunks, in order. Reads the state once, unless its copy has had it done."""
         if not self._digests:
-            payloads = (_slice(self.state.tensors, chunk, self._chunk_bytes) for chunk in self._chunks)
-            self._digests = b"".join([xxhash.xxh3_128_digest(payload) for payload in payloads])
+            self._digest(self.state.tensors)
         return self._digests
+
+    def _digest(self, tensors: Sequence[Buffer]) -> None:
+        payloads = (_slice(tensors, chunk, self._chunk_bytes) for chunk in self._chunks)
+        self._digests = b"".join([xxhash.xxh3_128_digest(payload) for payload in payloads])
 
 
 def chunk_bytes_of(state: PackedState, segment_bytes: int) -> int:
@@ -122,3 +134,27 @@ def _slice(tensors: Sequence[Buffer], chunk: Chunk, chunk_bytes: int) -> memoryv
 def copied(buffer: Buffer) -> Buffer:
     """The same bytes in memory of their own; the interpreter is free meanwhile."""
     return np.frombuffer(buffer, np.uint8).copy().data if len(buffer) else b""
+
+
+def _copies_of(
+    buffers: Sequence[Buffer], aside: Aside | None, then: Callable[[Sequence[Buffer]], None]
+) -> tuple[Sequence[Buffer], Callable[[], bool] | None]:
+    """The same bytes in memory of their own, and whether they are there by now, which `aside` then tells of.
+
+    `then` is given them by the thread that has made them.
+    """
+    if aside is None:
+        return [*map(copied, buffers)], None
+    rooms = [np.empty(len(buffer), np.uint8) for buffer in buffers]
+
+    def copy() -> None:
+        for room, buffer in zip(rooms, buffers, strict=True):
+            if len(buffer):
+                room[:] = np.frombuffer(buffer, np.uint8)
+
+    made = [room.data for room in rooms]
+    return made, aside(copy, lambda: then(made))
+
+
+def _nothing(tensors: Sequence[Buffer]) -> None:
+    pass

@@ -52,6 +52,8 @@ class Director:
             Happened(number=number, do=event.do, planned=when(event), who=in_words(event), for_s=event.for_s)
             for number, event in enumerate(plan.events, 1)
         ]
+        self._to_do = [*zip(plan.events, self.happened, strict=True)]
+        self._to_end = [pair for pair in self._to_do if pair[0].for_s or pair[0].do == "restart_all"]
 
     def run(self) -> None:
         """Start the peers, do what is planned, and wait until all have ended."""
@@ -85,8 +87,9 @@ class Director:
     # Events.
 
     def _do_due(self, now_ns: int) -> None:
-        for event, happened in zip(self._plan.events, self.happened, strict=True):
-            if happened.time_ns or (self._until_ns and not event.after and not _seeks(event, happened)):
+        self._to_do = [pair for pair in self._to_do if not pair[1].time_ns]
+        for event, happened in self._to_do:
+            if self._until_ns and not event.after and not _seeks(event, happened):
                 continue
             if not happened.trigger_ns and self._is_due(event, happened, now_ns):
                 happened.trigger_ns = now_ns
@@ -222,8 +225,9 @@ class Director:
 
     def _let_go(self, now_ns: int) -> None:
         """Pauses that are over; and after a restart the new peers."""
-        for event, happened in zip(self._plan.events, self.happened, strict=True):
-            if not happened.time_ns or happened.until_ns:
+        self._to_end = [pair for pair in self._to_end if not pair[1].until_ns]
+        for event, happened in self._to_end:
+            if not happened.time_ns:
                 continue
             if happened.for_s and now_ns >= happened.time_ns + happened.for_s * 1e9:
                 happened.said = self._reasons(now_ns)
@@ -297,7 +301,7 @@ class Director:
 
     def _is_restarting(self) -> bool:
         """All were killed, and are to start again."""
-        return any(each.do == "restart_all" and each.time_ns and not each.until_ns for each in self.happened)
+        return any(each.do == "restart_all" and each.time_ns and not each.until_ns for _, each in self._to_end)
 
     def _look_at_end(self, now_ns: int, began_ns: int) -> None:
         if self._ends_ns:

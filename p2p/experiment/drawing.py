@@ -92,19 +92,42 @@ def middle(lines: Sequence[Points], span_s: float, columns: int = THIN_COLUMNS) 
 def draw(panels: Sequence[Panel], rows: Sequence[Row], marks: Sequence[Mark], span_s: float) -> str:
     """One picture."""
     panels = [panel for panel in panels if panel.points]
-    row_height = ROW if len(rows) <= MANY else LOW_ROW
-    height = TOP + sum(panel.height + GAP for panel in panels) + row_height * len(rows) + BOTTOM
+    is_many = len(rows) > MANY
+    shared = shared_rows(rows, apart_s=span_s / INNER) if is_many else [[row] for row in rows]
+    row_height = LOW_ROW if is_many else ROW
+    height = TOP + sum(panel.height + GAP for panel in panels) + row_height * len(shared) + BOTTOM
     parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" xmlns="http://www.w3.org/2000/svg">']
     parts += _marks(marks, span_s, height - BOTTOM)
     y = TOP
     for panel in panels:
         parts += _panel(panel, y, span_s)
         y += panel.height + GAP
-    for index, row in enumerate(rows):
-        parts += _row(row, y, span_s) if row_height == ROW else _low_row(row, y, span_s, is_named=not index % 5)
+    if is_many:
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 7}" text-anchor="end">{len(rows)} peers</text>')
+    for sharing in shared:
+        for row in sharing:
+            parts += _low_row(row, y, span_s) if is_many else _row(row, y, span_s)
         y += row_height
     parts += _time_axis(span_s, y + 4)
     return "\n".join([*parts, "</svg>"])
+
+
+def shared_rows(rows: Sequence[Row], apart_s: float) -> list[list[Row]]:
+    """Those whose times do not meet on one lane, with so much between them: as few lanes as were there at a time.
+
+    The first that ended long enough ago gives its lane to the next that begins.
+    """
+    lanes: list[list[Row]] = []
+    ends: list[float] = []
+    for row in sorted((row for row in rows if row.spans), key=lambda row: min(start for _, start, _ in row.spans)):
+        begins, until = min(start for _, start, _ in row.spans), max(end for *_, end in row.spans)
+        free = next((number for number, end in enumerate(ends) if begins >= end + apart_s), len(lanes))
+        if free == len(lanes):
+            lanes.append([])
+            ends.append(until)
+        lanes[free].append(row)
+        ends[free] = until
+    return lanes
 
 
 def _x(time_s: float, span_s: float) -> float:
@@ -121,9 +144,11 @@ def _marks(marks: Sequence[Mark], span_s: float, bottom: float) -> Iterable[str]
             free = at + 7 + 6 * len(str(mark.number))
             text = f'<text x="{at:.1f}" y="{TOP - 18}" text-anchor="middle">{mark.number}</text>'
             number = f'<a href="#row{mark.number}">{text}</a>'
+        width, shade = max(end - x, 1.0), ""
+        if width > 1.0 or len(marks) <= MANY:
+            shade = f'<rect x="{x:.1f}" y="{TOP - 8}" width="{width:.1f}" height="{bottom - TOP + 8:.0f}"/>'
         yield (
-            f'<g class="{kind}" id="e{mark.number}"><title>{escape(mark.text)}</title>'
-            f'<rect x="{x:.1f}" y="{TOP - 8}" width="{max(end - x, 1):.1f}" height="{bottom - TOP + 8:.0f}"/>'
+            f'<g class="{kind}" id="e{mark.number}"><title>{escape(mark.text)}</title>{shade}'
             f'<path d="M{x:.1f} {TOP - 8}V{bottom:.0f}"/>'
             f"{number}</g>"
         )
@@ -170,7 +195,7 @@ def _path(points: Points, panel: Panel, place: Callable[[float], float], span_s:
 
 def _row(row: Row, y: float, span_s: float) -> Iterable[str]:
     yield f'<text x="{LEFT - 6}" y="{y + 10}" text-anchor="end">{escape(row.name)}</text>'
-    yield from _spans(row, y, span_s, height=11, ends=True)
+    yield from _spans(row, y, span_s, height=11)
     if row.end and row.spans:
         x = _x(max(end_s for *_, end_s in row.spans), span_s)
         is_late = x > WIDTH - 130
@@ -178,17 +203,20 @@ def _row(row: Row, y: float, span_s: float) -> Iterable[str]:
         yield f'<text class="{"late" if is_late else "end"}" {place}>{escape(row.end)}</text>'
 
 
-def _low_row(row: Row, y: float, span_s: float, *, is_named: bool) -> Iterable[str]:
+def _low_row(row: Row, y: float, span_s: float) -> Iterable[str]:
     """One of many: what it says of itself is in its title."""
-    if is_named:
-        yield f'<text x="{LEFT - 6}" y="{y + 7}" text-anchor="end">{escape(row.name)}</text>'
-    yield from _spans(row, y, span_s, height=LOW_ROW - 2)
+    said = ", ".join(f"{kind} {start_s:.2f} to {end_s:.2f} s" for kind, start_s, end_s in row.spans)
+    yield f"<g><title>{escape(row.name)}: {said}{'; ' if row.end else ''}{escape(row.end)}</title>"
+    for kind, start_s, end_s in row.spans:
+        x, width = _x(start_s, span_s), max(_x(end_s, span_s) - _x(start_s, span_s), 0.6)
+        yield f'<path class="{kind}" d="M{x:.1f} {y + 1}h{width:.1f}v{LOW_ROW - 2}h-{width:.1f}z"/>'
+    yield "</g>"
 
 
-def _spans(row: Row, y: float, span_s: float, height: int, *, ends: bool = False) -> Iterable[str]:
+def _spans(row: Row, y: float, span_s: float, height: int) -> Iterable[str]:
     for kind, start_s, end_s in row.spans:
         x, end = _x(start_s, span_s), _x(end_s, span_s)
-        title = f"{row.name} {kind}, {start_s:.2f} to {end_s:.2f} s" + (f"; {row.end}" if row.end and not ends else "")
+        title = f"{row.name} {kind}, {start_s:.2f} to {end_s:.2f} s"
         place = f'x="{x:.1f}" y="{y + 1}" width="{max(end - x, 0.6):.1f}" height="{height}"'
         yield f'<rect class="{kind}" {place}><title>{escape(title)}</title></rect>'
 

@@ -40,6 +40,9 @@ svg .title{fill:var(--ink);font-weight:600;font-size:11px}.grid{stroke:var(--rul
 .key span{display:inline-block;width:.9em;height:.9em;margin:0 .3em 0 1em;vertical-align:-.1em}
 pre{background:color-mix(in srgb,var(--soft) 10%,transparent);padding:.8em;overflow-x:auto;font-size:12px}
 """
+MOST_SPLITS: Final = 40
+"""Rows of the table that says where time goes."""
+
 SHOWN_TIMES: Final = {"detected": "detected", "agreed": "agreed", "resumed": "resumed"}
 
 
@@ -253,10 +256,16 @@ def _splits(each: Evaluated) -> Iterable[str]:
     if not each.splits:
         yield '<p class="sub">Not known: without traces nobody says when a step was submitted.</p>'
         return
-    yield '<p class="sub">Means, in ms, which add up; last: share of its steps that it was the last to submit</p>'
+    shown = sorted(each.splits.items(), key=lambda item: names.get(item[0], item[0]))
+    of_how_many = ""
+    if len(shown) > MOST_SPLITS:
+        shown = sorted(shown, key=lambda item: item[1].last, reverse=True)[:MOST_SPLITS]
+        of_how_many = f". Of {len(each.splits)} peers those that were it most often; report.json has all"
+    what = "Means, in ms, which add up; last: share of its steps that it was the last to submit"
+    yield f'<p class="sub">{what}{of_how_many}</p>'
     names_of_parts = ("step", "compute", "exchange", "wait", "last")
     yield '<table><tr><th class="l">peer</th>' + "".join(f"<th>{name}</th>" for name in names_of_parts) + "</tr>"
-    for peer_id, split in sorted(each.splits.items(), key=lambda item: names.get(item[0], item[0])):
+    for peer_id, split in shown:
         times = "".join(f"<td>{value:.2f}</td>" for value in (split.step, split.compute, split.exchange, split.wait))
         yield f'<tr><td class="l">{names.get(peer_id, peer_id[:8])}</td>{times}<td>{split.last:.0%}</td></tr>'
     yield "</table>"

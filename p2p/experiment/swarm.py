@@ -140,6 +140,10 @@ class Swarm:
         self._offsets: dict[int, int] = {}
         self._shown: dict[int, int] = {}
         self.started: list[Started] = []
+        self._living: list[Started] = []
+        self._ended: list[Started] = []  # since what is printed was looked at
+        self._known: set[str] = set()
+        self._last = 0, -1  # when who ended last has ended, of those who have committed a step, and which
         self.losses: list[tuple[int, int, float]] = []
         self.usage: list[Usage] = []
 
@@ -161,8 +165,10 @@ class Swarm:
         with log.open("wb") as output:
             environ = peer_environment(config, index, self._environ, place)
             process = self.venue.start(host, config.target.command, environ, output.fileno())
-        self.started.append(Started(index, host, place, process, log, now_ns))
-        return self.started[-1]
+        new = Started(index, host, place, process, log, now_ns)
+        self.started.append(new)
+        self._living.append(new)
+        return new
 
     def signal(self, started: Started, number: int) -> bool:
         """To the process that has joined; whether it is there. The handle is of that process, whatever its number."""
@@ -205,7 +211,7 @@ class Swarm:
     # What is seen.
 
     def living(self) -> list[Started]:
-        return [each for each in self.started if each.code is None]
+        return [*self._living]
 
     def seated(self) -> list[Started]:
         """Who runs, is not stopped, and has committed a step as a member."""
@@ -232,27 +238,34 @@ class Swarm:
 
     def newest_step(self) -> int:
         """That anybody has committed who runs, or, if nobody does, who ran last; -1: nobody has."""
-        seen = [each for each in self.started if each.peer is not None and each.peer.step >= 0]
-        last_ns = max((each.ended_ns or 1 << 63 for each in seen), default=0)
-        return max((each.peer.step for each in seen if each.peer and (each.ended_ns or 1 << 63) == last_ns), default=-1)
+        steps = [each.peer.step for each in self._living if each.peer is not None and each.peer.step >= 0]
+        return max(steps, default=self._last[1])
 
     def look(self, now_ns: int) -> None:
-        """Take in what is new."""
-        if any(each.peer is None for each in self.living()):
+        """Take in what is new. Costs as much as there are who run, however many have ended."""
+        if any(each.peer is None for each in self._living):
             self._find()
-        for each in self.started:
-            if each.peer is not None and each.code is None:
+        for each in self.living():
+            if each.peer is not None:
                 each.peer.take()
                 if len(each.peer.raw) >= BATCH:
                     self._write(each.peer)
-            if each.code is None and (code := each.process.poll()) is not None:
-                each.code, each.ended_ns = code, now_ns
-                if each.peer is not None:
-                    each.peer.take()
+            if (code := each.process.poll()) is not None:
+                self._has_ended(each, code, now_ns)
+
+    def _has_ended(self, each: Started, code: int, now_ns: int) -> None:
+        each.code, each.ended_ns = code, now_ns
+        self._living.remove(each)
+        self._ended.append(each)
+        if each.peer is not None:
+            each.peer.take()
+            if each.peer.step >= 0:
+                self._last = max(self._last, (now_ns, each.peer.step))
 
     def look_at_snapshots(self, now_ns: int) -> None:
         """What peers have printed, or said by their snapshots, since the last look."""
-        for each in self.started:
+        looked_at, self._ended = [*self._ended, *self._living], []
+        for each in looked_at:
             if self._pattern is not None:
                 self._read_log(each, now_ns)
             snapshot = each.peer.tail.snapshot() if each.peer is not None and each.code is None else None
@@ -277,10 +290,9 @@ class Swarm:
 
     def _find(self) -> None:
         """Pages of processes that were started here; nobody else's is touched."""
-        known = {each.peer.peer_id for each in self.started if each.peer is not None}
         for host, home in enumerate(self.venue.homes):
             for path in (home / self._config.swarm_name).glob(f"*{PAGE}"):
-                if path.stem in known:
+                if path.stem in self._known:
                     continue
                 try:
                     self._take_page(host, Tail(path))
@@ -291,6 +303,7 @@ class Swarm:
         for each in self.living():
             if each.host == host and each.peer is None and self.venue.owns(each.process, each.place, tail.identity):
                 each.peer = Seen(tail, self.venue.handle(tail.identity))
+                self._known.add(each.peer.peer_id)
                 return
 
     def _write(self, peer: Seen) -> None:

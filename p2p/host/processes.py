@@ -4,6 +4,10 @@ import os
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Final
+
+STAT_BYTES: Final = 4096
+"""More than the line in /proc/PID/stat ever has."""
 
 
 def read_host() -> str:
@@ -78,7 +82,11 @@ def _threads(pid: int) -> set[int]:
 def look_at(pid: int) -> Stat | None:
     """Of process `pid`; None, and errors, as above."""
     try:
-        found = parse_stat(Path(f"/proc/{pid}/stat").read_bytes())
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = parse_stat(os.read(fd, STAT_BYTES))
+        finally:
+            os.close(fd)
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if found.has_ended else found

@@ -20,6 +20,9 @@ from gossip.view import NO_NUMERICS
 from ..errors import RemoteProtocolError, ShoalError
 from .wire import Codec
 
+Aside = Callable[[Callable[[], None], Callable[[], None]], Callable[[], bool]]
+"""Has a thread of its own do two things, one after the other, and says whether both are done."""
+
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
@@ -28,12 +31,15 @@ class PackedState:
     Attributes:
         is_whole: whether these are there; they are then a copy. None: they are lent, and there.
         replicated: indices of those that all members of a numerics class have alike.
+        aside: what is lent is not changed before the first of the two things is done. None: it is lent until the
+            borrower returns.
     """
 
     tree: bytes
     tensors: Sequence[bytes | memoryview]
     is_whole: Callable[[], bool] | None = None
     replicated: Sequence[int] = ()
+    aside: Aside | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +263,10 @@ Packer = Callable[[], PackedState]
 
 
 class Copies(Protocol):
-    """States on their way from a device."""
+    """Of states, that are under way."""
 
     def hold(self) -> None:
-        """What the device is told from now on comes after all that was begun."""
+        """What the caller does from now on, or has its device do, comes after what was begun has been read."""
         ...
 
     def end(self) -> None:
@@ -269,7 +275,7 @@ class Copies(Protocol):
 
 
 class _NoCopies:
-    """Of a state in memory of the host, which the loop copies at one go."""
+    """Of a state that is nothing but its tree."""
 
     def hold(self) -> None:
         pass
@@ -292,7 +298,7 @@ class Replica:
         traits: of what is trained, and how, which must be the same everywhere; `MODEL` is among them. Empty: no model.
         pack: lends the state, while nothing changes it.
         lender: called by the training thread when the state is complete; makes what lends it to the loop's thread,
-            which waits for no device. None: `pack` does.
+            which waits for no copy. None: `pack` does.
         copies: of states that are under way.
         load: takes over a member's state, in the training thread.
         compare: says in words how a member's `MODEL` differs from this one.

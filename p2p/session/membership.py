@@ -260,6 +260,7 @@ class Membership:
         """The script left in the middle of a step, or `why`: this peer leaves as well, and does not wait for it."""
         self.unusable = why or ShoalError(INTERRUPTED)
         self.post(self.loop.leave)
+        self.replica.copies.hold()
 
     def leave(self, *, is_aside: bool = False) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent.
@@ -306,6 +307,7 @@ class Membership:
         """What the loop says of steps and views becomes what the script sees; an error is raised."""
         self.history.note(self.loop.inbox.moments)
         if isinstance(arrival, ShoalError):
+            self.replica.copies.hold()  # whoever catches it may change the state
             raise arrival
         if isinstance(arrival, Commit):
             self.history.add(arrival, self.loop.core.me)

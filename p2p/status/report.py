@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..telemetry.page import Seen
@@ -40,18 +40,27 @@ def _swarm(peers: Sequence[Looked]) -> dict[str, Any]:
     }
 
 
+def _plain(value: Any) -> Any:
+    """As `dataclasses.asdict`, for what becomes JSON: what is plain already is not copied, which cost most of it."""
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        return [_plain(each) for each in value]
+    return value
+
+
 def _peer(looked: Looked) -> dict[str, Any]:
     seen = looked.seen
     at, since_ns = is_at(seen)
     snapshot: dict[str, Any] | None = None
     if seen.snapshot is not None:
-        snapshot = asdict(seen.snapshot)
+        snapshot = _plain(seen.snapshot)
         del snapshot["who"]
         snapshot["logged"] = {
             name: value if math.isfinite(value) else str(value) for name, value in snapshot["logged"].items()
         }
     return {
-        **asdict(seen.identity),
+        **_plain(seen.identity),
         "condition": looked.condition.value,
         "age_s": round(looked.age_s, 3),
         "doing": at,

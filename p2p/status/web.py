@@ -129,6 +129,8 @@ class Handler(BaseHTTPRequestHandler):
     """One request."""
 
     timeout = PATIENCE_S
+    wbufsize = 1 << 18
+    """So that an answer leaves at one go; it is flushed behind each event, and at the end."""
     server: "Server"
     routes: ClassVar[dict[str, Callable[["Handler"], None]]] = {}
 
@@ -182,6 +184,7 @@ class Handler(BaseHTTPRequestHandler):
         self._begin(HTTPStatus.OK, "text/event-stream", {})
         while True:
             self.wfile.write(b"data: " + self.server.shown.as_bytes(for_page) + b"\n\n")
+            self.wfile.flush()
             if self.server.is_over.wait(self.server.shown.every_s):
                 self.wfile.write(b"event: over\ndata:\n\n")
                 return

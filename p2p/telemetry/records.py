@@ -172,6 +172,11 @@ def unpack_record(buffer: bytes, offset: int = 0) -> Record:
     return _record(_RECORD.unpack_from(buffer, offset))
 
 
+def unpack_records(buffer: bytes) -> list[Record]:
+    """All of these bytes."""
+    return [_record(values) for values in _RECORD.iter_unpack(buffer)]
+
+
 def pack_record(record: Record) -> bytes:
     """As it is in a half."""
     *values, peer_id, value = record

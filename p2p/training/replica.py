@@ -8,6 +8,7 @@ import numpy as np
 import xxhash
 from torch import nn
 
+from ..device import HOST
 from ..errors import ShoalError
 from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
 from ..session.device_memory import is_far
@@ -111,7 +112,7 @@ class ModelReplica:
             class_of(self._numerics),
             lender_of(self._session, self._gradients.device, self._copies, self._lower),
             self._copies,
-            self.digest if self._copies is NO_COPIES else None,
+            self.digest if self._gradients.device is HOST else None,
         )
 
     def refresh(self) -> None:

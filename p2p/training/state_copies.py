@@ -1,12 +1,15 @@
-"""A state whose tensors live on a device, on its way to memory of the host, for those who are to be given it.
+"""A state that is being copied, for those who are to be given it, while the loop and the script go on.
 
-A thread fetches it in pieces, through two slots, after the mark at which the state is complete. Nobody waits for that
-but whoever is about to change the state: until the last piece is under way; from then on the device does, not the host.
+One whose tensors live on a device is fetched by a thread in pieces, through two slots, after the mark at which it is
+complete. Of one in memory of the host a thread copies what the borrower wants of it (`PackedState.aside`). Nobody waits
+for that but whoever is about to change the state: until all is copied, or the last piece is under way; from then on the
+device waits, not the host.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -17,12 +20,12 @@ from collectives import Array
 
 from ..device import HOST, OVER, Device, Mark, failures_named
 from ..errors import DeviceLost
-from ..net.parcels import NO_COPIES, Copies, PackedState, Packer
+from ..net.parcels import Copies, PackedState, Packer
 from ..session.device_memory import cut_of, pinned
 from ..session.session import Session
 from ..staging import Cut, whole
 from .layouts import in_memory_order
-from .replica_state import Lowered
+from .replica_state import Lowered, lent
 
 SLOT_BYTES: Final = 16 << 20
 NUM_SLOTS: Final = 2
@@ -66,12 +69,23 @@ class StateCopies:
         For the loop's thread. Until `hold` or `end` nobody changes the tensors.
         """
         copy = _Copy(tensors, after)
-        with self._lock:
-            self._open.append(copy)
-        thread = threading.Thread(target=self._run, args=(copy, tell), name="shoal-copy", daemon=True)
-        copy.thread = thread
-        thread.start()
+        self._start(copy, partial(self._fetch, copy), tell)
         return PackedState(tree, [each.data for each in copy.parts], copy.is_whole, replicated)
+
+    def aside(self, tell: Callable[[], None], copy: Callable[[], None], then: Callable[[], None]) -> Callable[[], bool]:
+        """As of `PackedState`, for memory of the host; `tell` is called by the thread when both are done.
+
+        For the loop's thread. Until `hold` or `end` nobody changes what `copy` reads.
+        """
+        made = _Copy((), OVER)
+
+        def work() -> None:
+            copy()
+            made.is_issued.set()
+            then()
+
+        self._start(made, work, tell)
+        return made.is_whole
 
     def hold(self) -> None:
         """What the current stream is given from now on comes after all that was begun. For the training thread.
@@ -97,10 +111,16 @@ class StateCopies:
         with self._lock:
             return list(self._open)
 
-    def _run(self, copy: "_Copy", tell: Callable[[], None]) -> None:
+    def _start(self, copy: "_Copy", work: Callable[[], None], tell: Callable[[], None]) -> None:
+        with self._lock:
+            self._open.append(copy)
+        thread = threading.Thread(target=self._run, args=(copy, work, tell), name="shoal-copy", daemon=True)
+        copy.thread = thread
+        thread.start()
+
+    def _run(self, copy: "_Copy", work: Callable[[], None], tell: Callable[[], None]) -> None:
         try:
-            with self._slots_are_free, failures_named():
-                self._fetch(copy)
+            work()
             copy.is_over = True
             with self._lock:
                 self._open.remove(copy)  # whoever is given it keeps the memory
@@ -112,16 +132,17 @@ class StateCopies:
 
     def _fetch(self, copy: "_Copy") -> None:
         landing: deque[tuple[Mark, Array, Array]] = deque()
-        for number, (source, into, after) in enumerate(self._pieces(copy)):
-            if len(landing) == NUM_SLOTS:
+        with self._slots_are_free, failures_named():
+            for number, (source, into, after) in enumerate(self._pieces(copy)):
+                if len(landing) == NUM_SLOTS:
+                    _land(*landing.popleft())
+                slot = self._slots[number % NUM_SLOTS][: len(into)]
+                for part in self._cut(slot):
+                    copy.last = self._device.fetch(source[part], slot[part], after)
+                landing.append((copy.last, slot, into))
+            copy.is_issued.set()
+            while landing:
                 _land(*landing.popleft())
-            slot = self._slots[number % NUM_SLOTS][: len(into)]
-            for part in self._cut(slot):
-                copy.last = self._device.fetch(source[part], slot[part], after)
-            landing.append((copy.last, slot, into))
-        copy.is_issued.set()
-        while landing:
-            _land(*landing.popleft())
 
     def _pieces(self, copy: "_Copy") -> Iterator[tuple[torch.Tensor, Array, list[Mark]]]:
         """Bytes of tensors of the device, where they go, and after what. Those of the host are there at once."""
@@ -146,19 +167,16 @@ class StateCopies:
 def copies_of(session: Session, device: Device, tensors: Sequence[torch.Tensor]) -> Copies:
     """For a model on `device`, whose state begins with these."""
     if device is HOST:
-        return NO_COPIES
+        return StateCopies(HOST, session.device_of, ())
     num_bytes = min(SLOT_BYTES, sum(2 * tensor.nbytes for tensor in tensors))  # moments may come
     make = pinned(session, device, session.empty)
     slots = [make(max(1, num_bytes), np.dtype(np.uint8)) for _ in range(NUM_SLOTS)]
     return StateCopies(device, session.device_of, slots, cut_of(session), session.membership.interrupt)
 
 
-def lender_of(
-    session: Session, device: Device, copies: Copies, lower: Callable[[], Lowered]
-) -> Callable[[], Packer] | None:
-    """As of `Replica`; `lower`: the state."""
-    if not isinstance(copies, StateCopies):
-        return None
+def lender_of(session: Session, device: Device, copies: Copies, lower: Callable[[], Lowered]) -> Callable[[], Packer]:
+    """As of `Replica`; `lower`: the state; `copies`: of `copies_of`."""
+    assert isinstance(copies, StateCopies)
 
     def lend() -> Packer:
         mark, loop = device.mark(), session.loop
@@ -166,6 +184,8 @@ def lender_of(
 
         def begin() -> PackedState:
             tree, tensors, replicated = lower()
+            if device is HOST:
+                return replace(lent(tree, tensors, replicated), aside=partial(copies.aside, tell))
             return copies.begin(tree, tensors, mark, tell, replicated)
 
         return begin

@@ -1,7 +1,7 @@
 """A state from three donors to one observer, in one process."""
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from gossip import Member
 from p2p.catchup.donor import KEPT_S, Donor
 from p2p.catchup.gathering import STALL_S
 from p2p.net.frames import Taken
-from p2p.net.parcels import Chunk, PackedState, ParcelSegment, StateRecord, Wish
+from p2p.net.parcels import Aside, Chunk, PackedState, ParcelSegment, StateRecord, Wish
 from p2p.net.trees import Slot, pack_tree
 from p2p.step.notices import StateOffer
 from tests.p2p.catchup.test_observer import ME, Newcomer
@@ -32,7 +32,7 @@ def memory() -> list[bytearray]:
 class Pond:
     """A was asked for the state, and knows of B and C. What is sent arrives when `settle` is called."""
 
-    def __init__(self, device: Callable[[], bool] | None = None) -> None:
+    def __init__(self, device: Callable[[], bool] | None = None, aside: Mapping[Member, Aside] | None = None) -> None:
         self.memory = {member: memory() for member in (A, B, C)}
         self.memory[B][1][:] = bytes(SIZES[1])
         self.new = Newcomer()
@@ -42,7 +42,8 @@ class Pond:
         self.donors = {member: self._donor(member) for member in (A, B, C)}
         self._num_asked = 0
         for member, donor in self.donors.items():
-            donor.complete(STEP, lambda own=self.memory[member]: PackedState(TREE, own, device, REPLICATED))  # type: ignore[misc]
+            own = self.memory[member], device, REPLICATED, (aside or {}).get(member)
+            donor.complete(STEP, lambda own=own: PackedState(TREE, *own))  # type: ignore[misc]
         self.new.hear_head(STEP)
         self.donors[A].ask(ME, STEP, has_seat=False)
         self.serve(A)

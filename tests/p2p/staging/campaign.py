@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from collectives import CODECS
 from p2p import DataParallel, Peer
+from p2p.device import HOST
 from p2p.staging import Staged
 from p2p.step import operation
 from p2p.training.layouts import in_memory_order
@@ -23,6 +24,7 @@ from p2p.training.outer import Outer, OuterConfig
 from p2p.training.outer_on_device import OuterOnDevice
 from p2p.training.staged_buckets import StagedBucket, make_staged_bucket
 from p2p.training.state_copies import NUM_SLOTS, StateCopies
+from tests.p2p.staging.lent_states import copy_lent_states
 from tests.p2p.staging.pair import Make, play
 from tests.p2p.staging.standin import StandIn
 from tests.p2p.staging.sums import NUM_PEERS as NUM_MEMBERS
@@ -127,6 +129,19 @@ def _copy_states(device: Any, copies: StateCopies, drawn: random.Random) -> None
         assert [bytes(part) for part in state.tensors] == wanted
 
 
+def states_of_the_host(seeds: range, make: Make = StandIn) -> None:
+    """The same of a state in memory of the host, of which donors copy all, or a share."""
+    copies = StateCopies(HOST, lambda tensor: HOST, ())
+    for seed in seeds:
+        _replay(seed, make(0), partial(_copy_lent_states, copies))
+    copies.end()
+
+
+def _copy_lent_states(copies: StateCopies, drawn: random.Random) -> None:
+    tensors = [_numbers("zeros", drawn.choice(SIZES), drawn.choice(DTYPES)) for _ in range(4)]
+    copy_lent_states(copies, [*tensors, _numbers("large", (60_000,), torch.float32)], drawn)
+
+
 def rounds(seeds: range, make: Make = StandIn) -> None:
     """One replica on a device, and one on the host."""
     device = make(0)
@@ -184,6 +199,7 @@ CAMPAIGNS: dict[str, Callable[..., None]] = {
     "training": training,
     "given up": given_up,
     "states": states,
+    "states of the host": states_of_the_host,
     "rounds": rounds,
     "calls in parts": calls_in_parts,
     "sums": sums,

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -174,6 +175,12 @@ def _begin_after_nothing(self: StateCopies, tree: bytes, tensors: Any, after: An
 StateCopies_begin = StateCopies.begin
 
 
+def _aside_over(self: StateCopies, tell: Any, copy: Any, then: Any) -> Callable[[], bool]:
+    """Nothing under way is waited for."""
+    threading.Thread(target=lambda: (copy(), then()), daemon=True).start()
+    return lambda: True
+
+
 def _land_at_once(mark: Any, slot: Array, into: Array) -> None:
     into[:] = slot
 
@@ -272,6 +279,10 @@ MUTANTS = {
     "an extent is unpinned while it is copied": _missing("calls", 0, (StandIn, "settle", _nothing)),
     "extents stay pinned": _missing("training", 0, (Extents, "unpin", _nothing)),
     "an update does not come after the copy of a state": _missing("states", 0, (StateCopies, "hold", _nothing)),
+    "an update does not wait for the copy of what is lent": _missing(
+        "states of the host", 0, (StateCopies, "hold", _nothing)
+    ),
+    "a state counts as copied before it is": _missing("states of the host", 0, (StateCopies, "aside", _aside_over)),
     "a state is fetched after nothing": _missing("states", 0, (StateCopies, "begin", _begin_after_nothing)),
     "a piece of a state is not waited for": _missing("states", 0, (state_copies, "_land", _land_at_once)),
     "a payload is sent before it is fetched": _missing("rounds", 0, (Staged, "wait", _nothing)),
