@@ -44,7 +44,7 @@ do = "join"
 steps_lost = 0
 samples_twice = 0
 memory_growth_mb_max = "< 50"
-files_growth_max = "<= 4"
+files_growth_max = "<= 13"
 """
 PER_MINUTE: Final = 1.5
 MORE_JOINS: Final = 2.5
