@@ -15,7 +15,7 @@ from collectives.price_table import tabulate
 from gossip import Member, View
 
 from ..config import LoopConfig
-from ..net.credits import UNKNOWN_BYTES, credit_of
+from ..net.credits import LEAST_TOTAL_BYTES, UNKNOWN_BYTES, credit_of
 from ..net.flows import Flow
 from ..net.frames import Frames
 from ..net.transport import Transport
@@ -256,7 +256,7 @@ class Measuring:
         credits.set(bounds)
         longest_s = max(flow.rtt_us for flow in flows.values()) / 1e6
         rate = self._line.bytes_per_s
-        credits.total_bytes = rate and max(UNKNOWN_BYTES, int(rate * (longest_s + TOTAL_S)))
+        credits.total_bytes = rate and max(LEAST_TOTAL_BYTES, int(rate * (longest_s + TOTAL_S)))
 
     def _say(self, now: float, view: View, flows: Mapping[str, Flow]) -> None:
         """What the row is now, and whether the others should know it."""

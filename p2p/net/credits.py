@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-UNKNOWN_BYTES: Final = 1 << 20
-"""To a receiver whose line is not known."""
+UNKNOWN_BYTES: Final = 2 << 20
+"""To a receiver whose line is not known, which what was sent to it before may have been too little to show."""
+
+LEAST_TOTAL_BYTES: Final = 1 << 20
+"""To all together."""
 
 QUEUED_S: Final = 0.035
 """So long the line of a receiver is busy with what may wait for it."""
