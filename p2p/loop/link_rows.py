@@ -163,6 +163,19 @@ def known_slices(rows: Rows, segment_bytes: int) -> Generator[None, None, tuple[
     return Links(up, down, tuple(delays), message_ns, segment_bytes, hosts), took
 
 
+def reached_down(rows: Rows) -> Mapping[str, int]:
+    """Bytes per second at which data have come to each member, by its id; its line may be faster."""
+    names = [member.peer_id for member in rows.members]
+    return dict(zip(names, _downs(names, rows_of(rows)), strict=True))
+
+
+def _downs(names: Sequence[str], said: Sequence[Row]) -> list[int]:
+    return [
+        max([row.down, *(other.to[name].bytes_per_s for other in said if name in other.to)])
+        for name, row in zip(names, said, strict=True)
+    ]
+
+
 def _lines_of(
     names: Sequence[str], said: Sequence[Row], hosts: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -172,10 +185,7 @@ def _lines_of(
     fast down as up, if one of these is known, and else for the fastest.
     """
     ups = [max(row.up, *(row.to[each].bytes_per_s for each in names if each in row.to)) for row in said]
-    downs = [
-        max(row.down, *(other.to[name].bytes_per_s for other in said if name in other.to))
-        for name, row in zip(names, said, strict=True)
-    ]
+    downs = _downs(names, said)
     lines = {}
     for host in dict.fromkeys(hosts):
         ranks = [rank for rank, its in enumerate(hosts) if its == host]

@@ -22,7 +22,7 @@ from ..net.transport import Transport
 from ..step.agreed_rows import AgreedRows, Rows, Table, hosts_of
 from ..step.open_step import OpenStep
 from .durations import Durations
-from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, known_slices, links_of, own_row
+from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, known_slices, own_row, reached_down
 from .parts import Parts
 from .probes import Probes
 
@@ -244,14 +244,12 @@ class Measuring:
         if rows is None or rows.members != view.members:
             self._lines, self._lines_of = {}, None
         elif rows is not self._lines_of:
-            links, self._lines_of = links_of(rows), rows
-            names = [member.peer_id for member in rows.members]
-            self._lines = {} if links is None else dict(zip(names, links.down, strict=True))
+            self._lines, self._lines_of = reached_down(rows), rows
         bounds = {}
         for peer_id, flow in flows.items():
             reached = self._pairs[peer_id].value if peer_id in self._pairs else 0
             bounds[peer_id] = credit_of(max(self._lines.get(peer_id, 0), reached), flow.rtt_us / 1e6)
-            if peer_id not in self._lines:
+            if not self._lines.get(peer_id):
                 bounds[peer_id] = max(bounds[peer_id], UNKNOWN_BYTES)
         credits.set(bounds)
         longest_s = max(flow.rtt_us for flow in flows.values()) / 1e6

@@ -260,7 +260,8 @@ class Membership:
         """The script left in the middle of a step, or `why`: this peer leaves as well, and does not wait for it."""
         self.unusable = why or ShoalError(INTERRUPTED)
         self.post(self.loop.leave)
-        self.replica.copies.hold()
+        if why is None:  # the script goes on, and may change the state
+            self.replica.copies.hold()
 
     def leave(self, *, is_aside: bool = False) -> None:
         """Tell the others, wait until they can do without this peer, and close. Idempotent.

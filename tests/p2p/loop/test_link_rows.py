@@ -23,6 +23,7 @@ from p2p.loop.link_rows import (
     known_slices,
     links_of,
     own_row,
+    reached_down,
     took_of,
 )
 from p2p.step.agreed_rows import Rows
@@ -189,3 +190,10 @@ def test_a_row_has_the_layout_of_the_protocol() -> None:
     assert sums[17 + 2] == 6 == sum(sums), "the third size of the second algorithm"
     assert packed[1448:] == struct.pack("<I", 2)
     assert Row(up_is_line=True).pack().tobytes()[1448:] == struct.pack("<I", 1)
+
+
+def test_what_has_come_to_each_is_its_own_also_where_little_is_measured() -> None:
+    """Other than of lines in prices, where one that is not known is taken for the fastest."""
+    found = reached_down(gathered(row(0, rate=9000), Row(), row(2)))
+    assert list(found) == [*NAMES[:3]] and found[NAMES[0]] == 3000 and found[NAMES[1]] == 9000
+    assert set(reached_down(gathered(Row(), Row())).values()) == {0}

@@ -333,3 +333,22 @@ def test_a_state_that_a_device_could_not_copy_is_not_given_and_ends_its_peer() -
         copies.hold()
     assert len(told) == 1 and state.is_whole is not None and not state.is_whole()
     copies.end()
+
+
+def test_a_peer_whose_device_could_not_copy_its_state_ends_with_the_error_of_the_device() -> None:
+    """Who is interrupted waits for the copies that are under way, and this one is what it is interrupted by."""
+
+    def script(peer: Peer, device: StandIn) -> None:
+        _, parallel, _ = trained(peer)
+        parallel(ONES).sum().backward()
+        membership = peer._session.membership
+        copies = membership.replica.copies
+        assert isinstance(copies, StateCopies)
+        tensors, mark = [torch.ones(500)], device.mark()
+        device.lose()
+        copies.begin(b"a tree", tensors, mark, lambda: None)
+        with pytest.raises(DeviceLost, match="an illegal memory access"):
+            copies.hold()
+        assert isinstance(membership.unusable, DeviceLost)
+
+    play(script, seeds=[0])
