@@ -62,6 +62,7 @@ class Observing:
         self._gap = NOTHING_DONE, -math.inf
         self._asked: dict[Member, None] = {}
         self._coming: tuple[Member, float] | None = None
+        self._came_since, self._took_s = -math.inf, 0.0
         self._waiting: _State | None = None
         self._loading: _State | None = None
         self._needs = NOTHING_DONE, -math.inf
@@ -117,7 +118,9 @@ class Observing:
         """A segment of a state has come. Whether it is of use: `source` was asked for it."""
         if source not in self._asked:
             return False
-        self._coming = source, now
+        if self._coming is None or self._coming[0] != source:
+            self._came_since = now
+        self._coming, self._took_s = (source, now), now - self._came_since
         return True
 
     def came(self, step: int, digest: bytes, lineage: bytes) -> list[Effect]:
@@ -172,6 +175,7 @@ class Observing:
         self._applying = None
         if self._loading is not None and (self._loading.step, self._loading.digest) == (step, digest):
             self._loading, self._asked, self._coming, self._num_run = None, {}, None, 0
+            self._least_lag = math.inf, -math.inf
         return [*self._load(), *self._go_on()]
 
     def _ask(self, now: float, donor: Member, step: int) -> list[Effect]:
@@ -224,12 +228,19 @@ class Observing:
         return self._ask(now, source, head.step)
 
     def _falls_behind(self, now: float, lag: int) -> bool:
-        """Whether it does not catch up with what is fed: once it has proven itself, the state is the shorter way."""
+        """Whether it does not catch up with what is fed: once it has proven itself, the state is the shorter way.
+
+        What it lacked before it had a state says nothing of that: the members went on while the state came. Another
+        one takes as long again, so that is how long it may take to begin to catch up.
+        """
+        if not self.follows or not self._is_proven:
+            self._least_lag = math.inf, now
+            return False
         least, at = self._least_lag
-        if not self.follows or not self._is_proven or lag <= MOST_LAG or lag < least:
+        if lag <= MOST_LAG or lag < least:
             self._least_lag = min(least, lag), now
             return False
-        if now - at < self._config.state_s:
+        if now - at < max(self._config.state_s, self._took_s):
             return False
         self._least_lag = math.inf, now
         return True

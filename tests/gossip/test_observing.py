@@ -512,6 +512,39 @@ def test_who_has_proven_that_it_keeps_step_and_falls_behind_all_the_same_asks_fo
     assert new.hears(198, now=8.9) == query(198), "and does no more"
 
 
+def proven(took_s: float) -> Observer:
+    """Has run two steps on the state after step 15, which took so long to come; 350 were committed meanwhile."""
+    new = Observer(NOTHING_DONE, b"")
+    assert new.hears(15, now=0.0) == query(15)
+    assert new.observing.comes(10.0, A) and new.observing.comes(10.0 + took_s, A)
+    new.gets(15, now=10.0 + took_s)
+    new.loads(15)
+    new.fed(*range(16, 400))
+    now = 10.0 + took_s
+    assert new.hears(365, now=now) == []
+    for step in range(16, 16 + NUM_PROVING):
+        new.loads(step)
+    assert new.hears(367, now=now) == []
+    return new
+
+
+def test_who_has_loaded_a_state_has_as_long_to_begin_to_catch_up_as_another_one_would_take() -> None:
+    new = proven(took_s=5.0)
+    assert new.hears(380, now=19.9) == []
+    assert new.hears(380, now=20.1) == query(380)
+    new = proven(took_s=5.0)
+    assert new.hears(380, now=19.9) == new.hears(360, now=19.95) == new.hears(361, now=24.9) == [], "it catches up"
+
+
+def test_what_an_observer_lacked_before_another_state_is_no_measure_of_whether_it_catches_up() -> None:
+    new = proven(took_s=0.5)
+    assert new.hears(30, now=11.0) == []
+    new.hears(40, now=12.0)
+    new.observing.came(40, digest(40), LINEAGE)
+    new.loads(40)
+    assert new.hears(300, now=20.0) == new.hears(299, now=21.5) == new.hears(298, now=23.0) == []
+
+
 # What it has been told of, and what it says that it waits for.
 
 
