@@ -1,3 +1,4 @@
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,14 @@ from tests.live.swarm import Swarm
 settings.register_profile("shoal", max_examples=int(os.environ.get("SHOAL_EXAMPLES", "20")), deadline=None)
 settings.load_profile("shoal")
 """A law that does not say otherwise is tried with so many examples, new ones each time; `make thorough` takes more."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _old_objects_are_left_alone() -> None:
+    """Thousands of tests, and what they have imported, are not gone through by each collection of garbage, nor by what
+    looks for copies of a model among all objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_a_look_at_all_objects_lets_other_threads_make_theirs() -> None:
     maker = threading.Thread(target=make)
     try:
         maker.start()
-        for _ in range(10):
+        for _ in range(300):
             assert any(each is kept for each in _stateful())
     finally:
         is_over.set()
