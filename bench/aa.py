@@ -1,16 +1,17 @@
-"""Does `shoal bench compare` see what is there, and nothing else? Runs of the same code, side by side.
+"""Does `shoal bench compare` see what is there, and nothing else? Runs of the same code, which take turns.
 
     python -m bench.aa [--pairs 5] [--duration 60] [--json FILE]
 
-In each pair 40 cells (four algorithms at ten sizes) are measured twice, and compared: none is slower or faster, but by
-chance. Then one algorithm is slowed by 10 %, and compared with the first of these runs: its ten cells are slower.
-Ends with 1 if more than one cell of a pair is called faster or slower, or fewer than nine of ten slowed ones are. On a
-machine that others use it does: a run knows nothing of what they will do in the next one.
+In each pair 40 cells (four algorithms at ten sizes) are measured by two runs at once, and compared: none is slower or
+faster, nor is an algorithm over all its sizes, but by chance. Then two runs measure at once of which one slows one
+algorithm by 10 %: that is slower, over all sizes. Ends with 1 if more than one cell of a pair is called faster or
+slower, or the slowed algorithm is called slower in fewer than nine of ten pairs.
 """
 
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -41,13 +42,17 @@ PLAN: Final = Plan(
 )
 
 
-def measure(plan: Plan) -> Report:
+def measure(*plans: Plan) -> list[Report]:
+    """At once, in turns."""
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
-        path = Path(folder, "run.json")
-        if code := run_bench(plan, os.environ, Outputs(json=path)):
-            raise SystemExit(code)
-        (report,) = read_reports(path)
-    return report
+        runs, paths = [], [Path(folder, f"{number}.json") for number in range(len(plans))]
+        for plan, path in zip(plans, paths, strict=True):
+            text = replace(plan, turns=str(Path(folder, "turns"))).to_json()
+            command = [sys.executable, "-m", "bench.aa", "--run", text, "--json", str(path)]
+            runs.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        if codes := [code for run in runs if (code := run.wait())]:
+            raise SystemExit(codes[0])
+        return [report for path in paths for report in read_reports(path)]
 
 
 def verdicts(cells: Sequence[Cell]) -> Counter[str]:
@@ -64,23 +69,34 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--duration", type=float, default=PLAN.duration_s, help="of each run, in seconds")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--run", metavar="PLAN", help="measure this, and nothing else")
     options = parser.parse_args()
+    if options.run is not None:
+        return run_bench(Plan.from_json(options.run), os.environ, Outputs(json=options.json))
     plan = replace(PLAN, duration_s=options.duration)
     pairs, lines, num_called, num_found = list[dict[str, Any]](), [], [], 0
     for number in range(options.pairs):
-        first, second, slowed = (measure(each) for each in (plan, plan, replace(plan, slowed={SLOWED: SHARE})))
+        first, second = measure(plan, plan)
+        third, slowed = measure(plan, replace(plan, slowed={SLOWED: SHARE}))
         alike = verdicts(compare(first, second))
-        found = verdicts([cell for cell in compare(first, slowed) if cell.algorithm == SLOWED])
+        *cells, over_all = [cell for cell in compare(third, slowed) if cell.algorithm == SLOWED]
+        found = verdicts(cells)
         num_called.append(alike["faster"] + alike["slower"])
-        num_found += found["slower"]
-        loads = [report["machine"]["load_1_min"] for report in (first, second, slowed)]
-        pairs.append({"alike": dict(alike), "slowed": dict(found), "loads": loads})
-        lines.append(f"pair {number}: the same code {said(alike)}; slowed by 10 % {said(found)}; loads {loads}")
-    most, num_slowed = max(num_called), len(plan.sizes_bytes) * options.pairs
+        num_found += over_all.verdict == "slower"
+        loads = [report["machine"]["load_1_min"] for report in (first, third)]
+        ratio = over_all.ratio
+        pairs.append(
+            {"alike": dict(alike), "slowed": dict(found), "slowed_over_all": ratio.to_json(), "loads": loads}
+        )
+        lines.append(
+            f"pair {number}: the same code {said(alike)}; slowed by 10 %: over all sizes {over_all.verdict}, "
+            f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}), by size {said(found)}; loads {loads}"
+        )
+    most = max(num_called)
     for line in lines:
         print(line)
-    print(f"called though the same: at most {most} of 40; slowed and found: {num_found} of {num_slowed}")
-    is_good = most <= MOST_CALLED and num_found >= LEAST_FOUND * num_slowed
+    print(f"called though the same: at most {most} of 44; slowed and found: {num_found} of {options.pairs}")
+    is_good = most <= MOST_CALLED and num_found >= LEAST_FOUND * options.pairs
     if options.json is not None:
         report: dict[str, Any] = {
             "commit": commit(),

@@ -107,6 +107,18 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         ],
         None,
     ),
+    "turns": (
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="PATH",
+                help="Take turns, some rounds each, with another run that is started at the same time with the same "
+                "PATH, of other code, say; `shoal bench compare` then compares round by round.",
+                show_default=False,
+            ),
+        ],
+        None,
+    ),
     "warmup": (Annotated[int, typer.Option(help="Rounds of each size before them.")], 5),
     "json": (Annotated[Path | None, typer.Option(help="Also write all samples here.", show_default=False)], None),
     "csv": (
@@ -216,6 +228,7 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
         duration_s=duration_s,
         until=until_width,
         swarm=given["swarm"],
+        turns=given["turns"] and os.path.abspath(given["turns"]),
     )
     outputs = Outputs(json=given["json"], csv=given["csv"], plot=given["plot"], explains=given["explain"])
     if plan.swarm is None:

@@ -1,6 +1,8 @@
 """`shoal bench compare A.json B.json`: is B slower than A, cell by cell, and how sure is that?
 
-Two runs have no rounds in common, so each is resampled by itself. A verdict is given where the whole interval agrees.
+Runs that took turns (turns.py) have met the same machine in the same rounds, so these are resampled together. Two runs
+one after the other have no rounds in common, and each is resampled by itself: then a machine that was slower during one
+of them is taken for slower code. A verdict is given where the whole interval agrees.
 """
 
 import sys
@@ -15,15 +17,18 @@ from rich.table import Table
 
 from p2p.errors import LaunchError
 
-from .bootstrap import NUM_RESAMPLES, SEED, Floats, Interval, interval, resample
+from .bootstrap import SEED, Floats, Interval, Medians, interval, resample
 from .files import Report, read_reports
 from .plan import format_size
 from .report import BUSY, FILE_WIDTH
 
 SAME: Final = 0.03
 """A smaller share is no difference."""
-LEVEL: Final = 0.99
-"""Of the intervals here: of many cells, some are outside of 95 % by chance."""
+CHANCE: Final = 0.1
+"""Of calling anything faster or slower in two runs of the same code, shared by all cells (Bonferroni), or, over all
+sizes, by all algorithms."""
+NUM_RESAMPLES: Final = 5000
+"""The ends of so wide intervals are rare."""
 OF_MACHINE: Final = ("cpu", "cores", "memory_bytes", "system", "python")
 OF_CONFIG: Final = (
     "operation",
@@ -47,13 +52,16 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 }
 """Of settings that older files do not have."""
 
+Ratios = tuple[float, Floats]
+"""What was measured, and what the resamples say."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One contender at one size. `ratio`: time in B over time in A."""
+    """One contender at one size; None: the geometric mean over all sizes. `ratio`: time in B over time in A."""
 
     algorithm: str
-    size_bytes: int
+    size_bytes: int | None
     world_size: int
     ratio: Interval
 
@@ -89,11 +97,31 @@ def compare(a: Report, b: Report) -> list[Cell]:
     """All cells of two runs; LaunchError if these differ in more than the code that ran."""
     if others := list(differences(a, b)):
         raise LaunchError(f"these runs cannot be compared: {'; '.join(others)}")
-    found = list(zip(a["results"], b["results"], strict=True))
-    return [
-        Cell(before["algorithm"], before["size_bytes"], before["world_size"], ratio_of(before, after))
-        for before, after in found
-    ]
+    ratios_of = ratios_by_round if took_turns(a, b) else ratios_of_runs
+    cells, found = [], dict[tuple[str, int], list[Ratios]]()
+    for before, after in zip(a["results"], b["results"], strict=True):
+        name, num_peers, ratios = before["algorithm"], before["world_size"], ratios_of(before, after)
+        found.setdefault((name, num_peers), []).append(ratios)
+        level = 1 - CHANCE / len(a["results"])
+        cells.append(Cell(name, before["size_bytes"], num_peers, interval(*ratios, level)))
+    for (name, num_peers), each in found.items():
+        if len(each) > 1:
+            values, resampled = zip(*each, strict=True)
+            together = float(geometric_mean(np.array(values))), geometric_mean(np.array(resampled))
+            cells.append(Cell(name, None, num_peers, interval(*together, 1 - CHANCE / len(found))))
+    return cells
+
+
+def geometric_mean(ratios: Floats) -> Floats:
+    """Over the first axis."""
+    mean: Floats = np.exp(np.log(ratios).mean(axis=0))
+    return mean
+
+
+def took_turns(a: Report, b: Report) -> bool:
+    """Whether these are the two runs of one meeting."""
+    one, other = a.get("turns") or {}, b.get("turns") or {}
+    return one.get("id") is not None and one["id"] == other.get("id") and one["place"] != other["place"]
 
 
 def differences(a: Report, b: Report) -> Iterator[str]:
@@ -109,24 +137,38 @@ def differences(a: Report, b: Report) -> Iterator[str]:
             yield f"{name} is {one} and {other}"
 
 
-def ratio_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> Interval:
-    """Of two results: p50 in b over p50 in a."""
+def ratios_by_round(a: Mapping[str, Any], b: Mapping[str, Any]) -> Ratios:
+    """Of two results: p50 in b over p50 in a, over the rounds that both have."""
+    times: list[Floats] = [np.max(row["times_us"], axis=0) for row in (a, b)]
+    num_rounds = min(map(len, times))
+    before, after = (each[:num_rounds] for each in times)
+    medians = resample([a["size_bytes"]], {"a": [before], "b": [after]}, num=NUM_RESAMPLES)
+    return _over(medians, "b", medians, "a")
+
+
+def ratios_of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> Ratios:
+    """The same of two runs that have no rounds in common."""
     medians = []
     for seed, row in enumerate((a, b)):
         times: Floats = np.max(row["times_us"], axis=0)
         medians.append(resample([row["size_bytes"]], {"": [times]}, seed=SEED + seed, num=NUM_RESAMPLES))
     before, after = medians
-    resampled = after.resampled[""][:, 0] / before.resampled[""][:, 0]
-    return interval(after.measured[""][0] / before.measured[""][0], resampled, LEVEL)
+    return _over(after, "", before, "")
+
+
+def _over(after: Medians, name: str, before: Medians, other: str) -> Ratios:
+    measured = float(after.measured[name][0] / before.measured[other][0])
+    return measured, after.resampled[name][:, 0] / before.resampled[other][:, 0]
 
 
 def make_table(cells: Sequence[Cell], a: str, b: str) -> Table:
     table = Table(title=f"time in {b} over time in {a}", title_justify="left", box=None)
-    for heading in ("peers", "size", "algorithm", "ratio", f"{LEVEL:.0%} of resamples", "verdict"):
+    for heading in ("peers", "size", "algorithm", "ratio", "interval", "verdict"):
         table.add_column(heading, justify="left" if heading in ("algorithm", "verdict") else "right", no_wrap=True)
     for cell in cells:
         ratio = cell.ratio
-        where = (str(cell.world_size), format_size(cell.size_bytes), cell.algorithm)
+        size = "all" if cell.size_bytes is None else format_size(cell.size_bytes)
+        where = (str(cell.world_size), size, cell.algorithm)
         table.add_row(*where, f"{ratio.value:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}", cell.verdict)
     return table
 
@@ -136,7 +178,8 @@ def notes(a: Sequence[Report], b: Sequence[Report], cells: Sequence[Cell]) -> It
     verdicts = [cell.verdict for cell in cells]
     counts = ", ".join(f"{verdicts.count(each)} {each}" for each in ("faster", "slower", "same", "unclear"))
     yield (
-        f"{counts}; of the ratio of the p50s, {LEVEL:.0%} of {NUM_RESAMPLES:,} resamples: all above {1 + SAME:g} is "
+        f"{counts}; an interval has so many of {NUM_RESAMPLES:,} resamples of the ratio of the p50s that of "
+        f"{1 / CHANCE:.0f} comparisons of the same code one has any that does not hold 1: all above {1 + SAME:g} is "
         f"slower, all below 1/{1 + SAME:g} faster, all between these the same, anything else unclear"
     )
     for one, other in zip(a, b, strict=True):

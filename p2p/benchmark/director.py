@@ -101,7 +101,7 @@ def hand_out(
     print_report(plan, results, analysis, described, network, warnings)
     if outputs.explains:
         print(*explain(explained), sep="\n")
-    report = make_report(plan, results, analysis, described, network, warnings)
+    report = make_report(plan, results, analysis, described, network, warnings, found[0].get("turns"))
     texts: dict[Path, str | bytes] = {}
     if outputs.json is not None:
         texts[outputs.json] = to_json(report)

@@ -31,12 +31,14 @@ def make_report(
     described: Mapping[str, Any],
     network: Mapping[str, Any] | None,
     warnings: Sequence[str],
+    turns: Mapping[str, Any] | None = None,
 ) -> Report:
-    """What the JSON file has. `described`: the machine as it was before the run."""
+    """What the JSON file has. `described`: the machine as it was before the run; `turns`: as of `Turns.meeting`."""
     return {
         "version": VERSION,
         "command": plan.operation,
         "commit": commit(),
+        "turns": turns,
         "machine": dict(described),
         "config": asdict(plan),
         "network": network,

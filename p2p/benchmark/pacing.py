@@ -64,9 +64,10 @@ class Pacer:
         return max(0, int(min(FEW_ROUNDS, enough, left_s / round_s)))
 
     def _spent(self, place: int) -> float:
-        """Sizes take turns by time if that is what they share, otherwise by rounds."""
+        """Sizes take turns by time if that is what they share, otherwise, and in two runs alike, by rounds."""
         times_s = self._times_s[place]
-        by_rounds = self.plan.until is not None or self.plan.duration_s is None
+        plan = self.plan
+        by_rounds = plan.until is not None or plan.duration_s is None or plan.turns is not None
         return times_s.shape[1] if by_rounds else float(times_s.sum())
 
     def _wanted(self) -> list[int]:

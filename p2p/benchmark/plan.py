@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from p2p.errors import LaunchError
 from p2p.netlab.config import LabConfig
@@ -67,6 +67,7 @@ class Plan:
         dtype: of `ITEM_BYTES`.
         net: of a network lab, as of `shoal lab --net`; None: all are on this host.
         per_host: peers on each host of that.
+        turns: where another run takes turns with this one (turns.py); None: it has the machine for itself.
         duration_s: rounds go on for so long; None: `num_iters` says when it is over.
         until: they end before that if the crossing of the first two algorithms is known so well: the width of its
             interval over itself.
@@ -91,6 +92,7 @@ class Plan:
     swarm: str | None = None
     slowed: Mapping[str, float] = field(default_factory=dict)
     per_host: int = 1
+    turns: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_peers <= PEERS_MAX:
@@ -153,6 +155,8 @@ class Plan:
                 "--until is how narrow, above 0 %, the crossing of the first two of --algos is to be known: it needs "
                 "two algorithms, and two sizes"
             )
+        if self.turns is not None and self.swarm is not None:
+            raise LaunchError("--turns is for runs whose peers are started for them: leave out --swarm")
 
     @property
     def num_hosts(self) -> int:
@@ -163,6 +167,12 @@ class Plan:
     def contenders(self) -> tuple[str, ...]:
         """Ours, then the baseline."""
         return self.algorithms if self.baseline is None else (*self.algorithms, self.baseline)
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What another run that takes turns with this one has, too, as JSON has it."""
+        left_out = ("turns", "slowed")
+        return {name: value for name, value in json.loads(self.to_json()).items() if name not in left_out}
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

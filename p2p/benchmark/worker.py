@@ -29,6 +29,7 @@ from p2p.benchmark.pacing import Batch, Pacer
 from p2p.benchmark.plan import BY_SIZE, CURVE, HOST, ITEM_BYTES, OTHER_HOSTS, OWN_SWARM, Plan
 from p2p.benchmark.result import Measurement
 from p2p.benchmark.roles import ALL_REDUCE, BARRIER, SAME_EVERYWHERE, Role
+from p2p.benchmark.turns import Turns, meet
 from p2p.errors import ShoalError
 from p2p.joining import join
 from p2p.peer import Peer
@@ -61,10 +62,13 @@ def main(folder: Path, plan: Plan, index: int) -> None:
         calibration_s = calibrate(table) if plan.net is not None else []
         if plan.net is not None and plan.operation == ALL_REDUCE and BY_SIZE in plan.algorithms:
             learn_links(table, min(plan.sizes_bytes[-1], MOST_LEARNED_BYTES))
-        bench = Bench(plan, contenders, index)
+        takes_turns = index == 0 and plan.turns is not None
+        turns = stack.enter_context(meet(Path(plan.turns or ""), plan.shared)) if takes_turns else None
+        bench = Bench(plan, contenders, index, turns=turns)
         bench.run(table)
         explained = [table.peer.explain(size) for size in plan.sizes_bytes]
         said = {"found": bench.written(), "calibration_s": calibration_s, "explained": explained}
+        said |= {"turns": turns.meeting} if turns is not None else {}
         (folder / f"{index}.json").write_text(json.dumps(said))
 
 
@@ -134,6 +138,7 @@ class Bench:
         found: by size, and by contender.
         meetings: begin and end of rounds, by contender.
         is_alone: all peers are on this machine, and a director shows how far they are.
+        turns: of the first peer, if another run takes turns with this one.
     """
 
     plan: Plan
@@ -142,6 +147,7 @@ class Bench:
     found: list[list[Measurement]] = field(default_factory=list)
     meetings: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     is_alone: bool = True
+    turns: Turns | None = None
 
     def run(self, table: Table) -> None:
         """All batches, until the first peer says that it is enough."""
@@ -152,6 +158,8 @@ class Bench:
         pacer, progress = Pacer(self.plan), Progress(self.plan, is_shown=self.index == 0 and self.is_alone)
         while (batch := self._next(table, pacer, progress)) is not None:
             self._measure(batch, progress)
+            if self.turns is not None:
+                self.turns.end()
             own = [each.times_s[-batch.num_rounds :] for each in self.found[batch.place]]
             pacer.take(batch.place, table.exchange(np.array(own)).max(axis=0))
             if self.plan.operation == BARRIER and self.is_alone:
@@ -163,6 +171,8 @@ class Bench:
 
     def _next(self, table: Table, pacer: Pacer, progress: "Progress") -> Batch | None:
         numbers = np.full(3, NO_BATCH)
+        if self.turns is not None:
+            self.turns.take()
         if self.index == 0 and (batch := pacer.next(progress.elapsed_s())) is not None:
             numbers[:] = batch.place, batch.num_warmup, batch.num_rounds
         said = table.exchange(numbers)[0]

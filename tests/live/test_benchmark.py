@@ -274,3 +274,25 @@ def test_calls_are_counted_where_they_are_made(scratch: Path, tmp_path: Path) ->
     assert rows["all_reduce"]["folders"]["p2p/memory"] > 0
     assert rows["death"]["folders"]["gossip"] > 0
     assert not any(scratch.glob("shoal-*"))
+
+
+def test_two_runs_take_turns_and_are_compared_round_by_round(scratch: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.json", "b.json")]
+    options = ("-b", "4K", "-e", "8K", "--iters", "12", "--algos", "ring,direct", "--turns", str(scratch / "turns"))
+    runs = [start(scratch, "p2p.cli", "bench", "all-reduce", *options, "--json", str(path)) for path in paths]
+    said = [run.communicate(timeout=120) for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], said
+    a, b = (json.loads(path.read_text()) for path in paths)
+    assert a["turns"]["id"] == b["turns"]["id"] and a["turns"]["place"] != b["turns"]["place"]
+    compared = start(scratch, "p2p.cli", "bench", "compare", *map(str, paths))
+    printed, _ = compared.communicate(timeout=60)
+    assert compared.returncode in (0, 1)
+    assert [line.split()[1:3] for line in printed.splitlines()[2:8]] == [
+        ["4K", "ring"],
+        ["4K", "direct"],
+        ["8K", "ring"],
+        ["8K", "direct"],
+        ["all", "ring"],
+        ["all", "direct"],
+    ]
+    assert list(scratch.iterdir()) == []

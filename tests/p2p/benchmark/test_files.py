@@ -16,7 +16,7 @@ import pytest
 
 from p2p.benchmark.analysis import analyse
 from p2p.benchmark.bootstrap import Interval
-from p2p.benchmark.compare import Cell, compare, compare_files
+from p2p.benchmark.compare import Cell, compare, compare_files, took_turns
 from p2p.benchmark.files import Report, check_writable, make_report, read_reports, to_csv, to_json, write_all
 from p2p.benchmark.plan import Plan
 from p2p.benchmark.plotting import check_plot, panels_of, plot
@@ -249,11 +249,11 @@ def test_what_has_become_slower_is_named(tmp_path: Path, capsys: pytest.CaptureF
     b.write_text(to_json(report(2, slower=1.1, load_1_min=8.5)))
     assert compare_files(a, b) == 1
     printed = capsys.readouterr().out
-    assert "0 faster, 4 slower" in printed
+    assert "0 faster, 5 slower" in printed, "at four sizes, and over all"
     assert "Warning, of the second run: the lab was late" in printed
     assert "(its load was 3.5 and 8.5 before them), so what differs may be that" in printed
     assert compare_files(b, a) == 0
-    assert "4 faster, 0 slower" in capsys.readouterr().out
+    assert "5 faster, 0 slower" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,37 @@ def test_other_machines_and_settings_are_refused_by_name() -> None:
     other["config"]["net"] = None
     with pytest.raises(LaunchError, match=f"net is '{NET}' and None"):
         compare(report(), other)
+
+
+def drifting(seed: int, place: int, *, slower: float = 1.0) -> Report:
+    """A run during which the machine became three times as slow, in the same rounds for all."""
+    made = report(seed, slower=slower)
+    made["turns"] = {"id": "one meeting", "place": place}
+    for row in made["results"]:
+        row["times_us"] = (np.array(row["times_us"]) * np.geomspace(1, 3, 20)).tolist()
+    return made
+
+
+def test_runs_that_took_turns_are_compared_round_by_round() -> None:
+    alike, slower = (compare(drifting(1, 0), drifting(2, 1, slower=by)) for by in (1.0, 1.1))
+    apart = drifting(1, 0)
+    apart["turns"] = None
+    assert {cell.verdict for cell in compare(apart, drifting(2, 1))} == {"unclear"}
+    widths = {
+        name: [cell.ratio.high / cell.ratio.low for cell in cells if cell.size_bytes == SIZES[0]]
+        for name, cells in (("turns", alike), ("apart", compare(apart, drifting(2, 1))))
+    }
+    assert max(widths["turns"]) < min(widths["apart"]), "what all rounds met is in none of them"
+    assert {cell.algorithm for cell in slower if cell.verdict == "slower"} == {"tree"}
+
+
+def test_who_is_compared_with_itself_or_a_run_of_another_meeting_took_no_turns() -> None:
+    one, other = drifting(1, 0), drifting(2, 1)
+    assert took_turns(one, other) and took_turns(other, one)
+    assert not took_turns(one, one)
+    other["turns"]["id"] = "another meeting"
+    assert not took_turns(one, other)
+    assert not took_turns(report(), report()), "older files do not say"
 
 
 def test_a_file_with_fewer_settings_was_measured_on_one_host(tmp_path: Path) -> None:
