@@ -186,6 +186,8 @@ class Bench:
             self._take_turn(contender, array, role, each if is_timed else None)
             each.wrong += role.is_wrong(contender.result(), shift)
             each.ran = contender.ran
+            if is_timed:
+                each.rans.append(each.ran)
             progress.advance(1 / len(self.contenders))
 
     def _role(self, contender: Contender, count: int) -> Role:

@@ -7,6 +7,7 @@ import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -119,6 +120,29 @@ def test_every_sample_is_kept() -> None:
     assert sum(row["last_peers"].values()) == 20
 
 
+def test_each_round_says_what_ran_and_what_auto_took_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    rans = ["tree"] * 15 + ["ring"] * 5
+    found = []
+    for each in results():
+        its = [replace(rank, rans=rans if each.algorithm == "auto" else [each.ran] * 20) for rank in each.ranks]
+        found.append(replace(each, ranks=tuple(its)))
+    analysis = analyse(PLAN, found)
+    made = json.loads(to_json(make_report(PLAN, found, analysis, MACHINE, NETWORK, [])))
+    told = {row["algorithm"]: row["rans"] for row in made["results"]}
+    assert told == {"ring": None, "tree": None, "auto": rans}
+    assert made["took"] == {"auto": [{"tree": 15, "ring": 5}] * len(SIZES)}
+    assert [len(each) for each in made["regrets"]["auto"] + made["overheads"]["auto"]] == [3] * 2 * len(SIZES)
+    print_report(PLAN, found, analysis, MACHINE, NETWORK, [])
+    assert capsys.readouterr().out.count(" tree (75%) ") == len(SIZES)
+
+
+def test_the_overhead_of_what_nobody_was_asked_for_is_null() -> None:
+    found = [replace(each, ran="one-shot") if each.algorithm == "auto" else each for each in results()]
+    made = json.loads(to_json(make_report(PLAN, found, analyse(PLAN, found), MACHINE, NETWORK, [])))
+    assert made["overheads"] == {"auto": [None] * len(SIZES)}
+    assert made["sentence"].endswith("; it took one-shot at 4 of 4 sizes, not measured by name.")
+
+
 def test_what_is_to_be_known_is_said_in_words() -> None:
     assert report()["warnings"] == [
         "4 peers share 2 cores: times include waiting for a core",
@@ -129,7 +153,8 @@ def test_what_is_to_be_known_is_said_in_words() -> None:
     sentence = report()["sentence"]
     assert re.fullmatch(
         r"tree is faster than ring below [\d.]+ MiB \(95 %: [\d.]+ to [\d.]+ MiB\), ring above; "
-        r"auto cost 0 to \d+ % more than the best \(95 % where it is most: \d+ to \d+ %\)\.",
+        r"auto cost 0 to \d+ % more than the best, by what it took \(95 % where it is most: \d+ to \d+ %\), "
+        r"and -?\d+ to \d+ % more than the same by name \(95 % where it is most: \d+ to \d+ %\)\.",
         sentence,
     )
 
