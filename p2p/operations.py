@@ -261,7 +261,7 @@ class Operations:
         training step (`step`, or one of a model). Once a receipt says that all have the same table of it, the cheapest
         algorithm of `one-shot`, `direct`, `ring`, `tree` and `halving-doubling` is taken, from the same step on by all;
         for float16 and bfloat16 of the first two, which round once.
-        Until then, where members change, in more than 64, and where several are on one host, sizes decide.
+        Until then, where members change, in more than 64, and where all are on one host, sizes decide.
 
         Args:
             size_bytes: of the tensor; what is known of the nearest power of two from 1 KiB to 64 MiB is said.

@@ -41,7 +41,8 @@ class Result:
         wrong: elements, of all ranks.
         ranks: what each peer saw.
         wire_bytes: what the peer sends that sends most, by the schedule; None: nobody knows.
-        predicted_s: what a play of the schedule over the given links takes; None: no links are given.
+        predicted_s: what a play of the schedule takes over the links that are given, or measured; None: neither.
+        predicted_by_rows_s: the same over those that all peers have measured; None: they have not.
         operation: of `roles.OPERATIONS`.
     """
 
@@ -52,6 +53,7 @@ class Result:
     ranks: tuple[Measurement, ...]
     wire_bytes: int | None = None
     predicted_s: float | None = None
+    predicted_by_rows_s: float | None = None
     operation: str = ALL_REDUCE
 
     @property
@@ -131,6 +133,7 @@ class Result:
             "wire_bytes_per_peer": self.wire_bytes,
             "predicted_us": None if self.predicted_s is None else in_us(self.predicted_s),
             "predicted_to_measured": None if ratio is None else round(ratio, 4),
+            "predicted_by_rows_us": None if self.predicted_by_rows_s is None else in_us(self.predicted_by_rows_s),
             "last_peers": {str(peer): number for peer, number in self.last_peers.items()},
             "times_us": [list(map(in_us, rank.times_s)) for rank in self.ranks],
             "cpu_times_us": [list(map(in_us, rank.cpu_times_s)) for rank in self.ranks],

@@ -64,7 +64,8 @@ def main(folder: Path, plan: Plan, index: int) -> None:
         bench = Bench(plan, contenders, index)
         bench.run(table)
         explained = [table.peer.explain(size) for size in plan.sizes_bytes]
-        said = {"found": bench.written(), "calibration_s": calibration_s, "explained": explained}
+        links = links_of(table.peer)
+        said = {"found": bench.written(), "calibration_s": calibration_s, "explained": explained, "links": links}
         (folder / f"{index}.json").write_text(json.dumps(said))
 
 
@@ -124,6 +125,12 @@ def learn_links(table: Table, num_bytes: int) -> None:
         if known != before or agreed.wants or agreed.is_due or agreed.rows is not None:
             before, since = known, now
         said = table.exchange(np.array([bool(known) and now - since > SETTLED_S, now - start > LEARNING_S]))
+
+
+def links_of(peer: Peer) -> dict[str, Any] | None:
+    """What lies between the peers, as all have measured it and know that all do; None: that is not known."""
+    links = None if peer.view is None else peer._session.loop.measuring.links(peer.view)
+    return None if links is None else asdict(links)
 
 
 @dataclass

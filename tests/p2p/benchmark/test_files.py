@@ -7,7 +7,7 @@ import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,13 +15,15 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from collectives.links import Links
 from p2p.benchmark.analysis import analyse
 from p2p.benchmark.bootstrap import Interval
 from p2p.benchmark.compare import Cell, compare, compare_files
+from p2p.benchmark.director import predict
 from p2p.benchmark.files import Report, check_writable, make_report, read_reports, to_csv, to_json, write_all
 from p2p.benchmark.plan import Plan
 from p2p.benchmark.plotting import check_plot, panels_of, plot
-from p2p.benchmark.prediction import links_of, message_ns, predicted_s, wire_bytes
+from p2p.benchmark.prediction import links_from, links_of, message_ns, predicted_s, wire_bytes
 from p2p.benchmark.report import print_report, warnings_of
 from p2p.benchmark.result import Measurement, Result
 from p2p.errors import LaunchError, ShoalError
@@ -328,6 +330,27 @@ def test_the_cost_of_a_message_is_what_a_sum_of_one_number_takes_beyond_the_dela
     assert committed_s == pytest.approx(0.026 + 0.020 + 0.002, rel=1e-3)
     assert message_ns(NET, 4, [0.01]) == 0
     assert message_ns(NET, 1, [0.5]) == 0
+
+
+def test_links_that_were_measured_come_back_from_a_file_and_say_who_shares_a_host() -> None:
+    delays = ((0, 100, 9), (100, 0, 9), (9, 9, 0))
+    links = Links((5, 5, 7), (5, 5, 8), delays, 1000, 1 << 18, (0, 0, 2))
+    assert links_from(json.loads(json.dumps(asdict(links)))) == links and links_from(None) is None
+    plan = replace(PLAN, num_peers=3, net=None, algorithms=("ring", "auto"), swarm="pond")
+    apart, together = (wire_bytes(plan, "hierarchical", 4092, each) for each in (None, links))
+    assert (apart, together) == (2 * 2 * 1364, 4092 // 2 + 4092), "half to the other host, and all to its own one"
+
+
+def test_what_is_measured_of_links_predicts_beside_the_links_that_are_given() -> None:
+    (found, *_), given = results(), links_of(NET, 4, 1_000_000)
+    measured = replace(given, delay_ns=tuple(tuple(2 * each for each in row) for row in given.delay_ns))
+    both, swarm, neither = (predict(PLAN, found, *each) for each in ((given, measured), (None, measured), (None, None)))
+    assert both.predicted_s is not None and both.predicted_by_rows_s is not None
+    assert 1.9 * both.predicted_s < both.predicted_by_rows_s < 2 * both.predicted_s
+    assert swarm.predicted_s == swarm.predicted_by_rows_s == both.predicted_by_rows_s
+    assert neither.predicted_s is neither.predicted_by_rows_s is None and neither.wire_bytes == 6144
+    told = [each.to_json()["predicted_by_rows_us"] for each in (both, neither)]
+    assert told == [round(both.predicted_by_rows_s * 1e6, 1), None]
 
 
 def test_bytes_are_those_of_who_sends_most() -> None:
