@@ -164,8 +164,9 @@ class Operations:
         Args:
             tensor: as of `all_reduce`, of the same shape and type on every peer; at the root it is what is sent.
             root: a rank of `peer.view`, or a peer_id that is in it; the same peer on all.
-            algorithm: one of the above; None: `one-shot` while the root sends 256 KiB at most (2 MiB with
-                `network="wan"`), else `ring`.
+            algorithm: one of the above; None: the cheapest over links as all members have measured them, if a training
+                step has gathered that (`explain`); else `one-shot` while the root sends 256 KiB at most (2 MiB with
+                `network="wan"`), and beyond that `ring`.
             out: as of `all_reduce`.
             async_op: as of `all_reduce`.
             commit: as of `all_reduce`.

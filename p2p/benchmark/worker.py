@@ -40,6 +40,8 @@ NO_BATCH: Final = -1.0
 LEARNING_S: Final = 20.0
 SETTLED_S: Final = 4.0
 """So long what is known of links has not changed: rates that were measured first are those of cold connections."""
+BY_LINKS: Final = (ALL_REDUCE, "broadcast")
+"""Operations whose algorithms are chosen by what links are like."""
 MOST_LEARNED_BYTES: Final = 4 << 20
 
 
@@ -59,7 +61,7 @@ def main(folder: Path, plan: Plan, index: int) -> None:
             contenders.append(stack.enter_context(gloo))
         table = Table(next(iter(peers.values())), plan.num_peers, index)
         calibration_s = calibrate(table) if plan.net is not None else []
-        if plan.net is not None and plan.operation == ALL_REDUCE and BY_SIZE in plan.algorithms:
+        if plan.net is not None and plan.operation in BY_LINKS and BY_SIZE in plan.algorithms:
             learn_links(table, min(plan.sizes_bytes[-1], MOST_LEARNED_BYTES))
         bench = Bench(plan, contenders, index)
         bench.run(table)

@@ -149,6 +149,10 @@ class BySize:
         """As without a table."""
         return choose_algorithm(num_bytes, self.world_size, self.medium)
 
+    def choose_broadcast(self, num_bytes: int, root: int) -> str | None:
+        """Likewise."""
+        return None
+
 
 class Measuring:
     """Of one peer.
