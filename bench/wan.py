@@ -67,6 +67,13 @@ def crossing(report: Report) -> Sequence[float] | None:
     return pair["crossings"][0]["at_bytes"] if len(pair["crossings"]) == 1 else None
 
 
+def price_by_rows(row: Mapping[str, Any]) -> float | None:
+    """Over measured; None: of `auto`, or nobody has measured the links."""
+    if row["algorithm"] == "auto" or row.get("predicted_by_rows_us") is None:
+        return None
+    return float(row["predicted_by_rows_us"] / row["time_p50_us"])
+
+
 def problems(reports: Sequence[Report]) -> Iterator[str]:
     """What is not as it should be."""
     found = {report["part"]: crossing(report) for report in reports}
@@ -78,11 +85,19 @@ def problems(reports: Sequence[Report]) -> Iterator[str]:
             ratio = row["predicted_to_measured"]
             if part in ("four", "again") and row["algorithm"] != "auto" and not PRICES[0] <= ratio <= PRICES[1]:
                 yield f"{part}: predicted / measured is {ratio:.2f} of {row['algorithm']} at {row['size_bytes']} bytes"
+            by_rows = price_by_rows(row)
+            if part in ("four", "again") and by_rows is not None and not PRICES[0] <= by_rows <= PRICES[1]:
+                where = f"{row['algorithm']} at {row['size_bytes']} bytes"
+                yield f"{part}: predicted over measured links / measured is {by_rows:.2f} of {where}"
             if row["wrong"] or not row["hash_equal"]:
                 yield f"{part}: {row['algorithm']} at {row['size_bytes']} bytes is wrong, or not the same everywhere"
         for size_bytes, (regret, *_) in zip(report["config"]["sizes_bytes"], report["regrets"]["auto"], strict=True):
             if regret > MOST_REGRET:
                 yield f"{part}: auto took {regret:.0%} longer than the best at {size_bytes} bytes"
+        overheads = report.get("overheads", {}).get("auto", ())
+        for size_bytes, overhead in zip(report["config"]["sizes_bytes"], overheads, strict=False):
+            if overhead is not None and overhead[1] > MOST_REGRET:
+                yield f"{part}: auto took {overhead[0]:.0%} longer than the same by name at {size_bytes} bytes"
     one, other = found.get("four"), found.get("again")
     if one and other and (one[1] > other[2] or other[1] > one[2]):
         yield f"the intervals of two runs do not overlap: {one} and {other}"
@@ -109,6 +124,9 @@ def figures(reports: Sequence[Report]) -> str:
         num_hosts, net = report["config"]["num_peers"], report["config"]["net"]
         where = f"{machine['cores']} cores, load {machine['load_1_min']} before the run, {report['wall_s']:.0f} s"
         lines += [f"{num_hosts} hosts, `{net}` ({where}; {report['network']['said']}):", "", *rows_of(report), ""]
+        by_rows = [ratio for row in report["results"] if (ratio := price_by_rows(row)) is not None]
+        if by_rows:
+            lines += [f"Over links as measured: predicted / measured {min(by_rows):.2f} to {max(by_rows):.2f}.", ""]
         lines += [f"> {report['sentence']}", ""]
     return "\n".join([BEGIN, "", *lines, END])
 

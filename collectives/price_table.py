@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -9,8 +10,9 @@ from collectives.algorithms import HIERARCHICAL, SHARES, all_reduce_schedule, wi
 from collectives.course import lay_out
 from collectives.direct import direct_shares
 from collectives.formulas import FEW_RANKS, FORMULAS, summarize
+from collectives.goals import COLLECTIVES, schedule_of
 from collectives.links import Links
-from collectives.pricing import run_slices
+from collectives.pricing import play, run_slices
 from collectives.schedule import Build
 
 
@@ -50,6 +52,9 @@ MOST_PLAYED: Final = 16
 """Of more ranks the one that has no formula is no candidate: to play it takes too long."""
 
 
+BROADCAST_MESSAGES: Final = 256
+"""Of a play of a broadcast."""
+
 ROUND_ONCE: Final = ("one-shot", "direct")
 """Algorithms that add up all inputs of an element in one go, so that a sum of half types is rounded once."""
 
@@ -71,11 +76,13 @@ class PriceTable:
         predicted: of all; of `hierarchical` where hosts hold several ranks.
         measured: of some: there is more in it than in the model (losses where many send to one, the adding).
         direct: how `direct` is called, with the shares of the ranks if they are not alike.
+        links: over which broadcasts are priced; None: sizes decide of these.
     """
 
     predicted: Mapping[tuple[str, int], int]
     measured: Mapping[tuple[str, int], int] = field(default_factory=dict)
     direct: str = "direct"
+    links: Links | None = None
 
     def of(self, num_bytes: int) -> dict[str, int]:
         """What each costs at the nearest size: as measured, or in proportion to the cheapest that was, or as predicted.
@@ -99,6 +106,24 @@ class PriceTable:
         prices = self.of(num_bytes)
         cheapest = min(ROUND_ONCE if rounds_once else prices, key=prices.__getitem__)
         return self.direct if cheapest == "direct" else cheapest
+
+    def choose_broadcast(self, num_bytes: int, root: int) -> str | None:
+        """The cheapest way of so many bytes from `root`, the same for all who have the same links; None: by size.
+
+        Played when it is asked for, some ms the first time: a table would have to be made for each root.
+        """
+        return None if self.links is None else cheapest_broadcast(self.links, nearest_size(num_bytes), root)
+
+
+@lru_cache(maxsize=1024)
+def cheapest_broadcast(links: Links, num_bytes: int, root: int) -> str:
+    """Of the algorithms of a broadcast, of two that cost the same the first."""
+
+    def price_ns(name: str) -> int:
+        schedules = [schedule_of("broadcast", name, rank, links.world_size, root) for rank in range(links.world_size)]
+        return play(schedules, num_bytes, links, most_messages=BROADCAST_MESSAGES).time_ns
+
+    return min(COLLECTIVES["broadcast"], key=price_ns)
 
 
 def _build(name: str, hosts: tuple[int, ...]) -> Build:
@@ -128,4 +153,4 @@ def tabulate(
             direct = with_shares(shares)
     named = {name: direct if name == "direct" else name for name in candidates}
     builds = {name: _build(each, links.hosts) for name, each in named.items()}
-    return PriceTable((yield from price_table(builds, SIZES_BYTES, links)), measured_ns, direct)
+    return PriceTable((yield from price_table(builds, SIZES_BYTES, links)), measured_ns, direct, links)

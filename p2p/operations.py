@@ -164,8 +164,9 @@ class Operations:
         Args:
             tensor: as of `all_reduce`, of the same shape and type on every peer; at the root it is what is sent.
             root: a rank of `peer.view`, or a peer_id that is in it; the same peer on all.
-            algorithm: one of the above; None: `one-shot` while the root sends 256 KiB at most (2 MiB with
-                `network="wan"`), else `ring`.
+            algorithm: one of the above; None: the cheapest over links as all members have measured them, if a training
+                step has gathered that (`explain`); else `one-shot` while the root sends 256 KiB at most (2 MiB with
+                `network="wan"`), and beyond that `ring`.
             out: as of `all_reduce`.
             async_op: as of `all_reduce`.
             commit: as of `all_reduce`.
@@ -261,7 +262,7 @@ class Operations:
         training step (`step`, or one of a model). Once a receipt says that all have the same table of it, the cheapest
         algorithm of `one-shot`, `direct`, `ring`, `tree` and `halving-doubling` is taken, from the same step on by all;
         for float16 and bfloat16 of the first two, which round once.
-        Until then, where members change, in more than 64, and where several are on one host, sizes decide.
+        Until then, where members change, in more than 64, and where all are on one host, sizes decide.
 
         Args:
             size_bytes: of the tensor; what is known of the nearest power of two from 1 KiB to 64 MiB is said.

@@ -1,6 +1,6 @@
 """What follows from the samples of a run: intervals, crossings, fits, the regret of `auto`, and a sentence. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from .bootstrap import LEVEL, NUM_RESAMPLES, SEED, Interval, Medians, resample
-from .crossings import Fit, Pair, compare_pair, fit, regret
+from .crossings import Fit, Pair, compare_pair, fit
 from .plan import BY_SIZE, Plan
+from .regret import Cost, cost_of
 from .result import Result, in_us
 from .sentence import say
 
@@ -21,7 +22,7 @@ class Analysis:
     medians: Medians
     pairs: tuple[Pair, ...]
     fits: tuple[Fit, ...]
-    regrets: Mapping[str, tuple[Interval, ...]]
+    regrets: Mapping[str, tuple[Cost, ...]]
     sentence: str
 
     def p50(self, result: Result) -> Interval:
@@ -39,7 +40,12 @@ class Analysis:
             "results": rows,
             "pairs": [pair.to_json() for pair in self.pairs],
             "fits": [each.to_json() for each in self.fits],
-            "regrets": {name: [each.to_json() for each in found] for name, found in self.regrets.items()},
+            "regrets": {name: [each.choice.to_json() for each in found] for name, found in self.regrets.items()},
+            "overheads": {
+                name: [None if each.overhead is None else each.overhead.to_json() for each in found]
+                for name, found in self.regrets.items()
+            },
+            "took": {name: [dict(each.took) for each in found] for name, found in self.regrets.items()},
             "sentence": self.sentence,
         }
 
@@ -55,10 +61,20 @@ def analyse(plan: Plan, results: Sequence[Result]) -> Analysis:
     for name in filter(is_auto, plan.algorithms):
         others = [each for each in plan.algorithms if not is_auto(each) and way(each) == way(name)]
         if others:
-            regrets[name] = regret(medians, name, others)
+            regrets[name] = tuple(_costs(plan.sizes_bytes, results, name, others))
     fits = tuple(found for name in plan.contenders if (found := fit(medians, name)) is not None)
     with_first = [pair for pair in pairs if pair.a == compared[0]]
     return Analysis(medians, pairs, fits, regrets, say(with_first, regrets, plan.sizes_bytes))
+
+
+def _costs(sizes_bytes: Sequence[int], results: Sequence[Result], name: str, others: Sequence[str]) -> Iterator[Cost]:
+    """What `name` has cost at each size, beside those that go the same way."""
+    cells = {(each.algorithm, each.size_bytes): each for each in results}
+    for size_bytes in sizes_bytes:
+        found = [cells[other, size_bytes] for other in others]
+        named = {each.ran: np.array(each.times_s) for each in found}
+        own = cells[name, size_bytes]
+        yield cost_of(size_bytes, np.array(own.times_s), own.rans, named)
 
 
 def is_auto(name: str) -> bool:

@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 NUM_RESAMPLES: Final = 2000
 SEED: Final = 20
 LEVEL: Final = 0.95
-_AT_ONCE: Final = 2_000_000
+AT_ONCE: Final = 2_000_000
 """So many elements are drawn at once: 16 MB."""
 
 
@@ -103,7 +103,7 @@ def resample(
         if len(counts) != 1 or 0 in counts:
             raise ValueError(f"contenders need the same rounds of {size_bytes} bytes, and one at least, got {counts}")
         (num_rounds,) = counts
-        rows = max(1, _AT_ONCE // num_rounds)
+        rows = max(1, AT_ONCE // num_rounds)
         for first in range(0, num, rows):
             drawn = draw_rounds(num_rounds, generator, min(rows, num - first))
             for name, times in times_s.items():

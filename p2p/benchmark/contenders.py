@@ -133,6 +133,10 @@ class ShoalEarly(Shoal):
     def ran(self) -> str:
         medium = Medium.WAN if os.environ.get("SHOAL_NETWORK") == "wan" else Medium.LAN
         num_bytes, num_peers, kind = self._array.nbytes, self._plan.num_peers, self._plan.operation
+        view, agreed = self._peer.view, self._peer._session.loop.open_step.agreed
+        if kind == "broadcast" and view is not None and (table := agreed.table(view)) is not None:
+            by_size = default_algorithm(kind, num_bytes, num_peers, medium)
+            return self._algorithm or table.choose_broadcast(num_bytes, self._plan.root) or by_size
         if kind != ALL_REDUCE:
             return self._algorithm or default_algorithm(kind, num_bytes, num_peers, medium)
         return self._algorithm or str(self._peer.explain(num_bytes)["algorithm"])

@@ -1,4 +1,4 @@
-"""Where two contenders change places, what one costs per operation and per byte, and what `auto` gave away. Pure.
+"""Where two contenders change places, and what one costs per operation and per byte. Pure.
 
 Between two measured sizes the ratio of two times is taken as straight, over the logarithms of both.
 """
@@ -146,10 +146,3 @@ def _fit(sizes: Floats, times: Floats) -> Floats:
         step = np.stack([d * x - b * y, a * y - b * x], axis=1) / (a * d - b * b)[:, None]
         found += np.clip(step, -_MOST_STEP, _MOST_STEP)
     return found
-
-
-def regret(medians: Medians, name: str, candidates: Sequence[str]) -> tuple[Interval, ...]:
-    """By how much `name` is slower than the best candidate, by size: 0.05 is 5 %; below 0 it is faster than all."""
-    measured = medians.measured[name] / np.min([medians.measured[each] for each in candidates], axis=0) - 1
-    resampled = medians.resampled[name] / np.min([medians.resampled[each] for each in candidates], axis=0) - 1
-    return tuple(interval(value, resampled[:, place]) for place, value in enumerate(measured))

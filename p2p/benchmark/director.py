@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from collectives.links import Links
 from p2p.errors import LaunchError, ShoalError
 from p2p.memory.limits import memory_bytes
 
@@ -16,7 +17,7 @@ from .files import check_writable, make_report, to_csv, to_json, write_all
 from .machine import machine
 from .plan import Plan, format_size
 from .plotting import check_plot, plot
-from .prediction import links_of, message_ns, predicted_s, wire_bytes
+from .prediction import links_from, links_of, message_ns, predicted_s, wire_bytes
 from .report import print_report, warnings_of
 from .result import Measurement, Result, combine
 from .venue import run_workers
@@ -116,7 +117,12 @@ def hand_out(
 def read_results(plan: Plan, found: Sequence[Mapping[str, Any]]) -> list[Result]:
     """What the workers wrote, put together."""
     results = combine([[Measurement(**row) for row in each["found"]] for each in found], plan.operation)
-    return [_predict(plan, result, found[0]["calibration_s"]) for result in results]
+    measured = links_from(found[0]["links"])
+    given = None
+    if plan.net is not None:
+        cost_ns = message_ns(plan.net, plan.num_peers, found[0]["calibration_s"])
+        given = links_of(plan.net, plan.num_peers, cost_ns, plan.per_host)
+    return [predict(plan, result, given, measured) for result in results]
 
 
 def _read(path: Path) -> str:
@@ -125,12 +131,11 @@ def _read(path: Path) -> str:
     return path.read_text()
 
 
-def _predict(plan: Plan, result: Result, calibration_s: Sequence[float]) -> Result:
-    """With what the model says of it."""
-    num_bytes = wire_bytes(plan, result.ran, result.size_bytes)
-    if plan.net is None:
-        return replace(result, wire_bytes=num_bytes)
-    cost_ns = message_ns(plan.net, plan.num_peers, list(calibration_s))
-    links = links_of(plan.net, plan.num_peers, cost_ns, plan.per_host)
-    price_s = predicted_s(plan, result.algorithm, result.ran, result.size_bytes, links)
-    return replace(result, wire_bytes=num_bytes, predicted_s=price_s)
+def predict(plan: Plan, result: Result, given: Links | None, measured: Links | None) -> Result:
+    """With what the model says of it, over the links of `--net`, and over those that all peers have measured."""
+    times_s = [
+        None if links is None else predicted_s(plan, result.algorithm, result.ran, result.size_bytes, links)
+        for links in (given or measured, measured)
+    ]
+    num_bytes = wire_bytes(plan, result.ran, result.size_bytes, measured)
+    return replace(result, wire_bytes=num_bytes, predicted_s=times_s[0], predicted_by_rows_s=times_s[1])

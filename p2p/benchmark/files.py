@@ -19,7 +19,7 @@ from .result import Result
 
 VERSION: Final = 2
 NEEDED: Final = ("version", "machine", "config", "results")
-NOT_IN_CSV: Final = ("times_us", "cpu_times_us", "last_peers", "time_p50_interval_us")
+NOT_IN_CSV: Final = ("times_us", "cpu_times_us", "rans", "last_peers", "time_p50_interval_us")
 
 Report = dict[str, Any]
 

@@ -1,8 +1,9 @@
-"""What the model (collectives/pricing.py) says of a plan: bytes that a peer sends, times over the links of a lab."""
+"""What the model (collectives/pricing.py) says of a plan: bytes that a peer sends, times over links."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from collectives import Kind, Schedule, all_reduce_schedule, split_by_weight
 from collectives.algorithms import SHARES
@@ -47,12 +48,21 @@ def message_ns(net: str, num_peers: int, calibration_s: list[float]) -> int:
     return max(0, round((median(calibration_s) * 1e9 - delay_ns) / (num_peers - 1)))
 
 
+def links_from(said: Mapping[str, Any] | None) -> Links | None:
+    """Those that a peer has written down as `dataclasses.asdict` does, and JSON; None: it knew none."""
+    if said is None:
+        return None
+    delays = tuple(map(tuple, said["delay_ns"]))
+    return Links(**{**said, **{name: tuple(said[name]) for name in ("up", "down", "hosts")}, "delay_ns": delays})
+
+
 @lru_cache(maxsize=64)
-def _schedules(operation: str, algorithm: str, num_peers: int, root: int, per_host: int) -> tuple[Schedule, ...] | None:
+def _schedules(
+    operation: str, algorithm: str, num_peers: int, root: int, hosts: tuple[int, ...]
+) -> tuple[Schedule, ...] | None:
     if algorithm.partition(SHARES)[0] not in algorithms_of(operation):
         return None
     if operation in (ALL_REDUCE, BARRIER):
-        hosts = tuple(rank // per_host for rank in range(num_peers))
         return tuple(all_reduce_schedule(algorithm, rank, num_peers, hosts) for rank in range(num_peers))
     return tuple(schedule_of(operation, algorithm, rank, num_peers, root) for rank in range(num_peers))
 
@@ -62,9 +72,15 @@ def _all_bytes(plan: Plan, size_bytes: int) -> int:
     return size_bytes * (plan.num_peers if plan.operation == "all-to-all" else 1)
 
 
-def wire_bytes(plan: Plan, algorithm: str, size_bytes: int) -> int | None:
-    """What the rank sends that sends most; None of somebody else's algorithm."""
-    schedules = _schedules(plan.operation, algorithm, plan.num_peers, plan.root, plan.per_host)
+def _hosts(plan: Plan, links: Links | None) -> tuple[int, ...]:
+    """Of each rank, as measured, or as the plan says."""
+    planned = tuple(rank // plan.per_host for rank in range(plan.num_peers))
+    return planned if links is None or not links.hosts else links.hosts
+
+
+def wire_bytes(plan: Plan, algorithm: str, size_bytes: int, links: Links | None = None) -> int | None:
+    """What the rank sends that sends most; None of somebody else's algorithm. `links`: who shares a host."""
+    schedules = _schedules(plan.operation, algorithm, plan.num_peers, plan.root, _hosts(plan, links))
     if schedules is None:
         return None
     chunks = [each.stop - each.start for each in split_by_weight(_all_bytes(plan, size_bytes), schedules[0].chunks)]
@@ -74,7 +90,7 @@ def wire_bytes(plan: Plan, algorithm: str, size_bytes: int) -> int | None:
 
 def predicted_s(plan: Plan, name: str, ran: str, size_bytes: int, links: Links) -> float | None:
     """Until all have the result, and have heard that all have it, unless it was handed out early."""
-    schedules = _schedules(plan.operation, ran, links.world_size, plan.root, plan.per_host)
+    schedules = _schedules(plan.operation, ran, links.world_size, plan.root, _hosts(plan, links))
     if schedules is None:
         return None
     played = play(schedules, _all_bytes(plan, size_bytes), links)

@@ -15,11 +15,12 @@ class Measurement:
     """One contender at one size, as one rank saw it.
 
     Attributes:
-        ran: the algorithm that was carried out.
+        ran: the algorithm that was carried out last.
         wrong: elements of all verified results that were not the exact sum.
         digest: of a sum in which additions round; empty: there was none.
         times_s: one per round.
         cpu_times_s: likewise, of the processor, in all threads of the process.
+        rans: likewise, the algorithm that was carried out; empty: `ran`, in all of them.
     """
 
     algorithm: str
@@ -29,6 +30,7 @@ class Measurement:
     digest: str = ""
     times_s: list[float] = field(default_factory=list)
     cpu_times_s: list[float] = field(default_factory=list)
+    rans: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,8 @@ class Result:
         wrong: elements, of all ranks.
         ranks: what each peer saw.
         wire_bytes: what the peer sends that sends most, by the schedule; None: nobody knows.
-        predicted_s: what a play of the schedule over the given links takes; None: no links are given.
+        predicted_s: what a play of the schedule takes over the links that are given, or measured; None: neither.
+        predicted_by_rows_s: the same over those that all peers have measured; None: they have not.
         operation: of `roles.OPERATIONS`.
     """
 
@@ -50,6 +53,7 @@ class Result:
     ranks: tuple[Measurement, ...]
     wire_bytes: int | None = None
     predicted_s: float | None = None
+    predicted_by_rows_s: float | None = None
     operation: str = ALL_REDUCE
 
     @property
@@ -60,6 +64,11 @@ class Result:
     def times_s(self) -> tuple[float, ...]:
         """One per round, each that of its slowest rank."""
         return tuple(map(max, zip(*(rank.times_s for rank in self.ranks), strict=True)))
+
+    @property
+    def rans(self) -> tuple[str, ...]:
+        """The algorithm that was carried out, of each round."""
+        return tuple(self.ranks[0].rans) or (self.ran,) * len(self.ranks[0].times_s)
 
     @property
     def last_peers(self) -> dict[int, int]:
@@ -109,6 +118,7 @@ class Result:
             "operation": self.operation,
             "algorithm": self.algorithm,
             "ran": self.ran,
+            "rans": None if {*self.rans} <= {self.ran} else list(self.rans),
             "world_size": self.world_size,
             "size_bytes": self.size_bytes,
             "iters": len(times_s),
@@ -123,6 +133,7 @@ class Result:
             "wire_bytes_per_peer": self.wire_bytes,
             "predicted_us": None if self.predicted_s is None else in_us(self.predicted_s),
             "predicted_to_measured": None if ratio is None else round(ratio, 4),
+            "predicted_by_rows_us": None if self.predicted_by_rows_s is None else in_us(self.predicted_by_rows_s),
             "last_peers": {str(peer): number for peer, number in self.last_peers.items()},
             "times_us": [list(map(in_us, rank.times_s)) for rank in self.ranks],
             "cpu_times_us": [list(map(in_us, rank.cpu_times_s)) for rank in self.ranks],
@@ -152,7 +163,8 @@ def combine(ranks: Sequence[Sequence[Measurement]], operation: str = ALL_REDUCE)
 
 def _combine_one(group: Sequence[Measurement], operation: str) -> Result:
     first = group[0]
-    assert all((m.algorithm, m.ran, m.size_bytes) == (first.algorithm, first.ran, first.size_bytes) for m in group)
+    same = (first.algorithm, first.ran, first.size_bytes, first.rans)
+    assert all((m.algorithm, m.ran, m.size_bytes, m.rans) == same for m in group)
     return Result(
         algorithm=first.algorithm,
         ran=first.ran,

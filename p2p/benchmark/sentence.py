@@ -5,6 +5,7 @@ from typing import Final
 
 from .bootstrap import Interval
 from .crossings import Crossing, Pair
+from .regret import Cost
 
 SURE: Final = 0.95
 """Where fewer resamples agree, it is said how many do."""
@@ -54,15 +55,32 @@ def _without(pair: Pair, sizes_bytes: Sequence[int]) -> str:
     return said
 
 
-def say_regret(name: str, regrets: Sequence[Interval]) -> str:
-    least, most = (max(0.0, each(regret.value for regret in regrets)) * 100 for each in (min, max))
-    span = f"{least:.0f} to {most:.0f} %" if round(least) != round(most) else f"{most:.0f} %"
-    worst = max(regrets, key=lambda regret: regret.value)
-    low, high = (max(0.0, each) * 100 for each in (worst.low, worst.high))
-    return f"{name} cost {span} more than the best (95 % where it is most: {low:.0f} to {high:.0f} %)"
+def say_regret(name: str, costs: Sequence[Cost]) -> str:
+    """What it took, against the best; and what asking it cost, against the same algorithm by name."""
+    said = f"{name} cost {_more([each.choice for each in costs])} more than the best, by what it took"
+    said += f" ({_where_most([each.choice for each in costs])})"
+    overheads = [each.overhead for each in costs if each.overhead is not None]
+    if overheads and all(each.low <= 0 <= each.high for each in overheads):
+        said += f", and as much as the same by name, as far as can be told ({_where_most(overheads)})"
+    elif overheads:
+        said += f", and {_more(overheads)} more than the same by name ({_where_most(overheads)})"
+    if unnamed := {name: sum(name in each.unnamed for each in costs) for each in costs for name in each.unnamed}:
+        told = " and ".join(f"{name} at {number} of {len(costs)} sizes" for name, number in unnamed.items())
+        said += f"; it took {told}, not measured by name"
+    return said
 
 
-def say(pairs: Sequence[Pair], regrets: Mapping[str, Sequence[Interval]], sizes_bytes: Sequence[int]) -> str:
+def _more(shares: Sequence[Interval]) -> str:
+    least, most = (round(100 * each(share.value for share in shares)) for each in (min, max))
+    return f"{least} to {most} %" if least != most else f"{most} %"
+
+
+def _where_most(shares: Sequence[Interval]) -> str:
+    worst = max(shares, key=lambda share: share.value)
+    return f"95 % where it is most: {round(100 * worst.low)} to {round(100 * worst.high)} %"
+
+
+def say(pairs: Sequence[Pair], regrets: Mapping[str, Sequence[Cost]], sizes_bytes: Sequence[int]) -> str:
     """All of it; empty where there is nothing to compare."""
     parts = [say_pair(pair, sizes_bytes) for pair in pairs]
     parts += [say_regret(name, found) for name, found in regrets.items()]

@@ -18,11 +18,13 @@ import numpy as np
 from p2p.errors import LaunchError, OperationInterrupted, OperationMismatch, RootLost, ShoalError
 from p2p.joining import join
 from p2p.peer import Peer
+from p2p.step.agreed_rows import hosts_of
 
 from .arrays import Array
 from .contenders import SHOAL
 from .plan import EARLY, Plan, format_size, whole_sizes
-from .worker import Bench, Table, calibrate
+from .roles import ALL_REDUCE
+from .worker import MOST_LEARNED_BYTES, Bench, Table, calibrate, learn_links, links_of
 
 ROW_BYTES: Final = 16 << 10
 """Of a plan, as JSON."""
@@ -184,9 +186,13 @@ def measure(peer: Peer, plan: Plan) -> list[dict[str, Any]]:
     try:
         contenders = [SHOAL[name.partition("@")[2]](peer, name, plan) for name in plan.algorithms]
         calibration_s = calibrate(table)
+        if peer.view is not None and len({*hosts_of(peer.view)}) > 1:
+            learn_links(table, min(plan.sizes_bytes[-1], MOST_LEARNED_BYTES))
         bench = Bench(plan, contenders, peer.rank, is_alone=False)
         bench.run(table)
-        said = {"found": bench.written(), "calibration_s": calibration_s, "explained": []}
+        explained = [peer.explain(size) for size in plan.sizes_bytes] if plan.operation == ALL_REDUCE else []
+        found = {"found": bench.written(), "explained": explained}
+        said = found | {"calibration_s": calibration_s, "links": links_of(peer)}
         return [json.loads(text) for text in _exchange(table, json.dumps(said).encode())]
     except ShoalError as error:
         now = {member.peer_id for member in peer.view.members} if peer.view is not None else set[str]()

@@ -41,6 +41,8 @@ NO_BATCH: Final = -1.0
 LEARNING_S: Final = 20.0
 SETTLED_S: Final = 4.0
 """So long what is known of links has not changed: rates that were measured first are those of cold connections."""
+BY_LINKS: Final = (ALL_REDUCE, "broadcast")
+"""Operations whose algorithms are chosen by what links are like."""
 MOST_LEARNED_BYTES: Final = 4 << 20
 
 
@@ -60,14 +62,15 @@ def main(folder: Path, plan: Plan, index: int) -> None:
             contenders.append(stack.enter_context(gloo))
         table = Table(next(iter(peers.values())), plan.num_peers, index)
         calibration_s = calibrate(table) if plan.net is not None else []
-        if plan.net is not None and plan.operation == ALL_REDUCE and BY_SIZE in plan.algorithms:
+        if plan.net is not None and plan.operation in BY_LINKS and BY_SIZE in plan.algorithms:
             learn_links(table, min(plan.sizes_bytes[-1], MOST_LEARNED_BYTES))
         takes_turns = index == 0 and plan.turns is not None
         turns = stack.enter_context(meet(Path(plan.turns or ""), plan.shared)) if takes_turns else None
         bench = Bench(plan, contenders, index, turns=turns)
         bench.run(table)
         explained = [table.peer.explain(size) for size in plan.sizes_bytes]
-        said = {"found": bench.written(), "calibration_s": calibration_s, "explained": explained}
+        links = links_of(table.peer)
+        said = {"found": bench.written(), "calibration_s": calibration_s, "explained": explained, "links": links}
         said |= {"turns": turns.meeting} if turns is not None else {}
         (folder / f"{index}.json").write_text(json.dumps(said))
 
@@ -128,6 +131,12 @@ def learn_links(table: Table, num_bytes: int) -> None:
         if known != before or agreed.wants or agreed.is_due or agreed.rows is not None:
             before, since = known, now
         said = table.exchange(np.array([bool(known) and now - since > SETTLED_S, now - start > LEARNING_S]))
+
+
+def links_of(peer: Peer) -> dict[str, Any] | None:
+    """What lies between the peers, as all have measured it and know that all do; None: that is not known."""
+    links = None if peer.view is None else peer._session.loop.measuring.links(peer.view)
+    return None if links is None else asdict(links)
 
 
 @dataclass
@@ -196,6 +205,8 @@ class Bench:
             self._take_turn(contender, array, role, each if is_timed else None)
             each.wrong += role.is_wrong(contender.result(), shift)
             each.ran = contender.ran
+            if is_timed:
+                each.rans.append(each.ran)
             progress.advance(1 / len(self.contenders))
 
     def _role(self, contender: Contender, count: int) -> Role:

@@ -27,6 +27,15 @@ SURPRISING: Final = 1.3
 ALIKE_PERCENT: Final = 140
 """A line that is faster by less is as fast, as far as measuring can tell."""
 
+OPENED: Final = 8
+LEAST_LINE: Final = 12_500_000
+"""So many times what was reached a line carries, if nobody knows of one that was full, and so many bytes per second.
+
+What is reached then is what windows let through, and three round trips later a window that is in use is eight times as
+wide (slow start); behind a long way it is no measure at all. Prices that are too low fill the line, and then it is
+known; with prices that are too high nothing does.
+"""
+
 LEAST_US: Final = 200
 """A round trip that differs by less has not."""
 
@@ -163,6 +172,11 @@ def known_slices(rows: Rows, segment_bytes: int) -> Generator[None, None, tuple[
     return Links(up, down, tuple(delays), message_ns, segment_bytes, hosts), took
 
 
+def has_known_line(rows: Rows) -> bool:
+    """Whether somebody's rate is that of a line; else all are guessed, and alike."""
+    return any(row.up_is_line or row.down_is_line for row in rows_of(rows))
+
+
 def reached_down(rows: Rows) -> Mapping[str, int]:
     """Bytes per second at which data have come to each member, by its id; its line may be faster."""
     names = [member.peer_id for member in rows.members]
@@ -182,16 +196,20 @@ def _lines_of(
     """Bytes per second up and down of each rank, whose line is its host's.
 
     A rate that is not known to be the line's says only that it is no slower: such a line is taken for one that is as
-    fast down as up, if one of these is known, and else for the fastest.
+    fast down as up, if one of these is known, and else for the fastest; where none is known all are alike, and faster
+    than what was seen (`OPENED`, `LEAST_LINE`).
     """
     ups = [max(row.up, *(row.to[each].bytes_per_s for each in names if each in row.to)) for row in said]
     downs = _downs(names, said)
+    fastest = max(*ups, *downs)
+    if not any(row.up_is_line or row.down_is_line for row in said):
+        fastest = max(OPENED * fastest, LEAST_LINE)
     lines = {}
     for host in dict.fromkeys(hosts):
         ranks = [rank for rank, its in enumerate(hosts) if its == host]
         up, down = (max(rates[rank] for rank in ranks) for rates in (ups, downs))
         is_up, is_down = any(said[rank].up_is_line for rank in ranks), any(said[rank].down_is_line for rank in ranks)
-        otherwise = max(up, down) if is_up or is_down else max(*ups, *downs)
+        otherwise = max(up, down) if is_up or is_down else fastest
         lines[host] = up if is_up else otherwise, down if is_down else otherwise
     known = alike([rate for line in lines.values() for rate in line])
     return tuple(known[lines[host][0]] for host in hosts), tuple(known[lines[host][1]] for host in hosts)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from collectives.algorithms import Medium, choose_algorithm
+from collectives.links import Links
 from collectives.price_table import tabulate
 from gossip import Member, View
 
@@ -22,7 +23,7 @@ from ..net.transport import Transport
 from ..step.agreed_rows import AgreedRows, Rows, Table, hosts_of
 from ..step.open_step import OpenStep
 from .durations import Durations
-from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, known_slices, own_row, reached_down
+from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, known_slices, links_of, own_row, reached_down
 from .parts import Parts
 from .probes import Probes
 
@@ -148,6 +149,10 @@ class BySize:
         """As without a table."""
         return choose_algorithm(num_bytes, self.world_size, self.medium)
 
+    def choose_broadcast(self, num_bytes: int, root: int) -> str | None:
+        """Likewise."""
+        return None
+
 
 class Measuring:
     """Of one peer.
@@ -215,6 +220,11 @@ class Measuring:
             self._sample_at = now + max(LOOK_S, LOOK_S_PER_LINK * len(view.members))
         self._tabulate()
         self.next_at = now + (self._parts.every_s if self._making is not None else LOOK_S)
+
+    def links(self, view: View) -> Links | None:
+        """Those over which prices are found in `view`; None: sizes decide there."""
+        rows = self._agreed.used
+        return None if rows is None or rows.members != view.members else links_of(rows, self._segment_bytes)
 
     def _sample(self, now: float, view: View) -> None:
         if view.members != self._members:

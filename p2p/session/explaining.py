@@ -1,16 +1,18 @@
 """Why an all-reduce of some size takes which algorithm, for people. Reads what the loop's thread writes: a snapshot."""
 
-from typing import Any
+from typing import Any, Final
 
 from collectives import Medium
 from collectives.price_table import PriceTable, nearest_size
 from gossip import View
 
-from ..loop.link_rows import MOST_PEERS
+from ..loop.link_rows import MOST_PEERS, has_known_line
 from ..loop.loop import Loop
 from ..loop.measuring import on_other_hosts
 from ..step.collective import AllReduce
 from ..step.operation import PART_BYTES, WHOLE_BYTES
+
+GUESSED: Final = "; no line was full yet, so how fast they are is guessed, alike for all"
 
 
 def explain(loop: Loop, num_bytes: int) -> dict[str, Any]:
@@ -40,7 +42,8 @@ def _why(loop: Loop, view: View | None, *, is_priced: bool) -> str:
     if view is None or len(view.members) < 2:
         return "by size: there are no links"
     if is_priced and agreed.used is not None:
-        return f"the cheapest, over links as all members have measured them up to step {agreed.used.step}"
+        guessed = "" if has_known_line(agreed.used) else GUESSED
+        return f"the cheapest, over links as all members have measured them up to step {agreed.used.step}{guessed}"
     if len(view.members) > MOST_PEERS:
         return f"by size: links are measured in views of {MOST_PEERS} members at most"
     if loop.shared() is not None:

@@ -29,6 +29,9 @@ class Table(Protocol):
     def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
         """The algorithm for an all-reduce of so many bytes; `rounds_once`: one of `collectives.ROUND_ONCE`."""
 
+    def choose_broadcast(self, num_bytes: int, root: int) -> str | None:
+        """The algorithm for a broadcast of so many bytes from that rank; None: sizes decide."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
@@ -121,9 +124,14 @@ class AgreedRows:
 
     def choice(self, operation: Operation, view: View) -> str | None:
         """The algorithm for this one in `view`; None: its call says which, it has only one, or its size decides."""
-        if operation.algorithm is not None or not operation.collective.is_priced:
+        collective = operation.collective
+        if operation.algorithm is not None or (table := self.table(view)) is None:
             return None
-        if (table := self.table(view)) is None:
+        if collective.is_broadcast:
+            ranks = {member.peer_id: rank for rank, member in enumerate(view.members)}
+            root = ranks.get(collective.root)
+            return None if root is None else table.choose_broadcast(operation.input.nbytes, root)
+        if not collective.is_priced:
             return None
         is_half = operation.input.itemsize == 2  # it would be rounded at each hop, as no call asks for
         return table.choose(operation.input.nbytes, rounds_once=is_half)

@@ -33,6 +33,7 @@ class AllReduce:
     is_rows: ClassVar[bool] = False
     codec: ClassVar[str] = ""
     is_of_one: ClassVar[bool] = False
+    is_broadcast: ClassVar[bool] = False
     is_priced: ClassVar[bool] = True
     is_common: ClassVar[bool] = True
     root: ClassVar[str] = ""
@@ -109,6 +110,7 @@ class AllGather:
     gathers: ClassVar[bool] = True
     is_weighted: ClassVar[bool] = False
     is_of_one: ClassVar[bool] = False
+    is_broadcast: ClassVar[bool] = False
     is_priced: ClassVar[bool] = False
     is_common: ClassVar[bool] = True
     root: ClassVar[str] = ""
@@ -177,6 +179,11 @@ class Moved:
     @property
     def is_common(self) -> bool:
         """Whether all end with the same result. If not, nobody compares it, and no observer is given any."""
+        return self.is_broadcast
+
+    @property
+    def is_broadcast(self) -> bool:
+        """Whether all get the input of the root."""
         return self.kind == "broadcast"
 
     def choose(self, algorithm: str | None, num_bytes: int, world_size: int, medium: Medium = Medium.LAN) -> str:

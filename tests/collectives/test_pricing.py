@@ -17,6 +17,7 @@ from collectives.price_table import (
     MOST_PLAYED,
     SIZES_BYTES,
     PriceTable,
+    cheapest_broadcast,
     is_rounded_once,
     nearest_size,
     price_table,
@@ -253,6 +254,32 @@ def test_what_was_measured_takes_the_place_of_what_was_predicted() -> None:
     assert both.of(size)["ring"] == ring and both.of(size)["tree"] == predicted["tree", size]
     assert both.choose(size) != "direct"
     assert both.of(other) == {name: predicted[name, other] for name in EVERYWHERE}
+
+
+def broadcast_over(rates: tuple[int, ...], delay_ns: int = 20_000_000) -> PriceTable:
+    row = (delay_ns,) * len(rates)
+    return PriceTable({}, links=Links(rates, rates, (row,) * len(rates), 500_000, 1 << 18))
+
+
+def test_a_broadcast_of_few_bytes_goes_in_one_hop_and_a_long_one_around_a_ring() -> None:
+    """Four lines of 200 Mbit/s: one hop is ahead of a tree below 573 KiB to 1.44 MiB, as measured (decision 174)."""
+    table = broadcast_over((25_000_000,) * 4)
+    taken = [table.choose_broadcast(size, root=1) for size in (4 << 10, 256 << 10, 4 << 20, 64 << 20)]
+    assert taken == ["one-shot", "one-shot", "ring", "ring"]
+    tree = broadcast_over((25_000_000,) * 16).choose_broadcast(256 << 10, root=3)
+    assert tree == "binary-tree", "of many ranks"
+
+
+def test_from_a_fast_root_a_broadcast_goes_to_all_at_once_where_from_a_slow_one_others_pass_it_on() -> None:
+    table = broadcast_over((100_000_000, 10_000_000, 100_000_000, 100_000_000))
+    assert [table.choose_broadcast(1 << 20, root) for root in (0, 1)] == ["one-shot", "binary-tree"]
+
+
+def test_without_links_sizes_decide_of_a_broadcast() -> None:
+    assert PriceTable({}).choose_broadcast(1 << 20, 0) is None
+    links = equal_links(2, 1000, 10, 10)
+    table = run_to_end(tabulate(links))
+    assert table.choose_broadcast(1 << 10, 1) == cheapest_broadcast(links, 1 << 10, 1) == "one-shot"
 
 
 def test_over_a_slow_uplink_a_sum_takes_the_way_that_spares_it() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from p2p.benchmark.command import app
 from p2p.benchmark.plan import Plan
 from p2p.benchmark.swarm import MOST_BYTES, check
 from p2p.errors import LaunchError
+from tests.live.labs import NewLab, program
 from tests.live.swarm import Process, Swarm
 
 pytestmark = pytest.mark.light
@@ -87,6 +89,27 @@ def test_those_who_wait_measure_one_plan_after_the_other_and_survive_who_does_no
     assert json.loads(path.read_text())["config"]["num_peers"] == 2
     left.send_signal(signal.SIGTERM)
     assert left.end() == 128 + signal.SIGTERM
+
+
+@pytest.mark.long
+def test_peers_of_several_hosts_learn_their_links_before_the_rounds(new_lab: NewLab, tmp_path: Path) -> None:
+    lab, path = new_lab(3, "rate=200mbit,delay=2ms"), tmp_path / "out.json"
+    bench = [sys.executable, "-m", "p2p.cli", "bench"]
+    serving = [program(lab, host, *bench, "--serve", "--swarm", "pond") for host in range(2)]
+    sizes = ("-b", "4K", "-e", "64K", "-f", "16", "--iters", "3", "--warmup", "1")
+    wanted = ("--swarm", "pond", "-n", "3", "--algos", "ring,direct,auto", *sizes, "--explain", "--json", str(path))
+    brings = program(lab, 2, *bench, "all-reduce", *wanted)
+    assert brings.end() == 0, brings.report()
+    rows = json.loads(path.read_text())["results"]
+    assert [row["wrong"] for row in rows] == [0] * 6
+    assert all(row["predicted_us"] == row["predicted_by_rows_us"] > 4000 for row in rows), "two delays at least"
+    assert all(row["predicted_to_measured"] for row in rows)
+    said = [line for line in brings.stdout if "auto takes" in line]
+    assert len(said) == 2 and all("the cheapest, over links as all members have measured them" in each for each in said)
+    for peer in serving:
+        told(peer, "has measured it")
+        peer.send_signal(signal.SIGTERM)
+        assert peer.end() == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,10 @@ class Named:
         """One of ten."""
         return f"{self.name}, {num_bytes}"
 
+    def choose_broadcast(self, num_bytes: int, root: int) -> str:
+        """Likewise, whose choice depends on the root."""
+        return f"{self.name}, {num_bytes} from {root}"
+
 
 class Measuring:
     """Of one peer: its row moves now and then, and its tables take their time."""
@@ -163,5 +167,10 @@ class Agreed:
         """What is wrong with the algorithm that `operation` takes in `view`; empty: nothing."""
         name, _, members = self._before(view, step).used
         taken = operation.ran
-        expected = Named(name).choose(operation.input.nbytes) if name and members == view.members else "one-shot"
+        root, names = operation.collective.root, [member.peer_id for member in view.members]
+        expected, num_bytes = "one-shot", operation.input.nbytes
+        if name and members == view.members and not root:
+            expected = Named(name).choose(num_bytes)
+        elif name and members == view.members and root in names:
+            expected = Named(name).choose_broadcast(num_bytes, names.index(root))
         return "" if taken == expected else f"step {step} takes {taken!r}, and the receipts say {expected!r}"

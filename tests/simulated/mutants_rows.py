@@ -14,6 +14,7 @@ from .mutant import Mutant, mutant
 
 AGREE = "ROWS: a table is agreed on, kept in a view of the same members, and replaced in one of others"
 HOSTS = "ROWS: two hosts of several peers have one table"
+BROADCASTS = "ROWS: broadcasts go by the table of the view, from the rank that their root has in it"
 JOIN = "ROWS: a peer joins when rows are due"
 
 
@@ -71,6 +72,16 @@ def _know_better(original: Callable[..., None]) -> Callable[..., None]:
     return committed
 
 
+def _price_from_own(original: Callable[..., str | None]) -> Callable[..., str | None]:
+    def choice(self: AgreedRows, operation: Operation, view: View) -> str | None:
+        table = self.table(view)
+        if table is None or operation.algorithm is not None or not operation.collective.is_broadcast:
+            return original(self, operation, view)
+        return table.choose_broadcast(operation.input.nbytes, view.members.index(self._me))
+
+    return choice
+
+
 def _know_nothing(original: Callable[..., None]) -> Callable[..., None]:
     def loaded(self: OpenStep, step: int, state_digest: bytes | None, *given: object, is_due: bool = False) -> None:
         original(self, step, state_digest, *given)
@@ -122,6 +133,9 @@ ROWS: dict[str, Mutant] = {
     ),
     "R22: what a peer knows by now of its own line counts for it": mutant(
         (AgreedRows, "committed", _know_better(AgreedRows.committed)), breaks="S24", scenario=JOIN
+    ),
+    "R22: each prices a broadcast as if it came from itself": mutant(
+        (AgreedRows, "choice", _price_from_own(AgreedRows.choice)), breaks="S24", scenario=BROADCASTS
     ),
     "R22: a state does not say that rows are due": mutant(
         (OpenStep, "loaded", _know_nothing(OpenStep.loaded)), breaks="L1 S19 S24", scenario=JOIN

@@ -1,5 +1,7 @@
 """What peers have measured of their links becomes known to all, and then the algorithms are what it says (R22)."""
 
+from functools import partial
+
 from p2p.step.transitions import Stage as StepStage
 from tests.simulation import Failure
 
@@ -53,6 +55,23 @@ def _hosts_are_those_of_the_view() -> None:
     if len({seat.contact.host for seat in stage.view_of("p1").seats}) != 2:
         raise Failure("S24", "this story needs two hosts")
     stage.until_trained(2, *names)
+    stage.end_well()
+
+
+@scenario("ROWS: broadcasts go by the table of the view, from the rank that their root has in it")
+def _broadcasts_go_by_tables() -> None:
+    """From p1, p2 and p3 in turn; then p1 is gone, and the others have other ranks."""
+    stage = _measuring(3, broadcasts=True)
+    stage.until_trained(2)
+    for names in (("p1", "p2", "p3"), ("p2", "p3")):
+        stage.until(partial(_uses_table, stage, *names))
+        before = stage.invariants.seen["broadcasts by tables"]
+        stage.until_trained(4, *names)
+        if stage.invariants.seen["broadcasts by tables"] == before:
+            raise Failure("S24", f"no broadcast of {names} has gone by what the table says")
+        if "p1" in names:
+            stage.kill("p1")
+            stage.until_trained(2, "p2", "p3")
     stage.end_well()
 
 

@@ -71,9 +71,10 @@ class TokenRunner:
 
     def start(self, index: int, task: Task) -> None:
         operation, checks = task.operation, self._world.invariants
-        if operation.collective.is_priced:
+        if operation.collective.is_priced or operation.collective.is_broadcast:
             checks.agrees(self._peer.member, checks.agreed.chosen(self._view, self._step, operation))
             checks.seen["operations by tables"] += operation.ran != "one-shot"
+            checks.seen["broadcasts by tables"] += operation.collective.is_broadcast and operation.ran != "one-shot"
         if operation.collective.gathers:
             token = token_of(task)
         elif operation.collective.root:

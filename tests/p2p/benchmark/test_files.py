@@ -7,6 +7,7 @@ import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,13 +15,15 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from collectives.links import Links
 from p2p.benchmark.analysis import analyse
 from p2p.benchmark.bootstrap import Interval
 from p2p.benchmark.compare import Cell, compare, compare_files, took_turns
+from p2p.benchmark.director import predict
 from p2p.benchmark.files import Report, check_writable, make_report, read_reports, to_csv, to_json, write_all
 from p2p.benchmark.plan import Plan
 from p2p.benchmark.plotting import check_plot, panels_of, plot
-from p2p.benchmark.prediction import links_of, message_ns, predicted_s, wire_bytes
+from p2p.benchmark.prediction import links_from, links_of, message_ns, predicted_s, wire_bytes
 from p2p.benchmark.report import print_report, warnings_of
 from p2p.benchmark.result import Measurement, Result
 from p2p.errors import LaunchError, ShoalError
@@ -119,6 +122,29 @@ def test_every_sample_is_kept() -> None:
     assert sum(row["last_peers"].values()) == 20
 
 
+def test_each_round_says_what_ran_and_what_auto_took_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    rans = ["tree"] * 15 + ["ring"] * 5
+    found = []
+    for each in results():
+        its = [replace(rank, rans=rans if each.algorithm == "auto" else [each.ran] * 20) for rank in each.ranks]
+        found.append(replace(each, ranks=tuple(its)))
+    analysis = analyse(PLAN, found)
+    made = json.loads(to_json(make_report(PLAN, found, analysis, MACHINE, NETWORK, [])))
+    told = {row["algorithm"]: row["rans"] for row in made["results"]}
+    assert told == {"ring": None, "tree": None, "auto": rans}
+    assert made["took"] == {"auto": [{"tree": 15, "ring": 5}] * len(SIZES)}
+    assert [len(each) for each in made["regrets"]["auto"] + made["overheads"]["auto"]] == [3] * 2 * len(SIZES)
+    print_report(PLAN, found, analysis, MACHINE, NETWORK, [])
+    assert capsys.readouterr().out.count(" tree (75%) ") == len(SIZES)
+
+
+def test_the_overhead_of_what_nobody_was_asked_for_is_null() -> None:
+    found = [replace(each, ran="one-shot") if each.algorithm == "auto" else each for each in results()]
+    made = json.loads(to_json(make_report(PLAN, found, analyse(PLAN, found), MACHINE, NETWORK, [])))
+    assert made["overheads"] == {"auto": [None] * len(SIZES)}
+    assert made["sentence"].endswith("; it took one-shot at 4 of 4 sizes, not measured by name.")
+
+
 def test_what_is_to_be_known_is_said_in_words() -> None:
     assert report()["warnings"] == [
         "4 peers share 2 cores: times include waiting for a core",
@@ -129,7 +155,8 @@ def test_what_is_to_be_known_is_said_in_words() -> None:
     sentence = report()["sentence"]
     assert re.fullmatch(
         r"tree is faster than ring below [\d.]+ MiB \(95 %: [\d.]+ to [\d.]+ MiB\), ring above; "
-        r"auto cost 0 to \d+ % more than the best \(95 % where it is most: \d+ to \d+ %\)\.",
+        r"auto cost 0 to \d+ % more than the best, by what it took \(95 % where it is most: \d+ to \d+ %\), "
+        r"and -?\d+ to \d+ % more than the same by name \(95 % where it is most: \d+ to \d+ %\)\.",
         sentence,
     )
 
@@ -334,6 +361,27 @@ def test_the_cost_of_a_message_is_what_a_sum_of_one_number_takes_beyond_the_dela
     assert committed_s == pytest.approx(0.026 + 0.020 + 0.002, rel=1e-3)
     assert message_ns(NET, 4, [0.01]) == 0
     assert message_ns(NET, 1, [0.5]) == 0
+
+
+def test_links_that_were_measured_come_back_from_a_file_and_say_who_shares_a_host() -> None:
+    delays = ((0, 100, 9), (100, 0, 9), (9, 9, 0))
+    links = Links((5, 5, 7), (5, 5, 8), delays, 1000, 1 << 18, (0, 0, 2))
+    assert links_from(json.loads(json.dumps(asdict(links)))) == links and links_from(None) is None
+    plan = replace(PLAN, num_peers=3, net=None, algorithms=("ring", "auto"), swarm="pond")
+    apart, together = (wire_bytes(plan, "hierarchical", 4092, each) for each in (None, links))
+    assert (apart, together) == (2 * 2 * 1364, 4092 // 2 + 4092), "half to the other host, and all to its own one"
+
+
+def test_what_is_measured_of_links_predicts_beside_the_links_that_are_given() -> None:
+    (found, *_), given = results(), links_of(NET, 4, 1_000_000)
+    measured = replace(given, delay_ns=tuple(tuple(2 * each for each in row) for row in given.delay_ns))
+    both, swarm, neither = (predict(PLAN, found, *each) for each in ((given, measured), (None, measured), (None, None)))
+    assert both.predicted_s is not None and both.predicted_by_rows_s is not None
+    assert 1.9 * both.predicted_s < both.predicted_by_rows_s < 2 * both.predicted_s
+    assert swarm.predicted_s == swarm.predicted_by_rows_s == both.predicted_by_rows_s
+    assert neither.predicted_s is neither.predicted_by_rows_s is None and neither.wire_bytes == 6144
+    told = [each.to_json()["predicted_by_rows_us"] for each in (both, neither)]
+    assert told == [round(both.predicted_by_rows_s * 1e6, 1), None]
 
 
 def test_bytes_are_those_of_who_sends_most() -> None:

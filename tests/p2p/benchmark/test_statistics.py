@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.benchmark.bootstrap import Floats, Interval, Medians, block_length, draw_rounds, interval, resample
-from p2p.benchmark.crossings import Crossing, Pair, compare_pair, fit, regret
+from p2p.benchmark.crossings import Crossing, Pair, compare_pair, fit
+from p2p.benchmark.regret import Cost
 from p2p.benchmark.sentence import say, say_bytes, say_pair, say_regret
 
 KIB = 1 << 10
@@ -148,7 +149,7 @@ def test_a_single_size_has_no_crossing() -> None:
     assert fit(medians, "a") is None
 
 
-# Costs, and what a choice gave away.
+# Costs.
 
 
 @pytest.mark.parametrize(("alpha_s", "rate"), [RING, TREE, (1e-4, 1e9), (1e-9, 1e6)])
@@ -160,12 +161,6 @@ def test_alpha_and_beta_are_found(alpha_s: float, rate: float) -> None:
     assert found.rate_bytes_per_s.low <= found.rate_bytes_per_s.value <= found.rate_bytes_per_s.high
     assert found.worst_error < 0.05
     assert found.to_json()["algorithm"] == "a"
-
-
-def test_regret_is_over_the_best_of_each_size() -> None:
-    exact = {"ring": [4.0, 2.0], "tree": [2.0, 4.0], "auto": [2.0, 3.0]}
-    medians = resample([4, 8], {name: [np.full(9, each) for each in times] for name, times in exact.items()}, num=50)
-    assert [each.value for each in regret(medians, "auto", ["ring", "tree"])] == [0.0, 0.5]
 
 
 # Sentences.
@@ -186,16 +181,31 @@ def crossing(value: float, low: float, high: float) -> Pair:
     return Pair("ring", "tree", (found,), 0.97, {1: 0.97, 2: 0.03}, (one,) * len(SIZES))
 
 
+def cost(choice: Interval, overhead: Interval | None, *unnamed: str) -> Cost:
+    return Cost(4, {"tree": 9}, unnamed, choice, overhead)
+
+
 def test_the_sentence_is_that_of_the_issue() -> None:
     none = Pair("ring", "direct", (), 1.0, {0: 1.0}, (*[Interval(2.0, 1.5, 2.5)] * 6, Interval(1.1, 0.9, 1.3)))
-    regrets = {"auto": [Interval(-0.01, -0.02, 0.0), Interval(0.034, 0.0, 0.1)]}
+    chance, little = Interval(0.002, -0.02, 0.03), Interval(-0.01, -0.02, 0.0)
+    regrets = {"auto": [cost(little, chance), cost(Interval(0.034, 0.0, 0.1), chance)]}
     assert say([crossing(643, 610, 842), none], regrets, SIZES) == (
         "tree is faster than ring below 643 KiB (95 %: 610 to 842 KiB), ring above; direct is faster than ring at "
-        "every size, but not for certain (95 %) at 16 MiB; auto cost 0 to 3 % more than the best (95 % where it is "
-        "most: 0 to 10 %)."
+        "every size, but not for certain (95 %) at 16 MiB; auto cost -1 to 3 % more than the best, by what it took "
+        "(95 % where it is most: 0 to 10 %), and as much as the same by name, as far as can be told (95 % where it is "
+        "most: -2 to 3 %)."
     )
     assert say([], {}, SIZES) == ""
-    assert say_regret("auto", [Interval(-0.2, -0.3, 0)]) == (
-        "auto cost 0 % more than the best (95 % where it is most: 0 to 0 %)"
-    )
     assert "900 KiB to 1.5 MiB" in say_pair(crossing(1000, 900, 1536), SIZES)
+
+
+def test_what_auto_took_and_what_asking_it_cost_are_said_apart() -> None:
+    right, late = Interval(0.0, 0.0, 0.0), Interval(0.05, 0.04, 0.06)
+    assert say_regret("auto", [cost(right, Interval(0.01, 0.005, 0.02)), cost(right, late)]) == (
+        "auto cost 0 % more than the best, by what it took (95 % where it is most: 0 to 0 %), and 1 to 5 % more than "
+        "the same by name (95 % where it is most: 4 to 6 %)"
+    )
+    assert say_regret("auto", [cost(right, None, "one-shot"), cost(right, None, "one-shot"), cost(right, late)]) == (
+        "auto cost 0 % more than the best, by what it took (95 % where it is most: 0 to 0 %), and 5 % more than the "
+        "same by name (95 % where it is most: 4 to 6 %); it took one-shot at 2 of 3 sizes, not measured by name"
+    )

@@ -45,6 +45,21 @@ def test_what_is_not_as_it_should_be_is_found() -> None:
     assert said[2].startswith("the intervals of two runs do not overlap")
 
 
+def test_prices_over_measured_links_and_what_asking_auto_costs_are_looked_at_too() -> None:
+    report = measured()[0]
+    rows = [{**row, "predicted_by_rows_us": 0.9 * row["time_p50_us"]} for row in report["results"]]
+    good = report | {"results": rows, "overheads": {"auto": [None, *[[0.2, -0.1, 0.3]] * 6]}}
+    before = list(problems([report]))
+    assert list(problems([good])) == before
+    assert "Over links as measured: predicted / measured 0.90 to 0.90." in figures([good])
+    rows[0] = rows[0] | {"predicted_by_rows_us": 0.7 * rows[0]["time_p50_us"]}
+    bad = good | {"overheads": {"auto": [[0.2, 0.11, 0.3], *[None] * 6]}}
+    assert [each for each in problems([bad]) if each not in before] == [
+        "four: predicted over measured links / measured is 0.70 of ring at 4096 bytes",
+        "four: auto took 20% longer than the same by name at 4096 bytes",
+    ]
+
+
 def test_figures_take_the_place_of_older_ones(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")

@@ -13,6 +13,7 @@ from collectives.price_table import CANDIDATES, SIZES_BYTES
 from collectives.pricing import run_to_end
 from gossip import Member
 from p2p.loop.link_rows import (
+    LEAST_LINE,
     LEAST_US,
     MOST_PEERS,
     ROW_BYTES,
@@ -139,7 +140,7 @@ def test_a_rate_that_is_not_known_to_be_the_lines_is_no_line_of_its_own() -> Non
     """Four lines of 25 MB/s in the rows of a busy machine, over connections that were just opened."""
     cold = [floor(row(rank, up=rate, down=rate)) for rank, rate in enumerate((6_900_000, 2_200_000, 5_000_000))]
     links = links_of(gathered(*cold))
-    assert links is not None and links.up == links.down == (6_900_000,) * 3, "nobody knows, so all are alike"
+    assert links is not None and links.up == links.down == (8 * 6_900_000,) * 3, "nobody knows, so all are alike"
     cold[1] = replace(cold[1], up=25_000_000, up_is_line=True)
     links = links_of(gathered(*cold))
     assert links is not None and links.up == links.down == (25_000_000,) * 3
@@ -153,7 +154,7 @@ def test_a_rate_that_is_not_known_to_be_the_lines_is_no_line_of_its_own() -> Non
 def test_of_members_of_one_host_one_knows_the_line() -> None:
     said = [floor(row(rank, up=rate, rate=1)) for rank, rate in enumerate((5000, 4000, 20_000))]
     rows = replace(gathered(*said), hosts=(0, 0, 2))
-    assert (links := links_of(rows)) is not None and links.up == (20_000,) * 3
+    assert (links := links_of(rows)) is not None and links.up == (LEAST_LINE,) * 3
     knows = replace(rows, raw=gathered(said[0], replace(said[1], up_is_line=True), said[2]).raw)
     assert (links := links_of(knows)) is not None and links.up == (5000, 5000, 20_000)
 

@@ -9,7 +9,7 @@ import pytest
 from p2p.loop.link_rows import Row
 from p2p.step.notices import Commit
 from tests.p2p.memory.machine import Machine
-from tests.p2p.step.group import Group, all_reduce, counts, enter, new_view, shared_view, weighted
+from tests.p2p.step.group import Group, all_reduce, counts, enter, moved, new_view, shared_view, weighted
 
 ROW = np.arange(4, dtype=np.uint8)
 
@@ -22,6 +22,9 @@ class Always:
 
     def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
         return "direct" if rounds_once else self.algorithm
+
+    def choose_broadcast(self, num_bytes: int, root: int) -> str:
+        return self.algorithm if root else "binary-tree"
 
 
 def train(group: Group) -> list[Commit]:
@@ -156,6 +159,20 @@ def test_an_algorithm_that_is_asked_for_is_taken(asked: str) -> None:
         peer.close()
     group.deliver()
     assert algorithms(group.commit()) == (asked,)
+
+
+@pytest.mark.parametrize(("root", "taken"), [(0, "binary-tree"), (1, "ring")])
+def test_a_broadcast_goes_as_the_table_says_from_the_rank_of_its_root(root: int, taken: str) -> None:
+    group = with_table(0, 1)
+    for peer in group.all[:2]:
+        name = group.view.members[root].peer_id
+        asked = moved("broadcast", np.full(6, 1.0), root=name, algorithm="one-shot")
+        nobody = moved("broadcast", np.full(6, 1.0), root="f" * 16)
+        peer.submit(counts(1), moved("broadcast", np.full(6, 1.0), root=name), asked, nobody)
+        peer.close()
+    group.deliver()
+    (operations, *_) = {tuple(each.ran for each in commit.operations[1:]) for commit in group.commit()}
+    assert operations == (taken, "one-shot", "one-shot"), "by the table, by name, and of nobody by size"
 
 
 def test_half_types_are_rounded_once() -> None:
