@@ -24,7 +24,7 @@ SAME: Final = 0.03
 """A smaller share is no difference."""
 LEVEL: Final = 0.99
 """Of the intervals here: of many cells, some are outside of 95 % by chance."""
-OF_MACHINE: Final = ("cpu", "cores", "memory_bytes", "system", "python")
+OF_MACHINE: Final = ("cpu", "cores", "memory_bytes", "system", "python", "devices")
 OF_CONFIG: Final = (
     "operation",
     "root",
@@ -36,6 +36,7 @@ OF_CONFIG: Final = (
     "net",
     "swarm",
     "per_host",
+    "device",
 )
 DEFAULTS: Final[Mapping[str, Any]] = {
     "operation": "all-reduce",
@@ -44,6 +45,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "dtype": "float32",
     "net": None,
     "per_host": 1,
+    "device": "cpu",
+    "devices": [],
 }
 """Of settings that older files do not have."""
 
