@@ -123,7 +123,6 @@ def _png(panels: Sequence[Panel | Bars], title: str) -> bytes:
                 _show(axes, panel, colours)
             else:
                 _show_bars(axes, panel, colours)
-            axes.legend()
         for axes in figure.axes[len(panels) :]:
             axes.remove()
         file = io.BytesIO()
@@ -142,6 +141,7 @@ def _show(axes: Any, panel: Panel, colours: Mapping[str, str]) -> None:
     if panel.is_diagonal:
         ends = [each for one in panel.series for each in (*one.xs, *one.ys)]
         axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="gray")
+    axes.legend()
 
 
 def _show_bars(axes: Any, bars: Bars, colours: Mapping[str, str]) -> None:
@@ -152,3 +152,4 @@ def _show_bars(axes: Any, bars: Bars, colours: Mapping[str, str]) -> None:
     for place, said in enumerate(bars.above):
         axes.text(place, 1.01, said, ha="center")
     axes.set(title=bars.title, xlabel=bars.x_label, ylabel="share", ylim=(0, 1.2))
+    axes.legend(loc="upper center", ncols=len(bars.parts))
