@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from collectives import Array, Reduction
-from p2p.device import Adder, Device, Mark, PinRefused
+from p2p.device import OVER, Adder, Device, Mark, PinRefused
 
 FLATTEN: Final = "flatten"
 """From the call until the tensor lies in one piece on the device, and its first copy was begun."""
@@ -29,7 +29,7 @@ class WatchedCopy:
     """The mark of a copy.
 
     Attributes:
-        mark: as the device gave it.
+        mark: as the device gave it, until that was seen to be over.
         stage: `FETCH` or `STORE`.
         begun_s: when the device was asked for it.
         ready_s: when what it comes after was seen to be over; None: not yet.
@@ -69,7 +69,7 @@ class WatchedCopy:
     def _end(self) -> None:
         if self.ended_s is None:
             self.ended_s = time.perf_counter()
-            self._after = ()
+            self._after, self.mark = (), OVER  # what these keep is free
 
 
 class CountedAdder:

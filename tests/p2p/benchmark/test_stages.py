@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from collectives import Reduction
 from p2p.benchmark.analysis import analyse
 from p2p.benchmark.charts import Bars, draw_panels
 from p2p.benchmark.compare import compare
@@ -104,20 +105,33 @@ def test_a_tensor_that_lies_in_one_piece_before_its_copy_is_asked_for_is_flat_at
     assert watched.ready_s is not None and watched.ready_s >= watched.begun_s
 
 
-def test_a_watched_device_copies_what_the_device_copies_and_knows_its_own_marks() -> None:
-    device = StandIn(0)
-    watched = Watched(device)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_watched_device_copies_what_the_device_copies_and_knows_its_own_marks(seed: int) -> None:
+    watched = Watched(StandIn(seed))
     tensor, array, back = torch.arange(8.0), np.zeros(8, np.float32), torch.zeros(8)
     fetched = watched.fetch(tensor, array, [watched.mark()])
     stored = watched.store(array, back, [watched.mark(), fetched])
-    stored.wait()
-    assert fetched.is_over() and torch.equal(back, tensor)
-    assert [each.stage for each in watched.copies] == [FETCH, STORE]
     watched.hold(stored)
+    assert torch.equal(back, tensor)
+    stored.wait()
+    assert [(each.stage, each.ended_s is not None) for each in watched.copies] == [(FETCH, False), (STORE, True)]
+    fetched.wait()
     watched.settle()
+
+
+def test_a_watched_device_tells_why_it_has_refused_memory_and_counts_its_sums() -> None:
+    device = StandIn(0)
+    watched, memory = Watched(device), np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)
+    watched.pin(memory)
+    parts = [memory[start : start + 64].view(np.float32) for start in (0, 64)]
+    assert watched.adder is not None and watched.adder.takes(Reduction("sum"), parts[0].dtype)
+    watched.adder.add(parts, parts[0], Reduction("sum"), parts[0].dtype, completes=True).wait()
+    watched.adder.drain()
+    assert (watched.adder.num_sums, watched.refused) == (1, "")
+    watched.unpin(memory)
     device.refuses_every = 1
     with pytest.raises(PinRefused):
-        watched.pin(np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8))
+        watched.pin(memory)
     assert watched.refused == "the stand-in refuses each 1th"
 
 
