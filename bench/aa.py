@@ -85,9 +85,7 @@ def main() -> int:
         num_found += over_all.verdict == "slower"
         loads = [report["machine"]["load_1_min"] for report in (first, third)]
         ratio = over_all.ratio
-        pairs.append(
-            {"alike": dict(alike), "slowed": dict(found), "slowed_over_all": ratio.to_json(), "loads": loads}
-        )
+        pairs.append({"alike": dict(alike), "slowed": dict(found), "slowed_over_all": ratio.to_json(), "loads": loads})
         lines.append(
             f"pair {number}: the same code {said(alike)}; slowed by 10 %: over all sizes {over_all.verdict}, "
             f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}), by size {said(found)}; loads {loads}"

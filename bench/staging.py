@@ -26,10 +26,10 @@ import xxhash
 from torch import Tensor, nn
 
 import p2p
-from collectives import Array
 from p2p.benchmark.machine import commit, machine
+from p2p.benchmark.stages import FETCH, STORE, Watched
 from p2p.config import LoopConfig, PeerConfig
-from p2p.device import HOST, Device, FoundDevice, Mark, PinRefused
+from p2p.device import HOST, Device, FoundDevice, PinRefused
 from p2p.doctor.command import line
 from p2p.doctor.devices import look_at_device
 from p2p.doctor.finding import Finding
@@ -136,65 +136,6 @@ def _plain(where: str, num_bytes: int) -> float:
     return num_bytes / (time.perf_counter() - begun) / 1e9
 
 
-class Watched:
-    """A device that writes down when each stage began and was over."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self.numerics, self.adder = device.numerics, device.adder
-        self.stages: list[tuple[str, float, float]] = []
-
-    def check(self) -> None:
-        self._device.check()
-
-    def zeros(self, count: int, like: Any) -> Any:
-        return self._device.zeros(count, like)
-
-    def mark(self) -> Mark:
-        return self._device.mark()
-
-    def fetch(self, source: Any, into: Array, after: Any) -> Mark:
-        return WatchedMark(self._device.fetch(source, into, after), "D2H", self.stages)
-
-    def store(self, source: Array, into: Any, after: Any) -> Mark:
-        return WatchedMark(self._device.store(source, into, after), "H2D", self.stages)
-
-    def hold(self, mark: Mark) -> None:
-        self._device.hold(mark.mark if isinstance(mark, WatchedMark) else mark)
-
-    def pin(self, memory: Array) -> None:
-        self._device.pin(memory)
-
-    def unpin(self, memory: Array) -> None:
-        self._device.unpin(memory)
-
-    def settle(self) -> None:
-        self._device.settle()
-
-
-class WatchedMark:
-    """Of one copy."""
-
-    def __init__(self, mark: Mark, name: str, stages: list[tuple[str, float, float]]) -> None:
-        self.mark, self._name, self._stages = mark, name, stages
-        self._begun: float | None = time.perf_counter()
-
-    def is_over(self) -> bool:
-        is_over = self.mark.is_over()
-        if is_over:
-            self._end()
-        return is_over
-
-    def wait(self) -> None:
-        self.mark.wait()
-        self._end()
-
-    def _end(self) -> None:
-        if self._begun is not None:
-            self._stages.append((self._name, self._begun, time.perf_counter()))
-            self._begun = None
-
-
 def steps(device: Device, where: str, width: int) -> tuple[Finding, list[tuple[str, float, float]]]:
     """A peer that trains alone: how long a step takes, and each of its stages."""
     watched = Watched(device)
@@ -204,17 +145,20 @@ def steps(device: Device, where: str, width: int) -> tuple[Finding, list[tuple[s
             model = nn.Sequential(*(nn.Linear(width, width) for _ in range(4))).to(where)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
             parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=4 * MIB)
-            times = []
+            times: list[float] = []
+            stages: list[tuple[str, float, float]] = []
             for _ in range(NUM_STEPS):
                 begun = time.perf_counter()
                 parallel(torch.ones(8, width, device=where)).sum().backward()
                 times.append(time.perf_counter() - begun)
-                watched.stages.append(("backward", begun, time.perf_counter()))
+                stages.append(("backward", begun, time.perf_counter()))
                 optimizer.step()
                 optimizer.zero_grad()
+    copies = (each for each in watched.copies if each.ended_s is not None)
+    stages += ((each.stage, each.begun_s, each.ended_s or each.begun_s) for each in copies)
     step_s, number = float(np.median(times[WARM_UP:])), sum(each.numel() for each in model.parameters())
     says = f"{step_s * 1000:.3g} ms with {number:,} parameters"
-    return Finding("step", says, facts={"step_s": step_s, "parameters": number}), watched.stages
+    return Finding("step", says, facts={"step_s": step_s, "parameters": number}), stages
 
 
 def draw(stages: list[tuple[str, float, float]], path: Path) -> str:
@@ -228,11 +172,11 @@ def draw(stages: list[tuple[str, float, float]], path: Path) -> str:
         return "no picture: matplotlib is missing"
     begun = [stage for stage in stages if stage[0] == "backward"][-1][1]
     figure, axes = pyplot.subplots(figsize=(10, 2))
-    for row, name in enumerate(("backward", "D2H", "H2D")):
+    for row, name in enumerate(("backward", FETCH, STORE)):
         spans = [(start - begun, end - start) for each, start, end in stages if each == name and end > begun]
         bars = [(1000 * start, 1000 * length) for start, length in spans]
         axes.broken_barh(bars, (row - 0.4, 0.8))
-    axes.set_yticks(range(3), ("backward", "D2H", "H2D"))
+    axes.set_yticks(range(3), ("backward", FETCH, STORE))
     axes.set_xlabel("ms since the backward pass of the last step began")
     figure.tight_layout()
     figure.savefig(path)

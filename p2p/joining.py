@@ -142,7 +142,11 @@ def join(
         "slow_peers": slow_peers,
         "slow_factor": slow_factor,
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    return join_as({name: value for name, value in given.items() if value is not None})
+
+
+def join_as(given: dict[str, Any]) -> Peer:
+    """As `join`, with any fields of `PeerConfig` and `TcpOptions`, those of tests and benchmarks among them."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _print_error
     _set_up_log(os.environ.get("SHOAL_LOG", ""))

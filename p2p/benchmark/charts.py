@@ -1,4 +1,4 @@
-"""Panels with logarithmic axes as SVG. Pure."""
+"""Panels with logarithmic axes, and stacked bars, as SVG. Pure."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,8 @@ WIDTH, HEIGHT = 560, 380
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 34, 44
 TITLE: Final = 34
 COLUMNS: Final = 2
+ROOM_ABOVE: Final = 34
+"""Over bars, for what their colours mean and what is said at their ends."""
 COLOURS: Final = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777", "#000000")
 GREY: Final = "#999999"
 _UNITS: Final = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
@@ -36,6 +38,23 @@ class Panel:
     series: tuple[Series, ...]
     level: float | None = None
     is_diagonal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars of equal height, each of parts that lie upon each other.
+
+    Attributes:
+        names: of the bars.
+        above: what is said at the end of each.
+        parts: by name, from below: of each bar its share, which add up to 1.
+    """
+
+    title: str
+    x_label: str
+    names: tuple[str, ...]
+    above: tuple[str, ...]
+    parts: dict[str, tuple[float, ...]]
 
 
 class _Axis:
@@ -72,13 +91,14 @@ class _Axis:
         return f"{value / unit[0]:g}{unit[1]}"
 
 
-def colours_of(panels: Sequence[Panel]) -> dict[str, str]:
-    """The same name has the same colour in all panels."""
-    names = dict.fromkeys(each.name for panel in panels for each in panel.series)
-    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
+def colours_of(panels: Sequence[Panel | Bars]) -> dict[str, str]:
+    """The same name has the same colour in all panels; parts of bars, which are something else, begin anew."""
+    lines = dict.fromkeys(each.name for panel in panels if isinstance(panel, Panel) for each in panel.series)
+    parts = dict.fromkeys(name for panel in panels if isinstance(panel, Bars) for name in panel.parts)
+    return {name: COLOURS[index % len(COLOURS)] for names in (parts, lines) for index, name in enumerate(names)}
 
 
-def draw_panels(panels: Sequence[Panel], title: str) -> str:
+def draw_panels(panels: Sequence[Panel | Bars], title: str) -> str:
     """The text of an SVG file, two panels in a row."""
     rows = -(-len(panels) // COLUMNS)
     width, height = WIDTH * COLUMNS, TITLE + HEIGHT * rows
@@ -91,7 +111,8 @@ def draw_panels(panels: Sequence[Panel], title: str) -> str:
     colours = colours_of(panels)
     for index, panel in enumerate(panels):
         x, y = WIDTH * (index % COLUMNS), TITLE + HEIGHT * (index // COLUMNS)
-        parts += [f'<g transform="translate({x},{y})">', *_panel(panel, colours), "</g>"]
+        drawn = _panel(panel, colours) if isinstance(panel, Panel) else _bars(panel, colours)
+        parts += [f'<g transform="translate({x},{y})">', *drawn, "</g>"]
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -114,6 +135,30 @@ def _panel(panel: Panel, colours: dict[str, str]) -> Iterator[str]:
         y = TOP + 16 + 15 * number
         yield f'<rect x="{LEFT + 8}" y="{y - 8}" width="9" height="9" fill="{colours[each.name]}"/>'
         yield f'<text x="{LEFT + 22}" y="{y}">{escape(each.name)}</text>'
+
+
+def _bars(bars: Bars, colours: dict[str, str]) -> Iterator[str]:
+    top, bottom = TOP + ROOM_ABOVE, HEIGHT - BOTTOM
+    width = (WIDTH - RIGHT - LEFT) / len(bars.names)
+    yield f'<text x="{LEFT}" y="{TOP - 8}" font-size="13">{escape(bars.title)}</text>'
+    yield f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 10}" text-anchor="middle">{escape(bars.x_label)}</text>'
+    for percent in range(0, 101, 20):
+        y = round(bottom - percent / 100 * (bottom - top), 1)
+        yield f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{percent} %</text>'
+    for index, name in enumerate(bars.names):
+        x, y = LEFT + (index + 0.1) * width, float(bottom)
+        for part, shares in bars.parts.items():
+            height = shares[index] * (bottom - top)
+            y -= height
+            where = f'x="{x:.1f}" y="{y:.1f}" width="{0.8 * width:.1f}" height="{height:.1f}"'
+            yield f'<rect class="part" {where} fill="{colours[part]}"/>'
+        middle = round(LEFT + (index + 0.5) * width, 1)
+        yield f'<text x="{middle}" y="{bottom + 15}" text-anchor="middle">{escape(name)}</text>'
+        yield f'<text x="{middle}" y="{top - 4}" text-anchor="middle">{escape(bars.above[index])}</text>'
+    for index, part in enumerate(bars.parts):
+        x = LEFT + 90 * index
+        yield f'<rect x="{x}" y="{TOP}" width="9" height="9" fill="{colours[part]}"/>'
+        yield f'<text x="{x + 14}" y="{TOP + 8}">{escape(part)}</text>'
 
 
 def _frame(panel: Panel, x_axis: _Axis, y_axis: _Axis) -> Iterator[str]:

@@ -14,7 +14,7 @@ DRAWN_NET: Final = "rate=200mbit,delay=20ms"
 
 WAYS: Final = (
     "@arena: in shared memory, @early: before the commit, @sockets: without shared memory, @tcp: as between hosts, "
-    "@curve: the same with a key."
+    "@curve: the same with a key, @adds: summed on the GPUs."
 )
 
 Swarm = Annotated[
@@ -60,6 +60,15 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "dtype": (
         Annotated[str, typer.Option(help="Of the elements: float32, float64, float16, int32 or int64.")],
         "float32",
+    ),
+    "device": (
+        Annotated[
+            str,
+            typer.Option(
+                help="Where the arrays lie: cpu, or cuda, each peer's on a GPU of its own, or on one that they share.",
+            ),
+        ],
+        "cpu",
     ),
     "net": (
         Annotated[
@@ -147,7 +156,7 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
 }
 """Of all operations: type, and what is taken where nothing is said."""
 
-OF_ALL_REDUCE: Final = ("explain", "draw")
+OF_ALL_REDUCE: Final = ("explain", "draw", "device")
 SIZES: Final = ("first", "last", "factor", "sizes_from", "dtype", "until")
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -223,6 +232,7 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
         num_iters=num_iters,
         num_warmup=given["warmup"],
         dtype=given["dtype"],
+        device=given["device"],
         net=net,
         per_host=given["per_host"],
         duration_s=duration_s,

@@ -5,10 +5,12 @@ one after the other have no rounds in common, and each is resampled by itself: t
 of them is taken for slower code. A verdict is given where the whole interval agrees.
 """
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +31,9 @@ CHANCE: Final = 0.1
 sizes, by all algorithms."""
 NUM_RESAMPLES: Final = 5000
 """The ends of so wide intervals are rare."""
-OF_MACHINE: Final = ("cpu", "cores", "memory_bytes", "system", "python")
+GAUSSIAN_MAD: Final = 1.4826
+"""Standard deviation over median deviation."""
+OF_MACHINE: Final = ("cpu", "cores", "memory_bytes", "system", "python", "devices")
 OF_CONFIG: Final = (
     "operation",
     "root",
@@ -41,6 +45,7 @@ OF_CONFIG: Final = (
     "net",
     "swarm",
     "per_host",
+    "device",
 )
 DEFAULTS: Final[Mapping[str, Any]] = {
     "operation": "all-reduce",
@@ -49,6 +54,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "dtype": "float32",
     "net": None,
     "per_host": 1,
+    "device": "cpu",
+    "devices": [],
 }
 """Of settings that older files do not have."""
 
@@ -98,18 +105,40 @@ def compare(a: Report, b: Report) -> list[Cell]:
     if others := list(differences(a, b)):
         raise LaunchError(f"these runs cannot be compared: {'; '.join(others)}")
     ratios_of = ratios_by_round if took_turns(a, b) else ratios_of_runs
-    cells, found = [], dict[tuple[str, int], list[Ratios]]()
-    for before, after in zip(a["results"], b["results"], strict=True):
-        name, num_peers, ratios = before["algorithm"], before["world_size"], ratios_of(before, after)
-        found.setdefault((name, num_peers), []).append(ratios)
-        level = 1 - CHANCE / len(a["results"])
-        cells.append(Cell(name, before["size_bytes"], num_peers, interval(*ratios, level)))
-    for (name, num_peers), each in found.items():
+    found = [(row, ratios_of(row, other)) for row, other in zip(a["results"], b["results"], strict=True)]
+    by_chance, cells = scatter([ratios for _, ratios in found]), list[Cell]()
+    groups = dict[tuple[str, int], list[Ratios]]()
+    for row, ratios in found:
+        name, num_peers = row["algorithm"], row["world_size"]
+        groups.setdefault((name, num_peers), []).append(ratios)
+        cells.append(Cell(name, row["size_bytes"], num_peers, wide(ratios, by_chance, 1 - CHANCE / len(found))))
+    for (name, num_peers), each in groups.items():
         if len(each) > 1:
             values, resampled = zip(*each, strict=True)
             together = float(geometric_mean(np.array(values))), geometric_mean(np.array(resampled))
-            cells.append(Cell(name, None, num_peers, interval(*together, 1 - CHANCE / len(found))))
+            share = by_chance / len(each) ** 0.5
+            cells.append(Cell(name, None, num_peers, wide(together, share, 1 - CHANCE / len(groups))))
     return cells
+
+
+def scatter(found: Sequence[Ratios]) -> float:
+    """Standard deviation of the logarithms of ratios that resamples do not explain.
+
+    Processes differ in where their memory lies and how they wait, for as long as they live. By the median deviation
+    from the median, so that code that is slower as a whole, or at some sizes, adds little to it.
+    """
+    logs = np.log([value for value, _ in found])
+    spread = GAUSSIAN_MAD * np.median(np.abs(logs - np.median(logs)))
+    within = np.median([np.log(resampled).var() for _, resampled in found])
+    return float(max(0.0, spread**2 - within) ** 0.5)
+
+
+def wide(ratios: Ratios, by_chance: float, level: float) -> Interval:
+    """The interval of the resamples, with what differs between processes by chance."""
+    inner = interval(*ratios, level)
+    beyond = NormalDist().inv_cdf((1 + level) / 2) * by_chance
+    low, high = (math.exp(math.hypot(math.log(end / inner.value), beyond)) for end in (inner.low, inner.high))
+    return Interval(inner.value, inner.value / low, inner.value * high)
 
 
 def geometric_mean(ratios: Floats) -> Floats:

@@ -14,6 +14,7 @@ from p2p.peer import Peer
 from .arrays import Array
 from .plan import BY_SIZE, EARLY, IN_ARENA, OWN_SWARM, Plan
 from .roles import ALL_REDUCE, BARRIER, IN_PLACE, Role
+from .storage import Storage
 
 
 class Contender(Protocol):
@@ -42,7 +43,10 @@ class Contender(Protocol):
         """Do it with what was taken."""
 
     def result(self) -> Array:
-        """What this rank has ended with, in one dimension; not timed."""
+        """What this rank has ended with, in one dimension, on the host; not timed."""
+
+    def stages_s(self, start_s: float, end_s: float) -> tuple[float, ...] | None:
+        """Of the last `run`, which went on from the one moment to the other; None: it has no stages."""
 
 
 def check_all_are_there(peer: Peer, num_peers: int) -> None:
@@ -54,9 +58,10 @@ def check_all_are_there(peer: Peer, num_peers: int) -> None:
 class Shoal:
     """An algorithm of ours, each operation committed; where that is how it is, the array is replaced by the result."""
 
-    def __init__(self, peer: Peer, name: str, plan: Plan) -> None:
+    def __init__(self, peer: Peer, name: str, plan: Plan, storage: Storage) -> None:
         self.name, self.rank = name, peer.rank
-        self._peer, self._plan = peer, plan
+        self._peer, self._plan, self._storage = peer, plan, storage
+        self._given: Any = None
         algorithm = name.partition("@")[0]
         self._algorithm = None if algorithm == BY_SIZE else algorithm
         self._made: Any = None
@@ -77,9 +82,11 @@ class Shoal:
         if role.length > role.count:  # of all ranks, who read each other's parts of it
             self._array = self._peer._session.empty(role.length, array.dtype)
             self._array[role.own] = array
+        self._peer._session.loop.resources.host_memory.end_pinning()  # or its copies would be pageable once more
+        self._given = self._storage.put(self._array)
 
     def run(self, **how: Any) -> None:
-        peer, array, algorithm, operation = self._peer, self._array, self._algorithm, self._plan.operation
+        peer, array, algorithm, operation = self._peer, self._given, self._algorithm, self._plan.operation
         match operation:
             case "all-reduce":
                 peer.all_reduce(array, algorithm=algorithm, **how)
@@ -93,21 +100,25 @@ class Shoal:
                 peer.barrier()
             case _:
                 self._made = peer._calls.move(operation, array, self._plan.root, algorithm)
+        self._storage.finish()
 
     def result(self) -> Array:
         if self._plan.operation in IN_PLACE:
-            return self._array
+            return self._storage.take(self._given)
         if self._plan.operation == BARRIER:
             return self._array[:0]
         made: Array = self._made.reshape(-1)
         return made if self._plan.operation in ("all-gather", "reduce-scatter") else self._role.pick(made)
 
+    def stages_s(self, start_s: float, end_s: float) -> tuple[float, ...] | None:
+        return self._storage.stages_s(start_s, end_s)
+
 
 class ShoalInArena(Shoal):
     """The same with arrays in the arena; the result goes into another one."""
 
-    def __init__(self, peer: Peer, name: str, plan: Plan) -> None:
-        super().__init__(peer, name, plan)
+    def __init__(self, peer: Peer, name: str, plan: Plan, storage: Storage) -> None:
+        super().__init__(peer, name, plan, storage)
         self._input = self._output = np.empty(0, np.float32)
 
     def begin(self, array: Array, role: Role) -> None:
@@ -117,7 +128,7 @@ class ShoalInArena(Shoal):
             dtype = getattr(torch, array.dtype.name)
             self._input, self._output = (self._peer.empty(array.size, dtype=dtype).numpy() for _ in range(2))
         self._input[:] = array
-        self._array = self._input
+        self._array = self._given = self._input
 
     def run(self, **how: Any) -> None:
         super().run(out=self._output, **how)

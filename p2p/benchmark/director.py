@@ -1,6 +1,7 @@
 """The director of `shoal bench`: has the workers run, puts results together, and hands them out."""
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,17 +11,19 @@ from typing import Any
 from collectives.links import Links
 from p2p.errors import LaunchError, ShoalError
 from p2p.memory.limits import memory_bytes
+from p2p.staging import cuda_devices
 
 from .analysis import analyse
 from .explaining import explain
 from .files import check_writable, make_report, to_csv, to_json, write_all
 from .machine import machine
-from .plan import Plan, format_size
+from .plan import CPU, Plan, format_size
 from .plotting import check_plot, plot
 from .prediction import links_from, links_of, message_ns, predicted_s, wire_bytes
 from .report import print_report, warnings_of
 from .result import Measurement, Result, combine
-from .venue import run_workers
+from .storage import Find, check_devices, devices_of, warnings_of_devices
+from .venue import WORKER, run_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,7 @@ class Outputs:
 def check_memory(plan: Plan, free_bytes: int) -> None:
     """LaunchError if this machine cannot hold the largest arrays: one at each peer, or as parts at all together."""
     num_arrays = 1 if plan.operation in ("gather", "scatter", "all-to-all") else plan.num_peers
+    num_arrays *= 1 if plan.device == CPU else 3  # what is fetched, and the result, have memory of their own
     largest = plan.sizes_bytes[-1]
     if num_arrays * largest > free_bytes:
         raise LaunchError(
@@ -53,8 +57,14 @@ def check_memory(plan: Plan, free_bytes: int) -> None:
         )
 
 
-def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs = Outputs()) -> int:
+def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs = Outputs(), script: Path | None = None) -> int:
     """Measure what `plan` says, print a table, and write the files that are asked for.
+
+    Args:
+        plan: what.
+        environ: of the peers.
+        outputs: the files.
+        script: what each peer runs in place of worker.py, with devices of its own (`worker.run`).
 
     Returns:
         The exit code: 0 if every result was the exact sum, and the same bits on all peers.
@@ -66,25 +76,29 @@ def run_bench(plan: Plan, environ: Mapping[str, str], outputs: Outputs = Outputs
     """
     outputs.check()
     check_memory(plan, memory_bytes())
+    if script is None:
+        check_devices(plan, environ)
     described = machine()
     with tempfile.TemporaryDirectory(prefix="shoal-") as name:
         folder = Path(name)
         # Receipts would put a file into what is timed.
         inherited = {key: value for key, value in environ.items() if key != "SHOAL_RECEIPTS"}
-        code, network = run_workers(plan, folder, inherited)
+        code, network = run_workers(plan, folder, inherited, script or WORKER)
         if code:
             return code
         found = [json.loads(_read(folder / f"{index}.json")) for index in range(plan.num_peers)]
     return hand_out(plan, found, described, network, outputs)
 
 
-def run_in_swarm(plan: Plan, told: Mapping[str, Any], outputs: Outputs = Outputs()) -> int:
-    """As `run_bench`, by the peers that wait in a swarm (swarm.py); `told`: how to join it."""
+def run_in_swarm(plan: Plan, told: Mapping[str, Any], outputs: Outputs = Outputs(), find: Find | None = None) -> int:
+    """As `run_bench`, by the peers that wait in a swarm (swarm.py); `told`: how to join it; `find`: of `storage_of`."""
     from .swarm import bring
 
     outputs.check()
+    if find is None:
+        check_devices(plan, os.environ)
     described = machine()
-    agreed, found = bring(plan, told)
+    agreed, found = bring(plan, told, find or cuda_devices)
     return hand_out(agreed, found, described, None, outputs)
 
 
@@ -97,8 +111,11 @@ def hand_out(
 ) -> int:
     """Print a table of what the peers have found, and write the files that are asked for; the exit code."""
     results, explained = read_results(plan, found), found[0]["explained"]
+    devices = [each["device"] for each in found]
+    described = {**described, "devices": devices_of(devices)}
     analysis = analyse(plan, results)
     warnings = warnings_of(plan, described, network)
+    warnings += warnings_of_devices(plan, devices)
     print_report(plan, results, analysis, described, network, warnings)
     if outputs.explains:
         print(*explain(explained), sep="\n")

@@ -16,10 +16,14 @@ from .analysis import Analysis
 from .machine import commit
 from .plan import Plan
 from .result import Result
+from .stages import STAGES
 
 VERSION: Final = 2
 NEEDED: Final = ("version", "machine", "config", "results")
-NOT_IN_CSV: Final = ("times_us", "cpu_times_us", "rans", "last_peers", "time_p50_interval_us")
+NOT_IN_CSV: Final = (
+    *("times_us", "cpu_times_us", "rans", "last_peers", "time_p50_interval_us"),
+    *("stages_p50_us", "stages_us"),
+)
 
 Report = dict[str, Any]
 
@@ -85,11 +89,14 @@ def to_csv(report: Report) -> str:
     text = io.StringIO()
     config = report["config"]
     settings = {"dtype": config["dtype"], "net": config["net"] or "", "commit": report["commit"] or ""}
+    has_stages = any(result["stages_p50_us"] for result in report["results"])
     rows = []
     for result in report["results"]:
         low, high = result["time_p50_interval_us"]
         row = {name: value for name, value in result.items() if name not in NOT_IN_CSV}
-        rows.append({**row, "time_p50_low_us": low, "time_p50_high_us": high, **settings})
+        found = result["stages_p50_us"] or {}
+        stages = {f"{name}_p50_us": found.get(name, "") for name in STAGES} if has_stages else {}
+        rows.append({**row, "time_p50_low_us": low, "time_p50_high_us": high, **stages, **settings})
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

@@ -6,8 +6,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import numpy as np
+
 from .arrays import Array
 from .roles import ALL_REDUCE, BARRIER, IN_PLACE, Role
+from .storage import HostStorage, Storage
 
 TIMEOUT: Final = timedelta(seconds=60)
 
@@ -17,8 +20,16 @@ class Gloo:
 
     name = ran = "gloo"
 
-    def __init__(self, store: Path, rank: int, world_size: int, operation: str = ALL_REDUCE, root: int = 0) -> None:
-        """Meet the others through the file `store`, which nobody has used before."""
+    def __init__(
+        self,
+        store: Path,
+        rank: int,
+        world_size: int,
+        operation: str = ALL_REDUCE,
+        root: int = 0,
+        storage: Storage | None = None,
+    ) -> None:
+        """Meet the others through the file `store`, which nobody has used before; `storage`: of arrays, if not here."""
         # Otherwise it looks up the host's name, which need not have an address. A host of a lab has set it.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         # Only here: it takes seconds, and a run without a baseline does not need it.
@@ -27,7 +38,8 @@ class Gloo:
 
         torch.set_num_threads(1)
         self.rank, self._world_size, self._operation, self._root = rank, world_size, operation, root
-        self._distributed, self._from_numpy = distributed, torch.from_numpy
+        self._distributed, self._as_tensor = distributed, torch.as_tensor
+        self._storage = storage or HostStorage()
         distributed.init_process_group(
             "gloo",
             init_method=f"file://{store}",
@@ -40,9 +52,9 @@ class Gloo:
         self._distributed.barrier()
 
     def begin(self, array: Array, role: Role) -> None:
-        self._array, self._role = array, role
+        self._given = self._storage.put(array)
         kind, is_root = self._operation, self.rank == self._root
-        own, num = self._from_numpy(array), self._world_size
+        own, num = self._as_tensor(self._given), self._world_size
         size = {"all-gather": role.count, "reduce-scatter": role.count // num, "scatter": role.count // num}
         made = own.new_empty(size.get(kind, role.count))
         parts = list(own.chunk(num)) if kind == "scatter" and is_root else None
@@ -70,13 +82,16 @@ class Gloo:
                 distributed.all_to_all_single(made, own)
             case "barrier":
                 distributed.barrier()
+        self._storage.finish()
 
     def result(self) -> Array:
         kind, is_root = self._operation, self.rank == self._root
         if kind == BARRIER or (kind in ("reduce", "gather") and not is_root):
-            return self._array[:0]
-        made: Array = self._array if kind in (*IN_PLACE, "reduce") else self._made.numpy()
-        return made
+            return np.empty(0)
+        return self._storage.take(self._given) if kind in (*IN_PLACE, "reduce") else self._made.numpy()
+
+    def stages_s(self, start_s: float, end_s: float) -> tuple[float, ...] | None:
+        return None
 
     def __enter__(self) -> Self:
         return self

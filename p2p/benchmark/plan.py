@@ -26,13 +26,21 @@ TCP: Final = "tcp"
 CURVE: Final = "curve"
 """As between hosts, with a key: everything is encrypted."""
 OTHER_HOSTS: Final = (TCP, CURVE)
-OWN_SWARM: Final = (SOCKETS, *OTHER_HOSTS)
-"""Ways for which peers meet a second time, without memory to share."""
+WITHOUT_MEMORY: Final = (SOCKETS, *OTHER_HOSTS)
+"""None is shared."""
+ADDS: Final = "adds"
+"""The device adds up, where it is quicker than the host."""
+OWN_SWARM: Final = (*WITHOUT_MEMORY, ADDS)
+"""Ways for which peers meet a second time."""
 EARLY: Final = "early"
 """The result is handed out when it is complete here, as other libraries do it, and committed with what comes next."""
 WAYS: Final = ("", IN_ARENA, EARLY, *OWN_SWARM)
 """How the bytes travel; without a word, arrays lie anywhere and are replaced by the result when it is committed."""
 BASELINES: Final = ("gloo",)
+CPU: Final = "cpu"
+CUDA: Final = "cuda"
+DEVICES: Final = (CPU, CUDA)
+"""Where the arrays lie."""
 ITEM_BYTES: Final[Mapping[str, int]] = {"float32": 4, "float64": 8, "float16": 2, "int32": 4, "int64": 8}
 """By type of the elements."""
 LEAST_BYTES: Final = 4
@@ -74,6 +82,7 @@ class Plan:
         operation: of `OPERATIONS`.
         root: the rank from which, or to which, it goes, if it has one.
         swarm: the name of one whose peers measure it; None: peers are started for it.
+        device: of `DEVICES`.
         slowed: contenders that take so much longer than they need, 0.1 for 10 %, to see whether that is found.
     """
 
@@ -93,6 +102,7 @@ class Plan:
     slowed: Mapping[str, float] = field(default_factory=dict)
     per_host: int = 1
     turns: str | None = None
+    device: str = CPU
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_peers <= PEERS_MAX:
@@ -116,6 +126,7 @@ class Plan:
             )
             raise LaunchError(f"--baseline is {' or '.join(BASELINES)}, got {self.baseline!r}{why}")
         self._check_arrays()
+        self._check_device()
         self._check_rounds()
         if self.net is not None:
             if others := [name for name in self.algorithms if name.partition("@")[2] not in ("", EARLY)]:
@@ -140,6 +151,23 @@ class Plan:
             raise LaunchError(f"a size of {self.operation} is a multiple of {what}, got {odd[0]} bytes")
         if self.operation == "all-to-all" and self.num_peers > ALL_TO_ALL_MAX and self.net is None:
             raise LaunchError(f"all-to-all over shared memory is for {ALL_TO_ALL_MAX} peers at most: take --net")
+
+    def _check_device(self) -> None:
+        if self.device not in DEVICES:
+            numbered = self.device.startswith(f"{CUDA}:")
+            hint = "; CUDA_VISIBLE_DEVICES says which GPUs" if numbered else meant(self.device, DEVICES)
+            raise LaunchError(f"--device is {' or '.join(DEVICES)}, got {self.device!r}{hint}")
+        if self.device == CPU:
+            if adding := [name for name in self.algorithms if name.partition("@")[2] == ADDS]:
+                raise LaunchError(f"@{ADDS} is what a device adds up: {', '.join(adding)} needs --device {CUDA}")
+            return
+        if self.operation != ALL_REDUCE:
+            raise LaunchError(f"--device {self.device} is for {ALL_REDUCE}, got {self.operation}: leave --device out")
+        if held := [name for name in self.algorithms if name.partition("@")[2] == IN_ARENA]:
+            raise LaunchError(
+                f"--device {self.device} has no tensors in an arena, which is memory of the host, so "
+                f"{', '.join(held)} cannot be: leave out @{IN_ARENA}"
+            )
 
     def _check_rounds(self) -> None:
         if self.num_warmup < 0 or (self.num_iters is not None and self.num_iters < 1):
@@ -249,7 +277,7 @@ def whole_sizes(operation: str, sizes_bytes: Iterable[int], num_peers: int, dtyp
 
 def ways_of(operation: str) -> tuple[str, ...]:
     """Those of `WAYS` that it can go: into another array where it has `out`, early where it has `commit`."""
-    left_out = [IN_ARENA] * (operation not in IN_PLACE)
+    left_out = [IN_ARENA] * (operation not in IN_PLACE) + [ADDS] * (operation != ALL_REDUCE)
     left_out += [EARLY] * (operation not in CALLED or operation == BARRIER)
     return tuple(way for way in WAYS if way not in left_out)
 

@@ -10,9 +10,10 @@ from rich.table import Table
 
 from .analysis import Analysis
 from .bootstrap import LEVEL, NUM_RESAMPLES
-from .plan import Plan, format_size
+from .plan import CPU, Plan, format_size
 from .result import Result, in_us, percentile, ratios_to
 from .roles import what_of
+from .stage_report import make_stage_table, stages_in_words
 
 FILE_WIDTH: Final = 160
 """Columns of a table that goes to a file or a pipe, which has no width of its own."""
@@ -46,12 +47,18 @@ def print_report(
     """Print one row per size and contender; the fastest of each size is marked."""
     console = Console(highlight=False) if sys.stdout.isatty() else Console(width=FILE_WIDTH)
     console.print(make_table(plan, results, analysis))
+    stages = stages_in_words(results)
+    if stages:
+        console.print(make_stage_table(results))
     packages = ", ".join(f"{name} {found}" for name, found in described["packages"].items())
     said = [f"{described['cpu']}, {described['cores']} cores, load {described['load_1_min']}; {packages}"]
+    if devices := described.get("devices"):
+        said.append(f"devices: {', '.join(devices)}")
     said.append(
         f"time of the slowest peer of each round; beside its p50 those of {LEVEL:.0%} of {NUM_RESAMPLES:,} resamples, "
         "in blocks of rounds; cv: deviation over mean; sent: bytes, of who sends most; last peer: slowest, how often"
     )
+    said += stages
     if network is not None:
         said.append(f"network lab, {network['net']}: {network['said']}")
     if plan.baseline is not None:
@@ -63,7 +70,8 @@ def print_report(
 
 def make_table(plan: Plan, results: Sequence[Result], analysis: Analysis) -> Table:
     where = "" if plan.net is None else f", {plan.net}"
-    title = f"{what_of(plan.operation, plan.root)}, {plan.dtype}, {plan.num_peers} peers{where}"
+    on = "" if plan.device == CPU else f", {plan.device}"
+    title = f"{what_of(plan.operation, plan.root)}, {plan.dtype}, {plan.num_peers} peers{on}{where}"
     table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), box=None)
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading in LEFT else "right", no_wrap=True)

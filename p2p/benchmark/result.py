@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .roles import ALL_REDUCE, BUSBW_FACTORS
+from .stages import EXCHANGE, STAGES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class Measurement:
         times_s: one per round.
         cpu_times_s: likewise, of the processor, in all threads of the process.
         rans: likewise, the algorithm that was carried out; empty: `ran`, in all of them.
+        stages_s: likewise, one of each of `STAGES`; empty: it has none.
     """
 
     algorithm: str
@@ -31,6 +33,7 @@ class Measurement:
     times_s: list[float] = field(default_factory=list)
     cpu_times_s: list[float] = field(default_factory=list)
     rans: list[str] = field(default_factory=list)
+    stages_s: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,19 @@ class Result:
         return dict(Counter(max(range(len(times)), key=times.__getitem__) for times in rounds).most_common())
 
     @property
+    def stages_p50_s(self) -> dict[str, float]:
+        """The median round's, by stage; empty: it has none.
+
+        Of a round it is the slowest rank's, but for the exchange: there the shortest of all ranks, since in the others
+        it contains the wait for a rank whose copy is slower.
+        """
+        found = {}
+        for place, stage in enumerate(STAGES if all(rank.stages_s for rank in self.ranks) else ()):
+            rounds = zip(*([each[place] for each in rank.stages_s] for rank in self.ranks), strict=True)
+            found[stage] = percentile(list(map(min if stage == EXCHANGE else max, rounds)), 50)
+        return found
+
+    @property
     def hash_equal(self) -> bool | None:
         """Whether all ranks had the same bits where additions round; None: that was not looked at."""
         digests = {rank.digest for rank in self.ranks}
@@ -113,7 +129,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """With every sample, of each rank."""
-        times_s, ratio = self.times_s, self.predicted_to_measured
+        times_s, ratio, stages = self.times_s, self.predicted_to_measured, self.stages_p50_s
         return {
             "operation": self.operation,
             "algorithm": self.algorithm,
@@ -137,6 +153,12 @@ class Result:
             "last_peers": {str(peer): number for peer, number in self.last_peers.items()},
             "times_us": [list(map(in_us, rank.times_s)) for rank in self.ranks],
             "cpu_times_us": [list(map(in_us, rank.cpu_times_s)) for rank in self.ranks],
+            "stages_p50_us": {name: in_us(time_s) for name, time_s in stages.items()} or None,
+            "stages_us": {
+                name: [[in_us(each[place]) for each in rank.stages_s] for rank in self.ranks]
+                for place, name in enumerate(stages)
+            }
+            or None,
         }
 
 

@@ -7,6 +7,7 @@ told that others call something else, and comes again.
 """
 
 import json
+import platform
 import sys
 import threading
 from collections.abc import Mapping
@@ -15,15 +16,19 @@ from typing import Any, Final
 
 import numpy as np
 
+from p2p.config import LoopConfig
+from p2p.device import Device
 from p2p.errors import LaunchError, OperationInterrupted, OperationMismatch, RootLost, ShoalError
-from p2p.joining import join
+from p2p.joining import join_as
 from p2p.peer import Peer
+from p2p.staging import cuda_devices
 from p2p.step.agreed_rows import hosts_of
 
 from .arrays import Array
 from .contenders import SHOAL
-from .plan import EARLY, Plan, format_size, whole_sizes
+from .plan import CPU, EARLY, Plan, format_size, whole_sizes
 from .roles import ALL_REDUCE
+from .storage import Find, HostStorage, Storage, storage_of
 from .worker import MOST_LEARNED_BYTES, Bench, Table, calibrate, learn_links, links_of
 
 ROW_BYTES: Final = 16 << 10
@@ -53,7 +58,7 @@ MAY_DIFFER: Final = (
         "json",
         "csv",
     ),
-    *("plot", "explain", "serve", "swarm", "seeds", "bind", "key", "script", "1", "2", "3"),
+    *("plot", "explain", "device", "serve", "swarm", "seeds", "bind", "key", "script", "1", "2", "3"),
 )
 """Of what peers have been started with: they do the same all the same."""
 OURS: Final = (OperationInterrupted, RootLost)
@@ -86,15 +91,37 @@ def check(plan: Plan) -> None:
         raise LaunchError(f"--swarm takes plans of less than {ROW_BYTES} bytes, got {len(plan.to_json())}: fewer sizes")
 
 
-def serve(name: str, told: Told) -> int:
-    """Measure what others bring, until this process is told to end."""
+class Storages:
+    """Of one peer: which one it takes follows from the plan, and that comes when the peer is there."""
+
+    def __init__(self, find: Find) -> None:
+        """`find`: the devices of this process; it takes the first."""
+        self._find = find
+        self._of: dict[str, Storage] = {CPU: HostStorage()}
+        self._taken = self._of[CPU]
+
+    def device_of(self, tensor: Any) -> Device:
+        """As of `LoopConfig`."""
+        return self._taken.device_of(tensor)
+
+    def take(self, plan: Plan) -> Storage:
+        """That of a plan, the same for the next one; ShoalError: there is no such device here."""
+        if plan.device not in self._of:
+            self._of[plan.device] = storage_of(plan, 0, self._find)
+        self._taken = self._of[plan.device]
+        return self._taken
+
+
+def serve(name: str, told: Told, find: Find = cuda_devices) -> int:
+    """Measure what others bring, until this process is told to end; `find`: the devices that it sees."""
+    storages = Storages(find)
     say(f"waits in swarm {swarm_of(name)} for `shoal bench OPERATION --swarm {name}`")
     while True:
         try:
-            with _enter(name, told) as peer:
+            with _enter(name, told, storages) as peer:
                 while True:
                     try:
-                        _serve_one(peer)
+                        _serve_one(peer, storages)
                     except OURS as error:
                         say(f"the run has ended: {error}")
         except OperationMismatch:
@@ -102,7 +129,7 @@ def serve(name: str, told: Told) -> int:
             threading.Event().wait(LATE_S)
 
 
-def _serve_one(peer: Peer) -> None:
+def _serve_one(peer: Peer, storages: Storages) -> None:
     while (said := _offer(peer, b"")) is None:
         pass
     try:
@@ -112,25 +139,25 @@ def _serve_one(peer: Peer) -> None:
         return
     say(f"measures {plan.operation} of {len(plan.sizes_bytes)} sizes with {plan.num_peers} peers")
     try:
-        measure(peer, plan)
+        measure(peer, plan, storages)
         say("has measured it")
-    except PeersChanged as error:
+    except RunEnded as error:
         say(f"the run has ended: {error}")
 
 
-def bring(plan: Plan, told: Told) -> tuple[Plan, list[dict[str, Any]]]:
+def bring(plan: Plan, told: Told, find: Find = cuda_devices) -> tuple[Plan, list[dict[str, Any]]]:
     """Have the swarm of `plan` measure it, with `plan.num_peers` peers at least.
 
     Returns:
         The plan as it was carried out, and what each peer has found, by rank.
 
     Raises:
-        ShoalError: a peer was gone, or came, in the middle.
+        ShoalError: a peer was gone, or came, in the middle, or has no such device.
     """
     assert plan.swarm is not None
     check(plan)
-    mine, said, num_there = plan.to_json().encode(), b"", -1
-    with _enter(plan.swarm, told) as peer:
+    mine, said, num_there, storages = plan.to_json().encode(), b"", -1, Storages(find)
+    with _enter(plan.swarm, told, storages) as peer:
         while True:
             is_there = peer.world_size >= plan.num_peers
             if not is_there and num_there != peer.world_size:
@@ -141,16 +168,18 @@ def bring(plan: Plan, told: Told) -> tuple[Plan, list[dict[str, Any]]]:
             if said:
                 agreed = _plan_of(peer, said)
                 try:
-                    found = measure(peer, agreed)
-                except PeersChanged as error:
+                    found = measure(peer, agreed, storages)
+                except RunEnded as error:
                     raise ShoalError(str(error)) from None
                 if said == mine:
                     return agreed, found
                 say("has measured what somebody else had brought before")
 
 
-def _enter(name: str, told: Told) -> Peer:
-    peer = join(**told, swarm=swarm_of(name), min_peers=1, step_timeout_s=WAIT_S, may_differ=MAY_DIFFER)
+def _enter(name: str, told: Told, storages: Storages) -> Peer:
+    ours = {"swarm": swarm_of(name), "min_peers": 1, "step_timeout_s": WAIT_S, "may_differ": MAY_DIFFER}
+    given = {key: value for key, value in told.items() if value is not None}
+    peer = join_as({**given, **ours, "loop": LoopConfig(device_of=storages.device_of)})
     peer.wait_view()
     return peer
 
@@ -175,16 +204,17 @@ def _plan_of(peer: Peer, said: bytes) -> Plan:
     return replace(plan, num_peers=num_peers, sizes_bytes=sizes_bytes, duration_s=plan.duration_s or MOST_S)
 
 
-class PeersChanged(Exception):
-    """Members came or went in the middle of a run, which ends at the same step for all."""
+class RunEnded(Exception):
+    """At the same step for all: members came or went in the middle, or one has no device to measure on."""
 
 
-def measure(peer: Peer, plan: Plan) -> list[dict[str, Any]]:
+def measure(peer: Peer, plan: Plan, storages: Storages) -> list[dict[str, Any]]:
     """All of it; what each rank has found."""
     before = {member.peer_id for member in peer.view.members} if peer.view is not None else set[str]()
     table = Table(peer, plan.num_peers, peer.rank)
     try:
-        contenders = [SHOAL[name.partition("@")[2]](peer, name, plan) for name in plan.algorithms]
+        storage = _agree_on_storage(table, plan, storages)
+        contenders = [SHOAL[name.partition("@")[2]](peer, name, plan, storage) for name in plan.algorithms]
         calibration_s = calibrate(table)
         if peer.view is not None and len({*hosts_of(peer.view)}) > 1:
             learn_links(table, min(plan.sizes_bytes[-1], MOST_LEARNED_BYTES))
@@ -192,7 +222,9 @@ def measure(peer: Peer, plan: Plan) -> list[dict[str, Any]]:
         bench.run(table)
         explained = [peer.explain(size) for size in plan.sizes_bytes] if plan.operation == ALL_REDUCE else []
         found = {"found": bench.written(), "explained": explained}
-        said = found | {"calibration_s": calibration_s, "links": links_of(peer)}
+        device = storage.said()
+        device = device and {**device, "place": f"{platform.node()} {device['place']}"}
+        said = found | {"calibration_s": calibration_s, "links": links_of(peer), "device": device}
         return [json.loads(text) for text in _exchange(table, json.dumps(said).encode())]
     except ShoalError as error:
         now = {member.peer_id for member in peer.view.members} if peer.view is not None else set[str]()
@@ -200,7 +232,28 @@ def measure(peer: Peer, plan: Plan) -> list[dict[str, Any]]:
             raise
         gone, came = ", ".join(sorted(before - now)), ", ".join(sorted(now - before))
         changed = "; ".join([f"peer {gone} is gone"] * bool(gone) + [f"peer {came} has come"] * bool(came))
-        raise PeersChanged(f"{changed}: {error}") from None
+        raise RunEnded(f"{changed}: {error}") from None
+
+
+def _agree_on_storage(table: Table, plan: Plan, storages: Storages) -> Storage:
+    """Where arrays of the plan lie here, if all have a place for them; else RunEnded."""
+    if plan.device == CPU:
+        return storages.take(plan)
+    storage, why = None, ""
+    try:
+        storage = storages.take(plan)
+    except ShoalError as error:
+        why = str(error)
+    has_one = table.exchange(np.array([float(storage is not None)]))[:, 0]
+    if storage is None:
+        raise RunEnded(f"this peer cannot measure it: {why}")
+    if not has_one.all():
+        members = table.peer.view.members if table.peer.view is not None else ()
+        named = ", ".join(member.peer_id for member, has in zip(members, has_one, strict=True) if not has)
+        raise RunEnded(
+            f"peer {named} has no GPU for --device {plan.device}: end its `shoal bench --serve`, or leave --device out"
+        )
+    return storage
 
 
 def _exchange(table: Table, mine: bytes) -> list[bytes]:

@@ -39,8 +39,10 @@ Network = dict[str, Any]
 """What is kept of a lab: what it was, how late it was, and why its times are to be taken with care."""
 
 
-def run_workers(plan: Plan, folder: Path, environ: Mapping[str, str]) -> tuple[int, Network | None]:
-    """Run all workers to their end.
+def run_workers(
+    plan: Plan, folder: Path, environ: Mapping[str, str], script: Path = WORKER
+) -> tuple[int, Network | None]:
+    """Run all workers, which `script` is, to their end.
 
     Returns:
         0, or 128 + N if signal N has ended the run; and what there is to say of the lab, if there was one.
@@ -52,7 +54,7 @@ def run_workers(plan: Plan, folder: Path, environ: Mapping[str, str]) -> tuple[i
     """
     with tempfile.TemporaryFile(dir=folder) as said, shown_progress() as stdout:
         run = run_locally if plan.net is None else run_in_lab
-        code, network = run(plan, folder, environ, stdout, said.fileno())
+        code, network = run(plan, folder, environ, script, (stdout, said.fileno()))
         said.seek(0)
         text = said.read().decode(errors="replace")
     if not code or code in OUR_SIGNALS:
@@ -64,43 +66,44 @@ def run_workers(plan: Plan, folder: Path, environ: Mapping[str, str]) -> tuple[i
 
 
 def why(text: str) -> str:
-    """The first thing that was said: by who started the peers, or by a peer."""
+    """Who failed first, and with what, as the launcher has it; or what was said first: by that, or by a peer."""
     lines = [line for line in text.splitlines() if "shoal: " in line]
-    first = next((line for line in lines if line.startswith("shoal: ")), lines[0] if lines else "nobody said why")
-    return first.replace("shoal: ", "", 1)
+    ours = [line for line in lines if line.startswith("shoal: ")]
+    named = [line for line in ours if " failed first, " in line]
+    return next(iter([*named, *ours, *lines, "nobody said why"])).replace("shoal: ", "", 1)
 
 
 def run_locally(
-    plan: Plan, folder: Path, environ: Mapping[str, str], stdout: int, stderr: int
+    plan: Plan, folder: Path, environ: Mapping[str, str], script: Path, outputs: tuple[int, int]
 ) -> tuple[int, Network | None]:
-    """All on this host."""
+    """All on this host; `outputs`: where stdout and stderr go."""
     swarm = f"bench-{secrets.token_hex(4)}"
     write_key(folder / "swarm.key")
     for way, port in zip(OTHER_HOSTS, free_ports(len(OTHER_HOSTS)), strict=True):
         (folder / f"{way}.seed").write_text(f"127.0.0.1:{port}")
     config = LaunchConfig(
-        target=Target.script(WORKER, (str(folder), plan.to_json())),
+        target=Target.script(script, (str(folder), plan.to_json())),
         num_peers=plan.num_peers,
         swarm=swarm,
         verbosity=-1,
     )
     environ = {"SHOAL_HOME": str(folder), **environ}
     try:
-        return Launcher(config, environ=environ, stdout=stdout, stderr=stderr).run(), None
+        return Launcher(config, environ=environ, stdout=outputs[0], stderr=outputs[1]).run(), None
     finally:
         for name in (swarm, *(f"{swarm}-{way}" for way in OWN_SWARM)):
             shutil.rmtree(default_home(environ) / name, ignore_errors=True)
 
 
 def run_in_lab(
-    plan: Plan, folder: Path, environ: Mapping[str, str], stdout: int, stderr: int
+    plan: Plan, folder: Path, environ: Mapping[str, str], script: Path, outputs: tuple[int, int]
 ) -> tuple[int, Network | None]:
-    """Some on each host, with a key."""
+    """Some on each host, with a key; likewise."""
     assert plan.net is not None
     config = LabConfig.uniform(plan.num_hosts, plan.net)
     run = "-m", "p2p.cli", "run", "-n", str(plan.per_host), "--min-peers", str(plan.num_peers), "-q"
     words: tuple[str, ...] = ("env", "SHOAL_LAUNCH_INDEX=0", f"{HOST}={{host}}", sys.executable)
-    words = *words, *(run if plan.per_host > 1 else ()), str(WORKER), str(folder), plan.to_json()
+    words = *words, *(run if plan.per_host > 1 else ()), str(script), str(folder), plan.to_json()
     # The braces of JSON are none of the lab's places: it replaces whole words such as {host} only.
     config = replace(config, command=words)
     preset = "wan" if is_wide(config) else "lan"
@@ -112,7 +115,7 @@ def run_in_lab(
         "GLOO_SOCKET_IFNAME": INSIDE,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
-    lab = Run(config, name=secrets.token_hex(4), seed=0, stdout=stdout, stderr=stderr, environ=told)
+    lab = Run(config, name=secrets.token_hex(4), seed=0, stdout=outputs[0], stderr=outputs[1], environ=told)
     code = lab.run()
     shown = lab.shown
     network = {"net": plan.net, "preset": preset, "said": counts(shown), "warnings": warnings(shown, config)}

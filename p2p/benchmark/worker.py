@@ -26,13 +26,26 @@ from p2p.benchmark.bootstrap import Floats
 from p2p.benchmark.contenders import SHOAL, Contender, check_all_are_there
 from p2p.benchmark.gloo import TIMEOUT, Gloo
 from p2p.benchmark.pacing import Batch, Pacer
-from p2p.benchmark.plan import BY_SIZE, CURVE, HOST, ITEM_BYTES, OTHER_HOSTS, OWN_SWARM, Plan
+from p2p.benchmark.plan import (
+    ADDS,
+    BY_SIZE,
+    CURVE,
+    HOST,
+    ITEM_BYTES,
+    OTHER_HOSTS,
+    OWN_SWARM,
+    WITHOUT_MEMORY,
+    Plan,
+)
 from p2p.benchmark.result import Measurement
 from p2p.benchmark.roles import ALL_REDUCE, BARRIER, SAME_EVERYWHERE, Role
+from p2p.benchmark.storage import Find, Storage, storage_of
 from p2p.benchmark.turns import Turns, meet
+from p2p.config import LoopConfig
 from p2p.errors import ShoalError
-from p2p.joining import join
+from p2p.joining import join_as
 from p2p.peer import Peer
+from p2p.staging import cuda_devices
 
 REPORT_S: Final = 0.25
 """How far it is, is reported this often: reports must not be what is measured."""
@@ -46,8 +59,9 @@ BY_LINKS: Final = (ALL_REDUCE, "broadcast")
 MOST_LEARNED_BYTES: Final = 4 << 20
 
 
-def main(folder: Path, plan: Plan, index: int) -> None:
-    """Measure as number `index` of the peers."""
+def main(folder: Path, plan: Plan, index: int, find: Find = cuda_devices) -> None:
+    """Measure as number `index` of the peers; `find`: the devices of this process, of which it takes one."""
+    storage = storage_of(plan, index, find)
     with ExitStack() as stack:
         peers: dict[str, Peer] = {}
         contenders: list[Contender] = []
@@ -55,10 +69,10 @@ def main(folder: Path, plan: Plan, index: int) -> None:
             way = name.partition("@")[2]
             swarm = way if way in OWN_SWARM else ""
             if swarm not in peers:
-                peers[swarm] = enter(stack, folder, index, swarm)
-            contenders.append(SHOAL[way](peers[swarm], name, plan))
+                peers[swarm] = enter(stack, folder, index, swarm, storage)
+            contenders.append(SHOAL[way](peers[swarm], name, plan, storage))
         if plan.baseline == Gloo.name:
-            gloo = Gloo(folder / "gloo", index, plan.num_peers, plan.operation, plan.root)
+            gloo = Gloo(folder / "gloo", index, plan.num_peers, plan.operation, plan.root, storage)
             contenders.append(stack.enter_context(gloo))
         table = Table(next(iter(peers.values())), plan.num_peers, index)
         calibration_s = calibrate(table) if plan.net is not None else []
@@ -72,20 +86,23 @@ def main(folder: Path, plan: Plan, index: int) -> None:
         links = links_of(table.peer)
         said = {"found": bench.written(), "calibration_s": calibration_s, "explained": explained, "links": links}
         said |= {"turns": turns.meeting} if turns is not None else {}
+        said["device"] = storage.said()
         (folder / f"{index}.json").write_text(json.dumps(said))
 
 
-def enter(stack: ExitStack, folder: Path, index: int, way: str) -> Peer:
+def enter(stack: ExitStack, folder: Path, index: int, way: str, storage: Storage) -> Peer:
     """Take a seat among peers that share memory, or in a swarm of its own where none do, or each seems another host."""
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {"loop": LoopConfig(device_of=storage.device_of, device_adds=way == ADDS)}
     if way:
-        given = {"swarm": f"{os.environ['SHOAL_SWARM']}-{way}", "arena_bytes": 0}
+        given |= {"swarm": f"{os.environ['SHOAL_SWARM']}-{way}"}
+    if way in WITHOUT_MEMORY:
+        given |= {"arena_bytes": 0}
     if way in OTHER_HOSTS:
         seed = (folder / f"{way}.seed").read_text()
         given |= {"home": folder / f"host{index}", "seeds": seed, "bind": "127.0.0.1:0" if index else seed}
         given |= {"key": folder / "swarm.key"} if way == CURVE else {"insecure": True}
     timeout_s = TIMEOUT.total_seconds()
-    peer = stack.enter_context(join(**given, join_timeout_s=timeout_s, step_timeout_s=timeout_s))
+    peer = stack.enter_context(join_as({**given, "join_timeout_s": timeout_s, "step_timeout_s": timeout_s}))
     peer.wait_view()
     return peer
 
@@ -226,6 +243,8 @@ class Bench:
         if timed is not None:
             timed.times_s.append(end - start)
             timed.cpu_times_s.append(cpu_time_s)
+            if (stages_s := contender.stages_s(start, end)) is not None:
+                timed.stages_s.append(list(stages_s))
             if self.plan.operation == BARRIER:
                 self.meetings.setdefault(timed.algorithm, []).append((start, end))
 
@@ -275,10 +294,15 @@ class Progress:
             print(f"{min(1.0, part):.4f}", flush=True)
 
 
-if __name__ == "__main__":
+def run(find: Find = cuda_devices) -> None:
+    """As the script of a peer: see above, and `main`."""
     try:
         plan = Plan.from_json(sys.argv[2])
         place = int(os.environ.get(HOST, "0")) * plan.per_host + int(os.environ["SHOAL_LAUNCH_INDEX"])
-        main(Path(sys.argv[1]), plan, place)
+        main(Path(sys.argv[1]), plan, place, find)
     except ShoalError as error:
         sys.exit(f"shoal: {error}")
+
+
+if __name__ == "__main__":
+    run()

@@ -108,6 +108,12 @@ class HostMemory:
         self._pinning = [each for each in self._pinning if each.is_alive()] + [thread]
         thread.start()
 
+    def end_pinning(self) -> None:
+        """Return when what is to be registered is, or was refused. For the training thread."""
+        for thread in self._pinning:
+            thread.join()
+        self._pinning = []
+
     def cut(self, array: Array) -> Sequence[slice]:
         """As `staging.Cut`."""
         return (slice(0, len(array)),) if self._extents is None else self._extents.cut(array)
@@ -118,8 +124,7 @@ class HostMemory:
             self._adding.end()
         if self._extents is not None:
             self._extents.unpin()
-        for thread in self._pinning:
-            thread.join()
+        self.end_pinning()
 
     def map(self, member: Member, pid: int) -> bool:
         """Map the arena of a peer whose process was seen to be alive; whether it can be read."""

@@ -329,6 +329,22 @@ def test_runs_that_took_turns_are_compared_round_by_round() -> None:
     assert {cell.algorithm for cell in slower if cell.verdict == "slower"} == {"tree"}
 
 
+def otherwise(seed: int, place: int, *, slower: float = 1.0) -> Report:
+    """Processes in which each size and algorithm is a little faster or slower than in others, as long as they live."""
+    made, generator = drifting(seed, place, slower=slower), np.random.default_rng(seed)
+    for row in made["results"]:
+        row["times_us"] = (np.array(row["times_us"]) * np.exp(0.06 * generator.standard_normal())).tolist()
+    return made
+
+
+def test_what_differs_between_processes_by_chance_is_called_nothing() -> None:
+    for seed in range(10, 30, 2):
+        assert {cell.verdict for cell in compare(otherwise(seed, 0), otherwise(seed + 1, 1))} <= {"same", "unclear"}
+    cells = compare(otherwise(1, 0), otherwise(2, 1, slower=1.4))
+    assert {(cell.algorithm, cell.size_bytes) for cell in cells if cell.verdict == "slower"} >= {("tree", None)}
+    assert {cell.algorithm for cell in cells if cell.verdict == "slower"} == {"tree"}
+
+
 def test_who_is_compared_with_itself_or_a_run_of_another_meeting_took_no_turns() -> None:
     one, other = drifting(1, 0), drifting(2, 1)
     assert took_turns(one, other) and took_turns(other, one)

@@ -1,0 +1,190 @@
+"""The stages of an operation on a tensor of a device: flatten, D2H, exchange, H2D, by the marks of its copies.
+
+A mark is over when whoever waits for it anyway has seen that: nothing waits that would not wait without this. Left out:
+the device's own clock, which would ask for other events.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from collectives import Array, Reduction
+from p2p.device import OVER, Adder, Device, Mark, PinRefused
+
+FLATTEN: Final = "flatten"
+"""From the call until the tensor lies in one piece on the device, and its first copy was begun."""
+FETCH: Final = "D2H"
+"""Until all of it is on the host."""
+EXCHANGE: Final = "exchange"
+"""Until the result has begun to leave the host: what of it did not go on beside the fetch, with the commit."""
+STORE: Final = "H2D"
+"""Until the result is on the device."""
+STAGES: Final = (FLATTEN, FETCH, EXCHANGE, STORE)
+
+
+class WatchedCopy:
+    """The mark of a copy.
+
+    Attributes:
+        mark: as the device gave it, until that was seen to be over.
+        stage: `FETCH` or `STORE`.
+        begun_s: when the device was asked for it.
+        ready_s: when what it comes after was seen to be over; None: not yet.
+        ended_s: likewise, of the copy.
+    """
+
+    def __init__(self, stage: str, after: Sequence[Mark]) -> None:
+        """It is about to be asked for."""
+        self.mark: Mark
+        self.stage, self._after = stage, after
+        self.ready_s: float | None = None
+        self.ended_s: float | None = None
+        self.begun_s = time.perf_counter()
+        self._look()
+
+    def is_over(self) -> bool:
+        """As `Mark.is_over`."""
+        self._look()
+        if not self.mark.is_over():
+            return False
+        self._end()
+        return True
+
+    def wait(self) -> None:
+        """As `Mark.wait`; on the way, what it comes after."""
+        if self.ready_s is None:
+            for each in self._after:
+                each.wait()
+            self.ready_s = time.perf_counter()
+        self.mark.wait()
+        self._end()
+
+    def _look(self) -> None:
+        if self.ready_s is None and all(each.is_over() for each in self._after):
+            self.ready_s = time.perf_counter()
+
+    def _end(self) -> None:
+        if self.ended_s is None:
+            self.ended_s = time.perf_counter()
+            self._after, self.mark = (), OVER  # what these keep is free
+
+
+class CountedAdder:
+    """An adder whose sums are counted.
+
+    Attributes:
+        num_sums: so many were begun.
+    """
+
+    def __init__(self, adder: Adder) -> None:
+        """None was."""
+        self._adder, self.num_sums = adder, 0
+
+    @property
+    def least_bytes(self) -> int:
+        """As of `Adder`."""
+        return self._adder.least_bytes
+
+    def takes(self, reduction: Reduction, dtype: np.dtype[Any]) -> bool:
+        """As `Adder.takes`."""
+        return self._adder.takes(reduction, dtype)
+
+    def add(
+        self, sources: Sequence[Array], into: Array, reduction: Reduction, dtype: np.dtype[Any], *, completes: bool
+    ) -> Mark:
+        """As `Adder.add`."""
+        mark = self._adder.add(sources, into, reduction, dtype, completes=completes)
+        self.num_sums += 1
+        return mark
+
+    def drain(self) -> None:
+        """As `Adder.drain`."""
+        self._adder.drain()
+
+
+class Watched:
+    """A device whose copies are written down, and whose sums are counted.
+
+    Attributes:
+        copies: all since somebody has cleared this.
+        refused: why memory could not be registered, the last time; empty: it always could.
+    """
+
+    def __init__(self, device: Device) -> None:
+        """Nothing has been copied."""
+        self._device = device
+        self.numerics = device.numerics
+        self.adder = None if device.adder is None else CountedAdder(device.adder)
+        self.copies: list[WatchedCopy] = []
+        self.refused = ""
+
+    def check(self) -> None:
+        """As `Device.check`."""
+        self._device.check()
+
+    def zeros(self, count: int, like: Any) -> Any:
+        """As `Device.zeros`."""
+        return self._device.zeros(count, like)
+
+    def mark(self) -> Mark:
+        """As `Device.mark`."""
+        return self._device.mark()
+
+    def fetch(self, source: Any, into: Array, after: Sequence[Mark]) -> Mark:
+        """As `Device.fetch`."""
+        after = [_unwatched(each) for each in after]
+        copy = WatchedCopy(FETCH, after)
+        copy.mark = self._device.fetch(source, into, after)
+        self.copies.append(copy)
+        return copy
+
+    def store(self, source: Array, into: Any, after: Sequence[Mark]) -> Mark:
+        """As `Device.store`."""
+        after = [_unwatched(each) for each in after]
+        copy = WatchedCopy(STORE, after)
+        copy.mark = self._device.store(source, into, after)
+        self.copies.append(copy)
+        return copy
+
+    def hold(self, mark: Mark) -> None:
+        """As `Device.hold`."""
+        self._device.hold(_unwatched(mark))
+
+    def pin(self, memory: Array) -> None:
+        """As `Device.pin`."""
+        try:
+            self._device.pin(memory)
+        except PinRefused as error:
+            self.refused = str(error)
+            raise
+
+    def unpin(self, memory: Array) -> None:
+        """As `Device.unpin`."""
+        self._device.unpin(memory)
+
+    def settle(self) -> None:
+        """As `Device.settle`."""
+        self._device.settle()
+
+
+def _unwatched(mark: Mark) -> Mark:
+    return mark.mark if isinstance(mark, WatchedCopy) else mark
+
+
+def times_of_stages(copies: Iterable[WatchedCopy], start_s: float, end_s: float) -> tuple[float, ...]:
+    """Seconds of each of `STAGES` of an operation from `start_s` to `end_s`, which they add up to.
+
+    Raises:
+        ValueError: its copies were not seen, or not to their end.
+    """
+    copies = list(copies)
+    fetched = [each for each in copies if each.stage == FETCH]
+    stored = [each for each in copies if each.stage == STORE]
+    ends = [each.ended_s for each in fetched if each.ended_s is not None]
+    if not fetched or not stored or len(ends) < len(fetched) or fetched[0].ready_s is None:
+        raise ValueError(f"{len(fetched)} copies to the host, {len(ends)} of them over, and {len(stored)} back")
+    moments = (start_s, fetched[0].ready_s, max(ends), stored[0].begun_s, end_s)
+    return tuple(later - earlier for earlier, later in pairwise(moments))
