@@ -78,14 +78,16 @@ def main() -> int:
     for number in range(options.pairs):
         first, second = measure(plan, plan)
         third, slowed = measure(plan, replace(plan, slowed={SLOWED: SHARE}))
-        alike = verdicts(compare(first, second))
+        same = compare(first, second)
+        alike = verdicts(same)
         *cells, over_all = [cell for cell in compare(third, slowed) if cell.algorithm == SLOWED]
         found = verdicts(cells)
         num_called.append(alike["faster"] + alike["slower"])
         num_found += over_all.verdict == "slower"
         loads = [report["machine"]["load_1_min"] for report in (first, third)]
         ratio = over_all.ratio
-        pairs.append({"alike": dict(alike), "slowed": dict(found), "slowed_over_all": ratio.to_json(), "loads": loads})
+        row = {"alike": dict(alike), "slowed": dict(found), "slowed_over_all": ratio.to_json(), "loads": loads}
+        pairs.append(row | {"ratios": [[each.algorithm, each.size_bytes, *each.ratio.to_json()] for each in same]})
         lines.append(
             f"pair {number}: the same code {said(alike)}; slowed by 10 %: over all sizes {over_all.verdict}, "
             f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}), by size {said(found)}; loads {loads}"
