@@ -12,6 +12,7 @@ receiver says how many it has taken. Who does not take what it is sent is not wa
 step of the model: a script can load a state there, and nowhere else.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
@@ -36,7 +37,6 @@ from ..net.parcels import (
     StateRecord,
     StepRecord,
     Wish,
-    cut,
 )
 from ..step.notices import Commit
 from ..step.receipts import counts_of
@@ -46,7 +46,7 @@ from .state_copy import StateCopy, chunk_bytes_of, copied, declined, is_worth_sh
 from .stream import Stream, is_of_script
 from .window import Window
 
-MOST_SEGMENT_BYTES = 256 << 10
+MOST_SEGMENT_BYTES = 64 << 10
 """Of a segment, so that a few do not fill a queue."""
 
 MOST_FED_BYTES = 256 << 20
@@ -58,6 +58,9 @@ lacks one of these must ask for another state, for which it takes as long again.
 
 PATIENCE_S = 10.0
 """Who takes nothing for this long is sent nothing more until it asks again."""
+
+HELD_S = 0.25
+"""So long a stream makes way for a step: one that takes longer waits for something else."""
 
 KEPT_S = 30.0
 """The first of several donors keeps its copy for so long after it last heard of the joiner."""
@@ -112,6 +115,8 @@ class Donor:
         self._given: dict[Member, int] = {}
         self._streams: dict[Member, Stream] = {}
         self._num_streams = 0
+        self._held_until = -math.inf
+        self._is_exchanging = False
 
     # Who gets what.
 
@@ -145,7 +150,7 @@ class Donor:
 
     def complete(self, step: int, packer: Packer, view: View | None = None) -> None:
         """The state after `step`, which was committed in `view`, is complete, and `packer` lends it."""
-        self._packer, self._view = (step, packer), view
+        self._packer, self._view, self._is_exchanging = (step, packer), view, False  # if it is, this is the only time
 
     def withhold(self, step: int, patience_s: float = 0.0) -> None:
         """The state after `step` may be incomplete, and stays so until another step is committed.
@@ -213,7 +218,7 @@ class Donor:
         for member, (step, has_seat) in list(self.waiting.items()):
             if step != done and (has_seat or step > done):
                 continue
-            if is_complete and not has_seat and self._rooms.is_held(now):
+            if is_complete and not has_seat and (self._is_exchanging or self._rooms.is_held(now)):
                 continue
             if is_complete:
                 del self.waiting[member]
@@ -344,19 +349,18 @@ class Donor:
         self._pump(now, member, stream)
 
     def _pump(self, now: float, member: Member, stream: Stream) -> None:
-        while stream.window.has_room and stream.parcels:
-            if (is_whole := stream.parcels[0].is_whole) is not None and not is_whole():
-                return  # `go_on` comes when it is
-            if stream.num_taken == stream.num_sent:
-                stream.moved = now  # what was not sent yet was not left lying
-            stream.sending = stream.sending or cut(stream.parcels[0], self._segment_bytes)
-            segment = next(stream.sending)
+        for segment in stream.due(now, self._segment_bytes, is_held=now < self._held_until):
             self._send(member, stream.number, segment)
-            stream.num_sent += 1
-            stream.window.sent(now)
-            if segment.is_final:
-                stream.parcels.popleft()
-                stream.sending = None
+
+    def hold(self, now: float) -> None:
+        """A step is exchanged, over the same lines. It may be committed before other donors have heard of a copy."""
+        self._held_until, self._is_exchanging = now + HELD_S, True
+
+    def release(self, now: float) -> None:
+        """It was, or something else is waited for."""
+        self._held_until, self._is_exchanging = now, False
+        for member, stream in self._streams.items():
+            self._pump(now, member, stream)
 
     def go_on(self, now: float) -> None:
         """A state is whole by now."""
@@ -389,4 +393,4 @@ class Donor:
                 self._kept.pop(member, None)
         for member in [member for member, (_, _, at) in self._kept.items() if now - at > KEPT_S]:
             del self._kept[member]
-        return bool(self.waiting) and self._rooms.is_ready(now)
+        return bool(self.waiting) and self._rooms.is_ready(now) and not self._is_exchanging

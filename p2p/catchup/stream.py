@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from gossip import Member
 
-from ..net.parcels import Parcel, ParcelSegment, ShareRecord, StepRecord
+from ..net.parcels import Parcel, ParcelSegment, ShareRecord, StepRecord, cut
 from .window import Window
 
 
@@ -25,6 +25,22 @@ class Stream:
 
     def steps(self) -> list[Parcel]:
         return [parcel for parcel in self.parcels if isinstance(parcel.record, StepRecord)]
+
+    def due(self, now: float, segment_bytes: int, *, is_held: bool) -> Iterator[ParcelSegment]:
+        """Segments of `segment_bytes` that may be sent now; `is_held` as of the window."""
+        while self.parcels and self.window.has_room(is_held=is_held):
+            if (is_whole := self.parcels[0].is_whole) is not None and not is_whole():
+                return  # it is asked again when it is
+            if self.num_taken == self.num_sent:
+                self.moved = now  # what was not sent yet was not left lying
+            self.sending = self.sending or cut(self.parcels[0], segment_bytes)
+            segment = next(self.sending)
+            self.num_sent += 1
+            self.window.sent(now)
+            if segment.is_final:
+                self.parcels.popleft()
+                self.sending = None
+            yield segment
 
     def overtake(self) -> None:
         """A state makes the steps superfluous that nothing was sent of, from the first one of the model on."""

@@ -3,15 +3,17 @@
 The arithmetic is that of LEDBAT (RFC 6817), with a segment in the place of a packet, and the way there and back in that
 of the way there: who takes segments says so at once, and its clock is not known. The least delay that was seen is the
 way without a queue; what is beyond is the queue, and the window grows or shrinks with its distance from a target.
-Training is exchanged over the same lines, and loses its packets where a state has filled the queue. Leaves out: a way
-that becomes longer while a stream lasts.
+Training is exchanged over the same lines, and loses its packets where a state has filled the queue; and what has begun
+anew to look for its rate, as TCP does after each pause, takes several round trips, each longer by the queue. So while a
+step is exchanged, only so many segments may be under way as fill the way itself. Leaves out: a way that becomes longer
+while a stream lasts.
 """
 
 import math
 from collections import deque
 from typing import Final
 
-TARGET_S: Final = 0.025
+TARGET_S: Final = 0.015
 """So long may what is sent here wait in queues."""
 
 NUM_RECENT: Final = 8
@@ -41,10 +43,12 @@ class Window:
         self._least_s = math.inf
         self._recent: deque[float] = deque(maxlen=NUM_RECENT)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more may be sent."""
-        return len(self._sent) < int(self.size)
+    def has_room(self, *, is_held: bool = False) -> bool:
+        """Whether one more may be sent. `is_held`: something else has to get through."""
+        size = self.size
+        if is_held and self._recent:
+            size = max(1.0, size * self._least_s / min(self._recent))
+        return len(self._sent) < int(size)
 
     def sent(self, now: float) -> None:
         """One was sent."""

@@ -221,6 +221,7 @@ class Carrier:
         return self.parts.core.saw(now, told)
 
     def _commit(self, effect: fx.Committed) -> None:
+        self.parts.donor.release(self.now())
         commit = self.parts.open_step.committed(effect.finish, effect.view)
         self.parts.note(Kind.COMMITTED, effect.finish.step)
         if effect.feeds:
@@ -241,6 +242,7 @@ class Carrier:
         self.parts.frames.install(view)
         self.carry_out(self.parts.open_step.installed(view))
         self.parts.donor.install(view)
+        self.parts.donor.release(self.now())  # all may wait for a state
         self.parts.registry.mark_member()
         self.parts.neighbours.open_records(view.members)
 
@@ -277,6 +279,16 @@ class Carrier:
         if effects := self.parts.core.declare_dead(self.now(), member, reason, record):
             self.parts.note(Kind.GONE, peer=peer_number(member.peer_id), how=how)
             self.carry_out(effects)
+
+    def begin_exchange(self) -> None:
+        """The first operation of a step is submitted."""
+        if self.parts.core.seated:
+            self.parts.donor.hold(self.now())
+
+    def expect(self) -> None:
+        """This peer has asked for a seat, and for a state with it."""
+        self.parts.note(Kind.ASKED, self.parts.core.done)
+        self.parts.observer.expect()
 
     def use(self, replica: Replica) -> None:
         """States are of this one."""

@@ -179,6 +179,7 @@ class Loop:
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
         """As `OpenStep.submit`, unless this peer cannot go on."""
         if step != self._exit_looks.step:
+            self._carrier.begin_exchange()
             self._exit_looks.begin(self.now(), step)
         if self.inbox.failure is None and (effects := self.open_step.submit(step, attempt, operation)):
             self.measuring.watch(self.open_step)
@@ -395,6 +396,5 @@ class Loop:
             self.inbox.tell(error)
             return
         if effects and self._seat.role is Role.JOINER:
-            self.note(Kind.ASKED, self.core.done)
-            self._observer.expect()
+            self._carrier.expect()
         self._carrier.carry_out(effects)

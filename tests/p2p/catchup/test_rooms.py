@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gossip import Member
-from p2p.catchup.donor import Donor
+from p2p.catchup.donor import HELD_S, Donor
 from p2p.catchup.rooms import LONGEST_S, UNUSED_S, Rooms
 from p2p.host.ready_memory import Bytes, room_of
 from p2p.net.frames import Taken
@@ -134,6 +134,44 @@ def test_others_hear_of_it_when_the_first_is_asked_and_copy_what_they_are_asked_
     other.commit(STEP + 1)
     assert other.thread.num_copies == 1 and share.is_dropped
     assert share.num_bytes == room_of(share.taken) and share.num_bytes < sum(SIZES) / 2
+
+
+def test_memory_that_is_ready_while_a_step_is_exchanged_is_for_the_next() -> None:
+    """Others may have committed it before they hear of it; who has a seat needs this very one."""
+    first = Peer(A)
+    first.commit(STEP)
+    first.donor.ask(ME, STEP, has_seat=False)
+    first.serve(STEP)
+    first.donor.hold(0.0)
+    first.spaces[0].is_ready = True
+    assert not first.donor.expire(0.0)
+    first.serve(STEP)
+    assert first.gives() == []
+    first.donor.release(0.0)
+    first.commit(STEP + 1)
+    assert first.gives() == [STEP + 1]
+
+
+def test_a_state_that_is_complete_only_while_a_step_is_exchanged_is_given_then() -> None:
+    """Where forward passes change buffers, it is complete behind the last one."""
+    first = Peer(A)
+    first.commit(STEP)
+    first.donor.ask(ME, STEP, has_seat=False)
+    first.serve(STEP)
+    first.spaces[0].is_ready = True
+    first.donor.release(0.0)
+    first.donor.hold(0.0)
+    first.commit(STEP + 1)
+    assert first.gives() == [STEP + 1]
+
+
+def test_who_has_a_seat_is_given_its_state_while_a_step_is_exchanged() -> None:
+    first = Peer(A)
+    first.commit(STEP)
+    first.donor.hold(0.0)
+    first.donor.ask(ME, STEP, has_seat=True)
+    first.serve(STEP)
+    assert first.gives() == [STEP]
 
 
 def test_who_has_a_seat_is_given_the_step_that_its_view_needs_at_once() -> None:
@@ -264,6 +302,38 @@ def test_copies_of_many_joins_leave_nothing_behind() -> None:
     gc.collect()
     assert [copy() for copy in copies] == [None] * 20
     assert all(space.is_dropped for space in first.spaces) and len(first.spaces) == 20
+
+
+# While a step is exchanged.
+
+
+def under_way(peer: Peer, now: float, num_taken: int) -> int:
+    """Segments that are sent and not taken, once so many have been."""
+    stream, _ = peer.sent[-1]
+    peer.donor.taken(now, Taken(ME, stream, num_taken))
+    return len(peer.sent) - num_taken
+
+
+def test_few_segments_are_under_way_while_a_step_is_exchanged_and_many_again_behind_it() -> None:
+    first = Peer(A)
+    first.tensors.append(bytearray(100 * CHUNK_BYTES))
+    first.commit(STEP)
+    first.donor.ask(ME, STEP, has_seat=True)
+    first.serve(STEP)
+    first.thread.work()
+    first.donor.go_on(0.0)
+    usual = len(first.sent)
+    assert usual > 2
+    assert under_way(first, 0.001, 1) >= usual
+    for number in range(2, 20):  # a queue
+        under_way(first, 0.001 + 0.01 * number, number)
+    usual = len(first.sent) - 19
+    first.donor.hold(0.2)
+    assert under_way(first, 0.21, len(first.sent)) == 1
+    first.donor.release(0.22)
+    assert len(first.sent) - 19 >= usual
+    first.donor.hold(0.3)
+    assert under_way(first, 0.3 + HELD_S, len(first.sent)) > 1, "it waits for something else"
 
 
 # Whom it comes to.

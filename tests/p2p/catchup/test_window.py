@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from p2p.catchup.window import FEWEST, FIRST, MOST_BYTES, TARGET_S, Window
+from p2p.catchup.window import FEWEST, FIRST, MOST_BYTES, NUM_RECENT, TARGET_S, Window
 
 SEGMENT_BYTES = 256 << 10
 
@@ -18,7 +18,7 @@ def send(
     waits: list[float] = []
     num_sent = num_taken = 0
     while num_taken < num_segments:
-        while window.has_room and num_sent < num_segments:
+        while window.has_room() and num_sent < num_segments:
             window.sent(now)
             num_sent += 1
             waits.append(max(0.0, free_at - now))
@@ -54,8 +54,36 @@ def test_what_waits_makes_it_shrink_and_what_does_not_grow() -> None:
 def test_several_that_are_taken_at_once_leave_room_for_as_many() -> None:
     window = Window(SEGMENT_BYTES)
     for _ in range(FIRST):
-        assert window.has_room
+        assert window.has_room()
         window.sent(0.0)
-    assert not window.has_room
+    assert not window.has_room()
     window.taken(0.01, 3)
-    assert window.has_room
+    assert window.has_room()
+
+
+def test_what_has_to_get_through_finds_no_queue() -> None:
+    """Only so many segments are under way meanwhile as were without one."""
+    window = Window(SEGMENT_BYTES)
+    for now in range(20):
+        window.sent(float(now))
+        window.taken(now + 0.010, 1)
+    for now in range(20, 20 + NUM_RECENT):
+        window.sent(float(now))
+        window.taken(now + 0.020, 1)
+    room = int(window.size / 2)
+    assert room > FEWEST
+    for _ in range(room):
+        assert window.has_room(is_held=True)
+        window.sent(40.0)
+    assert not window.has_room(is_held=True) and window.has_room()
+
+
+def test_one_segment_gets_through_however_long_the_queue() -> None:
+    window = Window(SEGMENT_BYTES)
+    assert window.has_room(is_held=True)
+    for number in range(2 * NUM_RECENT):
+        window.sent(float(number))
+        window.taken(number + (0.001 if number == 0 else 0.9), 1)
+    assert window.has_room(is_held=True)
+    window.sent(40.0)
+    assert not window.has_room(is_held=True) and window.has_room()
