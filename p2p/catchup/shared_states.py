@@ -28,13 +28,14 @@ DIGEST_BYTES = 16
 class _Coming:
     """One state. `base`: what its first donor alone sends. `named`: chunks that differ, as the log has said.
 
-    `parts`: where the chunks go, by part; None: there is no memory for them yet, and they wait in `chunks`.
+    `parts`: where the chunks go, by part, in memory of `room`; until they can be written there they wait in `chunks`.
     """
 
     gathering: Gathering
     chunks: dict[Chunk, bytes] = field(default_factory=dict)
     base: Parcel | None = None
-    parts: dict[int, Bytes] | None = None
+    parts: dict[int, Bytes] = field(default_factory=dict)
+    room: Room | None = None
     named: set[Chunk] = field(default_factory=set)
 
 
@@ -102,7 +103,12 @@ class SharedStates:
         coming.base = base
         for chunk in coming.gathering.begin(now, record.donors, dict(zip(chunks, digests, strict=True))):
             del coming.chunks[chunk]
-        self._place(first, coming)
+        room = coming.room = self._room()
+        sizes = unpack_parts(record.shared)
+        coming.parts = {part: np.empty(n, np.uint8) if room is None else room.reserve(n) for part, n in sizes}
+        early, coming.chunks = coming.chunks, {}
+        for chunk, payload in early.items():
+            self._keep(first, coming, chunk, payload)
         logger.info("%d donors give the state after step %d, asked of %s", len(record.donors), base.step, first)
         return self.look(now)
 
@@ -115,11 +121,11 @@ class SharedStates:
             if missing := gathering.missing(now):
                 logger.info("%d chunks of the state after step %d are asked of %s", len(missing), gathering.step, first)
                 self._ask(first, gathering.step, missing)
-            if gathering.is_complete or gathering.is_void:
+            is_whole = coming.base is not None and self._settle(first, coming) and gathering.is_complete
+            if is_whole or gathering.is_void:
                 del self._coming[first]
                 self._ask(first, gathering.step, ())
-            if gathering.is_complete:
-                self._place(first, coming, is_urgent=True)
+            if is_whole:
                 whole.append(_composed(coming))
         return whole
 
@@ -137,33 +143,31 @@ class SharedStates:
         self._coming, self._firsts = {}, {}
 
     def _keep(self, first: Member, coming: _Coming, chunk: Chunk, payload: Buffer) -> None:
-        """Copy it to where it belongs, if that is known."""
-        self._place(first, coming)
-        if coming.parts is None:
+        """Copy it to where it belongs, if that is known, and can be written to without waiting for pages."""
+        if coming.base is None:
             coming.chunks[chunk] = bytes(payload)
             return
-        base = coming.base
-        assert base is not None and isinstance(base.record, StateRecord)
-        start = chunk.segment * base.record.chunk_bytes
-        into = coming.parts[chunk.part][start : start + base.record.chunk_bytes]
+        record = coming.base.record
+        assert isinstance(record, StateRecord)
+        start = chunk.segment * record.chunk_bytes
+        into = coming.parts[chunk.part][start : start + record.chunk_bytes]
         if len(into) != len(payload):
             del self._coming[first]
             raise RemoteProtocolError(f"a chunk of {len(payload)} bytes came for {len(into)} of part {chunk.part}")
-        into[:] = np.frombuffer(payload, np.uint8)
+        if coming.room is None or coming.room.reaches(into):
+            into[:] = np.frombuffer(payload, np.uint8)
+        else:
+            coming.chunks[chunk] = bytes(payload)
 
-    def _place(self, first: Member, coming: _Coming, *, is_urgent: bool = False) -> None:
-        """Have memory for a state whose size is known, and put there what has come; when it is ready, or at once."""
-        if coming.base is None or coming.parts is not None:
-            return
-        room = self._room()
-        if room is not None and not room.is_ready and not is_urgent:
-            return
-        assert isinstance(coming.base.record, StateRecord)
-        sizes = dict(unpack_parts(coming.base.record.shared))
-        coming.parts = {part: np.empty(n, np.uint8) if room is None else room.take(n) for part, n in sizes.items()}
-        chunks, coming.chunks = coming.chunks, {}
-        for chunk, payload in chunks.items():
+    def _settle(self, first: Member, coming: _Coming) -> bool:
+        """Put those where they belong that could not be written there before; whether all are."""
+        while coming.chunks:
+            chunk, payload = next(iter(coming.chunks.items()))
+            del coming.chunks[chunk]
             self._keep(first, coming, chunk, payload)
+            if chunk in coming.chunks:
+                return False
+        return True
 
     def _name(self, coming: _Coming) -> None:
         """Log what differs: one of two replicas is damaged."""
@@ -202,7 +206,7 @@ def _chunks_in(record: StateRecord, num_parts: int) -> list[Chunk]:
 def _composed(coming: _Coming) -> Parcel:
     """The state as one donor would have sent it."""
     base = coming.base
-    assert base is not None and coming.parts is not None
+    assert base is not None
     others, shared = iter(base.parts), coming.parts
     numbers = range(1, len(base.parts) + len(shared) + 1)
     return replace(base, parts=[shared[number].data if number in shared else next(others) for number in numbers])

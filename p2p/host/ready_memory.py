@@ -20,7 +20,7 @@ Bytes = npt.NDArray[np.uint8]
 NICENESS: Final = 10
 """Of the thread: a tenth of a processor where all are busy with what has the usual priority."""
 
-PIECE_BYTES: Final = 32 << 20
+PIECE_BYTES: Final = 8 << 20
 """Between looks whether it is wanted still. The interpreter is free meanwhile."""
 
 ALIGNED_TO: Final = 64
@@ -46,7 +46,7 @@ class ReadyMemory:
         self._block: Bytes = np.empty(0, np.uint8)
         with suppress(MemoryError):  # whoever takes from it may have better luck
             self._block = np.empty(num_bytes, np.uint8)
-        self._num_taken = 0
+        self._num_taken = self._num_touched = 0
         self._is_dropped = threading.Event()
         self._is_ready = threading.Event()
         threading.Thread(target=self._touch, args=(self._block,), name="shoal-memory", daemon=True).start()
@@ -61,11 +61,20 @@ class ReadyMemory:
 
     def take(self, num_bytes: int) -> Bytes:
         """Memory that nobody else has; where there is not so much of it, or not yet, with pages to be touched."""
+        return self.reserve(num_bytes) if self.is_ready else np.empty(num_bytes, np.uint8)
+
+    def reserve(self, num_bytes: int) -> Bytes:
+        """As `take`, ready or not: nobody may write there before this `reaches` it."""
         begin = self._num_taken
-        if not self.is_ready or begin + num_bytes > len(self._block):
+        if begin + num_bytes > len(self._block):
             return np.empty(num_bytes, np.uint8)
         self._num_taken += room_of([num_bytes])
         return self._block[begin : begin + num_bytes]
+
+    def reaches(self, piece: Bytes) -> bool:
+        """Whether a piece of what was reserved is touched, or none of this block."""
+        begin = piece.ctypes.data - self._block.ctypes.data
+        return self.is_ready or not 0 <= begin < len(self._block) or begin + len(piece) <= self._num_touched
 
     def drop(self) -> None:
         """It is not wanted any more. What was taken remains."""
@@ -79,5 +88,6 @@ class ReadyMemory:
             if self._is_dropped.is_set():
                 break
             block[begin : begin + PIECE_BYTES] = 0
+            self._num_touched = begin + PIECE_BYTES
         del block
         self._is_ready.set()

@@ -39,6 +39,11 @@ class Space:
         self.taken.append(num_bytes)
         return np.empty(num_bytes, np.uint8)
 
+    reserve = take
+
+    def reaches(self, piece: Bytes) -> bool:
+        return self.is_ready
+
     def drop(self) -> None:
         self.is_dropped = True
 

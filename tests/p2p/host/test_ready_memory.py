@@ -49,6 +49,29 @@ def test_what_there_is_no_room_for_is_memory_of_its_own() -> None:
     assert not np.shares_memory(first, second) and second.size == 600
 
 
+def test_what_is_reserved_is_reached_in_order() -> None:
+    sizes = [3 * PIECE_BYTES, PIECE_BYTES, 5]
+    memory = ReadyMemory(room_of(sizes))
+    pieces = [memory.reserve(size) for size in sizes]
+    assert len({piece.ctypes.data - pieces[0].ctypes.data for piece in pieces}) == 3
+    assert memory.reaches(memory.reserve(1000)), "none of the block"
+    memory.wait()
+    assert all(memory.reaches(piece) for piece in pieces)
+    for piece in pieces:
+        piece[...] = 3
+    assert [int(piece.min()) for piece in pieces] == [3, 3, 3]
+
+
+def test_what_is_not_touched_yet_is_not_reached() -> None:
+    memory = ReadyMemory(1000)
+    memory.wait()
+    memory._is_ready.clear()
+    memory._num_touched = 700
+    first, second = memory.reserve(600), memory.reserve(200)
+    assert memory.reaches(first) and memory.reaches(first[:10]) and not memory.reaches(second)
+    assert memory.reaches(second[:60]), "up to 640 + 60"
+
+
 def test_what_is_dropped_is_given_back_but_for_what_was_taken() -> None:
     before = resident_bytes()
     memory = ReadyMemory(4 * PIECE_BYTES)
