@@ -13,6 +13,7 @@ from p2p.catchup.rooms import LONGEST_S, UNUSED_S, Rooms
 from p2p.host.ready_memory import Bytes, room_of
 from p2p.net.frames import Taken
 from p2p.net.parcels import SOON, PackedState, ParcelSegment, StateRecord, Wish
+from p2p.step.notices import StateOffer
 from tests.p2p.catchup.test_aside import Thread
 from tests.p2p.catchup.test_observer import ME, Newcomer
 from tests.p2p.catchup.test_several_donors import CHUNK_BYTES, REPLICATED, SIZES, STEP, TREE, memory
@@ -396,6 +397,7 @@ def test_a_state_is_whole_whenever_its_memory_is_ready(ready_after: int) -> None
         first.donor.ask_for_chunks(0.0, ME, step, chunks)
     give(new, first)
     (offer,) = new.told
+    assert isinstance(offer, StateOffer)
     assert [bytes(tensor) for tensor in offer.state.tensors] == [bytes(tensor) for tensor in first.tensors]
     shared = [SIZES[index] for index in REPLICATED]
     assert space.taken == shared, "the rest is small, and comes as it is"
