@@ -77,7 +77,7 @@ class Peer:
 
     def pack(self) -> PackedState:
         self.num_packed += 1
-        return PackedState(TREE, [*map(memoryview, self.tensors)], None, REPLICATED, self.thread.aside)
+        return PackedState(TREE, [memoryview(each) for each in self.tensors], None, REPLICATED, self.thread.aside)
 
     def commit(self, step: int, now: float = 0.0) -> None:
         """The next update is made, and the state after it is complete."""

@@ -279,7 +279,9 @@ def test_a_state_of_a_device_is_sent_when_it_is_whole() -> None:
 
 
 def test_a_first_whose_chunks_are_of_another_size_than_it_says_gives_nothing() -> None:
-    copy = StateCopy(STEP, PackedState(TREE, memory(), None, REPLICATED), CHUNK_BYTES, is_shared=True)
+    copy = StateCopy(
+        STEP, PackedState(TREE, [bytes(each) for each in memory()], None, REPLICATED), CHUNK_BYTES, is_shared=True
+    )
     base, _ = copy.shared(StateRecord(digest(STEP), view_of(A, B, C)), (A, B, C))
     payload = b"too short"
     wrong = xxhash.xxh3_128_digest(payload)
