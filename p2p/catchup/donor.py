@@ -2,19 +2,18 @@
 
 The state after a step is complete from the first forward pass after the step's commit until the next commit; from the
 last backward pass on, where forward passes change any of it (p2p/training/edge.py). Its copy begins in that time, once
-for all who wait for it, by a thread for which the next update waits (`PackedState.aside`); it is sent afterwards, piece
-by piece, while training goes on. Donors on other hosts are asked for shares of a large one (shares.py), and copy only
-these. The results of a step are copied before they are handed out, if somebody is to be fed with them.
+for all who wait for it, by a thread for which the next update waits (`PackedState.aside`), into memory that was made
+ready before (rooms.py); it is sent afterwards, piece by piece, while training goes on. Donors on other hosts are asked
+for shares of a large one (shares.py), and copy only these. The results of a step are copied before they are handed out,
+if somebody is to be fed with them.
 
 Everything for one peer goes through one *stream*, in order, with a few segments under way at a time (window.py): the
 receiver says how many it has taken. Who does not take what it is sent is not waited for. What is left out begins with a
 step of the model: a script can load a state there, and nowhere else.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -27,20 +26,23 @@ from gossip.view import NO_NUMERICS
 
 from ..net.frames import Taken
 from ..net.parcels import (
+    SOON,
     Chunk,
+    PackedState,
     Packer,
     Parcel,
     ParcelSegment,
-    ShareRecord,
+    Replica,
     StateRecord,
     StepRecord,
     Wish,
-    cut,
 )
 from ..step.notices import Commit
 from ..step.receipts import counts_of
+from .rooms import Make, Rooms
 from .shares import Wishes
-from .state_copy import StateCopy, chunk_bytes_of, copied, declined, is_worth_sharing, share_of
+from .state_copy import StateCopy, chunk_bytes_of, copied, declined, is_worth_sharing, share_of, sizes_for
+from .stream import Stream, is_of_script
 from .window import Window
 
 MOST_SEGMENT_BYTES = 256 << 10
@@ -58,38 +60,6 @@ PATIENCE_S = 10.0
 
 KEPT_S = 30.0
 """The first of several donors keeps its copy for so long after it last heard of the joiner."""
-
-
-@dataclass(slots=True, eq=False)
-class _Stream:
-    """To one peer. `sending`: what is left of the first of `parcels`."""
-
-    number: int
-    moved: float
-    window: Window
-    parcels: deque[Parcel] = field(default_factory=deque)
-    sending: Iterator[ParcelSegment] | None = None
-    num_sent: int = 0
-    num_taken: int = 0
-
-    def steps(self) -> list[Parcel]:
-        return [parcel for parcel in self.parcels if isinstance(parcel.record, StepRecord)]
-
-    def overtake(self) -> None:
-        """A state makes the steps superfluous that nothing was sent of, from the first one of the model on."""
-        begun = [] if self.sending is None else [self.parcels.popleft()]
-        needed = takewhile(_is_of_script, self.parcels)
-        self.parcels = deque([*begun, *needed, *self.states()])
-
-    def states(self) -> list[Parcel]:
-        return [parcel for parcel in self.parcels if not isinstance(parcel.record, StepRecord)]
-
-    def drop_shares(self, first: Member) -> None:
-        """Of states of which `first` was asked."""
-        is_sent = bool(self.parcels) and self.sending is not None
-        if is_sent and self.parcels[0].record == ShareRecord(first):
-            self.sending = None  # what is begun is not ended
-        self.parcels = deque([parcel for parcel in self.parcels if parcel.record != ShareRecord(first)])
 
 
 class Donor:
@@ -110,6 +80,7 @@ class Donor:
         segment_bytes: int,
         most_fed_bytes: int = MOST_FED_BYTES,
         least_shared_bytes: int = 1 << 62,
+        make_room: Make | None = None,
     ) -> None:
         """Nobody asks yet.
 
@@ -119,11 +90,14 @@ class Donor:
             segment_bytes: of a segment, at most; no more than `MOST_SEGMENT_BYTES` are used.
             most_fed_bytes: of the steps that wait for their turn to one peer, beyond the fewest.
             least_shared_bytes: of what members have in common, in a state that several donors give.
+            make_room: for copies; None: none is made ready.
         """
         self.waiting: dict[Member, tuple[int, bool]] = {}
         self.show: Callable[[], bytes] = bytes
         self.digest: Callable[[], bytes] | None = None
+        self._lends = True
         self.wishes = Wishes()
+        self._rooms = Rooms(make_room)
         self._send, self._send_wish = send, send_wish
         self._segment_bytes = min(segment_bytes, MOST_SEGMENT_BYTES)
         self._most_fed_bytes = most_fed_bytes
@@ -135,15 +109,20 @@ class Donor:
         self._withheld: tuple[int, float] | None = None
         self._waits_since: dict[Member, float] = {}
         self._given: dict[Member, int] = {}
-        self._streams: dict[Member, _Stream] = {}
+        self._streams: dict[Member, Stream] = {}
         self._num_streams = 0
+        self._is_exchanging = False
 
     # Who gets what.
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody waits for the state, or for a share of it."""
-        return bool(self.waiting or self.wishes.waiting)
+        """Whether somebody waits for the state, or for a share of it, or will."""
+        return bool(self.waiting or self.wishes.waiting or self._rooms.expected)
+
+    def use(self, replica: Replica) -> None:
+        """Of this state."""
+        self.show, self.digest, self._lends = replica.show, replica.digest, replica.lends
 
     def install(self, view: View) -> None:
         """Another view: whoever still needs a state asks again."""
@@ -160,12 +139,13 @@ class Donor:
         self._streams.pop(member, None)
         self._kept.pop(member, None)
         self.wishes.forget(member)
+        self._rooms.forget(member)
         for stream in self._streams.values():
             stream.drop_shares(member)
 
     def complete(self, step: int, packer: Packer, view: View | None = None) -> None:
         """The state after `step`, which was committed in `view`, is complete, and `packer` lends it."""
-        self._packer, self._view = (step, packer), view
+        self._packer, self._view, self._is_exchanging = (step, packer), view, False  # if it is, this is the only time
 
     def withhold(self, step: int, patience_s: float = 0.0) -> None:
         """The state after `step` may be incomplete, and stays so until another step is committed.
@@ -187,8 +167,11 @@ class Donor:
             self.waiting[member] = step, has_seat
 
     def wish(self, wish: Wish) -> None:
-        """Another donor asks for a share."""
-        self.wishes.ask(wish)
+        """Another donor asks for a share, or says that it will."""
+        if wish.step == SOON:
+            self._rooms.expect(wish)
+        else:
+            self.wishes.ask(wish)
 
     def ask_for_chunks(self, now: float, member: Member, step: int, chunks: Sequence[Chunk]) -> None:
         """`member` needs these of the state after `step`, of which this peer is the first donor; none: nothing more."""
@@ -225,8 +208,12 @@ class Donor:
             self._put(now, wish.observer, self._share(wish) if is_given else declined(wish))
         if not is_complete and withheld != done:
             return
+        if is_complete:
+            self._make_rooms(now, done, donors_for)
         for member, (step, has_seat) in list(self.waiting.items()):
             if step != done and (has_seat or step > done):
+                continue
+            if is_complete and not has_seat and (self._is_exchanging or self._rooms.is_held(now)):
                 continue
             if is_complete:
                 del self.waiting[member]
@@ -247,11 +234,38 @@ class Donor:
                     "it came between two updates of a batch, or in an operation between a backward pass and the next",
                 )
 
-    def why_damaged(self, done: int, differs: Callable[[bytes], str]) -> str:
+    def why_damaged(self, now: float, done: int, differs: Callable[[bytes], str]) -> str:
         """Why the state after `done` must be given to nobody, if it is about to be copied; `differs`: says it (R28)."""
         is_complete = self._packer is not None and self._packer[0] == done
-        is_due = is_complete and done not in self._copies and self.is_asked
+        is_now = bool(self.wishes.waiting) or (bool(self.waiting) and not self._rooms.is_held(now))
+        is_due = is_complete and done not in self._copies and is_now
         return differs(self.digest()) if is_due and self.digest is not None else ""
+
+    def _make_rooms(self, now: float, done: int, donors_for: Callable[[Member], Sequence[Member]]) -> None:
+        """For the copies that those who have no seat wait for, and for shares that were announced."""
+        assert self._packer is not None
+        observer = next((member for member, (_, has_seat) in self.waiting.items() if not has_seat), None)
+        is_due = observer is not None and self._rooms.may_begin
+        if not self._lends or done in self._copies or not (is_due or self._rooms.expected):
+            return
+        try:
+            state = self._packer[1]()
+        except (TypeError, ValueError):  # who is given it is told
+            return
+        for wish in self._rooms.expected:
+            self._rooms.begin_share(now, wish, sizes_for(state, wish))
+        sizes = [memoryview(each).nbytes for each in state.tensors]
+        if is_due and observer is not None and self._rooms.begin(now, sizes):
+            self._ask_donors(state, observer, SOON, donors_for(observer))
+
+    def _ask_donors(self, state: PackedState, observer: Member, step: int, donors: Sequence[Member]) -> bool:
+        """Ask the others for shares of the state after `step`, if it is worth that; whether it is."""
+        chunk_bytes = chunk_bytes_of(state, self._segment_bytes)
+        is_shared = len(donors) > 1 and is_worth_sharing(state, chunk_bytes, self._least_shared_bytes)
+        if is_shared:
+            for index, donor in enumerate(donors[1:], 1):
+                self._send_wish(donor, Wish(donors[0], observer, step, index, len(donors), chunk_bytes))
+        return is_shared
 
     def _copy(self, now: float, member: Member, record: StateRecord, donors: Sequence[Member]) -> list[Parcel]:
         """The state, which nobody changes now; a copy that is still on its way to another peer serves, too.
@@ -264,13 +278,12 @@ class Donor:
             record = replace(record, view=self._view)
         copy = self._copies.get(step)
         state = pack() if copy is None else copy.state
-        chunk_bytes = chunk_bytes_of(state, self._segment_bytes)
-        is_shared = len(donors) > 1 and is_worth_sharing(state, chunk_bytes, self._least_shared_bytes)
-        if is_shared:
-            for index, donor in enumerate(donors[1:], 1):
-                self._send_wish(donor, Wish(donors[0], member, step, index, len(donors), chunk_bytes))
+        is_shared = self._ask_donors(state, member, step, donors)
         if copy is None:
-            copy = self._copies[step] = StateCopy(step, state, chunk_bytes, is_shared=is_shared)
+            with self._rooms.taken() as room:
+                chunk_bytes = chunk_bytes_of(state, self._segment_bytes)
+                copy = StateCopy(step, state, chunk_bytes, is_shared=is_shared, room=room)
+            self._copies[step] = copy
         if not is_shared:
             return [copy.whole(record)]
         self._kept[member] = copy, donors[0], now
@@ -279,7 +292,8 @@ class Donor:
     def _share(self, wish: Wish) -> Parcel:
         assert self._packer is not None
         try:
-            return share_of(self._packer[1](), wish)
+            with self._rooms.taken(wish.observer) as room:
+                return share_of(self._packer[1](), wish, room)
         except (TypeError, ValueError):  # the first says so, too, if it cannot pack it either
             return declined(wish)
 
@@ -313,7 +327,7 @@ class Donor:
             stream = self._streams.get(feed.member)
             kept = stream.steps() if stream is not None else []
             is_short = len(kept) < MOST_FED and sum(step.num_bytes for step in kept) < self._most_fed_bytes
-            is_needed = _is_of_script(parcel) and bool(kept) and kept[-1].step == parcel.step - 1
+            is_needed = is_of_script(parcel) and bool(kept) and kept[-1].step == parcel.step - 1
             if len(kept) < FEWEST_FED or is_short or is_needed:
                 self._put(now, feed.member, parcel)
 
@@ -322,27 +336,24 @@ class Donor:
     def _put(self, now: float, member: Member, parcel: Parcel) -> None:
         if member not in self._streams:
             self._num_streams += 1
-            self._streams[member] = _Stream(self._num_streams, now, Window(self._segment_bytes))
+            self._streams[member] = Stream(self._num_streams, now, Window(self._segment_bytes))
         stream = self._streams[member]
         if not stream.parcels:
             stream.moved = now
         stream.parcels.append(parcel)
         self._pump(now, member, stream)
 
-    def _pump(self, now: float, member: Member, stream: _Stream) -> None:
-        while stream.window.has_room and stream.parcels:
-            if (is_whole := stream.parcels[0].is_whole) is not None and not is_whole():
-                return  # `go_on` comes when it is
-            if stream.num_taken == stream.num_sent:
-                stream.moved = now  # what was not sent yet was not left lying
-            stream.sending = stream.sending or cut(stream.parcels[0], self._segment_bytes)
-            segment = next(stream.sending)
+    def _pump(self, now: float, member: Member, stream: Stream) -> None:
+        for segment in stream.due(now, self._segment_bytes):
             self._send(member, stream.number, segment)
-            stream.num_sent += 1
-            stream.window.sent(now)
-            if segment.is_final:
-                stream.parcels.popleft()
-                stream.sending = None
+
+    def begin_exchange(self) -> None:
+        """Of a step, which may be committed before other donors have heard of a copy."""
+        self._is_exchanging = True
+
+    def end_exchange(self) -> None:
+        """It is committed, or done over, and all may wait for a state."""
+        self._is_exchanging = False
 
     def go_on(self, now: float) -> None:
         """A state is whole by now."""
@@ -362,17 +373,17 @@ class Donor:
             self._kept[taken.source] = *kept[:2], now
         self._pump(now, taken.source, stream)
 
-    def expire(self, now: float) -> None:
-        """Give up on who takes nothing."""
+    def expire(self, now: float) -> bool:
+        """Give up on who takes nothing; give back memory that nobody waits for.
+
+        Returns:
+            Whether there is memory for the state that somebody waits for, which may be copied now.
+        """
+        self._rooms.expire(now, is_wanted=bool(self.waiting))
         for member, stream in list(self._streams.items()):
             if stream.num_taken < stream.num_sent and now - stream.moved > PATIENCE_S:
                 del self._streams[member]
                 self._kept.pop(member, None)
         for member in [member for member, (_, _, at) in self._kept.items() if now - at > KEPT_S]:
             del self._kept[member]
-
-
-def _is_of_script(parcel: Parcel) -> bool:
-    """Whether it is an operation that a script has called, of which no state has the result."""
-    record = parcel.record  # a step of the model shows it; where there are several classes, the finish does not tell
-    return isinstance(record, StepRecord) and not (record.finish.state_digest or record.shown)
+        return bool(self.waiting) and self._rooms.is_ready(now) and not self._is_exchanging

@@ -17,12 +17,14 @@ from gossip import Core, Member
 from gossip import effects as fx
 
 from ..errors import OperationMismatch, RemoteProtocolError, RemovedFromView, ShoalError
+from ..host.ready_memory import room_of
 from ..net.frames import Delivery
-from ..net.parcels import Assembly, Chunk, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord
+from ..net.parcels import Assembly, Chunk, PackedState, Parcel, ParcelSegment, Replica, StateRecord, StepRecord
 from ..step.effects import Leave, Note, StepEffect, Tell
 from ..step.notices import StateOffer
 from ..step.open_step import OpenStep
 from ..step.transitions import Stage
+from .rooms import LEAST_BYTES, Make, Room
 from .shared_states import SharedStates
 
 logger = logging.getLogger("p2p")
@@ -52,6 +54,7 @@ class Observer:
         open_step: OpenStep,
         send_taken: Callable[[Member, int, int], None],
         ask_for_chunks: Callable[[Member, int, Sequence[Chunk]], None],
+        make_room: Make | None = None,
     ) -> None:
         """Nothing has come.
 
@@ -60,6 +63,7 @@ class Observer:
             open_step: of the same.
             send_taken: takes a source, its stream and a number of segments.
             ask_for_chunks: takes the first donor of a state, its step, and chunks.
+            make_room: for a state; None: none is made ready.
         """
         self.check: Callable[[int, bytes, bool], ShoalError | None] = lambda step, shown, is_akin: None
         self._core = core
@@ -67,10 +71,28 @@ class Observer:
         self._send_taken = send_taken
         self._streams: dict[Member, tuple[int, int]] = {}
         self._assemblies: dict[Member, Assembly] = {}
-        self._shared = SharedStates(ask_for_chunks)
+        self._shared = SharedStates(ask_for_chunks, lambda: self._room)
+        self._make_room = make_room
+        self._room: Room | None = None
+        self._sizes: Sequence[int] = ()
         self._states: dict[tuple[int, bytes], Parcel] = {}
         self._offered: tuple[int, bytes] | None = None
         self._steps: dict[tuple[int, bytes], Parcel] = {}
+
+    def use(self, replica: Replica) -> None:
+        """States are of this one."""
+        self.check, self._sizes = replica.check, replica.sizes
+
+    def expect(self) -> None:
+        """A state was asked for: have memory made ready for the first one."""
+        make, self._make_room = self._make_room, None
+        if make is not None and sum(self._sizes) >= LEAST_BYTES:
+            self._room = make(room_of(self._sizes))
+
+    def _give_back(self) -> None:
+        if self._room is not None:
+            self._room.drop()
+            self._room = None
 
     # What comes.
 
@@ -131,6 +153,7 @@ class Observer:
     def seated(self) -> None:
         """Nothing is needed any more."""
         self._shared.clear()
+        self._give_back()
         self._streams, self._assemblies, self._states, self._steps, self._offered = {}, {}, {}, {}, None
 
     def _take(self, parcel: Parcel) -> list[Effect]:
@@ -183,6 +206,7 @@ class Observer:
             self._offered = None
             del self._states[step, digest]
             self._shared.clear()
+            self._give_back()
         return [*self._core.loaded(now, step, digest)]
 
     def go_on(self, now: float) -> list[Effect]:

@@ -5,35 +5,53 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from gossip import Member
 
 from ..errors import RemoteProtocolError
+from ..host.ready_memory import Bytes
 from ..net.parcels import Chunk, Parcel, ParcelSegment, StateRecord, check, read_share
 from ..net.trees import Slot, unpack_tree
 from .gathering import Gathering
+from .rooms import Room
 from .shares import chunks_of, unpack_parts
 
 logger = logging.getLogger("p2p")
+
+Buffer = bytes | memoryview
 
 DIGEST_BYTES = 16
 
 
 @dataclass(slots=True, eq=False)
 class _Coming:
-    """One state. `base`: what its first donor alone sends. `named`: chunks that differ, as the log has said."""
+    """One state. `base`: what its first donor alone sends. `named`: chunks that differ, as the log has said.
+
+    `parts`: where the chunks go, by part, in memory of `room`; until they can be written there they wait in `chunks`.
+    """
 
     gathering: Gathering
     chunks: dict[Chunk, bytes] = field(default_factory=dict)
     base: Parcel | None = None
+    parts: dict[int, Bytes] = field(default_factory=dict)
+    room: Room | None = None
     named: set[Chunk] = field(default_factory=set)
 
 
 class SharedStates:
     """Of one observer, by their first donors, which were asked for them; the caller sees to that."""
 
-    def __init__(self, ask: Callable[[Member, int, Sequence[Chunk]], None]) -> None:
-        """None is coming. `ask` takes a first donor, a step, and chunks; none: nothing more is needed."""
-        self._ask = ask
+    def __init__(
+        self, ask: Callable[[Member, int, Sequence[Chunk]], None], room: Callable[[], Room | None] = lambda: None
+    ) -> None:
+        """None is coming.
+
+        Args:
+            ask: takes a first donor, a step, and chunks; none: nothing more is needed.
+            room: for a state, as it is now; None: there is none.
+        """
+        self._ask, self._room = ask, room
         self._coming: dict[Member, _Coming] = {}
         self._firsts: dict[Member, Member] = {}
 
@@ -62,7 +80,7 @@ class SharedStates:
             check(segment)
             chunk = Chunk(segment.part, segment.index)
             if coming.gathering.came(now, source, chunk, segment.digest):
-                coming.chunks[chunk] = bytes(segment.payload)
+                self._keep(first, coming, chunk, segment.payload)
         if segment.is_final:
             coming.gathering.over(source)
         return self.look(now)
@@ -85,6 +103,12 @@ class SharedStates:
         coming.base = base
         for chunk in coming.gathering.begin(now, record.donors, dict(zip(chunks, digests, strict=True))):
             del coming.chunks[chunk]
+        room = coming.room = self._room()
+        sizes = unpack_parts(record.shared)
+        coming.parts = {part: np.empty(n, np.uint8) if room is None else room.reserve(n) for part, n in sizes}
+        early, coming.chunks = coming.chunks, {}
+        for chunk, payload in early.items():
+            self._keep(first, coming, chunk, payload)
         logger.info("%d donors give the state after step %d, asked of %s", len(record.donors), base.step, first)
         return self.look(now)
 
@@ -97,10 +121,11 @@ class SharedStates:
             if missing := gathering.missing(now):
                 logger.info("%d chunks of the state after step %d are asked of %s", len(missing), gathering.step, first)
                 self._ask(first, gathering.step, missing)
-            if gathering.is_complete or gathering.is_void:
+            is_whole = coming.base is not None and self._settle(first, coming) and gathering.is_complete
+            if is_whole or gathering.is_void:
                 del self._coming[first]
                 self._ask(first, gathering.step, ())
-            if gathering.is_complete:
+            if is_whole:
                 whole.append(_composed(coming))
         return whole
 
@@ -116,6 +141,33 @@ class SharedStates:
         for first, coming in self._coming.items():
             self._ask(first, coming.gathering.step, ())
         self._coming, self._firsts = {}, {}
+
+    def _keep(self, first: Member, coming: _Coming, chunk: Chunk, payload: Buffer) -> None:
+        """Copy it to where it belongs, if that is known, and can be written to without waiting for pages."""
+        if coming.base is None:
+            coming.chunks[chunk] = bytes(payload)
+            return
+        record = coming.base.record
+        assert isinstance(record, StateRecord)
+        start = chunk.segment * record.chunk_bytes
+        into = coming.parts[chunk.part][start : start + record.chunk_bytes]
+        if len(into) != len(payload):
+            del self._coming[first]
+            raise RemoteProtocolError(f"a chunk of {len(payload)} bytes came for {len(into)} of part {chunk.part}")
+        if coming.room is None or coming.room.reaches(into):
+            into[:] = np.frombuffer(payload, np.uint8)
+        else:
+            coming.chunks[chunk] = bytes(payload)
+
+    def _settle(self, first: Member, coming: _Coming) -> bool:
+        """Put those where they belong that could not be written there before; whether all are."""
+        while coming.chunks:
+            chunk, payload = next(iter(coming.chunks.items()))
+            del coming.chunks[chunk]
+            self._keep(first, coming, chunk, payload)
+            if chunk in coming.chunks:
+                return False
+        return True
 
     def _name(self, coming: _Coming) -> None:
         """Log what differs: one of two replicas is damaged."""
@@ -154,16 +206,10 @@ def _chunks_in(record: StateRecord, num_parts: int) -> list[Chunk]:
 def _composed(coming: _Coming) -> Parcel:
     """The state as one donor would have sent it."""
     base = coming.base
-    assert base is not None and isinstance(base.record, StateRecord)
-    sizes, others = dict(unpack_parts(base.record.shared)), iter(base.parts)
-    parts: list[bytes | memoryview] = []
-    for number in range(1, len(base.parts) + len(sizes) + 1):
-        if number not in sizes:
-            parts.append(next(others))
-            continue
-        chunks = chunks_of([(number, sizes[number])], base.record.chunk_bytes)
-        parts.append(b"".join([coming.chunks.pop(chunk) for chunk in chunks]))
-    return replace(base, parts=parts)
+    assert base is not None
+    others, shared = iter(base.parts), coming.parts
+    numbers = range(1, len(base.parts) + len(shared) + 1)
+    return replace(base, parts=[shared[number].data if number in shared else next(others) for number in numbers])
 
 
 def _name_of(base: Parcel, chunk: Chunk) -> str:

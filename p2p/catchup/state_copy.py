@@ -10,6 +10,7 @@ import xxhash
 from gossip import Member
 
 from ..net.parcels import Aside, Chunk, PackedState, Parcel, ShareRecord, StateRecord, Wish
+from .rooms import Room
 from .shares import LEAST_BYTES, MOST_CHUNKS, MOST_PARTS, chunks_of, pack_parts
 
 Buffer = bytes | memoryview
@@ -24,21 +25,33 @@ def shared_parts(state: PackedState) -> list[tuple[int, int]]:
     return [(index + _FIRST_TENSOR, size) for index, size in sizes if size >= LEAST_BYTES]
 
 
-def share_of(state: PackedState, wish: Wish) -> Parcel:
+def chunks_for(state: PackedState, wish: Wish) -> list[Chunk]:
+    """Those of a share."""
+    return chunks_of(shared_parts(state), wish.chunk_bytes)[wish.number :: wish.num_shares]
+
+
+def sizes_for(state: PackedState, wish: Wish) -> list[int]:
+    """Of the chunks of a share, in bytes; of none, if it is asked for in too many."""
+    if not is_worth_sharing(state, wish.chunk_bytes, 0):
+        return []
+    return [len(_slice(state.tensors, chunk, wish.chunk_bytes)) for chunk in chunks_for(state, wish)]
+
+
+def share_of(state: PackedState, wish: Wish, room: Room | None = None) -> Parcel:
     """The share of `state`, which nobody changes now, that another donor has asked for.
 
-    Only that is copied, by a thread where it is lent for so long.
+    Only that is copied, into `room`, by a thread where it is lent for so long.
 
     Raises:
         ValueError: it is asked for in too many chunks.
     """
     if not is_worth_sharing(state, wish.chunk_bytes, 0):
         raise ValueError(f"chunks of {wish.chunk_bytes} bytes are too many")
-    chunks = chunks_of(shared_parts(state), wish.chunk_bytes)[wish.number :: wish.num_shares]
+    chunks = chunks_for(state, wish)
     payloads: Sequence[Buffer] = [_slice(state.tensors, chunk, wish.chunk_bytes) for chunk in chunks]
     is_whole = state.is_whole
     if is_whole is None:
-        payloads, is_whole = _copies_of(payloads, state.aside, _nothing)
+        payloads, is_whole = _copies_of(payloads, state.aside, _nothing, room)
     return Parcel(wish.step, ShareRecord(wish.first), payloads, is_whole, chunks=chunks)
 
 
@@ -55,8 +68,10 @@ class StateCopy:
         state: the copy.
     """
 
-    def __init__(self, step: int, state: PackedState, chunk_bytes: int, *, is_shared: bool) -> None:
-        """Copy `state`, unless it is a copy; by a thread, where it is lent for so long.
+    def __init__(
+        self, step: int, state: PackedState, chunk_bytes: int, *, is_shared: bool, room: Room | None = None
+    ) -> None:
+        """Copy `state` into `room`, unless it is a copy; by a thread, where it is lent for so long.
 
         `is_shared`: so that several donors can give it; its digests will be wanted.
         """
@@ -67,7 +82,7 @@ class StateCopy:
         self.state = state
         if state.is_whole is None:
             then = self._digest if is_shared else _nothing
-            tensors, is_whole = _copies_of(state.tensors, state.aside, then)
+            tensors, is_whole = _copies_of(state.tensors, state.aside, then, room)
             self.state = replace(state, tensors=tensors, is_whole=is_whole, aside=None)
 
     def is_whole(self) -> bool:
@@ -137,15 +152,17 @@ def copied(buffer: Buffer) -> Buffer:
 
 
 def _copies_of(
-    buffers: Sequence[Buffer], aside: Aside | None, then: Callable[[Sequence[Buffer]], None]
+    buffers: Sequence[Buffer],
+    aside: Aside | None,
+    then: Callable[[Sequence[Buffer]], None],
+    room: Room | None,
 ) -> tuple[Sequence[Buffer], Callable[[], bool] | None]:
     """The same bytes in memory of their own, and whether they are there by now, which `aside` then tells of.
 
     `then` is given them by the thread that has made them.
     """
-    if aside is None:
-        return [*map(copied, buffers)], None
-    rooms = [np.empty(len(buffer), np.uint8) for buffer in buffers]
+    sizes = [len(buffer) for buffer in buffers]
+    rooms = [np.empty(size, np.uint8) if room is None else room.take(size) for size in sizes]
 
     def copy() -> None:
         for room, buffer in zip(rooms, buffers, strict=True):
@@ -153,6 +170,9 @@ def _copies_of(
                 room[:] = np.frombuffer(buffer, np.uint8)
 
     made = [room.data for room in rooms]
+    if aside is None:
+        copy()
+        return made, None
     return made, aside(copy, lambda: then(made))
 
 

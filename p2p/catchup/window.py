@@ -20,7 +20,7 @@ NUM_RECENT: Final = 8
 FEWEST: Final = 3
 """Segments that may be under way in any case."""
 
-FIRST: Final = 4
+FIRST: Final = 8
 """As many at first."""
 
 MOST_BYTES: Final = 8 << 20

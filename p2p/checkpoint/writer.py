@@ -13,6 +13,7 @@ from queue import SimpleQueue
 import numpy as np
 import xxhash
 
+from ..host.ready_memory import touched
 from ..net.parcels import PackedState
 from ..net.trees import unpack_tree
 from .folder import put, remove_old
@@ -86,9 +87,7 @@ class Writer:
 
     def _make_memory(self, num_bytes: int) -> None:
         self._memory = np.empty(0, np.uint8)  # the former may go first
-        memory = np.empty(num_bytes, np.uint8)
-        memory[...] = 0
-        self._memory = memory
+        self._memory = touched(num_bytes)
 
     def _start(self, job: Callable[[], None]) -> None:
         self._is_idle.clear()

@@ -25,7 +25,7 @@ from ..host.registry import Registry
 from ..memory.shared_runner import SharedRunner
 from ..net.frames import Frames
 from ..net.headers import NO_DIGEST
-from ..net.parcels import StateRecord, Wish
+from ..net.parcels import Replica, StateRecord, Wish
 from ..step import effects as sx
 from ..step.notices import Commit, Notice
 from ..step.open_step import OpenStep
@@ -221,6 +221,7 @@ class Carrier:
         return self.parts.core.saw(now, told)
 
     def _commit(self, effect: fx.Committed) -> None:
+        self.parts.donor.end_exchange()
         commit = self.parts.open_step.committed(effect.finish, effect.view)
         self.parts.note(Kind.COMMITTED, effect.finish.step)
         if effect.feeds:
@@ -241,6 +242,7 @@ class Carrier:
         self.parts.frames.install(view)
         self.carry_out(self.parts.open_step.installed(view))
         self.parts.donor.install(view)
+        self.parts.donor.end_exchange()
         self.parts.registry.mark_member()
         self.parts.neighbours.open_records(view.members)
 
@@ -278,6 +280,21 @@ class Carrier:
             self.parts.note(Kind.GONE, peer=peer_number(member.peer_id), how=how)
             self.carry_out(effects)
 
+    def begin_exchange(self) -> None:
+        """The first operation of a step is submitted."""
+        if self.parts.core.seated:
+            self.parts.donor.begin_exchange()
+
+    def expect(self) -> None:
+        """This peer has asked for a seat, and for a state with it."""
+        self.parts.note(Kind.ASKED, self.parts.core.done)
+        self.parts.observer.expect()
+
+    def use(self, replica: Replica) -> None:
+        """States are of this one."""
+        self.parts.donor.use(replica)
+        self.parts.observer.use(replica)
+
     def take_wish(self, wish: Wish) -> None:
         """Another donor, a member of this view, asks for a share of a state."""
         core = self.parts.core
@@ -290,7 +307,7 @@ class Carrier:
         """Send the state to whoever waits for it, if this is the time at which it may be copied."""
         if self.parts.donor.is_asked and self.parts.core.seated and (view := self.parts.core.view) is not None:
             core, is_due = self.parts.core, self.parts.open_step.agreed.is_due
-            if why := self.parts.donor.why_damaged(core.done, self.parts.open_step.why_damaged):
+            if why := self.parts.donor.why_damaged(self.now(), core.done, self.parts.open_step.why_damaged):
                 self.parts.open_step.stop()
                 self.carry_out(core.leave(self.now(), core.done + 1, why))
                 return

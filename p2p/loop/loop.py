@@ -20,6 +20,7 @@ from ..catchup.observer import Observer
 from ..config import LoopConfig
 from ..errors import DeviceLost, RegistryError, RemoteProtocolError, RemovedFromView, RunEnded
 from ..host.entry import Role
+from ..host.ready_memory import ReadyMemory
 from ..host.registry import Registry
 from ..memory.shared_runner import RunState
 from ..net.frames import ANSWER_CODEC, ChunkQuery, Delivery, Frames, Segment, StatusAnswer, StatusQuery, Taken
@@ -104,8 +105,10 @@ class Loop:
             self._frames.send_wish,
             segment_bytes=config.segment_bytes,
             least_shared_bytes=config.least_shared_bytes,
+            make_room=ReadyMemory,
         )
-        self._observer = Observer(self.core, self.open_step, self._frames.send_taken, self._frames.send_chunk_query)
+        send = self._frames.send_taken, self._frames.send_chunk_query
+        self._observer = Observer(self.core, self.open_step, *send, ReadyMemory)
         self._carrier = Carrier(
             Parts(
                 core=self.core,
@@ -166,7 +169,7 @@ class Loop:
 
     def ask_for_seat(self, founding_size: int, run: Run, replica: Replica) -> None:
         """Found the swarm, or ask its members for a seat."""
-        self._donor.show, self._donor.digest, self._observer.check = replica.show, replica.digest, replica.check
+        self._carrier.use(replica)
         self._seek(lambda: self._seat.ask(self.now(), self.core, self.seeds, run, founding_size))
 
     def describe(self, run: Run) -> None:
@@ -176,6 +179,7 @@ class Loop:
     def submit(self, step: int, attempt: int, operation: Operation) -> None:
         """As `OpenStep.submit`, unless this peer cannot go on."""
         if step != self._exit_looks.step:
+            self._carrier.begin_exchange()
             self._exit_looks.begin(self.now(), step)
         if self.inbox.failure is None and (effects := self.open_step.submit(step, attempt, operation)):
             self.measuring.watch(self.open_step)
@@ -294,7 +298,8 @@ class Loop:
         if now >= self._next_link_check:
             self._next_link_check = now + self._link_check_s
             self._carrier.carry_out(self._neighbours.check_links(now, self.core))
-            self._donor.expire(now)
+            if self._donor.expire(now):
+                self._carrier.serve_state()
             self.seeds.call(now, self.core)
             if self.inbox.failure is None:
                 self._seek(lambda: self._seat.look_again(now, self.core, self.seeds))
@@ -391,5 +396,5 @@ class Loop:
             self.inbox.tell(error)
             return
         if effects and self._seat.role is Role.JOINER:
-            self.note(Kind.ASKED, self.core.done)
+            self._carrier.expect()
         self._carrier.carry_out(effects)

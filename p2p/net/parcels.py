@@ -70,10 +70,15 @@ class Chunk(NamedTuple):
     segment: int
 
 
+SOON: Final = -2
+"""No step: that will be said."""
+
+
 class Wish(NamedTuple):
     """SHARE?: `first` asks for share `number` of `num_shares` of the state after `step`, to be sent to `observer`.
 
     That is every `num_shares`-th chunk, from that number on. A chunk has `chunk_bytes`, or fewer at a tensor's end.
+    `SOON` in the place of a step says that this will be asked for, so that memory can be made ready (catchup/rooms.py).
     """
 
     first: Member
@@ -303,6 +308,8 @@ class Replica:
         load: takes over a member's state, in the training thread.
         compare: says in words how a member's `MODEL` differs from this one.
         show: what a replica is compared by, while it waits for a commit.
+        lends: whether what `lender` makes, or `pack`, lends memory, which costs nothing; else it fetches from a device.
+        sizes: of its tensors in bytes, when it was offered.
         digest: of its parameters, as for the step after the last committed one; None: they are not on the host.
         check: why this replica cannot go on, if that of a member, which is shown in this step, is not like it; with
             whether both are of one numerics class.
@@ -324,6 +331,8 @@ class Replica:
     lender: Callable[[], Packer] | None = None
     copies: Copies = NO_COPIES
     digest: Callable[[], bytes] | None = None
+    lends: bool = True
+    sizes: Sequence[int] = ()
 
     @property
     def trains_model(self) -> bool:

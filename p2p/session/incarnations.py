@@ -62,7 +62,13 @@ class Incarnations:
             raise removed
 
     def begin_lineage(self) -> None:
-        """As another incarnation, which founds: all members of the lineage that this peer observed have died."""
+        """As another incarnation, which founds: all members of the lineage that this peer observed have died.
+
+        Raises:
+            ShoalError: the loop that has said so has failed since.
+        """
+        if self.loop.inbox.crash is not None:
+            raise self.loop.inbox.crash
         self._registry.stay()
         self._replace(0.0, founds_anew=True)
 

@@ -113,6 +113,8 @@ class ModelReplica:
             lender_of(self._session, self._gradients.device, self._copies, self._lower),
             self._copies,
             self.digest if self._gradients.device is HOST else None,
+            self._gradients.device is HOST,
+            [each.nbytes for each in sent],
         )
 
     def refresh(self) -> None:

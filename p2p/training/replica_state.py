@@ -5,7 +5,7 @@ the script adds (`extra`), after `optimizer.step` of step D. Knows torch; `impor
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +17,8 @@ from ..net.parcels import PackedState
 from ..net.trees import Slot, pack_tree, unpack_tree
 from .layouts import dense_strides, in_memory_order, is_dense, is_overlapping, laid_out
 from .numerics import FLAGS
+
+Buffer = bytes | bytearray | memoryview
 
 
 class Stateful(Protocol):
@@ -118,9 +120,9 @@ def unpack_into(state: PackedState, tensors: Mapping[str, torch.Tensor], parts: 
     """
     tree = unpack_tree(state.tree)
     try:
-        slots = [_tensor(raw, *row) for raw, row in zip(state.tensors, tree["slots"], strict=True)]
-        values: dict[str, torch.Tensor] = _raise_slots(tree["tensors"], slots)
-        states = [_raise_slots(part, slots) for part in tree["parts"]]
+        slots = [*zip(state.tensors, tree["slots"], strict=True)]
+        values: dict[str, torch.Tensor] = _raise_slots(tree["tensors"], slots, _lent)
+        states = [_raise_slots(part, slots, bytearray) for part in tree["parts"]]
         samples = tree["samples"]
         theirs, ours = ([[*row[:3], None] for row in _rows(each)] for each in (values, tensors))  # in any order
         if theirs != ours:
@@ -178,14 +180,21 @@ def _lower(node: Any, slots: list[torch.Tensor]) -> Any:
     return node
 
 
-def _raise_slots(node: Any, slots: Sequence[torch.Tensor]) -> Any:
+def _raise_slots(node: Any, slots: Sequence[tuple[Buffer, list[Any]]], own: Callable[[Buffer], Buffer]) -> Any:
+    """`node` with a tensor for each slot; `own`: memory that a tensor may have, for that of the state."""
     if isinstance(node, Slot):
-        return slots[node.index]
+        raw, row = slots[node.index]
+        return _tensor(own(raw), *row)
     if isinstance(node, dict):
-        return {key: _raise_slots(value, slots) for key, value in node.items()}
+        return {key: _raise_slots(value, slots, own) for key, value in node.items()}
     if isinstance(node, list | tuple):
-        return type(node)(_raise_slots(value, slots) for value in node)
+        return type(node)(_raise_slots(value, slots, own) for value in node)
     return node
+
+
+def _lent(raw: Buffer) -> Buffer:
+    """For a tensor that is only read: no copy, apart from memory that nobody may write to, of which torch has none."""
+    return bytearray(raw) if memoryview(raw).readonly else raw
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
@@ -194,11 +203,11 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
-def _tensor(raw: bytes | memoryview, shape: list[int], dtype_name: str, strides: list[int] | None) -> torch.Tensor:
+def _tensor(raw: Buffer, shape: list[int], dtype_name: str, strides: list[int] | None) -> torch.Tensor:
     dtype = getattr(torch, dtype_name)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{dtype_name} is no dtype")
-    flat = torch.frombuffer(bytearray(raw), dtype=dtype) if len(raw) else torch.empty(0, dtype=dtype)
+    flat = torch.frombuffer(raw, dtype=dtype) if len(raw) else torch.empty(0, dtype=dtype)
     if flat.numel() != math.prod(shape) or (strides is not None and not is_dense(shape, strides)):
         raise ValueError(f"{flat.numel()} elements for {shape} with strides {strides}")
     return laid_out(flat, shape, strides)

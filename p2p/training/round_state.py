@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..device import Device
+from ..device import HOST, Device
 from ..net.parcels import MODEL, NO_COPIES, Copies, PackedState, Replica
 from ..session.device_memory import is_far
 from ..session.session import Session
@@ -130,6 +130,7 @@ class RoundReplica:
         traits = {MODEL: layout, "codec": codec.encode(), "strategy": self._strategy.encode()}
         compares = partial(compare, layout)
         replica = Replica(traits, self._pack, self._load, compares, lender=lender, copies=self._copies)
+        replica = replace(replica, lends=self._device is HOST, sizes=[each.nbytes for each in sent])
         if self._dense is None:
             return replica
         traits |= self._dense.traits

@@ -428,14 +428,14 @@ def test_what_has_changed_since_a_step_was_computed_with_it_is_found_once_somebo
     donor.complete(0, lambda: packed(b"state", b"abc"))
     donor.digest = lambda: digests[0]
     donor.ask(B, 0, has_seat=False)
-    assert donor.why_damaged(0, differs) == ""
+    assert donor.why_damaged(0.0, 0, differs) == ""
     digests[0] = b"now!" * 4
-    assert donor.why_damaged(1, differs) == "", "another step is committed, so the state is another one"
-    why = donor.why_damaged(0, differs)
+    assert donor.why_damaged(0.0, 1, differs) == "", "another step is committed, so the state is another one"
+    why = donor.why_damaged(0.0, 0, differs)
     assert "since step 1 was computed" in why and (b"then" * 4).hex() in why and (b"now!" * 4).hex() in why
     donor.digest = None
-    assert donor.why_damaged(0, differs) == ""
+    assert donor.why_damaged(0.0, 0, differs) == ""
     donor.digest = lambda: digests[0]
     donor.forget(B)
-    assert donor.why_damaged(0, differs) == "", "nobody asks"
+    assert donor.why_damaged(0.0, 0, differs) == "", "nobody asks"
     assert submission.why_damaged(b"then" * 4) == ""

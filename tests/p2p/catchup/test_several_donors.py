@@ -2,13 +2,18 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import xxhash
 
 from gossip import Member
 from p2p.catchup.donor import KEPT_S, Donor
 from p2p.catchup.gathering import STALL_S
+from p2p.catchup.shared_states import SharedStates
+from p2p.catchup.state_copy import StateCopy
+from p2p.errors import RemoteProtocolError
 from p2p.net.frames import Taken
 from p2p.net.parcels import Aside, Chunk, PackedState, ParcelSegment, StateRecord, Wish
 from p2p.net.trees import Slot, pack_tree
@@ -271,3 +276,22 @@ def test_a_state_of_a_device_is_sent_when_it_is_whole() -> None:
         donor.go_on(pond.new.now)
     pond.settle()
     assert pond.offered() == pond.expected()
+
+
+def test_a_first_whose_chunks_are_of_another_size_than_it_says_gives_nothing() -> None:
+    copy = StateCopy(
+        STEP, PackedState(TREE, [bytes(each) for each in memory()], None, REPLICATED), CHUNK_BYTES, is_shared=True
+    )
+    base, _ = copy.shared(StateRecord(digest(STEP), view_of(A, B, C)), (A, B, C))
+    payload = b"too short"
+    wrong = xxhash.xxh3_128_digest(payload)
+    assert base.seal is not None
+    record = base.seal()
+    assert isinstance(record, StateRecord)
+    record = replace(record, chunk_digests=wrong * (len(record.chunk_digests) // 16))
+    asked: list[object] = []
+    shared = SharedStates(lambda *words: asked.append(words))
+    assert shared.begin(0.0, A, replace(base, record=record)) == []
+    with pytest.raises(RemoteProtocolError, match="a chunk of 9 bytes came for 16384 of part 2"):
+        shared.receive(0.0, B, A, ParcelSegment(STEP, True, 2, 1, True, False, wrong, payload, is_share=True))
+    assert shared.look(100.0) == [] and asked == [], "nothing of it is of use"

@@ -1,8 +1,14 @@
 """How long who is removed again and again waits before it returns."""
 
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
-from p2p.session.incarnations import FREE_REMOVALS, HALF_LIFE_S, MOST_WAIT_S, WAIT_S, waits_s
+import pytest
+
+from p2p.config import PeerConfig
+from p2p.errors import ShoalError
+from p2p.session.incarnations import FREE_REMOVALS, HALF_LIFE_S, MOST_WAIT_S, WAIT_S, Incarnations, waits_s
 
 FREE = int(FREE_REMOVALS)
 
@@ -29,3 +35,16 @@ def test_who_is_removed_by_chance_once_a_minute_hardly_ever_waits_and_who_is_eve
 
     assert sum(each > 4 * WAIT_S for each in waits(60, 0)) < 10
     assert sum(each > 4 * WAIT_S for each in waits(10, 0)) > 800
+
+
+def test_a_lineage_is_not_begun_with_a_loop_that_has_failed() -> None:
+    with TemporaryDirectory(prefix="shoal") as folder:  # tmp_path can be too long for a socket
+        incarnations = Incarnations(PeerConfig(swarm="pond", home=Path(folder) / "home"))
+        loop = incarnations.loop
+        try:
+            loop.inbox.tell_crash(OSError(28, "No space left on device"))
+            with pytest.raises(ShoalError, match=r"the loop of this peer failed: OSError.*No space"):
+                incarnations.begin_lineage()
+            assert incarnations.loop is loop
+        finally:
+            loop.close()

@@ -141,6 +141,16 @@ def test_moments_lie_in_memory_as_they_did() -> None:
         assert ours.state[joiner.weight][name].stride() == moment.stride()
 
 
+def test_nothing_keeps_the_memory_that_a_state_came_in() -> None:
+    donor, joiner = (Replica(seed, OPTIMIZERS["adamw"]) for seed in (1, 2))
+    donor.train(2)
+    memory = [bytearray(raw) for raw in donor.packed().tensors]
+    joiner.receive(PackedState(donor.packed().tree, [memoryview(each) for each in memory]))
+    for each in memory:
+        each[:] = bytes(len(each))
+    assert joiner.packed() == donor.packed()
+
+
 def test_groups_that_a_script_holds_remain_those_of_the_optimizer() -> None:
     def make(lr: float) -> tuple[nn.Module, torch.optim.Optimizer]:
         model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
