@@ -11,6 +11,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from gossip import NO_VIEW, Member, Stamp
+from p2p.net.half_open import MOST
 from tests.live.conftest import NewHost
 from tests.live.swarm import STREAM, Process, Swarm, stop
 from tests.live.test_bad_input import Intruder
@@ -18,6 +19,9 @@ from tests.live.test_tcp import COUNT, joined, secured
 from tests.p2p.net.forged import Forger
 
 NUM_IDLE, LIMIT = 3000, 1024
+BURST = 400
+"""Connections at once. Who is opened as many as it may have files before it has looked once is ended by libzmq
+(docs/decisions.md, 68)."""
 
 
 @pytest.fixture
@@ -33,6 +37,13 @@ def many_files() -> Iterator[None]:
 
 def last_step(peer: Process) -> int:
     return int(next(line for line in reversed(peer.stdout) if line.startswith("step")).split()[1])
+
+
+def wait_for_refused(peer: Process, number: int) -> None:
+    """It says after each step how many it has refused."""
+    said = peer.stdout
+    while int(next((line.split()[1] for line in reversed(said) if line.startswith("refused")), "0")) < number:
+        peer.expect_step(last_step(peer) + 1)
 
 
 def test_three_thousand_connections_that_say_nothing_end_nobody_and_keep_nobody_out(
@@ -51,6 +62,8 @@ def test_three_thousand_connections_that_say_nothing_end_nobody_and_keep_nobody_
             if index == NUM_IDLE // 2:  # to the same host: through a socket at which libzmq must have room for a file
                 hosts[0].environ = {"SHOAL_SEEDS": f"127.0.0.1:{port}", "SHOAL_BIND": "127.0.0.1:0", **secured(key)}
                 peers.append(hosts[0].start(COUNT))
+            if index % BURST == BURST - 1:
+                wait_for_refused(peers[0], index - 2 * MOST)  # who listens at both ports
         peers[2].expect("step")
         for peer in peers:
             peer.expect_step(last_step(peer) + 50)
@@ -59,7 +72,8 @@ def test_three_thousand_connections_that_say_nothing_end_nobody_and_keep_nobody_
     for process, before in zip(processes, before_bytes, strict=True):
         assert process.memory_info().rss < before + (32 << 20)
     stop(peers)
-    (warning,) = peers[0].stderr
+    warning, *others = peers[0].stderr
+    assert all(line.endswith("can be reached now") for line in others)
     assert warning.startswith("refused a connection to tcp") and "more than 64 connections say nothing" in warning
     assert not peers[1].stderr and not peers[2].stderr
     assert [line for line in peers[1].stdout if line.startswith("view of")] == ["view of 3"]
