@@ -105,7 +105,12 @@ class SharedStates:
             del coming.chunks[chunk]
         room = coming.room = self._room()
         sizes = unpack_parts(record.shared)
-        coming.parts = {part: np.empty(n, np.uint8) if room is None else room.reserve(n) for part, n in sizes}
+        try:
+            coming.parts = {part: np.empty(n, np.uint8) if room is None else room.reserve(n) for part, n in sizes}
+        except (MemoryError, OverflowError, ValueError):  # numpy has no arrays of 2^63 bytes
+            del self._coming[first]
+            num_bytes = sum(n for _, n in sizes)
+            raise RemoteProtocolError(f"{first} gives a state of {num_bytes} bytes, for which is no memory") from None
         early, coming.chunks = coming.chunks, {}
         for chunk, payload in early.items():
             self._keep(first, coming, chunk, payload)

@@ -12,6 +12,7 @@ from gossip import Member
 from p2p.catchup.donor import KEPT_S, Donor
 from p2p.catchup.gathering import STALL_S
 from p2p.catchup.shared_states import SharedStates
+from p2p.catchup.shares import pack_parts
 from p2p.catchup.state_copy import StateCopy
 from p2p.errors import RemoteProtocolError
 from p2p.net.frames import Taken
@@ -295,3 +296,20 @@ def test_a_first_whose_chunks_are_of_another_size_than_it_says_gives_nothing() -
     with pytest.raises(RemoteProtocolError, match="a chunk of 9 bytes came for 16384 of part 2"):
         shared.receive(0.0, B, A, ParcelSegment(STEP, True, 2, 1, True, False, wrong, payload, is_share=True))
     assert shared.look(100.0) == [] and asked == [], "nothing of it is of use"
+
+
+@pytest.mark.parametrize("num_bytes", [1 << 60, (1 << 64) - 1])
+def test_a_state_for_which_is_no_memory_is_refused_and_nothing_is_kept(num_bytes: int) -> None:
+    copy = StateCopy(
+        STEP, PackedState(TREE, [bytes(each) for each in memory()], None, REPLICATED), CHUNK_BYTES, is_shared=True
+    )
+    base, _ = copy.shared(StateRecord(digest(STEP), view_of(A, B, C)), (A, B, C))
+    assert base.seal is not None
+    record = base.seal()
+    assert isinstance(record, StateRecord)
+    liar = replace(record, shared=pack_parts([(2, num_bytes)]), chunk_bytes=num_bytes, chunk_digests=bytes(16))
+    asked: list[object] = []
+    shared = SharedStates(lambda *words: asked.append(words))
+    with pytest.raises(RemoteProtocolError, match=f"gives a state of {num_bytes} bytes"):
+        shared.begin(0.0, A, replace(base, record=liar))
+    assert shared.look(100.0) == [] and asked == []
