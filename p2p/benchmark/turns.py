@@ -1,7 +1,7 @@
 """Two runs that take turns, so that whatever else the machine does meets both: `--turns PATH`, twice.
 
-The first peers of both meet at a socket at PATH. Whoever came first begins with one batch; then each has two in a row
-(A B B A A B ...), so that a machine that becomes slower does so for both alike. Who has to wait needs no processor.
+The first peers of both meet at a socket at PATH. Whoever came first begins; then they measure a batch each, in turns,
+and not two in a row: after a wait caches are cold, so each batch of both comes after one. Who waits needs no processor.
 """
 
 import json
@@ -18,7 +18,6 @@ from p2p.errors import ShoalError
 
 PATIENCE_S: Final = 50.0
 """The other peers of a run wait for a minute."""
-IN_A_ROW: Final = 2
 YOURS: Final = b"T"
 MAX_HELLO_BYTES: Final = 1 << 20
 MAX_PATH_BYTES: Final = 80
@@ -36,7 +35,7 @@ class Turns:
         """They have met."""
         self.meeting = meeting
         self._connection, self._path = connection, path
-        self._left = 0 if meeting["place"] else 1
+        self._is_its_turn = not meeting["place"]
         self._is_alone = False
 
     def take(self) -> None:
@@ -45,7 +44,7 @@ class Turns:
         Raises:
             ShoalError: the other run does not end its turn.
         """
-        if self._left or self._is_alone:
+        if self._is_its_turn or self._is_alone:
             return
         try:
             self._is_alone = not self._connection.recv(1)
@@ -56,12 +55,12 @@ class Turns:
             ) from None
         except ConnectionError:
             self._is_alone = True
-        self._left = IN_A_ROW
+        self._is_its_turn = True
 
     def end(self) -> None:
         """A batch is over."""
-        self._left -= 1
-        if not self._left and not self._is_alone:
+        self._is_its_turn = False
+        if not self._is_alone:
             try:
                 self._connection.sendall(YOURS)
             except ConnectionError:
