@@ -92,7 +92,10 @@ def meet(path: Path, asked: Mapping[str, Any]) -> Iterator[Turns]:
     with connection:
         connection.settimeout(PATIENCE_S)
         own_id = secrets.token_hex(8)
-        theirs = _introduced(connection, {"id": own_id, "asked": asked})
+        try:
+            theirs = _introduced(connection, {"id": own_id, "asked": asked})
+        except (OSError, ValueError) as error:
+            raise ShoalError(f"who came to take turns at {path} has not said what it measures: {error}") from None
         for name, one in asked.items():
             other = theirs["asked"].get(name, one)
             if one != other:
@@ -143,7 +146,7 @@ def _introduced(connection: socket.socket, own: Mapping[str, Any]) -> dict[str, 
     while not said.endswith(b"\n"):
         part = connection.recv(1)
         if not part or len(said) > MAX_HELLO_BYTES:
-            raise ShoalError("who came to take turns has not said what it measures: is it another version of shoal?")
+            raise ValueError("it ended, or is another version of shoal")
         said += part
     found: dict[str, Any] = json.loads(said)
     return found

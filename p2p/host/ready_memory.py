@@ -46,6 +46,7 @@ class ReadyMemory:
         self._block: Bytes = np.empty(0, np.uint8)
         with suppress(MemoryError):  # whoever takes from it may have better luck
             self._block = np.empty(num_bytes, np.uint8)
+        self._at, self._end = self._block.ctypes.data, self._block.ctypes.data + len(self._block)
         self._num_taken = self._num_touched = 0
         self._is_dropped = threading.Event()
         self._is_ready = threading.Event()
@@ -73,8 +74,8 @@ class ReadyMemory:
 
     def reaches(self, piece: Bytes) -> bool:
         """Whether a piece of what was reserved is touched, or none of this block."""
-        begin = piece.ctypes.data - self._block.ctypes.data
-        return self.is_ready or not 0 <= begin < len(self._block) or begin + len(piece) <= self._num_touched
+        at = piece.ctypes.data  # dropped memory, too, is touched until the thread has seen that
+        return self.is_ready or not self._at <= at < self._end or at + len(piece) <= self._at + self._num_touched
 
     def drop(self) -> None:
         """It is not wanted any more. What was taken remains."""

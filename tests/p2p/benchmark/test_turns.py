@@ -94,6 +94,16 @@ def test_nobody_else_a_socket_that_is_left_and_a_path_that_cannot_be_are_one_lin
         pass
 
 
+def test_who_comes_and_says_nothing_is_one_line(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        met = threads.submit(lambda: meet(tmp_path / "turns", {}).__enter__())
+        with socket.socket(socket.AF_UNIX) as stranger:
+            while not met.done() and stranger.connect_ex(str(tmp_path / "turns")):
+                pass
+        with pytest.raises(ShoalError, match="has not said what it measures"):
+            met.result()
+
+
 def test_who_does_not_end_its_turn_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,10 @@ def test_what_is_not_touched_yet_is_not_reached() -> None:
     first, second = memory.reserve(600), memory.reserve(200)
     assert memory.reaches(first) and memory.reaches(first[:10]) and not memory.reaches(second)
     assert memory.reaches(second[:60]), "up to 640 + 60"
+    memory.drop()
+    assert not memory.reaches(second), "the thread may be about to write there"
+    memory._is_ready.set()
+    assert memory.reaches(second)
 
 
 def test_what_is_dropped_is_given_back_but_for_what_was_taken() -> None:
