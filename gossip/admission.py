@@ -192,7 +192,8 @@ class Admission:
         return (self._views[-1].numerics_of(joiner) if self._views else None) or NO_NUMERICS
 
     def is_empty(self) -> bool:
-        return not self._joiners
+        """Whether nobody is to be fed."""
+        return not self._joiners and not self._entering
 
     def _expire(self, now: float) -> None:
         for member in [m for m, joiner in self._joiners.items() if now - joiner.asked > self._config.lease_s]:
