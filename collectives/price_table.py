@@ -4,6 +4,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from math import isqrt
 from types import MappingProxyType
 from typing import Final
 
@@ -86,10 +87,11 @@ class PriceTable:
     links: Links | None = None
 
     def of(self, num_bytes: int) -> dict[str, int]:
-        """What each costs at the nearest size: as measured, or as predicted, or less where the model asks too much.
+        """What each costs at the nearest size: as measured, or as predicted and corrected by what was.
 
-        What was not tried yet has the price of the model, since that leaves out what only makes a sum longer. So who
-        takes what looks cheapest, and measures it, tries each at most once, and ends with one that was measured.
+        If all that was measured takes longer than predicted, that may be a busy machine, and so for all alike, or be
+        so of these alone (many send to one): what was not tried costs the root of the least of these factors more. So
+        who takes what looks cheapest, and measures it, tries each at most once, and ends with one that was measured.
         """
         size = nearest_size(num_bytes)
         predicted = {name: self.predicted[name, size] for name in CANDIDATES if (name, size) in self.predicted}
@@ -97,8 +99,8 @@ class PriceTable:
         if not measured:
             return predicted
         least = min(measured, key=lambda name: Fraction(measured[name], max(predicted[name], 1)))
-        expected = max(predicted[least], 1)
-        told = min(measured[least], expected)
+        told, expected = measured[least], max(predicted[least], 1)
+        told = isqrt(told * expected) if told > expected else told
         return {name: measured.get(name, price * told // expected) for name, price in predicted.items()}
 
     def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:

@@ -220,6 +220,7 @@ def measure(peer: Peer, plan: Plan, storages: Storages) -> list[dict[str, Any]]:
             learn_links(table, sizes_to_learn(plan))
         bench = Bench(plan, contenders, peer.rank, is_alone=False)
         bench.run(table)
+        calibration_s += calibrate(table)
         explained = [peer.explain(size) for size in plan.sizes_bytes] if plan.operation == ALL_REDUCE else []
         found = {"found": bench.written(), "explained": explained}
         device = storage.said()

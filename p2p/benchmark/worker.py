@@ -84,6 +84,7 @@ def main(folder: Path, plan: Plan, index: int, find: Find = cuda_devices) -> Non
         turns = stack.enter_context(meet(Path(plan.turns or ""), plan.shared)) if takes_turns else None
         bench = Bench(plan, contenders, index, turns=turns)
         bench.run(table)
+        calibration_s += calibrate(table) if plan.net is not None else []
         explained = [table.peer.explain(size) for size in plan.sizes_bytes]
         links = links_of(table.peer)
         said = {"found": bench.written(), "calibration_s": calibration_s, "explained": explained, "links": links}
@@ -127,7 +128,10 @@ class Table:
 
 
 def calibrate(table: Table) -> list[float]:
-    """How long a sum of one number takes that each peer sends to each, on the slowest, for the cost of a message."""
+    """How long a sum of one number takes that each peer sends to each, on the slowest, for the cost of a message.
+
+    That is what a processor that others use has left: asked for before the rounds, and behind them.
+    """
     times_s = []
     for _ in range(NUM_CALIBRATIONS):
         table.peer.barrier()

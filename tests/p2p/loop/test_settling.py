@@ -102,7 +102,7 @@ def test_each_way_is_tried_at_most_once_and_the_best_one_kept(num_ranks: int, le
 
 
 def test_what_was_tried_and_is_slow_is_remembered_when_rows_are_gathered_for_another_reason() -> None:
-    training = Training(16, {"one-shot": 3.0, "direct": 2.0})
+    training = Training(16, {"one-shot": 3.0, "direct": 5.0})
     tried = training.train(60.0)
     assert len(tried) > 1
     for _ in range(5):
@@ -128,9 +128,17 @@ def test_a_way_that_is_dearer_than_any_price_says_is_left_though_nothing_else_wa
     """If all were thought to be as much dearer, nothing would look cheaper, and it would be kept for ever."""
     prices = model(16).predicted
     cheapest = model(16).choose(SIZE)
-    told = PriceTable(prices, {(cheapest, SIZE): 3 * prices[cheapest, SIZE]})
+    told = PriceTable(prices, {(cheapest, SIZE): 5 * prices[cheapest, SIZE]})
     assert told.choose(SIZE) != cheapest
-    training = Training(16, {cheapest: 3.0})
+    training = Training(16, {cheapest: 5.0})
     assert training.regret > 0.5
     training.train(45.0)
     assert training.regret <= 2 * NOISE
+
+
+@pytest.mark.parametrize("factor", [1.3, 2.0, 3.0, 6.0])
+def test_where_one_way_alone_is_dearer_what_is_kept_is_at_most_the_root_of_that_off(factor: float) -> None:
+    for num_ranks in (4, 8, 16):
+        training = Training(num_ranks, {model(num_ranks).choose(SIZE): factor})
+        training.train(60.0)
+        assert training.regret <= (1 + NOISE) * factor**0.5 - 1
