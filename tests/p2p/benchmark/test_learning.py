@@ -1,11 +1,12 @@
 """With which sizes peers train before the rounds, and when they have tried enough."""
 
+from collectives import Medium
 from collectives.links import equal_links
 from collectives.price_table import PriceTable, tabulate
 from collectives.pricing import run_to_end
 from p2p.benchmark.plan import Plan
 from p2p.benchmark.worker import MOST_LEARNED_BYTES, sizes_to_learn, untried_sizes
-from p2p.loop.measuring import BySize, Medium
+from p2p.loop.measuring import BySize
 
 KIB = 1 << 10
 
