@@ -112,13 +112,15 @@ def compare(a: Report, b: Report) -> list[Cell]:
         raise LaunchError(f"these runs cannot be compared: {'; '.join(others)}")
     ratios_of = ratios_by_round if took_turns(a, b) else ratios_of_runs
     found = [(row, *ratios_of(row, other)) for row, other in zip(a["results"], b["results"], strict=True)]
-    by_chance, cells = scatter([ratios for _, ratios, _ in found]), list[Cell]()
-    groups = dict[tuple[str, int], list[Ratios]]()
+    groups, of_cells = dict[tuple[str, int], list[Ratios]](), dict[tuple[str, int], list[Ratios]]()
+    for row, ratios, _ in found:
+        of_cells.setdefault((row["algorithm"], row["world_size"]), []).append(ratios)
+    by_chance, cells = scatter([*of_cells.values()]), list[Cell]()
     for row, ratios, of_means in found:
         name, num_peers = row["algorithm"], row["world_size"]
         groups.setdefault((name, num_peers), []).append(of_means)
         cells.append(Cell(name, row["size_bytes"], num_peers, wide(ratios, by_chance, 1 - CHANCE / len(found))))
-    of_sizes = scatter([of_means for *_, of_means in found])
+    of_sizes = scatter([*groups.values()])
     for (name, num_peers), each in groups.items():
         if len(each) > 1:
             values, resampled = zip(*each, strict=True)
@@ -128,15 +130,20 @@ def compare(a: Report, b: Report) -> list[Cell]:
     return cells
 
 
-def scatter(found: Sequence[Ratios]) -> float:
-    """Standard deviation of the logarithms of ratios that resamples do not explain.
+def scatter(groups: Sequence[Sequence[Ratios]]) -> float:
+    """Standard deviation of the logarithms of ratios that resamples do not explain; `groups`: of an algorithm each.
 
     Processes differ in where their memory lies and how they wait, for as long as they live. By the median deviation
-    from the median, so that code that is slower as a whole, or at some sizes, adds little to it.
+    from the median of the algorithm, so that one that is slower as a whole adds nothing to it, and at some sizes
+    little.
     """
-    logs = np.log([value for value, _ in found])
-    spread = GAUSSIAN_MAD * np.median(np.abs(logs - np.median(logs)))
-    within = np.median([np.log(resampled).var() for _, resampled in found])
+    deviations = []
+    for group in groups:
+        logs = np.log([value for value, _ in group])
+        freedom = len(logs) / max(1, len(logs) - 1)  # of which the median takes one
+        deviations.append(np.abs(logs - np.median(logs)) * freedom**0.5)
+    spread = GAUSSIAN_MAD * np.median(np.concatenate(deviations))
+    within = np.median([np.log(resampled).var() for group in groups for _, resampled in group])
     return float(max(0.0, spread**2 - within) ** 0.5)
 
 
