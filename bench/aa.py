@@ -1,11 +1,11 @@
 """Does `shoal bench compare` see what is there, and nothing else? Runs of the same code, which take turns.
 
-    python -m bench.aa [--pairs 5] [--duration 60] [--json FILE]
+    python -m bench.aa [--pairs 5] [--duration 90] [--json FILE]
 
 In each pair 40 cells (four algorithms at ten sizes) are measured by two runs at once, and compared: none is slower or
-faster, nor is an algorithm over all its sizes, but by chance. Then two runs measure at once of which one slows one
-algorithm by 10 %: that is slower, over all sizes. Ends with 1 if more than one cell of a pair is called faster or
-slower, or the slowed algorithm is called slower in fewer than nine of ten pairs.
+faster, nor is an algorithm over all its sizes, but by chance. Then two runs measure at once of which each slows one
+algorithm, another one, by 10 %: that is slower there, over all sizes. Ends with 1 if more than one cell of a pair is
+called faster or slower, or fewer than nine of ten slowed algorithms are called slower.
 """
 
 import argparse
@@ -28,7 +28,8 @@ from p2p.benchmark.plan import Plan, sizes_between
 
 MOST_CALLED: Final = 1
 """Cells of a pair of runs of the same code that may be called faster or slower."""
-SLOWED: Final = "direct"
+SLOWED: Final = ("direct", "tree")
+"""In the second of two runs, and in the first."""
 SHARE: Final = 0.10
 LEAST_FOUND: Final = 0.9
 PLAN: Final = Plan(
@@ -38,7 +39,7 @@ PLAN: Final = Plan(
     sizes_bytes=sizes_between(4 << 10, 2 << 20, 2),
     num_iters=None,
     num_warmup=5,
-    duration_s=60.0,
+    duration_s=90.0,
 )
 
 
@@ -63,6 +64,20 @@ def said(found: Counter[str]) -> str:
     return ", ".join(f"{found[each]} {each}" for each in ("faster", "slower", "same", "unclear"))
 
 
+def slowed_in(name: str, before: Report, after: Report) -> tuple[Cell, Counter[str]]:
+    """What is found of an algorithm that was slowed in `after`: over all sizes, and by size."""
+    *cells, over_all = [cell for cell in compare(before, after) if cell.algorithm == name]
+    return over_all, verdicts(cells)
+
+
+def told(slowed: Sequence[tuple[Cell, Counter[str]]]) -> str:
+    return "; ".join(
+        f"{cell.algorithm} {cell.verdict}, {cell.ratio.value:.2f} ({cell.ratio.low:.2f} to {cell.ratio.high:.2f}), "
+        f"by size {said(found)}"
+        for cell, found in slowed
+    )
+
+
 def main() -> int:
     """Measure, print a line per pair, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -77,26 +92,25 @@ def main() -> int:
     pairs, lines, num_called, num_found = list[dict[str, Any]](), [], [], 0
     for number in range(options.pairs):
         first, second = measure(plan, plan)
-        third, slowed = measure(plan, replace(plan, slowed={SLOWED: SHARE}))
+        here, there = measure(*(replace(plan, slowed={name: SHARE}) for name in reversed(SLOWED)))
         same = compare(first, second)
         alike = verdicts(same)
-        *cells, over_all = [cell for cell in compare(third, slowed) if cell.algorithm == SLOWED]
-        found = verdicts(cells)
         num_called.append(alike["faster"] + alike["slower"])
-        num_found += over_all.verdict == "slower"
-        loads = [report["machine"]["load_1_min"] for report in (first, third)]
-        ratio = over_all.ratio
-        row = {"alike": dict(alike), "slowed": dict(found), "slowed_over_all": ratio.to_json(), "loads": loads}
+        slowed = [slowed_in(name, *runs) for name, runs in zip(SLOWED, ((here, there), (there, here)), strict=True)]
+        num_found += sum(over_all.verdict == "slower" for over_all, _ in slowed)
+        loads = [report["machine"]["load_1_min"] for report in (first, here)]
+        row = {"alike": dict(alike), "loads": loads} | {
+            over_all.algorithm: {"over_all": over_all.ratio.to_json(), "by_size": dict(found)}
+            for over_all, found in slowed
+        }
         pairs.append(row | {"ratios": [[each.algorithm, each.size_bytes, *each.ratio.to_json()] for each in same]})
-        lines.append(
-            f"pair {number}: the same code {said(alike)}; slowed by 10 %: over all sizes {over_all.verdict}, "
-            f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}), by size {said(found)}; loads {loads}"
-        )
+        lines.append(f"pair {number}: the same code {said(alike)}; slowed by 10 %: {told(slowed)}; loads {loads}")
     most = max(num_called)
     for line in lines:
         print(line)
-    print(f"called though the same: at most {most} of 44; slowed and found: {num_found} of {options.pairs}")
-    is_good = most <= MOST_CALLED and num_found >= LEAST_FOUND * options.pairs
+    num_slowed = len(SLOWED) * options.pairs
+    print(f"called though the same: at most {most} of 44; slowed and found: {num_found} of {num_slowed}")
+    is_good = most <= MOST_CALLED and num_found >= LEAST_FOUND * num_slowed
     if options.json is not None:
         report: dict[str, Any] = {
             "commit": commit(),

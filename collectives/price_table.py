@@ -2,7 +2,9 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
+from math import isqrt
 from types import MappingProxyType
 from typing import Final
 
@@ -85,17 +87,20 @@ class PriceTable:
     links: Links | None = None
 
     def of(self, num_bytes: int) -> dict[str, int]:
-        """What each costs at the nearest size: as measured, or in proportion to the cheapest that was, or as predicted.
+        """What each costs at the nearest size: as measured, or as predicted and corrected by what was.
 
-        A model that is wrong by half is so for all alike, more or less, so nothing looks cheap for not being tried.
+        If all that was measured takes longer than predicted, that may be a busy machine, and so for all alike, or be
+        so of these alone (many send to one): what was not tried costs the root of the least of these factors more. So
+        who takes what looks cheapest, and measures it, tries each at most once, and ends with one that was measured.
         """
         size = nearest_size(num_bytes)
         predicted = {name: self.predicted[name, size] for name in CANDIDATES if (name, size) in self.predicted}
         measured = {name: self.measured[name, size] for name in predicted if (name, size) in self.measured}
         if not measured:
             return predicted
-        cheapest = min(measured, key=measured.__getitem__)
-        told, expected = measured[cheapest], max(predicted[cheapest], 1)
+        least = min(measured, key=lambda name: Fraction(measured[name], max(predicted[name], 1)))
+        told, expected = measured[least], max(predicted[least], 1)
+        told = isqrt(told * expected) if told > expected else told
         return {name: measured.get(name, price * told // expected) for name, price in predicted.items()}
 
     def choose(self, num_bytes: int, *, rounds_once: bool = False) -> str:
@@ -106,6 +111,10 @@ class PriceTable:
         prices = self.of(num_bytes)
         cheapest = min(ROUND_ONCE if rounds_once else prices, key=prices.__getitem__)
         return self.direct if cheapest == "direct" else cheapest
+
+    def is_measured(self, num_bytes: int) -> bool:
+        """Whether what `choose` takes was tried."""
+        return (self.choose(num_bytes).partition(SHARES)[0], nearest_size(num_bytes)) in self.measured
 
     def choose_broadcast(self, num_bytes: int, root: int) -> str | None:
         """The cheapest way of so many bytes from `root`, the same for all who have the same links; None: by size.

@@ -2,7 +2,9 @@
 
 Runs that took turns (turns.py) have met the same machine in the same rounds, so these are resampled together. Two runs
 one after the other have no rounds in common, and each is resampled by itself: then a machine that was slower during one
-of them is taken for slower code. A verdict is given where the whole interval agrees.
+of them is taken for slower code. Over all sizes of an algorithm all rounds count, by the mean of the logarithms of
+their times: a median of times of which half are twice as long as the other half knows half as much. A verdict is given
+where the whole interval agrees that there is a difference, and what was measured is more than a small one.
 """
 
 import math
@@ -14,12 +16,13 @@ from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
 from p2p.errors import LaunchError
 
-from .bootstrap import SEED, Floats, Interval, Medians, interval, resample
+from .bootstrap import AT_ONCE, SEED, Floats, Interval, draw_rounds, interval
 from .files import Report, read_reports
 from .plan import format_size
 from .report import BUSY, FILE_WIDTH
@@ -60,12 +63,15 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 """Of settings that older files do not have."""
 
 Ratios = tuple[float, Floats]
-"""What was measured, and what the resamples say."""
+"""What was measured, and what the resamples say: of a ratio, or of one of both times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One contender at one size; None: the geometric mean over all sizes. `ratio`: time in B over time in A."""
+    """One contender at one size; None: over all sizes, of which each counts alike.
+
+    `ratio`: of a size p50 in B over p50 in A, else geometric mean over geometric mean of the times of all rounds.
+    """
 
     algorithm: str
     size_bytes: int | None
@@ -75,10 +81,10 @@ class Cell:
     @property
     def verdict(self) -> str:
         """`faster` and `slower` are said of B."""
-        low, high = self.ratio.low, self.ratio.high
-        if low > 1 + SAME:
+        value, low, high = self.ratio.value, self.ratio.low, self.ratio.high
+        if low > 1 and value > 1 + SAME:
             return "slower"
-        if high < 1 / (1 + SAME):
+        if high < 1 and value < 1 / (1 + SAME):
             return "faster"
         return "same" if low >= 1 / (1 + SAME) and high <= 1 + SAME else "unclear"
 
@@ -105,31 +111,39 @@ def compare(a: Report, b: Report) -> list[Cell]:
     if others := list(differences(a, b)):
         raise LaunchError(f"these runs cannot be compared: {'; '.join(others)}")
     ratios_of = ratios_by_round if took_turns(a, b) else ratios_of_runs
-    found = [(row, ratios_of(row, other)) for row, other in zip(a["results"], b["results"], strict=True)]
-    by_chance, cells = scatter([ratios for _, ratios in found]), list[Cell]()
-    groups = dict[tuple[str, int], list[Ratios]]()
-    for row, ratios in found:
+    found = [(row, *ratios_of(row, other)) for row, other in zip(a["results"], b["results"], strict=True)]
+    groups, of_cells = dict[tuple[str, int], list[Ratios]](), dict[tuple[str, int], list[Ratios]]()
+    for row, ratios, _ in found:
+        of_cells.setdefault((row["algorithm"], row["world_size"]), []).append(ratios)
+    by_chance, cells = scatter([*of_cells.values()]), list[Cell]()
+    for row, ratios, of_means in found:
         name, num_peers = row["algorithm"], row["world_size"]
-        groups.setdefault((name, num_peers), []).append(ratios)
+        groups.setdefault((name, num_peers), []).append(of_means)
         cells.append(Cell(name, row["size_bytes"], num_peers, wide(ratios, by_chance, 1 - CHANCE / len(found))))
+    of_sizes = scatter([*groups.values()])
     for (name, num_peers), each in groups.items():
         if len(each) > 1:
             values, resampled = zip(*each, strict=True)
             together = float(geometric_mean(np.array(values))), geometric_mean(np.array(resampled))
-            share = by_chance / len(each) ** 0.5
+            share = of_sizes / len(each) ** 0.5
             cells.append(Cell(name, None, num_peers, wide(together, share, 1 - CHANCE / len(groups))))
     return cells
 
 
-def scatter(found: Sequence[Ratios]) -> float:
-    """Standard deviation of the logarithms of ratios that resamples do not explain.
+def scatter(groups: Sequence[Sequence[Ratios]]) -> float:
+    """Standard deviation of the logarithms of ratios that resamples do not explain; `groups`: of an algorithm each.
 
     Processes differ in where their memory lies and how they wait, for as long as they live. By the median deviation
-    from the median, so that code that is slower as a whole, or at some sizes, adds little to it.
+    from the median of the algorithm, so that one that is slower as a whole adds nothing to it, and at some sizes
+    little.
     """
-    logs = np.log([value for value, _ in found])
-    spread = GAUSSIAN_MAD * np.median(np.abs(logs - np.median(logs)))
-    within = np.median([np.log(resampled).var() for _, resampled in found])
+    deviations = []
+    for group in groups:
+        logs = np.log([value for value, _ in group])
+        freedom = len(logs) / max(1, len(logs) - 1)  # of which the median takes one
+        deviations.append(np.abs(logs - np.median(logs)) * freedom**0.5)
+    spread = GAUSSIAN_MAD * np.median(np.concatenate(deviations))
+    within = np.median([np.log(resampled).var() for group in groups for _, resampled in group])
     return float(max(0.0, spread**2 - within) ** 0.5)
 
 
@@ -166,28 +180,43 @@ def differences(a: Report, b: Report) -> Iterator[str]:
             yield f"{name} is {one} and {other}"
 
 
-def ratios_by_round(a: Mapping[str, Any], b: Mapping[str, Any]) -> Ratios:
-    """Of two results: p50 in b over p50 in a, over the rounds that both have."""
+def ratios_by_round(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Ratios, Ratios]:
+    """Over the rounds that both have: p50 in b over p50 in a, and geometric mean over geometric mean."""
     times: list[Floats] = [np.max(row["times_us"], axis=0) for row in (a, b)]
     num_rounds = min(map(len, times))
-    before, after = (each[:num_rounds] for each in times)
-    medians = resample([a["size_bytes"]], {"a": [before], "b": [after]}, num=NUM_RESAMPLES)
-    return _over(medians, "b", medians, "a")
+    generator = np.random.default_rng(SEED)
+    drawn = draw_rounds(num_rounds, generator, NUM_RESAMPLES)
+    before, after = (_middles(each[:num_rounds], drawn) for each in times)
+    return _over(after[0], before[0]), _over(after[1], before[1])
 
 
-def ratios_of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> Ratios:
+def ratios_of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[Ratios, Ratios]:
     """The same of two runs that have no rounds in common."""
-    medians = []
+    middles = []
     for seed, row in enumerate((a, b)):
         times: Floats = np.max(row["times_us"], axis=0)
-        medians.append(resample([row["size_bytes"]], {"": [times]}, seed=SEED + seed, num=NUM_RESAMPLES))
-    before, after = medians
-    return _over(after, "", before, "")
+        generator = np.random.default_rng(SEED + seed)
+        middles.append(_middles(times, draw_rounds(len(times), generator, NUM_RESAMPLES)))
+    before, after = middles
+    return _over(after[0], before[0]), _over(after[1], before[1])
 
 
-def _over(after: Medians, name: str, before: Medians, other: str) -> Ratios:
-    measured = float(after.measured[name][0] / before.measured[other][0])
-    return measured, after.resampled[name][:, 0] / before.resampled[other][:, 0]
+def _middles(times: Floats, drawn: npt.NDArray[np.int64]) -> tuple[Ratios, Ratios]:
+    """Median and geometric mean, and those of the drawn rounds."""
+    logs = np.log(times)
+    medians = float(np.median(times)), np.concatenate([np.median(times[each], axis=1) for each in _parts(drawn)])
+    means = float(np.exp(logs.mean())), np.concatenate([np.exp(logs[each].mean(axis=1)) for each in _parts(drawn)])
+    return medians, means
+
+
+def _parts(drawn: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    """Rows of which not too many elements are looked at, at once."""
+    rows = max(1, AT_ONCE // drawn.shape[1])
+    yield from (drawn[first : first + rows] for first in range(0, len(drawn), rows))
+
+
+def _over(after: Ratios, before: Ratios) -> Ratios:
+    return after[0] / before[0], after[1] / before[1]
 
 
 def make_table(cells: Sequence[Cell], a: str, b: str) -> Table:
@@ -208,8 +237,9 @@ def notes(a: Sequence[Report], b: Sequence[Report], cells: Sequence[Cell]) -> It
     counts = ", ".join(f"{verdicts.count(each)} {each}" for each in ("faster", "slower", "same", "unclear"))
     yield (
         f"{counts}; an interval has so many of {NUM_RESAMPLES:,} resamples of the ratio of the p50s that of "
-        f"{1 / CHANCE:.0f} comparisons of the same code one has any that does not hold 1: all above {1 + SAME:g} is "
-        f"slower, all below 1/{1 + SAME:g} faster, all between these the same, anything else unclear"
+        f"{1 / CHANCE:.0f} comparisons of the same code one has any that does not hold 1: all above 1, and measured "
+        f"above {1 + SAME:g}, is slower, the other way round faster; all between 1/{1 + SAME:g} and {1 + SAME:g} is "
+        f"the same, anything else unclear"
     )
     for one, other in zip(a, b, strict=True):
         loads = [report["machine"]["load_1_min"] for report in (one, other)]

@@ -29,7 +29,7 @@ from .contenders import SHOAL
 from .plan import CPU, EARLY, Plan, format_size, whole_sizes
 from .roles import ALL_REDUCE
 from .storage import Find, HostStorage, Storage, storage_of
-from .worker import MOST_LEARNED_BYTES, Bench, Table, calibrate, learn_links, links_of
+from .worker import Bench, Table, calibrate, learn_links, links_of, sizes_to_learn
 
 ROW_BYTES: Final = 16 << 10
 """Of a plan, as JSON."""
@@ -217,9 +217,10 @@ def measure(peer: Peer, plan: Plan, storages: Storages) -> list[dict[str, Any]]:
         contenders = [SHOAL[name.partition("@")[2]](peer, name, plan, storage) for name in plan.algorithms]
         calibration_s = calibrate(table)
         if peer.view is not None and len({*hosts_of(peer.view)}) > 1:
-            learn_links(table, min(plan.sizes_bytes[-1], MOST_LEARNED_BYTES))
+            learn_links(table, sizes_to_learn(plan))
         bench = Bench(plan, contenders, peer.rank, is_alone=False)
         bench.run(table)
+        calibration_s += calibrate(table)
         explained = [peer.explain(size) for size in plan.sizes_bytes] if plan.operation == ALL_REDUCE else []
         found = {"found": bench.written(), "explained": explained}
         device = storage.said()

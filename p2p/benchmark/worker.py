@@ -16,11 +16,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from collectives.price_table import SIZES_BYTES, PriceTable
 from p2p.benchmark.arrays import Array, digest, rounding, values_of
 from p2p.benchmark.bootstrap import Floats
 from p2p.benchmark.contenders import SHOAL, Contender, check_all_are_there
@@ -51,7 +53,7 @@ REPORT_S: Final = 0.25
 """How far it is, is reported this often: reports must not be what is measured."""
 NUM_CALIBRATIONS: Final = 9
 NO_BATCH: Final = -1.0
-LEARNING_S: Final = 20.0
+LEARNING_S: Final = 90.0
 SETTLED_S: Final = 4.0
 """So long what is known of links has not changed: rates that were measured first are those of cold connections."""
 BY_LINKS: Final = (ALL_REDUCE, "broadcast")
@@ -77,11 +79,12 @@ def main(folder: Path, plan: Plan, index: int, find: Find = cuda_devices) -> Non
         table = Table(next(iter(peers.values())), plan.num_peers, index)
         calibration_s = calibrate(table) if plan.net is not None else []
         if plan.net is not None and plan.operation in BY_LINKS and BY_SIZE in plan.algorithms:
-            learn_links(table, min(plan.sizes_bytes[-1], MOST_LEARNED_BYTES))
+            learn_links(table, sizes_to_learn(plan))
         takes_turns = index == 0 and plan.turns is not None
         turns = stack.enter_context(meet(Path(plan.turns or ""), plan.shared)) if takes_turns else None
         bench = Bench(plan, contenders, index, turns=turns)
         bench.run(table)
+        calibration_s += calibrate(table) if plan.net is not None else []
         explained = [table.peer.explain(size) for size in plan.sizes_bytes]
         links = links_of(table.peer)
         said = {"found": bench.written(), "calibration_s": calibration_s, "explained": explained, "links": links}
@@ -125,7 +128,10 @@ class Table:
 
 
 def calibrate(table: Table) -> list[float]:
-    """How long a sum of one number takes that each peer sends to each, on the slowest, for the cost of a message."""
+    """How long a sum of one number takes that each peer sends to each, on the slowest, for the cost of a message.
+
+    That is what a processor that others use has left: asked for before the rounds, and behind them.
+    """
     times_s = []
     for _ in range(NUM_CALIBRATIONS):
         table.peer.barrier()
@@ -135,19 +141,41 @@ def calibrate(table: Table) -> list[float]:
     return [float(each) for each in table.exchange(np.array(times_s)).max(axis=0)]
 
 
-def learn_links(table: Table, num_bytes: int) -> None:
-    """Train, on nothing, until all peers know what all have measured of their links, and it stays; not for long."""
-    array, start = np.ones(num_bytes // 4, np.float32), time.perf_counter()
-    said, since = np.zeros((1, 2)), start
-    before: dict[str, float] = {}
+def sizes_to_learn(plan: Plan) -> tuple[int, ...]:
+    """Those of the sums whose algorithm is to be chosen; of others the largest, which fills lines best."""
+    sizes_bytes = dict.fromkeys(min(max(size, SIZES_BYTES[0]), MOST_LEARNED_BYTES) for size in plan.sizes_bytes)
+    return (*sizes_bytes,) if plan.operation == ALL_REDUCE else (*sizes_bytes,)[-1:]
+
+
+def learn_links(table: Table, sizes_bytes: Sequence[int]) -> None:
+    """Train, on nothing, until all peers know what all have measured of their links, and it stays; not for long.
+
+    With sums of the largest size until there are prices, and then of those, by turns, that take a way of which nobody
+    knows yet how long it takes.
+    """
+    arrays = {size: np.ones(size // 4, np.float32) for size in sizes_bytes}
+    start = since = time.perf_counter()
+    agreed = table.peer._session.loop.open_step.agreed
+    said, prices, order = np.zeros((1, 2)), None, cycle(sizes_bytes)
     while not (said[:, 0].all() or said[:, 1].any()):
+        assert table.peer.view is not None
+        before, prices = prices, agreed.table(table.peer.view)
+        untried = untried_sizes(prices, sizes_bytes)
+        size = next(each for each in order if each in untried) if untried else sizes_bytes[-1]
         with table.peer.step(samples=1):
-            table.peer.all_reduce(array, out=np.empty_like(array))
-        now, known = time.perf_counter(), table.peer.explain(num_bytes)["predicted_s"]
-        agreed = table.peer._session.loop.open_step.agreed
-        if known != before or agreed.wants or agreed.is_due or agreed.rows is not None:
-            before, since = known, now
-        said = table.exchange(np.array([bool(known) and now - since > SETTLED_S, now - start > LEARNING_S]))
+            table.peer.all_reduce(arrays[size], out=np.empty_like(arrays[size]))
+        now = time.perf_counter()
+        if prices is not before or untried or agreed.wants or agreed.is_due or agreed.rows is not None:
+            since = now
+        is_settled = prices is not None and now - since > SETTLED_S
+        said = table.exchange(np.array([is_settled, now - start > LEARNING_S]))
+
+
+def untried_sizes(prices: Any, sizes_bytes: Sequence[int]) -> list[int]:
+    """Of which prices say what to take, and not yet how long that takes."""
+    if not isinstance(prices, PriceTable):
+        return []
+    return [size for size in sizes_bytes if not prices.is_measured(size)]
 
 
 def links_of(peer: Peer) -> dict[str, Any] | None:

@@ -2,16 +2,18 @@
 
 Only of those that had the links to themselves: no other one ran when they began, nor until their result was there. What
 is counted is the wait for the slowest, too; so of all members the one that waits least knows best.
+An algorithm that is not taken any more is remembered by what it took over what the prices of that time said.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from collectives.algorithms import SHARES
-from collectives.price_table import CANDIDATES, SIZES_BYTES, nearest_size
+from collectives.price_table import CANDIDATES, SIZES_BYTES, PriceTable, nearest_size
 
+from ..step.agreed_rows import Table
 from ..step.open_step import OpenStep
 from ..step.operation import Operation
 from ..step.run import Run
@@ -24,13 +26,29 @@ FEWEST: Final = 5
 """Of fewer none does."""
 
 KEPT_S: Final = 60.0
+"""So long what was measured counts as it is; links may be others by then."""
+
+REMEMBERED_S: Final = 600.0
+"""So long it counts over what was expected, so that what was tried, and is slow, is not tried again and again."""
+
+
+Key = tuple[str, int]
+"""Algorithm and size."""
+
+
+class Sample(NamedTuple):
+    """One sum. `expected_s`: by the prices that were used then; 0: none were."""
+
+    at: float
+    took_s: float
+    expected_s: float
 
 
 class Durations:
     """Of one peer."""
 
     def __init__(self) -> None:
-        self._samples: dict[tuple[str, int], deque[tuple[float, float]]] = {}
+        self._samples: dict[Key, deque[Sample]] = {}
         self._began: tuple[Operation, float] | None = None
         self._run: Run | None = None
         self._num_started = self._num_complete = 0
@@ -45,7 +63,9 @@ class Durations:
         operations = submission.operations
         for index in range(self._num_complete, run.num_complete):
             if self._began is not None and operations[index] is self._began[0]:
-                self._add(operations[index], now, now - self._began[1])
+                operation, began = self._began
+                key = operation.ran.partition(SHARES)[0], nearest_size(operation.input.nbytes)
+                self.add(key, now, now - began, expected_s(open_step.agreed.table(run.view), key))
                 self._began = None
         for index in range(self._num_started, run.num_started):
             if _counts(operations[index]):
@@ -53,23 +73,36 @@ class Durations:
                 self._began = (operations[index], now) if is_alone else None
         self._num_started, self._num_complete = run.num_started, run.num_complete
 
-    def _add(self, operation: Operation, now: float, took_s: float) -> None:
-        key = operation.ran.partition(SHARES)[0], nearest_size(operation.input.nbytes)
-        self._samples.setdefault(key, deque(maxlen=NUM_KEPT)).append((now, took_s))
+    def add(self, key: Key, now: float, took_s: float, expected_s: float = 0.0) -> None:
+        """A sum had the links to itself, and is over."""
+        self._samples.setdefault(key, deque(maxlen=NUM_KEPT)).append(Sample(now, took_s, expected_s))
 
     def forget(self) -> None:
         """The members are others now."""
         self._samples.clear()
         self._began = None
 
-    def medians(self, now: float) -> Mapping[tuple[str, int], float]:
-        """In seconds, of what is chosen from. What was measured long ago has no say: it may be otherwise by now."""
+    def medians(self, now: float, table: Table | None = None) -> Mapping[Key, float]:
+        """In seconds, of what is chosen from; what was measured a while ago, as a factor of the price in `table`."""
         found = {}
-        for key, samples in self._samples.copy().items():  # which has no tuples to make: nobody comes between
-            recent = [took_s for at, took_s in list(samples) if now - at <= KEPT_S]
-            if len(recent) >= FEWEST and key[0] in CANDIDATES:
+        for key, kept in self._samples.copy().items():  # which has no tuples to make: nobody comes between
+            if key[0] not in CANDIDATES:
+                continue
+            samples = list(kept)
+            recent = [each.took_s for each in samples if now - each.at <= KEPT_S]
+            factors = [
+                each.took_s / each.expected_s for each in samples if each.expected_s and now - each.at <= REMEMBERED_S
+            ]
+            if len(recent) >= FEWEST:
                 found[key] = median(recent)
+            elif len(factors) >= FEWEST and (price_s := expected_s(table, key)):
+                found[key] = median(factors) * price_s
         return found
+
+
+def expected_s(table: Table | None, key: Key) -> float:
+    """What the model says, in the prices that are used; 0: there are none."""
+    return table.predicted.get(key, 0) / 1e9 if isinstance(table, PriceTable) else 0.0
 
 
 def _counts(operation: Operation) -> bool:

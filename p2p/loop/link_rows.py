@@ -24,6 +24,12 @@ MOVED: Final = 1.2
 SURPRISING: Final = 1.3
 """A sum that takes so many times as long does so for a reason."""
 
+SETTLED_S: Final = 3.0
+"""So long after rows were gathered nobody wants it again, in a view of the same members."""
+
+TRIED_S: Final = 10.0
+"""So long not, if it is only that sums take longer than was said, or not as long."""
+
 ALIKE_PERCENT: Final = 140
 """A line that is faster by less is as fast, as far as measuring can tell."""
 
@@ -121,8 +127,18 @@ class Row:
 
     def is_surprised(self, since: "Row") -> bool:
         """Whether sums take longer than that one has said, or not as long."""
-        both = ((took_us, since.took.get(place, 0)) for place, took_us in self.took.items())
+        both = ((took_us, since.took[place]) for place, took_us in self.took.items() if place in since.took)
         return any(max(each) > SURPRISING * min(each) for each in both)
+
+    def has_tried(self, since: "Row") -> bool:
+        """Whether it says what a sum takes of which that one says nothing."""
+        return not self.took.keys() <= since.took.keys()
+
+    def is_news(self, since: "Row", since_s: float) -> bool:
+        """Whether the others should have this one in the place of that, which was gathered so long ago."""
+        return (since_s >= SETTLED_S and (self.has_moved(since) or self.has_tried(since))) or (
+            since_s >= TRIED_S and self.is_surprised(since)
+        )
 
 
 ROW_BYTES: Final = _ROW.itemsize

@@ -44,12 +44,6 @@ NUM_HIGHEST: Final = 3
 NUM_CERTAIN: Final = 10
 """So often packets have had to wait where a line is known: a late core, or a first window, can look like it."""
 
-SETTLED_S: Final = 3.0
-"""So long after rows were gathered nobody wants it again, in a view of the same members."""
-
-TRIED_S: Final = 10.0
-"""So long not, if it is only that sums take longer than was said, or not as long."""
-
 NEAR_US: Final = 10_000
 """To peers that are no further away a connection has opened its window long before a rate is taken (`SHORTEST_S`).
 
@@ -272,7 +266,8 @@ class Measuring:
         to = {each: Pair(flow.rtt_us, self._pairs[each].value) for each, flow in probed.items()}
         up = max([self._up.high.value, *(pair.bytes_per_s for pair in to.values())])
         message_ns = int(min(max(2 * self._message_ns, LEAST_MESSAGE_NS), MOST_MESSAGE_NS))
-        took = {place: round(took_s * 1e6) for place, took_s in self.durations.medians(now).items()}
+        medians = self.durations.medians(now, self._agreed.table(view))
+        took = {place: round(took_s * 1e6) for place, took_s in medians.items()}
         is_near = max((pair.rtt_us for pair in to.values()), default=0) <= NEAR_US
         is_line = is_near or self._line.explains(up)
         row = self.row = Row(up, self._down.high.value, message_ns, to, took, is_line, is_near)
@@ -283,11 +278,7 @@ class Measuring:
         before = None if rows is None else own_row(rows, view, self._me.peer_id)
         elsewhere = {each.peer_id for each in on_other_hosts(self._me, view)}
         is_whole = len(view.members) <= MOST_PEERS and bool(elsewhere) and row.covers(elsewhere)
-        since_s = now - self._seen_at
-        has_moved = before is not None and (
-            (since_s >= SETTLED_S and row.has_moved(before)) or (since_s >= TRIED_S and row.is_surprised(before))
-        )
-        is_news = before is None or (rows is agreed.used and has_moved)
+        is_news = before is None or (rows is agreed.used and row.is_news(before, now - self._seen_at))
         agreed.row, agreed.wants = row.pack(), is_whole and is_news
 
     def _tabulate(self) -> None:

@@ -23,7 +23,7 @@ def explain(loop: Loop, num_bytes: int) -> dict[str, Any]:
     medium = loop.measuring.medium if loop.shared() is None else Medium.MEMORY
     num_called = PART_BYTES if num_bytes > WHOLE_BYTES else num_bytes
     by_size = AllReduce().choose(None, num_called, world_size, medium)
-    size, took = nearest_size(num_bytes), loop.measuring.durations.medians(loop.now())
+    size, took = nearest_size(num_bytes), loop.measuring.durations.medians(loop.now(), table)
     priced = table if isinstance(table, PriceTable) else None
     prices = {} if priced is None else priced.of(num_bytes)
     return {

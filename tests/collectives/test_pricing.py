@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from math import isqrt
 from xml.etree import ElementTree
 
 import pytest
@@ -248,8 +249,12 @@ def test_what_was_measured_takes_the_place_of_what_was_predicted() -> None:
     direct, ring = predicted["direct", size], predicted["ring", size]
     assert direct < ring
     slow = PriceTable(predicted, {("direct", size): 2 * direct})
-    assert (slow.of(size)["direct"], slow.of(size)["ring"]) == (2 * direct, 2 * ring)
-    assert slow.choose(size) == "direct", "the model is wrong, for all alike"
+    assert (slow.of(size)["direct"], slow.of(size)["ring"]) == (2 * direct, ring * isqrt(2 * direct**2) // direct)
+    slower = PriceTable(predicted, {("direct", size): 9 * direct})
+    assert slower.choose(size) != "direct" and not slower.is_measured(size), "what was not tried may be as was said"
+    fast = PriceTable(predicted, {("direct", size): direct // 2})
+    assert fast.of(size)["ring"] == ring * (direct // 2) // direct, "the model is wrong, for all alike"
+    assert fast.choose(size) == "direct" and fast.is_measured(size) and not fast.is_measured(other)
     both = PriceTable(predicted, {("direct", size): 2 * ring, ("ring", size): ring})
     assert both.of(size)["ring"] == ring and both.of(size)["tree"] == predicted["tree", size]
     assert both.choose(size) != "direct"

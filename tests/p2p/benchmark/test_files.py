@@ -284,18 +284,23 @@ def test_what_has_become_slower_is_named(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"),
+    ("value", "low", "high", "verdict"),
     [
-        (1.031, 1.2, "slower"),
-        (0.9, 0.97, "faster"),
-        (0.98, 1.02, "same"),
-        (0.98, 1.04, "unclear"),
-        (1.01, 1.05, "unclear"),
-        (0.5, 2.0, "unclear"),
+        (1.1, 1.001, 1.2, "slower"),
+        (1.1, 0.999, 1.2, "unclear"),
+        (1.029, 1.01, 1.05, "unclear"),
+        (1.02, 1.01, 1.03, "same"),
+        (0.95, 0.9, 0.999, "faster"),
+        (0.95, 0.9, 1.001, "unclear"),
+        (0.98, 0.96, 0.99, "unclear"),
+        (1.0, 0.98, 1.02, "same"),
+        (1.0, 0.5, 2.0, "unclear"),
     ],
 )
-def test_a_verdict_needs_the_whole_interval(low: float, high: float, verdict: str) -> None:
-    assert Cell("ring", 4, 2, Interval(1.0, low, high)).verdict == verdict
+def test_a_verdict_needs_the_whole_interval_and_more_than_a_small_difference(
+    value: float, low: float, high: float, verdict: str
+) -> None:
+    assert Cell("ring", 4, 2, Interval(value, low, high)).verdict == verdict
 
 
 def test_other_machines_and_settings_are_refused_by_name() -> None:
@@ -351,6 +356,29 @@ def test_what_differs_between_processes_by_chance_is_hardly_ever_called_anything
     cells = compare(otherwise(1, 0), otherwise(2, 1, slower=1.4))
     assert {(cell.algorithm, cell.size_bytes) for cell in cells if cell.verdict == "slower"} >= {("tree", None)}
     assert {cell.algorithm for cell in cells if cell.verdict == "slower"} == {"tree"}
+
+
+def of_two_minds(seed: int, place: int, *, slower: float = 1.0) -> Report:
+    """Rounds of which half take twice as long as the other half: nothing is known of what lies between."""
+    made, generator = drifting(seed, place), np.random.default_rng(seed)
+    for row in made["results"]:
+        exact = slower if row["algorithm"] == "tree" else 1.0
+        logs = 0.1 * generator.standard_normal((1, 400)) + np.log(2) * generator.integers(2, size=(1, 400))
+        row["times_us"] = (1000 * exact * np.exp(logs)).tolist()
+    return made
+
+
+def test_a_tenth_is_found_over_all_sizes_where_half_of_the_rounds_take_twice_as_long() -> None:
+    found = []
+    for seed in range(0, 10, 2):
+        cells = compare(of_two_minds(seed, 0), of_two_minds(seed + 1, 1, slower=1.1))
+        (over_all,) = (cell for cell in cells if cell.algorithm == "tree" and cell.size_bytes is None)
+        p50s = [cell.ratio for cell in cells if cell.algorithm == "tree" and cell.size_bytes is not None]
+        found.append(over_all)
+        assert not [cell for cell in cells if cell.algorithm != "tree" and cell.verdict in ("faster", "slower")]
+        widths = [each.high / each.low - 1 for each in (over_all.ratio, *p50s)]
+        assert widths[0] < max(widths[1:]) / 3
+    assert [cell.verdict for cell in found].count("slower") == len(found)
 
 
 def test_who_is_compared_with_itself_or_a_run_of_another_meeting_took_no_turns() -> None:

@@ -1,9 +1,10 @@
 """How long sums take that have the links to themselves."""
 
 import numpy as np
+import pytest
 
-from collectives.price_table import SIZES_BYTES
-from p2p.loop.durations import FEWEST, KEPT_S, Durations
+from collectives.price_table import SIZES_BYTES, PriceTable
+from p2p.loop.durations import FEWEST, KEPT_S, REMEMBERED_S, Durations
 from tests.p2p.step.group import Group, all_reduce, counts, enter, new_view
 
 LEAST = SIZES_BYTES[0]
@@ -85,3 +86,16 @@ def test_what_was_long_ago_and_what_was_among_others_is_forgotten() -> None:
         watch.step(LEAST)
     watch.durations.forget()
     assert watch.found == {}
+
+
+def test_what_was_a_while_ago_counts_as_a_factor_of_the_price_that_it_has_now() -> None:
+    durations, key = Durations(), ("ring", LEAST)
+    for _ in range(FEWEST):
+        durations.add(key, 100.0, 0.3, 0.1)
+        durations.add(("direct", LEAST), 100.0, 0.3)
+    later, table = 100.0 + KEPT_S + 1, PriceTable({key: 200_000_000, ("direct", LEAST): 5})
+    assert durations.medians(100.0, table) == {key: 0.3, ("direct", LEAST): 0.3}
+    assert durations.medians(later, table) == {key: pytest.approx(0.6)}, "the lines are half as fast as then"
+    assert durations.medians(later) == durations.medians(later + REMEMBERED_S, table) == {}
+    durations.add(key, later, 0.7, 0.2)
+    assert durations.medians(later, table)[key] == pytest.approx(0.6), "one alone says little"

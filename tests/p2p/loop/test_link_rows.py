@@ -17,7 +17,9 @@ from p2p.loop.link_rows import (
     LEAST_US,
     MOST_PEERS,
     ROW_BYTES,
+    SETTLED_S,
     SURPRISING,
+    TRIED_S,
     Pair,
     Row,
     alike,
@@ -90,11 +92,23 @@ def test_a_row_has_moved_by_a_fifth() -> None:
     assert not replace(row(0), message_ns=10**9).has_moved(row(0))
 
 
-def test_a_sum_that_takes_longer_than_was_said_or_that_nobody_has_spoken_of_is_a_surprise() -> None:
+def test_a_sum_that_takes_longer_than_was_said_is_a_surprise_and_one_of_which_nobody_has_spoken_is_news() -> None:
     before = replace(row(0), took={DIRECT: 1000})
     for took_us, is_so in ((1000, False), (int(1000 * SURPRISING), False), (int(1001 * SURPRISING), True), (700, True)):
         assert replace(row(0), took={DIRECT: took_us}).is_surprised(before) is is_so
-    assert before.is_surprised(row(0)) and not row(0).is_surprised(before)
+    assert before.has_tried(row(0)) and not row(0).has_tried(before)
+    assert not before.is_surprised(row(0)) and not row(0).is_surprised(before)
+
+
+def test_what_moved_is_news_sooner_than_a_surprise() -> None:
+    before = replace(row(0), took={DIRECT: 1000})
+    for now, least_s in (
+        (replace(before, took={DIRECT: 2000}), TRIED_S),
+        (replace(before, took={DIRECT: 1000, RING: 5}), SETTLED_S),
+        (replace(before, up=10 * before.up), SETTLED_S),
+    ):
+        assert not now.is_news(before, least_s - 0.1) and now.is_news(before, least_s)
+    assert not replace(before, took={}).is_news(before, 1e9) and not before.is_news(before, 1e9)
 
 
 def test_who_waits_least_says_how_long_a_sum_takes_if_all_know() -> None:
