@@ -1,4 +1,4 @@
-"""`shoal run --web`: a page, `/status.json` and `/metrics` of the peers of this host, from threads of the launcher.
+"""`shoal run --web`: a page, `/status.json` and `/metrics` of the peers of this host, from a thread of the launcher.
 
 What is shown is read from the pages of the peers, at most once a second, and only while somebody asks; the peers do
 nothing for it. Leaves out: TLS (put a proxy in front, or an ssh tunnel), and whatever could change a run.
@@ -9,34 +9,32 @@ import ipaddress
 import json
 import math
 import os
-import socketserver
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socket import AF_INET, AF_INET6
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from ..errors import LaunchError
 from ..net.addresses import Endpoint
 from .follow import Follower
+from .http import Answer, Request
 from .local import Looked
 from .openmetrics import CONTENT_TYPE, openmetrics
 from .report import events, for_programs, headline, in_order, latest_snapshot, names_of, row_of
+from .serving import Server
 
 EVERY_S: Final = 1.0
 MOST_EACH_SECOND: Final = 32
 """Peers; of more, the page is renewed less often, so that it costs little."""
 FRESH: Final = 0.9
 """So much of that time what was read is shown to whoever asks."""
-MOST_CONNECTIONS: Final = 64
-PATIENCE_S: Final = 10.0
-"""With a browser that neither asks nor reads."""
-POLL_S: Final = 0.1
-"""So long it takes at the most until it is closed."""
+BACKLOG: Final = 16
+CLOSING_S: Final = 5.0
+"""So long the end of a run waits for the thread at the most."""
 LEAST_TOKEN: Final = 16
 """Characters."""
 PAGE: Final = Path(__file__).with_name("page.html")
@@ -49,7 +47,7 @@ HEADERS: Final = {
 }
 
 Found = Mapping[str, Sequence[Looked]]
-StepTimes = Mapping[str, Sequence[float]]
+StepTimes = Mapping[str, Sequence[int]]
 COLUMNS: Final = ("name", "process", "seat", "step", "rate", "compute", "exchange", "wait", "at", "logged")
 
 
@@ -77,191 +75,120 @@ def is_loopback(host: str) -> bool:
 
 
 class Shown:
-    """What is shown now, for all who ask."""
+    """What is shown now, to all who ask. One thread at a time."""
 
     def __init__(self, follower: Follower, clock: Callable[[], float]) -> None:
         """Nothing is read. `clock`: monotonic seconds."""
         self._follower, self._clock = follower, clock
-        self._lock = threading.Lock()
         self._until = -math.inf
         self._found: Found = {}
-        self._times_s: StepTimes = {}
-        self._rendered: dict[Callable[[Found, StepTimes], bytes], bytes] = {}
+        self._texts: dict[str, bytes] = {}
         self.every_s = EVERY_S
 
-    def as_bytes(self, render: Callable[[Found, StepTimes], bytes]) -> bytes:
-        """What `render` makes of it: once for all who ask until it is renewed."""
-        with self._lock:
-            if (now := self._clock()) >= self._until:
-                self._found, self._times_s = self._follower.look(), self._follower.step_times_s()
-                self.every_s = EVERY_S * max(1.0, sum(map(len, self._found.values())) / MOST_EACH_SECOND)
-                self._until = now + FRESH * self.every_s
-                self._rendered.clear()
-            if render not in self._rendered:
-                self._rendered[render] = render(self._found, self._times_s)
-            return self._rendered[render]
+    def for_page(self) -> bytes:
+        """What the page draws."""
+        return self._once("page", lambda: _for_page(self._found, self._follower.steps_us()))
+
+    def for_scrapers(self) -> bytes:
+        return self._once("scrapers", lambda: openmetrics(self._found).encode())
+
+    def for_scripts(self) -> bytes:
+        return self._once("scripts", lambda: _json(for_programs(self._follower.look(whole=True))))
+
+    def _once(self, name: str, render: Callable[[], bytes]) -> bytes:
+        """What `render` makes of what was found: once for all who ask until it is renewed."""
+        if (now := self._clock()) >= self._until:
+            self._found = self._follower.look()
+            self.every_s = EVERY_S * max(1.0, sum(map(len, self._found.values())) / MOST_EACH_SECOND)
+            self._until = now + FRESH * self.every_s
+            self._texts.clear()
+        if name not in self._texts:
+            self._texts[name] = render()
+        return self._texts[name]
 
 
-def for_page(found: Found, times_s: StepTimes) -> bytes:
-    """What the page draws."""
-    return _json({"swarms": [_swarm(swarm, peers, times_s) for swarm, peers in in_order(found)]})
+def _for_page(found: Found, steps_us: StepTimes) -> bytes:
+    return _json({"swarms": [_swarm(swarm, peers, steps_us) for swarm, peers in in_order(found)]})
 
 
-def for_scrapers(found: Found, times_s: StepTimes) -> bytes:
-    return openmetrics(found).encode()
-
-
-def for_scripts(found: Found, times_s: StepTimes) -> bytes:
-    return _json(for_programs(found))
-
-
-def _swarm(swarm: str, peers: Sequence[Looked], times_s: StepTimes) -> dict[str, Any]:
+def _swarm(swarm: str, peers: Sequence[Looked], steps_us: StepTimes) -> dict[str, Any]:
     latest, names = latest_snapshot(peers), names_of(peers)
     rows = []
     for looked in peers:
         row = dict(zip(COLUMNS, row_of(looked, latest, names), strict=True))
-        took = times_s.get(looked.seen.identity.peer_id, ())
-        rows.append({**row, "condition": looked.condition.value, "took_ms": [round(each * 1e3, 2) for each in took]})
+        took = steps_us.get(looked.seen.identity.peer_id, ())
+        rows.append({**row, "condition": looked.condition.value, "took_us": took})
     return {"headline": headline(swarm, peers, latest), "peers": rows, "events": list(events(peers, latest, names))}
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One request."""
+class Site:
+    """What is answered to whom."""
 
-    timeout = PATIENCE_S
-    wbufsize = 1 << 18
-    """So that an answer leaves at one go; it is flushed behind each event, and at the end."""
-    server: "Server"
-    routes: ClassVar[dict[str, Callable[["Handler"], None]]] = {}
+    def __init__(self, shown: Shown, token: str | None) -> None:
+        self._shown, self._token = shown, token
 
-    def do_GET(self) -> None:
-        """As the base class calls it."""
-        path = urlsplit(self.path).path
-        if not self._is_allowed():
-            self._send(
-                HTTPStatus.FORBIDDEN, "text/plain", b"a token is needed: Authorization: Bearer TOKEN, or ?token=TOKEN\n"
-            )
-        elif path in self.routes:
-            with suppress(OSError):  # whoever asked has gone
-                self.routes[path](self)
-        else:
-            self._send(HTTPStatus.NOT_FOUND, "text/plain", b"there are / and /status.json and /metrics\n")
+    def answer(self, request: Request) -> Answer:
+        """Nothing, to who may not look on."""
+        if not self._is_allowed(request):
+            why = b"a token is needed: Authorization: Bearer TOKEN, or ?token=TOKEN\n"
+            return Answer(HTTPStatus.FORBIDDEN, "text/plain", why)
+        match urlsplit(request.target).path:
+            case "/":
+                return Answer(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
+            case "/status.json":
+                return Answer(HTTPStatus.OK, "application/json", self._shown.for_scripts())
+            case "/metrics":
+                return Answer(HTTPStatus.OK, CONTENT_TYPE, self._shown.for_scrapers())
+            case "/events":
+                return Answer(HTTPStatus.OK, "text/event-stream", None)
+        return Answer(HTTPStatus.NOT_FOUND, "text/plain", b"there are / and /status.json and /metrics\n")
 
-    def _is_allowed(self) -> bool:
+    def event(self) -> tuple[bytes, float]:
+        """For all who have the page open, and in how many seconds there is another one."""
+        return b"data: " + self._shown.for_page() + b"\n\n", self._shown.every_s
+
+    def _is_allowed(self, request: Request) -> bool:
         """With the token; without one, if the name is no other one for this host: pages of strangers could ask else."""
-        token = self.server.token
-        if token is None:
+        if self._token is None:
+            host = request.headers.get("host", "")
             try:
-                return is_loopback(Endpoint.parse(self.headers.get("Host", "") or "?").host)
+                return is_loopback(Endpoint.parse(host or "?").host)
             except ValueError:
-                return is_loopback(self.headers.get("Host", ""))
-        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        given = given or parse_qs(urlsplit(self.path).query).get("token", [""])[0]
-        return hmac.compare_digest(given.encode(), token.encode())
-
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-        with suppress(OSError):
-            self._begin(status, kind, {"Content-Length": str(len(body))})
-            self.wfile.write(body)
-
-    def _begin(self, status: HTTPStatus, kind: str, more: Mapping[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, **HEADERS, **more}.items():
-            self.send_header(name, value)
-        self.end_headers()
-
-    def send_page(self) -> None:
-        self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
-
-    def send_status(self) -> None:
-        self._send(HTTPStatus.OK, "application/json", self.server.shown.as_bytes(for_scripts))
-
-    def send_metrics(self) -> None:
-        self._send(HTTPStatus.OK, CONTENT_TYPE, self.server.shown.as_bytes(for_scrapers))
-
-    def send_events(self) -> None:
-        """Server-sent events, until somebody hangs up, or the run is over."""
-        self._begin(HTTPStatus.OK, "text/event-stream", {})
-        while True:
-            self.wfile.write(b"data: " + self.server.shown.as_bytes(for_page) + b"\n\n")
-            self.wfile.flush()
-            if self.server.is_over.wait(self.server.shown.every_s):
-                self.wfile.write(b"event: over\ndata:\n\n")
-                return
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the output is that of the run."""
-
-
-Handler.routes = {
-    "/": Handler.send_page,
-    "/status.json": Handler.send_status,
-    "/metrics": Handler.send_metrics,
-    "/events": Handler.send_events,
-}
-
-
-class Server(socketserver.ThreadingTCPServer):
-    """Listens until it is closed.
-
-    Attributes:
-        is_over: set when it is.
-    """
-
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 16
-
-    def __init__(self, endpoint: Endpoint, shown: Shown, token: str | None) -> None:
-        """OSError: it cannot listen there."""
-        self.address_family = AF_INET6 if endpoint.is_ipv6 else AF_INET
-        self.shown, self.token = shown, token
-        self.is_over = threading.Event()
-        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        host = "" if endpoint.host == "*" else endpoint.host
-        super().__init__((host, endpoint.port), Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """As the base class calls it: nobody is served beside too many others."""
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: somebody has hung up, or asked for nonsense."""
+                return is_loopback(host)
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        given = given or parse_qs(urlsplit(request.target).query).get("token", [""])[0]
+        return hmac.compare_digest(given.encode(), self._token.encode())
 
 
 @contextmanager
 def serving(
     address: str, home: Path, swarm: str, clock_ns: Callable[[], int], environ: Mapping[str, str] = os.environ
 ) -> Iterator[str]:
-    """Serve the peers of a swarm of this host, from threads of this process; gives the address of the page.
+    """Serve the peers of a swarm of this host, from a thread of this process; gives the address of the page.
 
     Raises:
         LaunchError: it cannot listen there, or must not without a token.
     """
     token = environ.get("SHOAL_WEB_TOKEN") or None
     endpoint = check_address(address, token)
-    shown = Shown(Follower(home, swarm, clock_ns), lambda: clock_ns() / 1e9)
+    site = Site(Shown(Follower(home, swarm, clock_ns), lambda: clock_ns() / 1e9), token)
     try:
-        server = Server(endpoint, shown, token)
+        family = socket.AF_INET6 if endpoint.is_ipv6 else socket.AF_INET
+        host = "" if endpoint.host == "*" else endpoint.host
+        listening = socket.create_server((host, endpoint.port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise LaunchError(f"--web cannot listen at {address}: {error.strerror}; give another port") from error
-    with server:
-        threading.Thread(target=server.serve_forever, args=(POLL_S,), name="shoal-web", daemon=True).start()
-        try:
-            yield f"http://{Endpoint(endpoint.host, server.server_address[1])}/"
-        finally:
-            server.is_over.set()
-            server.shutdown()
+        why = error.strerror or str(error)
+        raise LaunchError(
+            f"--web cannot listen at {address}: {why.partition(' (while')[0]}; give another port"
+        ) from error
+    server = Server(listening, site.answer, site.event, headers=HEADERS, clock=lambda: clock_ns() / 1e9)
+    thread = threading.Thread(target=server.run, name="shoal-web", daemon=True)
+    thread.start()
+    try:
+        yield f"http://{Endpoint(endpoint.host, server.port)}/"
+    finally:
+        server.stop()
+        thread.join(CLOSING_S)
 
 
 def _json(values: Any) -> bytes:
