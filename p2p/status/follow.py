@@ -10,12 +10,11 @@ from typing import Final
 import numpy as np
 
 from ..errors import RemoteProtocolError
-from ..host.processes import read_host
 from ..telemetry.arrays import as_records, new_records
 from ..telemetry.page import SUFFIX, Seen, halves, latest_text, map_page, read_identity
 from ..telemetry.records import HALF_BYTES, Kind, Record
 from ..telemetry.snapshot import Snapshot
-from .local import Looked, looked_at
+from .local import Looked, here, looked_at
 from .report import latest_snapshot
 
 NUM_STEPS: Final = 240
@@ -92,7 +91,7 @@ class Follower:
     def __init__(self, home: Path, swarm: str, clock_ns: Callable[[], int]) -> None:
         """Nothing is read. Arguments as of `local.look`."""
         self._home, self._pattern, self._clock_ns = home, f"{swarm or '*'}/*{SUFFIX}", clock_ns
-        self._host = read_host()
+        self._where = here()
         self._pages: dict[Path, Followed] = {}
 
     def look(self, *, whole: bool = False) -> dict[str, list[Looked]]:
@@ -107,7 +106,7 @@ class Follower:
         for path in paths:
             try:
                 page = self._pages.get(path) or Followed(path)
-                looked = looked_at(page.look(), self._host, self._clock_ns())
+                looked = looked_at(page.look(), self._where, self._clock_ns())
             except (OSError, RemoteProtocolError):
                 continue  # it is gone meanwhile, is being made, or none of ours
             self._pages[path] = page

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from typing import Any, Final
 
 from ..errors import RemoteProtocolError
+from ..host.processes import Offsets
 
 SHORT: Final = 8
 """Digits of a peer_id that stand for a peer which has no number here."""
@@ -24,6 +25,7 @@ class Identity:
         script: file name of what it runs; empty: unknown.
         joined_ns: when it called `p2p.join`, by the monotonic clock.
         wall_ns: the same by the clock on the wall.
+        monotonic_offset_ns, boottime_offset_ns: of its clocks, as in its registry entry.
     """
 
     peer_id: str
@@ -35,6 +37,13 @@ class Identity:
     script: str
     joined_ns: int
     wall_ns: int
+    monotonic_offset_ns: int = 0
+    boottime_offset_ns: int = 0
+
+    @property
+    def offsets(self) -> Offsets:
+        """Of its clocks."""
+        return Offsets(self.monotonic_offset_ns, self.boottime_offset_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +209,7 @@ class Snapshot:
 
 
 def _plain(value: Any) -> Any:
-    return asdict(value) if isinstance(value, tuple(_PARTS.values())) else value
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _lines(*parts: Any) -> bytes:
