@@ -1,4 +1,4 @@
-"""`shoal run --web`: a page, `/status.json` and `/metrics` of the peers of this host, from a thread of the launcher.
+"""`shoal run --web`: a page, `/status.json` and `/metrics` of the peers of this host, from threads of the launcher.
 
 What is shown is read from the pages of the peers, at most once a second, and only while somebody asks; the peers do
 nothing for it. Leaves out: TLS (put a proxy in front, or an ssh tunnel), and whatever could change a run.
@@ -9,32 +9,37 @@ import ipaddress
 import json
 import math
 import os
-import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final
+from socket import AF_INET, AF_INET6, SHUT_RD, SHUT_RDWR, socket
+from typing import Any, ClassVar, Final
 from urllib.parse import parse_qs, urlsplit
 
 from ..errors import LaunchError
 from ..net.addresses import Endpoint
 from .follow import Follower
-from .http import Answer, Request
 from .local import Looked
 from .openmetrics import CONTENT_TYPE, openmetrics
 from .report import events, for_programs, headline, in_order, latest_snapshot, names_of, row_of
-from .serving import Server
 
 EVERY_S: Final = 1.0
 MOST_EACH_SECOND: Final = 32
 """Peers; of more, the page is renewed less often, so that it costs little."""
 FRESH: Final = 0.9
 """So much of that time what was read is shown to whoever asks."""
-BACKLOG: Final = 16
-CLOSING_S: Final = 5.0
-"""So long the end of a run waits for the thread at the most."""
+MOST_CONNECTIONS: Final = 64
+PATIENCE_S: Final = 10.0
+"""With who has begun a request, or does not read an answer."""
+IDLE_S: Final = 90.0
+"""With who keeps a connection and asks nothing: Prometheus asks every 15 to 60 s."""
+POLL_S: Final = 0.1
+"""So long it takes at the most until it is closed."""
 LEAST_TOKEN: Final = 16
 """Characters."""
 PAGE: Final = Path(__file__).with_name("page.html")
@@ -75,11 +80,12 @@ def is_loopback(host: str) -> bool:
 
 
 class Shown:
-    """What is shown now, to all who ask. One thread at a time."""
+    """What is shown now, for all who ask."""
 
     def __init__(self, follower: Follower, clock: Callable[[], float]) -> None:
         """Nothing is read. `clock`: monotonic seconds."""
         self._follower, self._clock = follower, clock
+        self._lock = threading.Lock()
         self._until = -math.inf
         self._found: Found = {}
         self._texts: dict[str, bytes] = {}
@@ -97,14 +103,15 @@ class Shown:
 
     def _once(self, name: str, render: Callable[[], bytes]) -> bytes:
         """What `render` makes of what was found: once for all who ask until it is renewed."""
-        if (now := self._clock()) >= self._until:
-            self._found = self._follower.look()
-            self.every_s = EVERY_S * max(1.0, sum(map(len, self._found.values())) / MOST_EACH_SECOND)
-            self._until = now + FRESH * self.every_s
-            self._texts.clear()
-        if name not in self._texts:
-            self._texts[name] = render()
-        return self._texts[name]
+        with self._lock:
+            if (now := self._clock()) >= self._until:
+                self._found = self._follower.look()
+                self.every_s = EVERY_S * max(1.0, sum(map(len, self._found.values())) / MOST_EACH_SECOND)
+                self._until = now + FRESH * self.every_s
+                self._texts.clear()
+            if name not in self._texts:
+                self._texts[name] = render()
+            return self._texts[name]
 
 
 def _for_page(found: Found, steps_us: StepTimes) -> bytes:
@@ -121,74 +128,191 @@ def _swarm(swarm: str, peers: Sequence[Looked], steps_us: StepTimes) -> dict[str
     return {"headline": headline(swarm, peers, latest), "peers": rows, "events": list(events(peers, latest, names))}
 
 
-class Site:
-    """What is answered to whom."""
+class Handler(BaseHTTPRequestHandler):
+    """One connection, and what is asked on it, one request after the other (RFC 9112)."""
 
-    def __init__(self, shown: Shown, token: str | None) -> None:
-        self._shown, self._token = shown, token
+    protocol_version = "HTTP/1.1"
+    timeout = PATIENCE_S
+    disable_nagle_algorithm = True
+    wbufsize = 1 << 18
+    """So that an answer leaves at one go; it is flushed behind each event, and at the end."""
+    server: "Server"
+    rfile: BufferedReader
+    routes: ClassVar[dict[str, Callable[["Handler"], None]]] = {}
 
-    def answer(self, request: Request) -> Answer:
-        """Nothing, to who may not look on."""
-        if not self._is_allowed(request):
-            why = b"a token is needed: Authorization: Bearer TOKEN, or ?token=TOKEN\n"
-            return Answer(HTTPStatus.FORBIDDEN, "text/plain", why)
-        match urlsplit(request.target).path:
-            case "/":
-                return Answer(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
-            case "/status.json":
-                return Answer(HTTPStatus.OK, "application/json", self._shown.for_scripts())
-            case "/metrics":
-                return Answer(HTTPStatus.OK, CONTENT_TYPE, self._shown.for_scrapers())
-            case "/events":
-                return Answer(HTTPStatus.OK, "text/event-stream", None)
-        return Answer(HTTPStatus.NOT_FOUND, "text/plain", b"there are / and /status.json and /metrics\n")
+    def handle(self) -> None:
+        """As the base class calls it: who was answered may think for longer."""
+        self.handle_one_request()
+        while not self.close_connection:
+            self.connection.settimeout(IDLE_S)
+            if not self._has_more():
+                return
+            self.connection.settimeout(PATIENCE_S)
+            self.handle_one_request()
 
-    def event(self) -> tuple[bytes, float]:
-        """For all who have the page open, and in how many seconds there is another one."""
-        return b"data: " + self._shown.for_page() + b"\n\n", self._shown.every_s
+    def _has_more(self) -> bool:
+        with self.server.idle(self.connection), suppress(OSError):
+            return bool(self.rfile.peek(1))
+        return False
 
-    def _is_allowed(self, request: Request) -> bool:
+    def do_GET(self) -> None:
+        """As the base class calls it."""
+        path = urlsplit(self.path).path
+        if not self._is_allowed():
+            self._send(
+                HTTPStatus.FORBIDDEN, "text/plain", b"a token is needed: Authorization: Bearer TOKEN, or ?token=TOKEN\n"
+            )
+        elif path in self.routes:
+            with suppress(OSError):  # whoever asked has gone
+                self.routes[path](self)
+        else:
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", b"there are / and /status.json and /metrics\n")
+
+    def _is_allowed(self) -> bool:
         """With the token; without one, if the name is no other one for this host: pages of strangers could ask else."""
-        if self._token is None:
-            host = request.headers.get("host", "")
+        token = self.server.token
+        if token is None:
             try:
-                return is_loopback(Endpoint.parse(host or "?").host)
+                return is_loopback(Endpoint.parse(self.headers.get("Host", "") or "?").host)
             except ValueError:
-                return is_loopback(host)
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        given = given or parse_qs(urlsplit(request.target).query).get("token", [""])[0]
-        return hmac.compare_digest(given.encode(), self._token.encode())
+                return is_loopback(self.headers.get("Host", ""))
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        given = given or parse_qs(urlsplit(self.path).query).get("token", [""])[0]
+        return hmac.compare_digest(given.encode(), token.encode())
+
+    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        with suppress(OSError):
+            self._begin(status, kind, {"Content-Length": str(len(body))})
+            self.wfile.write(body)
+
+    def _begin(self, status: HTTPStatus, kind: str, more: Mapping[str, str]) -> None:
+        self.send_response(status)
+        ending = {"Connection": "close"} if self.close_connection else {}
+        for name, value in {"Content-Type": kind, **HEADERS, **more, **ending}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def send_page(self) -> None:
+        self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
+
+    def send_status(self) -> None:
+        self._send(HTTPStatus.OK, "application/json", self.server.shown.for_scripts())
+
+    def send_metrics(self) -> None:
+        self._send(HTTPStatus.OK, CONTENT_TYPE, self.server.shown.for_scrapers())
+
+    def send_events(self) -> None:
+        """Server-sent events, until somebody hangs up, or the run is over."""
+        self.close_connection = True
+        self._begin(HTTPStatus.OK, "text/event-stream", {})
+        while True:
+            self.wfile.write(b"data: " + self.server.shown.for_page() + b"\n\n")
+            self.wfile.flush()
+            if self.server.is_over.wait(self.server.shown.every_s):
+                self.wfile.write(b"event: over\ndata:\n\n")
+                return
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the output is that of the run."""
+
+
+Handler.routes = {
+    "/": Handler.send_page,
+    "/status.json": Handler.send_status,
+    "/metrics": Handler.send_metrics,
+    "/events": Handler.send_events,
+}
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """Listens until it is closed.
+
+    Attributes:
+        is_over: set when it is.
+    """
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 16
+
+    def __init__(self, endpoint: Endpoint, shown: Shown, token: str | None) -> None:
+        """OSError: it cannot listen there."""
+        self.address_family = AF_INET6 if endpoint.is_ipv6 else AF_INET
+        self.shown, self.token = shown, token
+        self.is_over = threading.Event()
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._open: set[socket] = set()
+        self._idle: dict[socket, None] = {}
+        host = "" if endpoint.host == "*" else endpoint.host
+        super().__init__((host, endpoint.port), Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """As the base class calls it: beside too many others in place of who was idle for longest, if anybody."""
+        has_place = self._places.acquire(blocking=False)
+        if not has_place and (idle := next(iter(tuple(self._idle)), None)) is not None:
+            _hang_up(idle, SHUT_RDWR)
+            has_place = self._places.acquire(timeout=PATIENCE_S)
+        if has_place:
+            self._open.add(request)
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._open.discard(request)
+            self._places.release()
+
+    @contextmanager
+    def idle(self, connection: socket) -> Iterator[None]:
+        """It is answered, and asks nothing now."""
+        self._idle[connection] = None
+        try:
+            yield
+        finally:
+            del self._idle[connection]
+
+    def end(self) -> None:
+        """Whoever follows is told that it is over, and nobody is asked for more."""
+        self.is_over.set()
+        self.shutdown()
+        for connection in tuple(self._open):
+            _hang_up(connection, SHUT_RD)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: somebody has hung up, or asked for nonsense."""
+
+
+def _hang_up(connection: socket, how: int) -> None:
+    with suppress(OSError):  # the other side has
+        connection.shutdown(how)
 
 
 @contextmanager
 def serving(
     address: str, home: Path, swarm: str, clock_ns: Callable[[], int], environ: Mapping[str, str] = os.environ
 ) -> Iterator[str]:
-    """Serve the peers of a swarm of this host, from a thread of this process; gives the address of the page.
+    """Serve the peers of a swarm of this host, from threads of this process; gives the address of the page.
 
     Raises:
         LaunchError: it cannot listen there, or must not without a token.
     """
     token = environ.get("SHOAL_WEB_TOKEN") or None
     endpoint = check_address(address, token)
-    site = Site(Shown(Follower(home, swarm, clock_ns), lambda: clock_ns() / 1e9), token)
+    shown = Shown(Follower(home, swarm, clock_ns), lambda: clock_ns() / 1e9)
     try:
-        family = socket.AF_INET6 if endpoint.is_ipv6 else socket.AF_INET
-        host = "" if endpoint.host == "*" else endpoint.host
-        listening = socket.create_server((host, endpoint.port), family=family, backlog=BACKLOG)
+        server = Server(endpoint, shown, token)
     except OSError as error:
-        why = error.strerror or str(error)
-        raise LaunchError(
-            f"--web cannot listen at {address}: {why.partition(' (while')[0]}; give another port"
-        ) from error
-    server = Server(listening, site.answer, site.event, headers=HEADERS, clock=lambda: clock_ns() / 1e9)
-    thread = threading.Thread(target=server.run, name="shoal-web", daemon=True)
-    thread.start()
-    try:
-        yield f"http://{Endpoint(endpoint.host, server.port)}/"
-    finally:
-        server.stop()
-        thread.join(CLOSING_S)
+        raise LaunchError(f"--web cannot listen at {address}: {error.strerror}; give another port") from error
+    with server:
+        threading.Thread(target=server.serve_forever, args=(POLL_S,), name="shoal-web", daemon=True).start()
+        try:
+            yield f"http://{Endpoint(endpoint.host, server.server_address[1])}/"
+        finally:
+            server.end()
 
 
 def _json(values: Any) -> bytes:
