@@ -134,7 +134,20 @@ def read_run(folder: Path) -> Run:
             "give each run a folder"
         )
     _refuse_strangers(run, folder)
+    _refuse_other_clocks(run, folder)
     return run if account is not None else _by_one_clock(run, folder)
+
+
+def _refuse_other_clocks(run: Run, folder: Path) -> None:
+    """ExperimentError: two peers of one host were in time namespaces whose clocks differ."""
+    first: dict[str, Identity] = {}
+    for who in (track.who for track in run.tracks.values() if track.who is not None):
+        other = first.setdefault(who.host, who)
+        if other.offsets != who.offsets:
+            raise ExperimentError(
+                f"{folder} has traces of one host by two clocks: peer {other.peer_id} ({other.offsets}) and peer "
+                f"{who.peer_id} ({who.offsets}) were in different time namespaces; run it again with all in one"
+            )
 
 
 def _refuse_strangers(run: Run, folder: Path) -> None:

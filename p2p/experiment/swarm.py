@@ -12,11 +12,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from ..errors import RemoteProtocolError
+from ..errors import ExperimentError, RemoteProtocolError
+from ..host.processes import read_offsets
 from ..launch.config import LaunchConfig, peer_environment
 from ..step.receipts import parse_receipt
 from ..telemetry.page import SUFFIX as PAGE
 from ..telemetry.records import Kind, unpack_record
+from ..telemetry.snapshot import Identity
 from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import Tail, write_trace
 from .events import STATE
@@ -302,9 +304,18 @@ class Swarm:
     def _take_page(self, host: int, tail: Tail) -> None:
         for each in self.living():
             if each.host == host and each.peer is None and self.venue.owns(each.process, each.place, tail.identity):
+                self._check_clocks(tail.identity)
                 each.peer = Seen(tail, self.venue.handle(tail.identity))
                 self._known.add(each.peer.peer_id)
                 return
+
+    def _check_clocks(self, who: Identity) -> None:
+        """ExperimentError: times of this peer are by another clock than those of events."""
+        if who.offsets != (own := read_offsets()):
+            raise ExperimentError(
+                f"process {who.pid} has other clocks than this one, by its time namespace ({who.offsets}; here {own}): "
+                "start `shoal experiment` in the time namespace of its peers"
+            )
 
     def _write(self, peer: Seen) -> None:
         folder = self._folder / "traces"

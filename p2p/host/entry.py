@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from ..version import VERSION
+from .processes import Offsets
 
 HEX_NAME: Final = re.compile(r"[0-9a-f]{16}")
 ENTRY_MAX_BYTES: Final = 16 * 1024
@@ -46,6 +47,7 @@ class Entry:
             with; 0: none; -1: it has not said, or is not to.
         place: of this peer among those of `shoal run` on this host; -1: it was started in another way.
         host: who has the same sees the same processes under the same numbers; see `read_host`.
+        monotonic_offset_ns, boottime_offset_ns: of its clocks, as in `processes.Offsets`.
         version: of the wire. Later versions may add fields here, and take none away, so that all can tell who lives.
     """
 
@@ -66,6 +68,13 @@ class Entry:
     program: str = ""
     place: int = -1
     held: int = -1
+    monotonic_offset_ns: int = 0
+    boottime_offset_ns: int = 0
+
+    @property
+    def offsets(self) -> Offsets:
+        """Of its clocks."""
+        return Offsets(self.monotonic_offset_ns, self.boottime_offset_ns)
 
 
 FIELD_TYPES: Final = {field.name: str if field.type is Role else field.type for field in fields(Entry)}

@@ -1,4 +1,4 @@
-"""What the kernel knows of processes, and which kernel it is. Linux only."""
+"""What the kernel knows of processes, which kernel it is, and by how much its clocks are shifted here. Linux only."""
 
 import os
 from dataclasses import dataclass
@@ -15,6 +15,53 @@ def read_host() -> str:
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     namespace = os.stat("/proc/self/ns/pid").st_ino
     return blake2b(b"%b %d" % (boot_id.strip(), namespace), digest_size=8).hexdigest()
+
+
+class UnknownOffsets(OSError):
+    """This process has other clocks than its next child: the kernel says by how much those of the child are shifted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """By how much the clocks of this process differ from those of its host, because of its time namespace.
+
+    Attributes:
+        monotonic_ns: of the clock that all times of records are by.
+        boottime_ns: of that which the starts of processes are by.
+    """
+
+    monotonic_ns: int = 0
+    boottime_ns: int = 0
+
+    def __str__(self) -> str:
+        return f"monotonic {self.monotonic_ns / 1e9:+g} s, boottime {self.boottime_ns / 1e9:+g} s"
+
+    @property
+    def ticks(self) -> int:
+        """What starts of processes are shifted by, in clock ticks, rounded down."""
+        return self.boottime_ns * os.sysconf("SC_CLK_TCK") // 10**9
+
+
+def read_offsets() -> Offsets:
+    """Those of this process; zeros where the kernel has no time namespaces.
+
+    Raises:
+        UnknownOffsets: it has unshared its time namespace for its children, so that only theirs can be read.
+    """
+    try:
+        text = Path("/proc/self/timens_offsets").read_text()
+        own, childrens = (os.stat(f"/proc/self/ns/{name}").st_ino for name in ("time", "time_for_children"))
+    except FileNotFoundError:
+        return Offsets()
+    if own != childrens:
+        raise UnknownOffsets(f"its time namespace is {own}, that of its children {childrens}")
+    return parse_offsets(text)
+
+
+def parse_offsets(text: str) -> Offsets:
+    """Of /proc/PID/timens_offsets: a name, seconds and nanoseconds in each line."""
+    values = {name: int(seconds) * 10**9 + int(ns) for name, seconds, ns in map(str.split, text.splitlines())}
+    return Offsets(values["monotonic"], values["boottime"])
 
 
 @dataclass(frozen=True, slots=True)

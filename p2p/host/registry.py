@@ -33,7 +33,7 @@ from .acceptor_page import record_path
 from .entry import ENTRY_MAX_BYTES, HEX_NAME, Entry, Role, all_wait, heir, parse_entry
 from .exiting import lives
 from .folders import check_socket_path, locked, make_private, replace_private
-from .processes import process_start, read_host
+from .processes import UnknownOffsets, process_start, read_host, read_offsets
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,8 @@ class Registry:
             lock_timeout_s: who waits this long for the lock waits for a stopped process.
 
         Raises:
-            RegistryError: the name is unfit, the path too long for a socket, or the folder not private.
+            RegistryError: the name is unfit, the path too long for a socket, the folder not private, or the clocks of
+                this process are unknown.
         """
         if not SWARM_NAME.fullmatch(swarm):
             raise RegistryError(f"a swarm's name has 1 to 64 letters, digits, '.', '_' or '-', got {swarm!r}")
@@ -88,6 +89,13 @@ class Registry:
         self._script, self._program, self._place = script, program, place
         self._lock_timeout_s = lock_timeout_s
         self.host = read_host()
+        try:
+            self.offsets = read_offsets()
+        except UnknownOffsets as error:
+            raise RegistryError(
+                f"this process has unshared its time namespace, and its clocks are not those of its children "
+                f"({error.args[0]}): unshare it before the process starts, or not at all"
+            ) from None
         self._founds, self._stays = True, False
         self._own: Entry | None = None
         self._ignored: set[Path] = set()
@@ -116,8 +124,8 @@ class Registry:
             founds: False: who founds is decided elsewhere, and this peer is a joiner whoever lives here.
 
         Raises:
-            RegistryError: the folder stays locked, cannot be written, or somebody here expects another network, or is
-                of another version.
+            RegistryError: the folder stays locked, cannot be written, or somebody here expects another network, has
+                other clocks, or is of another version.
         """
         if not HEX_NAME.fullmatch(peer_id):
             raise ValueError(f"a peer_id has 16 hex digits, got {peer_id!r}")
@@ -146,6 +154,8 @@ class Registry:
                 script=self._script,
                 program=self._program,
                 place=self._place,
+                monotonic_offset_ns=self.offsets.monotonic_ns,
+                boottime_offset_ns=self.offsets.boottime_ns,
             )
             self._write(own)
         if own.role is Role.FOUNDER:
@@ -266,6 +276,11 @@ class Registry:
                     f"{who} speaks version {other.version} of the wire, and this one version {VERSION}: "
                     f"{ONE_VERSION}, or give this peer another --swarm"
                 )
+            if other.offsets != self.offsets:
+                raise RegistryError(
+                    f"{who} has other clocks than this one, by its time namespace ({other.offsets}; here "
+                    f"{self.offsets}): start all peers of a host in one time namespace"
+                )
             if other.network != network:
                 raise RegistryError(
                     f"{who} runs with --network {other.network}, and this one with --network {network}: "
@@ -310,7 +325,13 @@ class Registry:
 
     def _lives(self, entry: Entry) -> bool:
         try:
-            return entry.host == self.host and lives(entry.pid, entry.process_start)
+            if entry.host != self.host:
+                return False
+            if entry.offsets == self.offsets:
+                return lives(entry.pid, entry.process_start)
+            # Starts are shifted by the boottime clock, and rounded.
+            start = entry.process_start + self.offsets.ticks - entry.offsets.ticks
+            return any(lives(entry.pid, start + rounded) for rounded in (-1, 0, 1))
         except OSError as error:
             raise RegistryError(f"cannot see whether process {entry.pid} is alive: {error}") from error
 

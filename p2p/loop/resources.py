@@ -112,4 +112,6 @@ def _identity(own: Entry, joined_ns: int) -> Identity:
         script=own.script,
         joined_ns=joined_ns,
         wall_ns=own.incarnation,
+        monotonic_offset_ns=own.monotonic_offset_ns,
+        boottime_offset_ns=own.boottime_offset_ns,
     )

@@ -2,22 +2,26 @@
 
 from collections import deque
 from collections.abc import Callable
-from itertools import pairwise
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from ..errors import RemoteProtocolError
-from ..host.processes import read_host
 from ..telemetry.arrays import as_records, new_records
-from ..telemetry.page import SUFFIX, Seen, halves, map_page, read_identity, read_snapshot
+from ..telemetry.page import SUFFIX, Seen, halves, latest_text, map_page, read_identity
 from ..telemetry.records import HALF_BYTES, Kind, Record
-from .local import Looked, looked_at
+from ..telemetry.snapshot import Snapshot
+from .local import Looked, here, looked_at
+from .report import latest_snapshot
 
 NUM_STEPS: Final = 240
 """Of each peer, whose times are kept."""
 NUM_RECORDS: Final = 32
 """Of each half, that are kept."""
+_NS_PER_US: Final = 1000
 
 
 class Followed:
@@ -25,6 +29,7 @@ class Followed:
 
     Attributes:
         identity: whose it is.
+        steps_us: what its last steps took, each after the one before it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,27 +39,50 @@ class Followed:
         self._halves = [self._memory[start : start + HALF_BYTES] for start in halves()]
         self._read = [0] * len(self._halves)
         self._recent = [deque[Record](maxlen=NUM_RECORDS) for _ in self._halves]
-        self._done = deque[tuple[int, int]](maxlen=NUM_STEPS + 1)
+        self._records: tuple[Record, ...] = ()
+        self._done = np.empty((0, 2), np.int64)
+        self.steps_us: list[int] = []
+        self._text = b""
+        self._snapshot: Snapshot | None = None
 
     def look(self) -> Seen:
-        """What is there now, with the last records."""
+        """What is there now, with the last records; the snapshot without its crowd. What has not changed is kept.
+
+        Raises:
+            RemoteProtocolError: the snapshot is of another version.
+        """
+        is_new = False
         for index, half in enumerate(self._halves):
             new = new_records(half, self._read[index])
             if len(new):
+                is_new = True
                 self._read[index] = int(new["first"][-1])
                 self._recent[index].extend(as_records(new[-NUM_RECORDS:]))
                 done = new[(new["kind"] == Kind.COMMITTED) | (new["kind"] == Kind.FOLLOWED)]
-                self._done.extend(zip(done["step"].tolist(), done["time_ns"].tolist(), strict=True))
-        records = sorted((each for recent in self._recent for each in recent), key=attrgetter("time_ns"))
-        return Seen(self.identity, read_snapshot(self._memory), tuple(records))
+                if len(done):
+                    self._take_steps(np.stack([done["step"], done["time_ns"].astype(np.int64)], axis=1))
+        if is_new:
+            records = (each for recent in self._recent for each in recent)
+            self._records = tuple(sorted(records, key=attrgetter("time_ns")))
+        return Seen(self.identity, self._read_snapshot(), self._records)
 
-    def step_times_s(self) -> list[float]:
-        """Of the last steps, each after the one before it."""
-        return [
-            (later - earlier) / 1e9
-            for (before, earlier), (step, later) in pairwise(self._done)
-            if step == before + 1 and later > earlier
-        ]
+    def with_crowd(self, looked: Looked) -> Looked:
+        """With members and others, as this page had them in the last look."""
+        if not self._text:
+            return looked
+        return replace(looked, seen=replace(looked.seen, snapshot=Snapshot.parse(self._text)))
+
+    def _take_steps(self, done: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]") -> None:
+        """Rows of step and time in ns."""
+        self._done = np.concatenate([self._done, done])[-NUM_STEPS - 1 :]
+        apart, took = np.diff(self._done, axis=0).T
+        self.steps_us = (took[(apart == 1) & (took > 0)] // _NS_PER_US).tolist()
+
+    def _read_snapshot(self) -> Snapshot | None:
+        text = latest_text(self._memory)
+        if text != self._text:
+            self._text, self._snapshot = text, Snapshot.parse(text, with_crowd=False)
+        return self._snapshot
 
 
 class Follower:
@@ -63,26 +91,37 @@ class Follower:
     def __init__(self, home: Path, swarm: str, clock_ns: Callable[[], int]) -> None:
         """Nothing is read. Arguments as of `local.look`."""
         self._home, self._pattern, self._clock_ns = home, f"{swarm or '*'}/*{SUFFIX}", clock_ns
-        self._host = read_host()
+        self._where = here()
         self._pages: dict[Path, Followed] = {}
 
-    def look(self) -> dict[str, list[Looked]]:
-        """As `local.look`; empty, where nobody is there."""
-        paths = set(self._home.glob(self._pattern))
-        self._pages = {path: page for path, page in self._pages.items() if path in paths}
-        found: dict[str, list[Looked]] = {}
-        for path in sorted(paths):
+    def look(self, *, whole: bool = False) -> dict[str, list[Looked]]:
+        """As `local.look`; empty, where nobody is there.
+
+        Args:
+            whole: all have members and others; else, which costs a third, in each swarm only who knows best has.
+        """
+        paths = sorted(self._home.glob(self._pattern))
+        self._pages = {path: self._pages[path] for path in paths if path in self._pages}
+        found: dict[str, list[tuple[Looked, Followed]]] = {}
+        for path in paths:
             try:
                 page = self._pages.get(path) or Followed(path)
+                looked = looked_at(page.look(), self._where, self._clock_ns())
             except (OSError, RemoteProtocolError):
                 continue  # it is gone meanwhile, is being made, or none of ours
             self._pages[path] = page
-            looked = looked_at(page.look(), self._host, self._clock_ns())
-            found.setdefault(page.identity.swarm, []).append(looked)
-        for peers in found.values():
-            peers.sort(key=lambda looked: (len(looked.seen.identity.name), looked.seen.identity.name))
-        return found
+            found.setdefault(page.identity.swarm, []).append((looked, page))
+        return {swarm: _in_order(peers, whole=whole) for swarm, peers in found.items()}
 
-    def step_times_s(self) -> dict[str, list[float]]:
-        """Of the last steps of all that were seen, by peer_id."""
-        return {path.stem: page.step_times_s() for path, page in self._pages.items()}
+    def steps_us(self) -> dict[str, list[int]]:
+        """What the last steps of all that were seen took, by peer_id."""
+        return {path.stem: page.steps_us for path, page in self._pages.items()}
+
+
+def _in_order(peers: list[tuple[Looked, Followed]], *, whole: bool) -> list[Looked]:
+    peers.sort(key=lambda each: (len(each[1].identity.name), each[1].identity.name))
+    latest = latest_snapshot([looked for looked, _ in peers])
+    return [
+        page.with_crowd(looked) if whole or (latest is not None and looked.seen.snapshot is latest) else looked
+        for looked, page in peers
+    ]

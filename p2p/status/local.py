@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import LaunchError, RemoteProtocolError
-from ..host.processes import look_at, read_host
+from ..host.processes import Offsets, look_at, read_host, read_offsets
 from ..telemetry.page import SUFFIX, Seen, read_page
 from ..telemetry.snapshot import Identity
 
@@ -41,6 +41,18 @@ class Looked:
     now_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Who looks: on which host, and by which clocks."""
+
+    host: str
+    offsets: Offsets
+
+
+def here() -> Here:
+    return Here(read_host(), read_offsets())
+
+
 def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[Looked]]:
     """All peers of this user by swarm, or those of one swarm; in each by their numbers.
 
@@ -49,7 +61,7 @@ def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[
     """
     found: dict[str, list[Looked]] = {}
     unreadable = ""
-    host = read_host()
+    where = here()
     for path in sorted(home.glob(f"{swarm or '*'}/*{SUFFIX}")):
         try:
             seen = read_page(path)
@@ -58,7 +70,7 @@ def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[
         except RemoteProtocolError as error:
             unreadable = str(error)
             continue
-        found.setdefault(seen.identity.swarm, []).append(looked_at(seen, host, clock_ns()))
+        found.setdefault(seen.identity.swarm, []).append(looked_at(seen, where, clock_ns()))
     if not found and unreadable:
         raise LaunchError(f"{unreadable}; look with the version of shoal that its peer runs")
     if not found:
@@ -71,18 +83,20 @@ def look(home: Path, swarm: str, clock_ns: Callable[[], int]) -> dict[str, list[
     return found
 
 
-def looked_at(seen: Seen, host: str, now_ns: int) -> Looked:
-    """With what the kernel says of its process. `host`: this one."""
+def looked_at(seen: Seen, where: Here, now_ns: int) -> Looked:
+    """With what the kernel says of its process. `now_ns`: by the clock of who looks; a peer may have a shifted one."""
+    now_ns += seen.identity.monotonic_offset_ns - where.offsets.monotonic_ns
     since_ns = seen.identity.joined_ns if seen.snapshot is None else seen.snapshot.time_ns
     age_s = max(0, now_ns - since_ns) / 1e9
-    return Looked(seen, _condition(seen.identity, host, age_s), age_s, now_ns)
+    return Looked(seen, _condition(seen.identity, where, age_s), age_s, now_ns)
 
 
-def _condition(who: Identity, host: str, age_s: float) -> Condition:
-    if who.host != host:
+def _condition(who: Identity, where: Here, age_s: float) -> Condition:
+    if who.host != where.host:
         return Condition.ELSEWHERE
     process = look_at(who.pid)
-    if process is None or process.start != who.process_start:
+    shifted = 0 if process is None else process.start - where.offsets.ticks - who.process_start + who.offsets.ticks
+    if process is None or abs(shifted) > (who.offsets != where.offsets):  # a tick by rounding, at the most
         return Condition.DEAD
     if process.state in ("T", "t"):
         return Condition.STOPPED

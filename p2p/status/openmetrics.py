@@ -9,7 +9,8 @@ from .report import last_step, latest_snapshot
 
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-Sample = tuple[Mapping[str, str], float]
+Sample = tuple[str, str, float]
+"""Family, labels, value."""
 FAMILIES: Final = {
     "shoal_members": ("gauge", "Members of the newest view that is known."),
     "shoal_view": ("gauge", "Number of that view."),
@@ -31,34 +32,34 @@ FAMILIES: Final = {
 
 def openmetrics(found: Mapping[str, Sequence[Looked]]) -> str:
     """All of it; the same names in the same order, whoever is there."""
-    samples: dict[str, list[Sample]] = {name: [] for name in FAMILIES}
+    samples: dict[str, list[str]] = {name: [] for name in FAMILIES}
     for swarm, peers in sorted(found.items()):
         for name, labels, value in _of_swarm(swarm, peers):
-            samples[name].append((labels, value))
+            suffix = "_total" if FAMILIES[name][0] == "counter" else ""
+            samples[name].append(f"{name}{suffix}{{{labels}}} {_number(value)}")
     lines = []
     for name, (kind, text) in FAMILIES.items():
         lines += [f"# TYPE {name} {kind}", f"# HELP {name} {text}"]
         if name.endswith(("_seconds", "_bytes")):
             lines.insert(-1, f"# UNIT {name} {name.rpartition('_')[2]}")
-        suffix = "_total" if kind == "counter" else ""
-        lines += [f"{name}{suffix}{_labels(labels)} {_number(value)}" for labels, value in samples[name]]
+        lines += samples[name]
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
-def _of_swarm(swarm: str, peers: Sequence[Looked]) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    own = {"swarm": swarm}
+def _of_swarm(swarm: str, peers: Sequence[Looked]) -> Iterator[Sample]:
+    own = _labels(swarm=swarm)
     if (latest := latest_snapshot(peers)) is not None:
         yield "shoal_members", own, len(latest.members)
         yield "shoal_view", own, latest.view
     for condition in Condition:
         number = sum(looked.condition is condition for looked in peers)
-        yield "shoal_peers", {**own, "condition": condition.value}, number
+        yield "shoal_peers", f"{own},{_labels(condition=condition.value)}", number
     for looked in peers:
         who = looked.seen.identity
-        yield from _of_peer(looked, {**own, "peer": who.name, "peer_id": who.peer_id})
+        yield from _of_peer(looked, f"{own},{_labels(peer=who.name, peer_id=who.peer_id)}")
 
 
-def _of_peer(looked: Looked, own: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, str], float]]:
+def _of_peer(looked: Looked, own: str) -> Iterator[Sample]:
     snapshot = looked.seen.snapshot
     yield "shoal_step", own, last_step(looked.seen)
     yield "shoal_snapshot_age_seconds", own, round(looked.age_s, 3)
@@ -67,25 +68,25 @@ def _of_peer(looked: Looked, own: Mapping[str, str]) -> Iterator[tuple[str, Mapp
     is_going_on = looked.condition in (Condition.RUNNING, Condition.ELSEWHERE)
     yield "shoal_steps_per_second", own, snapshot.pace.steps_per_s if is_going_on else 0.0
     for part in ("compute", "exchange", "wait"):
-        yield "shoal_step_part_seconds", {**own, "part": part}, getattr(snapshot.pace, f"{part}_s")
+        yield "shoal_step_part_seconds", f'{own},part="{part}"', getattr(snapshot.pace, f"{part}_s")
     yield "shoal_resident_bytes", own, snapshot.resident_bytes
     yield "shoal_open_files", own, snapshot.num_files
     yield "shoal_counted_steps", own, snapshot.counted.steps
     yield "shoal_samples", own, snapshot.counted.samples
     for reason, number in snapshot.dropped.items():
-        yield "shoal_dropped_frames", {**own, "reason": reason}, number
+        yield "shoal_dropped_frames", f"{own},{_labels(reason=reason)}", number
     if snapshot.change.view:
         yield "shoal_change_waited_seconds", own, snapshot.change.waited_s
         yield "shoal_steps_lost", own, snapshot.change.num_lost
     for name, value in snapshot.logged.items():
-        yield "shoal_logged", {**own, "name": name}, value
+        yield "shoal_logged", f"{own},{_labels(name=name)}", value
 
 
-def _labels(labels: Mapping[str, str]) -> str:
+def _labels(**labels: str) -> str:
     escaped = (
         (name, text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")) for name, text in labels.items()
     )
-    return "{" + ",".join(f'{name}="{text}"' for name, text in escaped) + "}"
+    return ",".join(f'{name}="{text}"' for name, text in escaped)
 
 
 def _number(value: float) -> str:

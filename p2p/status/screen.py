@@ -77,12 +77,12 @@ def top(home: Path | None, swarm: str) -> None:
     follower = Follower(folder, swarm, time.monotonic_ns)
     found = follower.look() or look(folder, swarm, time.monotonic_ns)  # which says why nobody is there
     if not sys.stdout.isatty():
-        Console(width=WIDTH, color_system=None).print(screen(found, follower.step_times_s()))
+        Console(width=WIDTH, color_system=None).print(screen(found, follower.steps_us()))
         return
-    with Live(screen(found, follower.step_times_s()), auto_refresh=False, screen=True) as live:
+    with Live(screen(found, follower.steps_us()), auto_refresh=False, screen=True) as live:
         while _pause(EVERY_S * max(1.0, sum(map(len, found.values())) / MOST_EACH_SECOND)):
             found = follower.look()
-            live.update(screen(found, follower.step_times_s()), refresh=True)
+            live.update(screen(found, follower.steps_us()), refresh=True)
 
 
 def _print_json(found: Mapping[str, Sequence[Looked]]) -> None:

@@ -17,17 +17,17 @@ NUM_BARS: Final = 30
 MEDIAN_BAR: Final = 2
 
 
-def spark(times_s: Sequence[float]) -> str:
+def spark(times: Sequence[float]) -> str:
     """The last steps: the third bar is their median, two bars more are a factor of 2."""
-    if not times_s:
+    if not times:
         return ""
-    middle = median(times_s)
-    heights = (MEDIAN_BAR + round(2 * math.log2(time_s / middle)) for time_s in times_s[-NUM_BARS:])
+    middle = median(times)
+    heights = (MEDIAN_BAR + round(2 * math.log2(time / middle)) for time in times[-NUM_BARS:])
     return "".join(BARS[min(max(height, 0), len(BARS) - 1)] for height in heights)
 
 
-def screen(found: Mapping[str, Sequence[Looked]], times_s: Mapping[str, Sequence[float]]) -> RenderableType:
-    """A table for each swarm, and what happened last in it. `times_s`: of the last steps, by peer_id."""
+def screen(found: Mapping[str, Sequence[Looked]], steps_us: Mapping[str, Sequence[int]]) -> RenderableType:
+    """A table for each swarm, and what happened last in it. `steps_us`: what the last steps took, by peer_id."""
     parts: list[RenderableType] = []
     for swarm, peers in in_order(found):
         latest, names = latest_snapshot(peers), names_of(peers)
@@ -39,8 +39,8 @@ def screen(found: Mapping[str, Sequence[Looked]], times_s: Mapping[str, Sequence
             table.add_column(column, no_wrap=True, overflow="ellipsis")
         for looked in peers:
             name, process, seat, step, *_, at, logged = row_of(looked, latest, names)
-            took = times_s.get(looked.seen.identity.peer_id, ())
-            words = [f"{value * 1e3:.3g} ms" for value in (median(took), max(took))] if took else ["", ""]
+            took = steps_us.get(looked.seen.identity.peer_id, ())
+            words = [f"{value / 1e3:.3g} ms" for value in (median(took), max(took))] if took else ["", ""]
             table.add_row(*map(Text, (name, process, seat, step, *words, spark(took), at, logged)))
         parts += [Text(headline(swarm, peers, latest)), table]
         parts += [Text(f"  {line}") for line in events(peers, latest, names)]

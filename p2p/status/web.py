@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from io import BufferedReader
 from pathlib import Path
-from socket import AF_INET, AF_INET6
+from socket import AF_INET, AF_INET6, SHUT_RD, SHUT_RDWR, socket
 from typing import Any, ClassVar, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,7 +35,9 @@ FRESH: Final = 0.9
 """So much of that time what was read is shown to whoever asks."""
 MOST_CONNECTIONS: Final = 64
 PATIENCE_S: Final = 10.0
-"""With a browser that neither asks nor reads."""
+"""With who has begun a request, or does not read an answer."""
+IDLE_S: Final = 90.0
+"""With who keeps a connection and asks nothing: Prometheus asks every 15 to 60 s."""
 POLL_S: Final = 0.1
 """So long it takes at the most until it is closed."""
 LEAST_TOKEN: Final = 16
@@ -49,7 +52,7 @@ HEADERS: Final = {
 }
 
 Found = Mapping[str, Sequence[Looked]]
-StepTimes = Mapping[str, Sequence[float]]
+StepTimes = Mapping[str, Sequence[int]]
 COLUMNS: Final = ("name", "process", "seat", "step", "rate", "compute", "exchange", "wait", "at", "logged")
 
 
@@ -85,54 +88,72 @@ class Shown:
         self._lock = threading.Lock()
         self._until = -math.inf
         self._found: Found = {}
-        self._times_s: StepTimes = {}
-        self._rendered: dict[Callable[[Found, StepTimes], bytes], bytes] = {}
+        self._texts: dict[str, bytes] = {}
         self.every_s = EVERY_S
 
-    def as_bytes(self, render: Callable[[Found, StepTimes], bytes]) -> bytes:
-        """What `render` makes of it: once for all who ask until it is renewed."""
+    def for_page(self) -> bytes:
+        """What the page draws."""
+        return self._once("page", lambda: _for_page(self._found, self._follower.steps_us()))
+
+    def for_scrapers(self) -> bytes:
+        return self._once("scrapers", lambda: openmetrics(self._found).encode())
+
+    def for_scripts(self) -> bytes:
+        return self._once("scripts", lambda: _json(for_programs(self._follower.look(whole=True))))
+
+    def _once(self, name: str, render: Callable[[], bytes]) -> bytes:
+        """What `render` makes of what was found: once for all who ask until it is renewed."""
         with self._lock:
             if (now := self._clock()) >= self._until:
-                self._found, self._times_s = self._follower.look(), self._follower.step_times_s()
+                self._found = self._follower.look()
                 self.every_s = EVERY_S * max(1.0, sum(map(len, self._found.values())) / MOST_EACH_SECOND)
                 self._until = now + FRESH * self.every_s
-                self._rendered.clear()
-            if render not in self._rendered:
-                self._rendered[render] = render(self._found, self._times_s)
-            return self._rendered[render]
+                self._texts.clear()
+            if name not in self._texts:
+                self._texts[name] = render()
+            return self._texts[name]
 
 
-def for_page(found: Found, times_s: StepTimes) -> bytes:
-    """What the page draws."""
-    return _json({"swarms": [_swarm(swarm, peers, times_s) for swarm, peers in in_order(found)]})
+def _for_page(found: Found, steps_us: StepTimes) -> bytes:
+    return _json({"swarms": [_swarm(swarm, peers, steps_us) for swarm, peers in in_order(found)]})
 
 
-def for_scrapers(found: Found, times_s: StepTimes) -> bytes:
-    return openmetrics(found).encode()
-
-
-def for_scripts(found: Found, times_s: StepTimes) -> bytes:
-    return _json(for_programs(found))
-
-
-def _swarm(swarm: str, peers: Sequence[Looked], times_s: StepTimes) -> dict[str, Any]:
+def _swarm(swarm: str, peers: Sequence[Looked], steps_us: StepTimes) -> dict[str, Any]:
     latest, names = latest_snapshot(peers), names_of(peers)
     rows = []
     for looked in peers:
         row = dict(zip(COLUMNS, row_of(looked, latest, names), strict=True))
-        took = times_s.get(looked.seen.identity.peer_id, ())
-        rows.append({**row, "condition": looked.condition.value, "took_ms": [round(each * 1e3, 2) for each in took]})
+        took = steps_us.get(looked.seen.identity.peer_id, ())
+        rows.append({**row, "condition": looked.condition.value, "took_us": took})
     return {"headline": headline(swarm, peers, latest), "peers": rows, "events": list(events(peers, latest, names))}
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """One connection, and what is asked on it, one request after the other (RFC 9112)."""
 
+    protocol_version = "HTTP/1.1"
     timeout = PATIENCE_S
+    disable_nagle_algorithm = True
     wbufsize = 1 << 18
     """So that an answer leaves at one go; it is flushed behind each event, and at the end."""
     server: "Server"
+    rfile: BufferedReader
     routes: ClassVar[dict[str, Callable[["Handler"], None]]] = {}
+
+    def handle(self) -> None:
+        """As the base class calls it: who was answered may think for longer."""
+        self.handle_one_request()
+        while not self.close_connection:
+            self.connection.settimeout(IDLE_S)
+            if not self._has_more():
+                return
+            self.connection.settimeout(PATIENCE_S)
+            self.handle_one_request()
+
+    def _has_more(self) -> bool:
+        with self.server.idle(self.connection), suppress(OSError):
+            return bool(self.rfile.peek(1))
+        return False
 
     def do_GET(self) -> None:
         """As the base class calls it."""
@@ -166,7 +187,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _begin(self, status: HTTPStatus, kind: str, more: Mapping[str, str]) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": kind, **HEADERS, **more}.items():
+        ending = {"Connection": "close"} if self.close_connection else {}
+        for name, value in {"Content-Type": kind, **HEADERS, **more, **ending}.items():
             self.send_header(name, value)
         self.end_headers()
 
@@ -174,16 +196,17 @@ class Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
 
     def send_status(self) -> None:
-        self._send(HTTPStatus.OK, "application/json", self.server.shown.as_bytes(for_scripts))
+        self._send(HTTPStatus.OK, "application/json", self.server.shown.for_scripts())
 
     def send_metrics(self) -> None:
-        self._send(HTTPStatus.OK, CONTENT_TYPE, self.server.shown.as_bytes(for_scrapers))
+        self._send(HTTPStatus.OK, CONTENT_TYPE, self.server.shown.for_scrapers())
 
     def send_events(self) -> None:
         """Server-sent events, until somebody hangs up, or the run is over."""
+        self.close_connection = True
         self._begin(HTTPStatus.OK, "text/event-stream", {})
         while True:
-            self.wfile.write(b"data: " + self.server.shown.as_bytes(for_page) + b"\n\n")
+            self.wfile.write(b"data: " + self.server.shown.for_page() + b"\n\n")
             self.wfile.flush()
             if self.server.is_over.wait(self.server.shown.every_s):
                 self.wfile.write(b"event: over\ndata:\n\n")
@@ -219,12 +242,19 @@ class Server(socketserver.ThreadingTCPServer):
         self.shown, self.token = shown, token
         self.is_over = threading.Event()
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._open: set[socket] = set()
+        self._idle: dict[socket, None] = {}
         host = "" if endpoint.host == "*" else endpoint.host
         super().__init__((host, endpoint.port), Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """As the base class calls it: nobody is served beside too many others."""
-        if self._places.acquire(blocking=False):
+        """As the base class calls it: beside too many others in place of who was idle for longest, if anybody."""
+        has_place = self._places.acquire(blocking=False)
+        if not has_place and (idle := next(iter(tuple(self._idle)), None)) is not None:
+            _hang_up(idle, SHUT_RDWR)
+            has_place = self._places.acquire(timeout=PATIENCE_S)
+        if has_place:
+            self._open.add(request)
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -233,10 +263,32 @@ class Server(socketserver.ThreadingTCPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._open.discard(request)
             self._places.release()
+
+    @contextmanager
+    def idle(self, connection: socket) -> Iterator[None]:
+        """It is answered, and asks nothing now."""
+        self._idle[connection] = None
+        try:
+            yield
+        finally:
+            del self._idle[connection]
+
+    def end(self) -> None:
+        """Whoever follows is told that it is over, and nobody is asked for more."""
+        self.is_over.set()
+        self.shutdown()
+        for connection in tuple(self._open):
+            _hang_up(connection, SHUT_RD)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: somebody has hung up, or asked for nonsense."""
+
+
+def _hang_up(connection: socket, how: int) -> None:
+    with suppress(OSError):  # the other side has
+        connection.shutdown(how)
 
 
 @contextmanager
@@ -260,8 +312,7 @@ def serving(
         try:
             yield f"http://{Endpoint(endpoint.host, server.server_address[1])}/"
         finally:
-            server.is_over.set()
-            server.shutdown()
+            server.end()
 
 
 def _json(values: Any) -> bytes:

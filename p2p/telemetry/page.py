@@ -5,7 +5,7 @@ the peer. What is in it was stored by the process itself, so it is there when th
 killed by SIGKILL. Nothing is synced: after a reboot it is gone, or of another host.
 
     0        magic `SHPG`, version (4 bytes), length (4) and xxh3-64 (8) of the identity, then that, as JSON
-    4096     two slots of 30 KiB: number of the snapshot (8), length (4), xxh3-64 (8) of both and the JSON that follows
+    4096     two slots of 30 KiB: number of the snapshot (8), length (4), xxh3-64 (8) of both and the text that follows
     65536    the half of whoever drives the loop (records.py)
     196608   the half of the training thread
 
@@ -29,7 +29,7 @@ from ..host.folders import open_private
 from .records import HALF_BYTES, Half, Record, read_half
 from .snapshot import IDENTITY_FIELDS, MOST_BYTES, Identity, Snapshot, to_json
 
-VERSION: Final = 1
+VERSION: Final = 2
 SUFFIX: Final = ".page"
 
 _MAGIC: Final = b"SHPG"
@@ -49,7 +49,7 @@ class Page:
         path: of the file.
         identity: what stands in it.
         now: the monotonic clock, in ns.
-        shown: the last snapshot, as JSON; empty: there was none yet.
+        shown: the last snapshot, as it is packed; empty: there was none yet.
         loop: the records of whoever drives the loop.
         training: those of the training thread.
     """
@@ -171,10 +171,16 @@ def read_identity(path: Path, memory: memoryview) -> Identity:
 
 
 def read_snapshot(memory: memoryview) -> Snapshot | None:
+    text = latest_text(memory)
+    return Snapshot.parse(text) if text else None
+
+
+def latest_text(memory: memoryview) -> bytes:
+    """The last whole snapshot, as it was packed; empty: there was none yet."""
     found: list[tuple[int, bytes]] = []
     for at in (_SLOTS_AT, _SLOTS_AT + _SLOT_BYTES):
         number, length, checksum = _SLOT.unpack_from(memory, at)
         text = bytes(memory[at + _SLOT.size : at + _SLOT.size + min(length, MOST_BYTES)])
         if number and _checksum(number, text) == checksum:
             found.append((number, text))
-    return Snapshot.parse(max(found)[1]) if found else None
+    return max(found)[1] if found else b""

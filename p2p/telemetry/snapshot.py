@@ -1,10 +1,12 @@
 """Where a peer stands, as it says itself once a second: in its page, to its launcher, to who asks from elsewhere."""
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from typing import Any, Final
 
 from ..errors import RemoteProtocolError
+from ..host.processes import Offsets
 
 SHORT: Final = 8
 """Digits of a peer_id that stand for a peer which has no number here."""
@@ -23,6 +25,7 @@ class Identity:
         script: file name of what it runs; empty: unknown.
         joined_ns: when it called `p2p.join`, by the monotonic clock.
         wall_ns: the same by the clock on the wall.
+        monotonic_offset_ns, boottime_offset_ns: of its clocks, as in its registry entry.
     """
 
     peer_id: str
@@ -34,6 +37,13 @@ class Identity:
     script: str
     joined_ns: int
     wall_ns: int
+    monotonic_offset_ns: int = 0
+    boottime_offset_ns: int = 0
+
+    @property
+    def offsets(self) -> Offsets:
+        """Of its clocks."""
+        return Offsets(self.monotonic_offset_ns, self.boottime_offset_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,27 +167,38 @@ class Snapshot:
     logged: dict[str, float] = field(default_factory=dict)
 
     def pack(self) -> bytes:
-        """As JSON, of `MOST_BYTES` at most."""
-        values = asdict(self)
-        text = to_json(values)
+        """As two lines of JSON, of `MOST_BYTES` at most: `members` and `others` are the second, which not all read."""
+        values = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        crowd: dict[str, Sequence[Any]] = {"members": self.members, "others": [astuple(each) for each in self.others]}
+        for name in crowd:
+            del values[name]
+        text = _lines(values, crowd)
         while len(text) > MOST_BYTES:
-            for name in ("others", "members"):
-                values[name] = values[name][: len(values[name]) // 2]
+            crowd = {name: each[: len(each) // 2] for name, each in crowd.items()}
             values["events"] = values["events"][(len(values["events"]) + 1) // 2 :]
             values["reason"], values["waiting"]["text"] = values["reason"][:1000], values["waiting"]["text"][:1000]
             values["dropped"], values["error"] = {}, values["error"][:1000]
-            text = to_json(values)
+            text = _lines(values, crowd)
         return text
 
     @classmethod
-    def parse(cls, text: bytes) -> "Snapshot":
-        """Raises RemoteProtocolError: it is none of this version."""
+    def parse(cls, text: bytes, *, with_crowd: bool = True) -> "Snapshot":
+        """What `pack` has made; without its crowd it has no members and no others, and a third of the cost.
+
+        Raises:
+            RemoteProtocolError: it is none of this version.
+        """
         try:
-            values: dict[str, Any] = json.loads(text)
+            first, second = text.split(b"\n")
+            values: dict[str, Any] = json.loads(first)
             for name, kind in _PARTS.items():
                 values[name] = kind(**values[name])
-            values["others"] = tuple(Other(**each) for each in values["others"])
-            values["members"] = tuple((str(peer_id), int(incarnation)) for peer_id, incarnation in values["members"])
+            crowd = json.loads(second) if with_crowd else {"members": (), "others": ()}
+            values["others"] = tuple(
+                Other(peer_id=str(peer_id), view=int(view), step=int(step), steps_per_s=float(rate))
+                for peer_id, view, step, rate in crowd["others"]
+            )
+            values["members"] = tuple((str(peer_id), int(incarnation)) for peer_id, incarnation in crowd["members"])
             values["events"] = tuple((int(time_ns), str(words)) for time_ns, words in values["events"])
             waiting = values["waiting"]
             values["waiting"] = Waiting(text=waiting.text, peers=tuple(waiting.peers))
@@ -185,6 +206,14 @@ class Snapshot:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             what = type(error).__name__
             raise RemoteProtocolError(f"no snapshot that this version of shoal can read ({what})") from None
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _lines(*parts: Any) -> bytes:
+    return b"\n".join(map(to_json, parts))
 
 
 _PARTS: Final = {"who": Identity, "waiting": Waiting, "pace": Pace, "change": Change, "counted": Counted}

@@ -93,7 +93,7 @@ def read_trace(path: Path) -> tuple[Identity, list[Record]]:
         raise RemoteProtocolError(f"{path} has magic {magic!r}, version {version}; we read traces of version {VERSION}")
     start = _HEADER.size + length
     values = json.loads(content[_HEADER.size : start])
-    identity = Identity(**{name: values[name] for name in IDENTITY_FIELDS})
+    identity = Identity(**{name: values[name] for name in IDENTITY_FIELDS & values.keys()})
     number = (len(content) - start) // RECORD_BYTES
     records = [unpack_record(content, start + index * RECORD_BYTES) for index in range(number)]
     return identity, sorted(records, key=attrgetter("time_ns"))

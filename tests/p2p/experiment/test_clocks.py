@@ -174,3 +174,17 @@ def test_traces_of_other_receipts_are_one_line(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(ExperimentError, match=r"the clocks of 2 hosts in .* cannot be compared"):
         read_run(folder)
+
+
+def test_traces_of_one_host_by_two_clocks_are_one_line_with_both(tmp_path: Path) -> None:
+    folder = left(tmp_path / "one", 0)
+    raw: list[bytes] = []
+    for peer_id, offset in ((A, 0), (B, HOUR_NS)):
+        path = folder / "traces" / f"{peer_id}.trace"
+        path.unlink()
+        write_trace(path, identity(peer_id, monotonic_offset_ns=offset), raw)
+    with pytest.raises(
+        ExperimentError,
+        match=rf"of one host by two clocks: peer {A} \(monotonic \+0 s.* peer {B} \(monotonic \+3600 s, .*run it again",
+    ):
+        read_run(folder)

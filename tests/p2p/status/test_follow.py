@@ -52,12 +52,12 @@ def test_what_is_new_is_seen_with_the_times_of_steps(tmp_path: Path, made: Page)
     for step in range(1, 400):
         made.loop.note(Kind.COMMITTED, step)
     follower.look()
-    assert follower.step_times_s() == {A: [0.001] * NUM_STEPS}
+    assert follower.steps_us() == {A: [1000] * NUM_STEPS}
     made.loop.note(Kind.GONE)
     made.loop.note(Kind.COMMITTED, 400)
     made.loop.note(Kind.COMMITTED, 402)  # of 401 there is no time
     (looked,) = follower.look()["pond"]
-    assert follower.step_times_s()[A] == [0.001] * (NUM_STEPS - 2) + [0.002]
+    assert follower.steps_us()[A] == [1000] * (NUM_STEPS - 2) + [2000]
     assert looked.condition is Condition.RUNNING
     assert looked.seen.records == read_page(made.path).records[-32:]
     made.remove()
@@ -77,7 +77,7 @@ def test_top_has_a_row_per_peer(tmp_path: Path, made: Page) -> None:
         made.loop.note(Kind.COMMITTED, step)
     follower = Follower(tmp_path, "", lambda: 10**9 + 5 * MS)
     console = Console(file=StringIO(), width=160, color_system=None)
-    console.print(screen(follower.look(), follower.step_times_s()))
+    console.print(screen(follower.look(), follower.steps_us()))
     assert isinstance(console.file, StringIO)
     head, titles, row = (" ".join(line.split()) for line in console.file.getvalue().splitlines())
     assert head == "swarm pond: 1 member in view 1, step 3, 0 steps/s"

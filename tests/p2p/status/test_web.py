@@ -53,7 +53,7 @@ def port(home: Path) -> Iterator[int]:
 
 def ask(port: int, path: str, headers: Mapping[str, str] = {}) -> HTTPResponse:
     connection = HTTPConnection("127.0.0.1", port, timeout=20)
-    connection.request("GET", path, headers=headers)
+    connection.request("GET", path, headers={"Connection": "close", **headers})
     return connection.getresponse()
 
 
@@ -83,7 +83,7 @@ def test_people_are_sent_a_page_which_is_sent_events(port: int) -> None:
     (swarm,) = json.loads(line.removeprefix("data: "))["swarms"]
     (peer,) = swarm["peers"]
     assert swarm["headline"].startswith("swarm pond: 1 member in view 1, step 2")
-    assert (peer["name"], peer["step"], peer["took_ms"], peer["logged"]) == ("0", "2", [1.0], "loss <b> 0.5")
+    assert (peer["name"], peer["step"], peer["took_us"], peer["logged"]) == ("0", "2", [1000], "loss <b> 0.5")
 
 
 def test_a_page_of_strangers_and_a_path_that_is_none_get_nothing(port: int) -> None:
@@ -142,6 +142,46 @@ def test_of_many_that_hold_on_the_last_are_not_served_and_a_place_is_free_again(
     assert status == 200
     for each in waiting:
         each.close()
+
+
+def test_a_connection_is_kept_for_one_request_after_the_other(port: int) -> None:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        ours = set()
+        for path in ("/metrics", "/status.json", "/nothing", "/metrics"):
+            connection.request("GET", path)
+            connection.getresponse().read()
+            ours.add(connection.sock.getsockname())
+    assert len(ours) == 1
+
+
+def test_who_keeps_a_connection_and_asks_nothing_makes_room_for_who_does(port: int) -> None:
+    kept = [HTTPConnection("127.0.0.1", port, timeout=20) for _ in range(MOST_CONNECTIONS)]
+    for each in kept:
+        each.request("GET", "/nothing")
+        each.getresponse().read()
+    assert asked(port, "/metrics")[0] == 200
+    assert kept[0].sock.recv(1) == b""  # it was idle for longest
+    kept[1].request("GET", "/nothing")
+    assert kept[1].getresponse().status == 404
+    for each in kept:
+        each.close()
+
+
+def test_all_who_have_the_page_open_are_told_that_the_run_is_over(home: Path) -> None:
+    with serving("127.0.0.1:0", home, "pond", time.monotonic_ns, {}) as url:
+        port = int(url.rstrip("/").rpartition(":")[2])
+        first, second = ask(port, "/events"), ask(port, "/events")
+        assert first.readline().startswith(b"data: ") and second.readline().startswith(b"data: ")
+    assert first.read().endswith(b"event: over\ndata:\n\n")
+    assert second.read().endswith(b"event: over\ndata:\n\n")
+
+
+def test_a_request_that_is_none_is_answered_and_hung_up_on(port: int) -> None:
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=20)) as connection:
+        connection.sendall(b"POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with connection.makefile("rb") as answer:
+            assert answer.readline().startswith(b"HTTP/1.1 501 ")
+            assert b"Connection: close" in answer.read()
 
 
 def test_metrics_are_as_openmetrics_has_them_whoever_is_there() -> None:
