@@ -11,6 +11,9 @@ from bench.here import environment
 from p2p.forking.zygote import WITH_TORCH, WITHOUT_TORCH, Zygote
 from tests.live.swarm import Swarm
 
+PROGRAMS = "p2p.cli", "p2p.launch.launcher", "p2p.benchmark.director", "p2p.status"
+"""What the commands of `shoal` import."""
+
 settings.register_profile("shoal", max_examples=int(os.environ.get("SHOAL_EXAMPLES", "20")), deadline=None)
 settings.load_profile("shoal")
 """A law that does not say otherwise is tried with so many examples, new ones each time; `make thorough` takes more."""
@@ -38,7 +41,7 @@ def swarm(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Swarm]:
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
     """Forks processes without torch, and launchers."""
-    with Zygote(environment(), (*WITHOUT_TORCH, "p2p.cli", "p2p.launch.launcher")) as running:
+    with Zygote(environment(), (*WITHOUT_TORCH, *PROGRAMS)) as running:
         yield running
 
 

@@ -1,6 +1,7 @@
 """All tests but the long ones, as `make test` runs them: `python -m tests.everything`; the long ones with `--long`.
 
-A test is `long` that takes more than some seconds of a processor and shows at length what others show in small.
+A test is `long` that takes more than some seconds of a processor and shows at length what others show in small; so
+are the cases of a test beyond one of each kind (cases.py).
 
 Living peers are in front: first tests that need no more than a core (`light`), three at a time, since they also wait;
 then the others one after the other, so that none of them waits for a core that another one has. What needs no other

@@ -82,7 +82,7 @@ def _content(sent: Outgoing) -> tuple[int, int, int, bytes]:
     op=st.sampled_from(OPS),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 def test_a_run_does_what_an_execution_does_whatever_arrives_first(
     algorithm: str, world_size: int, length: int, segment_length: int, dtype: Any, op: str, seed: int
 ) -> None:

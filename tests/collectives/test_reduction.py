@@ -66,7 +66,7 @@ def in_rank_order(inputs: Sequence[Array], op: str) -> Array:
 @pytest.mark.parametrize("build", [*ALGORITHMS.values(), chain_all_reduce])
 @pytest.mark.parametrize("dtype", TYPES, ids=TYPES.values())
 @given(world_size=world_sizes, length=lengths, seed=seeds, data=st.data())
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=7)
 def test_every_type_and_reduction_is_right_and_leaves_equal_bits(
     build: Any, dtype: DType, world_size: int, length: int, seed: int, data: st.DataObject
 ) -> None:

@@ -1,4 +1,4 @@
-"""A sixteenth of the cases (a quarter with the long tests), in one process, with 2 or 3 peers, and with DDP.
+"""A thirty-second of the cases (a quarter with the long tests), in one process, with 2 or 3 peers, and with DDP.
 
 `make equivalence` runs all of them.
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from p2p.forking.zygote import Zygote
+from tests.cases import some_of
 
 from .compared import problems
 from .harness import SIZES, new_swarm, run
@@ -19,13 +20,13 @@ pytestmark = [pytest.mark.light, pytest.mark.torch]
 QUICK = [case.name for case in load().values() if case.quick]
 
 
-@pytest.mark.timeout(240)  # twenty cases each
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in (1, 2, 3))])
+@pytest.mark.timeout(240)  # ten cases each
+@pytest.mark.parametrize("part", some_of(range(8), 0))
 def test_what_people_write_trains_as_in_one_process(part: int, torch_zygote: Zygote, tmp_path: Path) -> None:
     wrong: list[str] = []
     recorded, size = read(), SIZES[part % 2]
     with new_swarm(torch_zygote) as swarm:
-        for case, outcome in run(swarm, tmp_path, QUICK[part::4], [size]):
+        for case, outcome in run(swarm, tmp_path, QUICK[part::8], [size]):
             wrong += problems(case, outcome)
             if outcome.ddp != (before := recorded[case.name].outcome.ddp):
                 wrong.append(f"DDP with {case.name}: {outcome.ddp} ({outcome.ddp_text}), was {before}")

@@ -416,7 +416,7 @@ def test_members_have_the_state_until_they_say_that_they_have_not() -> None:
 
 
 @given(histories("view", "install", "deliver", "load", "finish", "beat"))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_committed_step_is_one_step_at_all_and_no_survivor_lacks_it(events: History) -> None:
     swarm = Swarm()
     swarm.live_through(events)

@@ -341,7 +341,7 @@ EVENTS = "view", "install", "install", "deliver", "deliver", "load", "finish", "
 
 
 @given(histories(*EVENTS))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_s14_what_was_said_to_come_to_nothing_is_committed_by_nobody_and_steps_go_on(events: History) -> None:
     swarm = Swarm()
     swarm.live_through(events)

@@ -26,15 +26,23 @@ NOBODY = f"shoal: {NOBODY_JOINED}"
 class ForkedLaunch:
     """A launcher without half a second of imports: a fork (test_zygote.py), with as much of `Popen` as tests use."""
 
-    def __init__(self, zygote: Zygote, arguments: Sequence[str], environ: Mapping[str, str], folder: Path) -> None:
-        """`shoal ARGUMENTS`."""
+    def __init__(
+        self,
+        zygote: Zygote,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        folder: Path,
+        *,
+        program: Path = SHOAL,
+    ) -> None:
+        """`shoal ARGUMENTS`, or another program."""
         with ExitStack() as stack:
             pipes = [os.pipe() for _ in range(3)]
             (stdin, write_end), (out_end, stdout), (err_end, stderr) = pipes
             for fd in (stdin, stdout, stderr):
                 stack.callback(os.close, fd)
             self.stdin, self.stdout, self.stderr = os.fdopen(write_end, "w"), os.fdopen(out_end), os.fdopen(err_end)
-            self._child = zygote.start(SHOAL, arguments, environ, stdout, stderr, stdin=stdin, folder=folder)
+            self._child = zygote.start(program, arguments, environ, stdout, stderr, stdin=stdin, folder=folder)
         self.pid, self.send_signal, self.kill, self.poll = (
             self._child.pid,
             self._child.send_signal,

@@ -14,6 +14,7 @@ from typing import IO
 
 from p2p.forking.zygote import Child, Zygote
 from p2p.netlab.commands import Command
+from tests.live.launches import ForkedLaunch
 
 ROOT = Path(__file__).parents[2]
 
@@ -233,6 +234,14 @@ class Swarm:
         """`shoal run -n count`, with more `options`; `arguments` are the script's."""
         command = ["-m", "p2p.cli", "run", "-n", str(count), *options, str(self._write(script)), *arguments]
         return self._execute(command, {"SHOAL_SWARM": "default"})
+
+    def ask(self, *arguments: str, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """What `shoal ARGUMENTS` says, of this registry folder or another."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+        environ = {**clean, "SHOAL_HOME": str(home or self.home), "PYTHONPATH": str(ROOT)}
+        asked = ForkedLaunch(self._zygote, arguments, environ, self._folder)
+        stdout, stderr = asked.communicate()
+        return subprocess.CompletedProcess(arguments, asked.wait(), stdout, stderr)
 
     def _write(self, script: str) -> Path:
         path = self._folder / f"script{len(self._started)}.py"

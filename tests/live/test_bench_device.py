@@ -15,16 +15,17 @@ import pytest
 
 from p2p.benchmark.plan import Plan
 from p2p.benchmark.stages import STAGES
+from p2p.forking.zygote import Zygote
 from p2p.launch.devices import host_gpus
 from tests.live.swarm import Process, Swarm
-from tests.live.test_benchmark import start
+from tests.live.test_benchmark import fork, start
 
 pytestmark = [pytest.mark.light, pytest.mark.torch]
 
 WORKER = "tests.p2p.staging.bench_worker"
 PLAN = Plan(
     num_peers=3,
-    algorithms=("auto", "ring", "auto@early", "direct@sockets"),
+    algorithms=("auto", "ring", "auto@early", "direct@adds", "direct@sockets"),
     baseline="gloo",
     sizes_bytes=(4096, 65536),
     num_iters=3,
@@ -68,21 +69,23 @@ def check(row: dict[str, Any], num_peers: int, rounds: int) -> None:
         assert min(times) >= 0 and abs(sum(times) - row["times_us"][rank][number]) < 1
 
 
+@pytest.mark.long
 def test_results_on_a_device_are_right_and_each_round_has_its_stages(
     scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stdout, report = measure(PLAN, scratch, tmp_path, monkeypatch)
     assert [row["algorithm"] for row in report["results"]] == [*PLAN.contenders] * 2
-    assert [row["ran"] for row in report["results"][:5]] == ["one-shot", "ring", "one-shot", "direct", "gloo"]
+    assert [row["ran"] for row in report["results"][:6]] == ["one-shot", "ring", "one-shot", "direct", "direct", "gloo"]
     for row in report["results"]:
         check(row, num_peers=3, rounds=3)
     assert (report["config"]["device"], report["machine"]["devices"]) == ("cuda", ["cpu"])
+    assert not any("made no sum" in each for each in report["warnings"]), report["warnings"]
     assert report["warnings"][-1].startswith("3 peers share one GPU") and report["warnings"][-1] in stdout
     assert re.search(rf"slowest stage(:| of auto:) ({'|'.join(STAGES)}) at", stdout)
     assert "4K: auto takes one-shot" in stdout
     (header, *rows) = (tmp_path / "out.csv").read_text().splitlines()
-    assert all(f"{stage}_p50_us" in header for stage in STAGES) and len(rows) == 10
-    assert (tmp_path / "out.svg").read_text().count('class="part"') == 4 * 2 * len(STAGES)
+    assert all(f"{stage}_p50_us" in header for stage in STAGES) and len(rows) == 12
+    assert (tmp_path / "out.svg").read_text().count('class="part"') == 5 * 2 * len(STAGES)
 
 
 @pytest.mark.long
@@ -105,6 +108,7 @@ def test_an_array_in_parts_has_stages_that_add_up_though_parts_go_side_by_side(
     check(report["results"][0], num_peers=2, rounds=3)
 
 
+@pytest.mark.long
 def test_the_device_adds_up_where_it_is_asked_to(
     scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +119,7 @@ def test_the_device_adds_up_where_it_is_asked_to(
     assert not any("made no sum" in each for each in report["warnings"]), report["warnings"]
 
 
+@pytest.mark.long
 def test_memory_that_cannot_be_registered_is_said_and_the_results_are_right(
     scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +129,7 @@ def test_memory_that_cannot_be_registered_is_said_and_the_results_are_right(
     assert said in report["warnings"][-1] and said in stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -142,6 +148,7 @@ def test_a_peer_that_has_no_device_or_no_room_there_ends_the_run_with_one_line(
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_peer_that_is_killed_while_it_measures_on_a_device_ends_the_run_with_one_line(scratch: Path) -> None:
     process = start(scratch, WORKER, replace(SMALL, num_iters=1_000_000).to_json())
     victim = None
@@ -160,10 +167,12 @@ def test_a_peer_that_is_killed_while_it_measures_on_a_device_ends_the_run_with_o
 
 
 @pytest.mark.parametrize("option", [("--device", "cuda"), ("--device", "gpu"), ("--device", "cuda:0")], ids="=".join)
-def test_without_such_a_device_one_line_says_so_and_nothing_starts(option: tuple[str, ...], scratch: Path) -> None:
+def test_without_such_a_device_one_line_says_so_and_nothing_starts(
+    option: tuple[str, ...], zygote: Zygote, scratch: Path
+) -> None:
     if host_gpus() and option[1] == "cuda":
         pytest.skip("there is a GPU")
-    process = start(scratch, "p2p.cli", "bench", "all-reduce", *option)
+    process = fork(zygote, scratch, "bench", "all-reduce", *option)
     stdout, stderr = process.communicate()
     assert (process.returncode, stdout, stderr.count("\n")) == (2, "", 1), stderr
     assert stderr.startswith("shoal: --device ")
@@ -214,12 +223,16 @@ def told(peer: Process, pattern: str) -> str:
 def test_peers_of_a_swarm_measure_on_devices_and_say_who_has_none(swarm: Swarm, tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     plan = replace(SMALL, swarm="pond", algorithms=("auto", "direct@early"))
+    swarm.environ["STAND_IN"] = "refuses"
     has_one = swarm.start(SERVES)
+    del swarm.environ["STAND_IN"]
     brings = swarm.start(BRINGS, plan.to_json(), str(path))
     assert brings.end() == 0, brings.report()
     report = json.loads(path.read_text())
     for row in report["results"]:
         check(row, num_peers=2, rounds=3)
+    refused = "memory of peers could not be registered with their device (the stand-in refuses each 1th)"
+    assert any(refused in each for each in report["warnings"]), report["warnings"]
     told(has_one, "has measured it")
 
     swarm.environ["STAND_IN"] = "none"

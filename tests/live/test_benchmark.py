@@ -16,6 +16,8 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from collectives.goals import COLLECTIVES, GOALS
+from p2p.forking.zygote import Zygote
+from tests.live.launches import SHOAL, ForkedLaunch
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +41,13 @@ def start(scratch: Path, *command: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def fork(zygote: Zygote, scratch: Path, *arguments: str, program: Path = SHOAL) -> ForkedLaunch:
+    """As `start`, of `shoal ARGUMENTS` or another program, without half a second of imports, or three with torch."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SHOAL_", "OMP_"))}
+    environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
+    return ForkedLaunch(zygote, arguments, environ, ROOT, program=program)
 
 
 def all_reduce(scratch: Path, path: Path, *options: str) -> dict[str, Any]:
@@ -81,7 +90,7 @@ def test_all_algorithms_are_right_and_their_times_are_written(scratch: Path, tmp
     ("operation", "options", "ran"),
     [
         ("scatter", ("-b", "4K", "-e", "8M", "-f", "2048", "--root", "1"), ["direct"]),
-        ("barrier", (), ["one-shot"]),
+        pytest.param("barrier", (), ["one-shot"], marks=pytest.mark.long),
     ],
 )
 def test_other_collectives_are_right_too(
@@ -155,9 +164,9 @@ def test_each_peer_may_have_a_host_of_a_network_lab(scratch: Path, tmp_path: Pat
     assert rows[0]["predicted_us"] > rows[2]["predicted_us"] > 2000
 
 
-def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_table(scratch: Path) -> None:
+def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_table(zygote: Zygote, scratch: Path) -> None:
     options = ("-n", "2", "--algos", "auto", "-b", "4K", "-e", "4K", "--iters", "2", "--json", "/dev/full")
-    process = start(scratch, "p2p.cli", "bench", "all-reduce", *options)
+    process = fork(zygote, scratch, "bench", "all-reduce", *options)
     stdout, stderr = process.communicate()
     assert process.returncode == 2
     assert "busbw GB/s" in stdout
@@ -167,14 +176,14 @@ def test_a_disk_that_is_full_at_the_end_costs_the_file_and_not_the_table(scratch
 
 @pytest.mark.parametrize("where", ["here", "lab"])
 def test_a_process_that_is_killed_in_the_middle_ends_the_run_with_one_line(
-    where: str, scratch: Path, request: pytest.FixtureRequest
+    where: str, zygote: Zygote, scratch: Path, request: pytest.FixtureRequest
 ) -> None:
     """A peer on this host; the process that carries the packets of a lab."""
     options = ["-n", "2", "--algos", "auto", "--iters", "1000000", "-b", "4K", "-e", "4K"]
     if where == "lab":
         request.getfixturevalue("namespaces")
         options += ["--net", "delay=1ms"]
-    process = start(scratch, "p2p.cli", "bench", "all-reduce", *options)
+    process = fork(zygote, scratch, "bench", "all-reduce", *options)
     victim = None
     while victim is None:
         assert process.poll() is None
@@ -218,16 +227,16 @@ def process_of_lab(children: list[psutil.Process]) -> psutil.Process:
         ("--plot", "a.pdf"),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_starts(scratch: Path, option: tuple[str, ...]) -> None:
-    process = start(scratch, "p2p.cli", "bench", "all-reduce", *option)
+def test_bad_input_is_one_line_and_nothing_starts(zygote: Zygote, scratch: Path, option: tuple[str, ...]) -> None:
+    process = fork(zygote, scratch, "bench", "all-reduce", *option)
     stdout, stderr = process.communicate()
     assert (process.returncode, stdout, stderr.count("\n")) == (2, "", 1)
     assert stderr.startswith("shoal: ")
     assert list(scratch.iterdir()) == []
 
 
-def test_ctrl_c_leaves_nothing_behind(scratch: Path) -> None:
-    process = start(scratch, "p2p.cli", "bench", "all-reduce", "-n", "2", "--iters", "1000000", "-b", "4M")
+def test_ctrl_c_leaves_nothing_behind(zygote: Zygote, scratch: Path) -> None:
+    process = fork(zygote, scratch, "bench", "all-reduce", "-n", "2", "--iters", "1000000", "-b", "4M")
     while not any(scratch.glob("shoal-*/bench-*/*.json")):
         assert process.poll() is None
         threading.Event().wait(0.02)
@@ -276,6 +285,7 @@ def test_calls_are_counted_where_they_are_made(scratch: Path, tmp_path: Path) ->
     assert not any(scratch.glob("shoal-*"))
 
 
+@pytest.mark.long
 def test_two_runs_take_turns_and_are_compared_round_by_round(scratch: Path, tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.json", "b.json")]
     options = ("-b", "4K", "-e", "8K", "--iters", "12", "--algos", "ring,direct", "--turns", str(scratch / "turns"))

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.light]
 @pytest.mark.parametrize(
     ("on_stand_in", "names"),
     [
-        ((False, False), [*CASES][1::3]),
+        ((False, False), [*CASES][1::6]),
         ((True, False), [*CASES][::3]),
         pytest.param((False, False), [*CASES], marks=pytest.mark.long),
     ],

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from tests.cases import some_of
 from tests.live.swarm import Swarm
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]
@@ -100,7 +101,10 @@ def test_devices_in_all_in_one_and_in_none_make_the_same_bits(swarm: Swarm) -> N
     assert said[0][1] == "receipts " + " ".join(f"{step}:3" for step in range(1, NUM_STEPS + 1))
 
 
-@pytest.mark.parametrize("phase", ["flatten", "D2H", "exchange", "H2D", "commit", "lost in D2H", "lost in H2D"])
+PHASES = ["flatten", "D2H", "exchange", "H2D", "commit", "lost in D2H", "lost in H2D"]
+
+
+@pytest.mark.parametrize("phase", some_of(PHASES, 1, 4, 6))
 def test_no_step_is_lost_in_whichever_phase_a_peer_with_a_device_is_killed(swarm: Swarm, phase: str) -> None:
     swarm.leaves_files = True  # the others are through before the kernel has taken all of the killed process back
     one, other = train(swarm, ["device", "host", "device"], phase)
@@ -152,7 +156,9 @@ with p2p.join() as peer:
 """
 
 
-@pytest.mark.parametrize(("founder", "joiner"), [("device", "host"), ("host", "device"), ("device", "device")])
+@pytest.mark.parametrize(
+    ("founder", "joiner"), some_of([("device", "host"), ("host", "device"), ("device", "device")], 0, 1)
+)
 def test_a_state_goes_from_a_device_to_the_host_and_back(swarm: Swarm, founder: str, joiner: str) -> None:
     first = swarm.start(JOINS, founder, min_peers=1)
     first.expect("here")

@@ -62,6 +62,7 @@ def run(torch_zygote: Zygote, tmp_path: Path) -> Run:
 
 
 @pytest.mark.timeout(100)
+@pytest.mark.long
 def test_four_strategies_train_on_the_same_text(run: Run, tmp_path: Path) -> None:
     output = run("strategies", "--steps", "10", "--global-batch", "4", "--picture", str(tmp_path / "picture.png"))
     for name in ("synchronous", "local steps", "sparse deltas", "rounds by time"):

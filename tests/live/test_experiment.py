@@ -192,6 +192,7 @@ def test_a_joiner_dies_while_its_state_comes_and_nobody_minds(conduct: Run) -> N
     assert came.why["counted"] == "it was counted in no step, since it was ended before"
 
 
+@pytest.mark.long
 def test_rank_0_dies_three_times_in_an_experiment_that_ships(start: Starter, tmp_path: Path) -> None:
     shipped = Experiment.read(ROOT / "examples" / "experiments" / "kill-rank-0.toml")
     small = replace(shipped.run, args=("--steps", "200", "--global-batch", "8"), until_step=20)

@@ -2,6 +2,7 @@
 
 import os
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
 from p2p.experiment.folder import read_run
 from p2p.experiment.report import Evaluated, evaluate, failures
+from tests.cases import some_of
 
 SCRIPT = """
 import os, sys
@@ -47,6 +49,7 @@ after = "previous resumed"
 do = "join"
 """
 RESIDENT = 256 << 20
+PROGRAMS = 'script = "peer_script.py"', 'module = "peer_script"'
 
 
 def conduct(folder: Path, text: str) -> Evaluated:
@@ -60,8 +63,7 @@ def conduct(folder: Path, text: str) -> Evaluated:
     return evaluated
 
 
-@pytest.mark.parametrize("start", ["fork", "exec"])
-@pytest.mark.parametrize("program", ['script = "peer_script.py"', 'module = "peer_script"'])
+@pytest.mark.parametrize(("program", "start"), some_of([*product(PROGRAMS, ("fork", "exec"))], 0, 3))
 def test_peers_are_forks_or_programs_of_their_own_and_keep_what_was_asked_for(
     tmp_path: Path, start: str, program: str
 ) -> None:

@@ -11,6 +11,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from p2p.errors import RemovedFromView
+from tests.cases import some_of
 from tests.live.conftest import NewHost
 from tests.live.swarm import STREAM, Process, Swarm
 
@@ -70,8 +71,7 @@ def kill(processes: Sequence[psutil.Process]) -> None:
         os.kill(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("num_peers", [1, 2])
-@pytest.mark.parametrize("dying", [0, 1], ids=["with-rank-0", "without-rank-0"])
+@pytest.mark.parametrize(("dying", "num_peers"), some_of([(0, 1), (0, 2), (1, 1), (1, 2)], 1, 2))
 def test_a_host_goes_on_when_all_peers_of_the_other_are_killed(
     hosts: list[Swarm], tmp_path: Path, num_peers: int, dying: int
 ) -> None:
@@ -94,6 +94,7 @@ def test_a_host_goes_on_when_all_peers_of_the_other_are_killed(
     assert [line for line in lines if not re.fullmatch(expected, line)] == []
 
 
+@pytest.mark.long
 def test_one_after_the_other_down_to_the_last(hosts: list[Swarm], tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     runs = launch(hosts, 2, stop)

@@ -133,6 +133,7 @@ with p2p.join() as peer:
 """
 
 
+@pytest.mark.long
 def test_what_lies_in_memory_in_another_order_trains_as_in_one_process(swarm: Swarm) -> None:
     victim = swarm.start(TRAIN, "dies", min_peers=3)
     victim.expect("here")

@@ -115,6 +115,7 @@ def test_two_kinds_train_together_and_one_of_them_comes_and_dies_out(swarm: Swar
     assert sum(not each.state_digest for each in trained) >= 50
 
 
+@pytest.mark.long
 def test_a_founder_of_each_kind_end_near_each_other(swarm: Swarm, tmp_path: Path) -> None:
     one = swarm.start(TRAINING, "resync", min_peers=2)
     one.expect("here")

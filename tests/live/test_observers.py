@@ -202,6 +202,7 @@ def test_the_joiner_dies_while_it_is_sent_the_state(swarm: Swarm) -> None:
     check_receipts(swarm, peers)
 
 
+@pytest.mark.long
 def test_the_feeder_dies_while_the_joiner_follows(swarm: Swarm) -> None:
     peers = start_all(swarm, 3, 1 << 20, "waits")
     joiner = join(swarm, peers[0], 1 << 20)
@@ -260,6 +261,7 @@ def test_a_peer_whose_parameters_change_in_its_memory_is_named_and_comes_back_wi
     assert {peer_id for peer_id, _ in before - after} == {name(damaged)}, "the step is done over without it"
 
 
+@pytest.mark.long
 def test_a_stopped_peer_that_must_not_come_back_ends(swarm: Swarm) -> None:
     stopped, *peers = start_all(swarm, 3, 1000, "stops", "stays")
     for peer in peers:

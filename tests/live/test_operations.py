@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from tests.cases import some_of
 from tests.live.swarm import Swarm
 from tests.live.test_swarm import agreed_receipts
 
@@ -156,15 +157,17 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
 """
 
 
-@ARENAS
+KILLS = [
+    ("broadcast", 0, "result 100 101 102"),
+    ("broadcast", 1, "again 200 201 202 of 2"),
+    ("gather", 1, "result [[0, 1], [200, 201]] of 2"),
+    ("scatter", 1, "result 15 of 2"),
+]
+
+
 @pytest.mark.parametrize(
-    ("kind", "victim", "expected"),
-    [
-        ("broadcast", 0, "result 100 101 102"),
-        ("broadcast", 1, "again 200 201 202 of 2"),
-        ("gather", 1, "result [[0, 1], [200, 201]] of 2"),
-        ("scatter", 1, "result 15 of 2"),
-    ],
+    ("kind", "victim", "expected", "arena_bytes"),
+    some_of([(*each, arena_bytes) for each in KILLS for arena_bytes in (1 << 30, 0)], 0, 3, 4, 7),
 )
 def test_after_a_kill_it_is_done_again_by_those_who_are_left(
     swarm: Swarm, arena_bytes: int, kind: str, victim: int, expected: str

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import some_of
 from tests.live.swarm import Process, Swarm, name
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]
@@ -64,7 +65,7 @@ with p2p.join() as peer:
 """
 
 
-@pytest.mark.parametrize(("data", "dense_steps"), [("loader", 0), ("loader", 4), ("own", 0)])
+@pytest.mark.parametrize(("data", "dense_steps"), some_of([("loader", 0), ("loader", 4), ("own", 0)], 1, 2))
 def test_a_round_ends_behind_the_last_update_of_a_batch_whichever_optimizer_is_named_first(
     swarm: Swarm, data: str, dense_steps: int
 ) -> None:
@@ -175,7 +176,7 @@ with p2p.join() as peer:
 """
 
 
-@pytest.mark.parametrize("dense_steps", [0, 2, 8])
+@pytest.mark.parametrize("dense_steps", some_of([0, 2, 8], 1))
 def test_the_last_checkpoint_is_of_one_moment(swarm: Swarm, tmp_path: Path, dense_steps: int) -> None:
     """Buffers and schedules of the round that the anchor is of; also where a script ends in the middle of a round."""
     for stop, whole in ((-1, True), (3, False)):
@@ -429,6 +430,7 @@ with p2p.join() as peer:
 """
 
 
+@pytest.mark.long
 def test_a_run_in_rounds_by_time_that_is_killed_as_a_whole_goes_on(swarm: Swarm, tmp_path: Path) -> None:
     peers = [swarm.start(KILLED, str(tmp_path / "kept"), pause, min_peers=3) for pause in ("0.003", "0.003", "0.02")]
     peers[0].expect("round 4 ")

@@ -38,6 +38,7 @@ with p2p.join(slow_peers=sys.argv[1], slow_factor=2.5) as peer:
 """
 
 
+@pytest.mark.long
 def test_a_slow_peer_is_named_once_by_all_alike_and_is_slow_no_more_when_it_has_caught_up(swarm: Swarm) -> None:
     peers = [swarm.start(TRAIN, "name", number, min_peers=3) for number in ("0", "0", "45")]
     slow = peers[2]

@@ -13,6 +13,14 @@ def snippets(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
+def test_the_script_in_the_readme_trains(swarm: Swarm) -> None:
+    (script,) = snippets("README.md")
+    peers = [swarm.start(script.replace("epochs=50", "epochs=1"), min_peers=2) for _ in range(2)]
+    assert [peer.end() for peer in peers] == [0, 0], peers[0].report()
+    assert all(peer.stdout[-1].startswith("epoch 0, step 79") and peer.complaints() == [] for peer in peers)
+
+
+@pytest.mark.long
 def test_the_script_in_the_readme_trains_with_a_joiner(swarm: Swarm) -> None:
     (script,) = snippets("README.md")
     script = script.replace("epochs=50", "epochs=6")

@@ -1,10 +1,7 @@
 """`shoal status`: swarms as they are seen from outside, also where a peer is stopped or dead, and from other hosts."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +11,7 @@ import pytest
 
 from p2p.host.keys import write_key
 from tests.live.conftest import NewHost
-from tests.live.swarm import HANG_S, ROOT, STREAM, Swarm, name, stop
+from tests.live.swarm import HANG_S, STREAM, Swarm, name, stop
 from tests.live.test_tcp import joined
 
 pytestmark = pytest.mark.light
@@ -27,23 +24,8 @@ LOGS = STREAM.replace(
 )
 
 
-def status(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return command(home, "status", *arguments)
-
-
-def command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("SHOAL_")}
-    return subprocess.run(
-        [sys.executable, "-m", "p2p", *arguments],
-        env={**clean, "SHOAL_HOME": str(home), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def swarms(home: Path, *arguments: str) -> dict[str, Any]:
-    found = status(home, "--json", *arguments)
+def swarms(swarm: Swarm, *arguments: str, home: Path | None = None) -> dict[str, Any]:
+    found = swarm.ask("status", "--json", *arguments, home=home)
     assert found.returncode == 0, found.stderr
     result: dict[str, Any] = json.loads(found.stdout)["swarms"]
     return result
@@ -53,7 +35,7 @@ def peers_when(swarm: Swarm, is_so: Callable[[Peers], bool], swarm_name: str = "
     """Ask again and again until it is so."""
     deadline = time.monotonic() + HANG_S
     while True:
-        peers = {peer["peer_id"]: peer for peer in swarms(swarm.home)[swarm_name]["peers"]}
+        peers = {peer["peer_id"]: peer for peer in swarms(swarm)[swarm_name]["peers"]}
         if is_so(peers):
             return peers
         assert time.monotonic() < deadline, json.dumps(peers, indent=1)
@@ -75,7 +57,7 @@ def test_a_peer_that_is_stopped_is_seen_with_who_waits_for_it(swarm: Swarm) -> N
         ("exchanging step", "waiting for the others", "waiting until more members")
     )
     assert {each["kind"] for each in found[name(stopped)]["records"]} >= {"submitted", "committed", "received"}
-    assert "stopped" in status(swarm.home).stdout
+    assert "stopped" in swarm.ask("status").stdout
     stopped.send_signal(signal.SIGCONT)
     stop([here, stopped])
 
@@ -102,17 +84,17 @@ def test_two_swarms_are_seen_together_or_one_of_them(swarm: Swarm) -> None:
     one, other = swarm.start(STREAM), swarm.start(LOGS, name="lake")
     for peer in (one, other):
         peer.expect_step(20)
-    assert set(swarms(swarm.home)) == {"default", "lake"}
+    assert set(swarms(swarm)) == {"default", "lake"}
     peers_when(swarm, lambda peers: all(peer["snapshot"]["logged"] for peer in peers.values()), "lake")
-    (lake,) = swarms(swarm.home, "lake")["lake"]["peers"]
+    (lake,) = swarms(swarm, "lake")["lake"]["peers"]
     assert (lake["peer_id"], lake["pid"]) == (name(other), other.pid)
     assert set(lake["snapshot"]["logged"]) == {"loss", "tensor"}
     deadline, rows = time.monotonic() + HANG_S, list[str]()
     while len(rows) != 2:  # who is late with a step for a moment is not called running
         assert time.monotonic() < deadline, rows
-        rows = [line for line in command(swarm.home, "top").stdout.splitlines() if "running (" in line]
+        rows = [line for line in swarm.ask("top").stdout.splitlines() if "running (" in line]
     assert all("▃" in row for row in rows), rows
-    sea = status(swarm.home, "sea")
+    sea = swarm.ask("status", "sea")
     assert (sea.returncode, sea.stdout) == (2, "") and "there is no peer of swarm sea on this host" in sea.stderr
     stop([one])
     stop([other])
@@ -127,7 +109,7 @@ def test_a_swarm_of_other_hosts_is_seen_with_its_key_and_not_without(
         peer.expect_step(20)
     ask = "default", "--seeds", f"127.0.0.1:{port}"
     nowhere = tmp_path / "nowhere"
-    found = swarms(nowhere, *ask, "--key", str(key))["default"]
+    found = swarms(hosts[0], *ask, "--key", str(key), home=nowhere)["default"]
     assert found["members"] == [name(peer) for peer in peers]
     assert [peer["peer_id"] for peer in found["peers"]] == [name(peers[0])]
     assert [other["peer_id"] for other in found["peers"][0]["snapshot"]["others"]] == [name(peers[1])]
@@ -137,6 +119,6 @@ def test_a_swarm_of_other_hosts_is_seen_with_its_key_and_not_without(
         (("lake", *ask[1:], "--key", str(key)), "belongs to another swarm"),
         (ask, "TCP needs a key"),
     ):
-        refused = status(nowhere, *arguments)
+        refused = hosts[0].ask("status", *arguments, home=nowhere)
         assert (refused.returncode, refused.stdout) == (2, "") and said in refused.stderr
     stop(peers)

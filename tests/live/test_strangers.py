@@ -46,6 +46,7 @@ def wait_for_refused(peer: Process, number: int) -> None:
         peer.expect_step(last_step(peer) + 1)
 
 
+@pytest.mark.long
 def test_three_thousand_connections_that_say_nothing_end_nobody_and_keep_nobody_out(
     new_host: NewHost, key: Path, many_files: None
 ) -> None:

@@ -1,13 +1,17 @@
 """Real peers: results that are handed out before their commit, and what happens when a view comes in between."""
 
 import signal
+from itertools import product
 
 import pytest
 
+from tests.cases import some_of
 from tests.live.swarm import Swarm, name, stop
 from tests.live.test_swarm import agreed_receipts
 
 ARENAS = pytest.mark.parametrize("arena_bytes", [1 << 30, 0], ids=["memory", "sockets"])
+
+WAYS = "barrier", "step", "asynchronous", "committed", "uncommitted"
 
 RESULTS = """
 import numpy as np
@@ -66,7 +70,7 @@ with p2p.join(arena_bytes=ARENA_BYTES) as peer:
 """
 
 
-@pytest.mark.parametrize(("count", "arena_bytes"), [(1, 1 << 30), (2, 1 << 30), (4, 1 << 30), (3, 0)])
+@pytest.mark.parametrize(("count", "arena_bytes"), some_of([(1, 1 << 30), (2, 1 << 30), (4, 1 << 30), (3, 0)], 1, 3))
 def test_results_are_right_before_the_commit_and_tensors_are_free(swarm: Swarm, count: int, arena_bytes: int) -> None:
     peers = swarm.start_all(count, RESULTS.replace("ARENA_BYTES", str(arena_bytes)))
     assert [peer.end() for peer in peers] == [0] * count, "\n".join(peer.report() for peer in peers)
@@ -141,8 +145,7 @@ with p2p.join(arena_bytes=int(sys.argv[1])) as peer:
 """
 
 
-@ARENAS
-@pytest.mark.parametrize("how", ["barrier", "step", "asynchronous", "committed", "uncommitted"])
+@pytest.mark.parametrize(("how", "arena_bytes"), some_of([*product(WAYS, (1 << 30, 0))], 0, 3, 4, 7, 8))
 def test_who_waits_and_who_had_returned_are_interrupted_both_and_begin_anew_together(
     swarm: Swarm, arena_bytes: int, how: str
 ) -> None:

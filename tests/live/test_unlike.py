@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.cases import some_of
 from tests.live.swarm import Process, Swarm
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]
@@ -127,7 +128,7 @@ def test_a_joiner_that_is_not_like_the_members_is_refused_alone(swarm: Swarm, wh
     assert len(warned) == (what == "schedule"), "it is said once, before anybody joins"
 
 
-@pytest.mark.parametrize("what", ["nothing", "by hand", "freezes", "direct"])
+@pytest.mark.parametrize("what", some_of(["nothing", "by hand", "freezes", "direct"], 1, 3))
 def test_a_joiner_that_is_like_the_members_trains_with_them(swarm: Swarm, what: str) -> None:
     founder, joiner = founder_and_joiner(swarm, what)
     joiner.expect_line(r"step \d+ 2")
@@ -176,7 +177,7 @@ with p2p.join() as peer:
 """
 
 
-@pytest.mark.parametrize("optimizers", ["d,g", "g,d", "by name"])
+@pytest.mark.parametrize("optimizers", some_of(["d,g", "g,d", "by name"], 1))
 def test_a_joiner_of_a_loop_with_two_updates_finds_its_place_in_it(swarm: Swarm, optimizers: str) -> None:
     founder = swarm.start(PHASES, optimizers, "waits")
     founder.expect_step(12)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.cases import some_of
 from tests.live.swarm import Process, Swarm
 
 pytestmark = [pytest.mark.torch, pytest.mark.light]
@@ -116,7 +117,7 @@ def ends_alone(odd: Process) -> None:
     assert "all_reduce sum of float32 [2]" in line and "int64" not in line, line
 
 
-@pytest.mark.parametrize(("num_founders", "num_joiners"), [(2, 1), (1, 1), (1, 2)])
+@pytest.mark.parametrize(("num_founders", "num_joiners"), some_of([(2, 1), (1, 1), (1, 2)], 2))
 def test_joiners_that_count_by_themselves_end_only_themselves(
     swarm: Swarm, num_founders: int, num_joiners: int
 ) -> None:
@@ -155,7 +156,7 @@ def comes_back(peers: list[Process], odd: Process) -> None:
     assert not any(each.complaints() for each in peers if each is not odd)
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", some_of(range(3), 0))
 def test_two_founders_whose_parameters_differ_both_raise(swarm: Swarm, attempt: int) -> None:
     peers = swarm.start_all(2, MIDLOAD, str(attempt % 2), "400")
     assert [each.end() for each in peers] == [1, 1], "\n".join(each.report() for each in peers)
@@ -164,7 +165,7 @@ def test_two_founders_whose_parameters_differ_both_raise(swarm: Swarm, attempt: 
         assert line.startswith("shoal: parameters of step ") and "is not committed" in line, line
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", some_of([0, 1], 1))
 def test_one_of_three_founders_with_other_parameters_comes_back_for_those_of_the_others(
     swarm: Swarm, rank: int
 ) -> None:
@@ -175,6 +176,7 @@ def test_one_of_three_founders_with_other_parameters_comes_back_for_those_of_the
     comes_back(peers, odd)
 
 
+@pytest.mark.long
 def test_a_joiner_whose_parameters_differ_from_the_founders_loads_these(swarm: Swarm) -> None:
     (founder,) = swarm.start_all(1, MIDLOAD, "nobody", "600", "waits")
     founder.expect("size")

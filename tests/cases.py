@@ -1,0 +1,18 @@
+"""Which cases of a test `make test` takes; the others are `long`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+
+def some_of(cases: Sequence[Any], *chosen: int) -> list[Any]:
+    """All `cases` of a parametrization, of which those at the places `chosen` stand for the others in `make test`.
+
+    A case is what `pytest.param` takes: a tuple of values, or one value that is no tuple.
+    """
+    assert chosen and set(chosen) <= set(range(len(cases))), f"of {len(cases)} cases, {chosen} were chosen"
+    parts = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [
+        pytest.param(*values, marks=() if place in chosen else pytest.mark.long) for place, values in enumerate(parts)
+    ]
