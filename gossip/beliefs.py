@@ -339,10 +339,14 @@ def _subject(claim: Claim) -> tuple[Member, int]:
 def _explain(claim: Claim, before: Claim | None) -> list[Effect]:
     match claim.state:
         case State.SUSPECT if before is None or before.state is not State.SUSPECT:
-            return [Explain(f"{claim.member} is suspect: {claim.accuser or 'somebody'} had no answer")]
+            return [Explain(f"{claim.member} is suspect: {claim.accuser or 'somebody'} had no answer", claim)]
         case State.LOST:
-            return [Explain(f"{claim.member} is lost: nobody denied the suspicion, says {claim.accuser or 'somebody'}")]
+            return [
+                Explain(
+                    f"{claim.member} is lost: nobody denied the suspicion, says {claim.accuser or 'somebody'}", claim
+                )
+            ]
         case State.ALIVE if before is not None and before.state is not State.ALIVE:
-            return [Explain(f"{claim.member} denies that it is {before.state.name.lower()}")]
+            return [Explain(f"{claim.member} denies that it is {before.state.name.lower()}", claim)]
         case _:
             return []

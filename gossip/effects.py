@@ -30,9 +30,13 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Tell whoever reads the log."""
+    """Tell whoever reads the log; and the record, what is believed of a member now, where that is the reason.
+
+    `claim`: with who says so. What was said is in the reason, too, so it alone is compared.
+    """
 
     reason: str
+    claim: Claim | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

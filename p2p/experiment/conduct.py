@@ -13,9 +13,10 @@ from types import FrameType
 
 from ..benchmark.machine import commit, machine
 from ..errors import ExperimentError, LaunchError
+from ..forking.program import ImportFailed
 from ..forking.program import command as with_memory
+from ..forking.zygote import WITH_TORCH, Zygote
 from ..forking.zygote import Child as Forked
-from ..forking.zygote import Zygote
 from ..launch.config import LaunchConfig, peer_environment
 from ..launch.target import Target
 from ..memory.arena import available_bytes
@@ -84,7 +85,17 @@ class Conductor:
             return
         config = LaunchConfig(target=run.target(experiment.folder, out), num_peers=run.peers, swarm=SWARM)
         try:
-            made = Zygote(peer_environment(config, 0, self._environ(experiment)))
+            environ = peer_environment(config, 0, self._environ(experiment))
+            made = Zygote(environ, (*WITH_TORCH, *run.imports))
+        except ImportFailed as error:
+            if error.module not in run.imports:
+                raise ExperimentError(
+                    f'[run] start = "fork": {error}; with "exec" peers import for themselves'
+                ) from error
+            where = experiment.where("imports", "run")
+            raise ExperimentError(
+                f"{where}{error}; imports are installed modules, or of PYTHONPATH, and start no threads"
+            ) from error
         except LaunchError as error:
             raise ExperimentError(f'[run] start = "fork": {error}; with "exec" peers import for themselves') from error
         with made as zygote:

@@ -31,6 +31,7 @@ class RunSettings:
         limit_s: of the whole run; it is ended then, and not as expected.
         start: `exec`: each peer is a program of its own; `fork`: a fork of one process that has imported torch.
         cycles: all events so many times, one time after the other.
+        imports: what the process has imported that peers are forked from, beside torch: `transformers`, say.
         resident: memory that each peer keeps beside its own, 2G, say; empty: none.
         env: for the peers.
         policy: who goes on after deaths: `live` or `majority`.
@@ -46,6 +47,7 @@ class RunSettings:
     until_s: float | None = None
     limit_s: float = 600.0
     start: str = "exec"
+    imports: Sequence[str] = ()
     resident: str = ""
     cycles: int = 1
     env: Mapping[str, str] = field(default_factory=dict)
@@ -191,6 +193,12 @@ def _check_start(run: RunSettings, lines: Lines, *, has_network: bool) -> None:
         raise ExperimentError(f"{where}a command is no script or module, so no fork of a process can run it")
     if run.start == "fork" and has_network:
         raise ExperimentError(f'{where}peers on hosts of a [network] are programs of their own: start = "exec"')
+    where = lines.where("run", 0, "imports")
+    if run.imports and run.start != "fork":
+        raise ExperimentError(f'{where}imports are made before peers are forked: start = "fork"')
+    for name in run.imports:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ExperimentError(f"{where}imports has names of modules, got {name!r}")
     where = lines.where("run", 0, "resident")
     if run.resident and run.command:
         raise ExperimentError(f"{where}resident memory is of a script or module, and this is a command")

@@ -6,6 +6,7 @@ defined is not there, and `why` says why.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Final
@@ -19,8 +20,9 @@ from .timeline import ROUNDED_NS, Timeline, changes, find, ms, was_at
 
 NUM_BESIDE: Final = 40
 """Steps before a change of links, and after it."""
+BY_SILENCE: Final = "silence"
 BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher", How.UNKNOWN: "its peers"}
-SILENCE: Final = "by silence, which has no record of its own: it is part of the agreement"
+SILENCE: Final = "by silence: nobody recorded a suspicion before the new view"
 SILENT: Final = ("pause", "cut", "kill_host")
 UNRECORDED: Final = "receipts of another run say nothing of it: only a trace does"
 
@@ -155,6 +157,10 @@ def _without(track: Track, victims: Sequence[str], since_ns: int) -> Record | No
     return max(outs.values(), key=lambda record: record.time_ns, default=None)
 
 
+def _is_about(kind: Kind, peer_id: str, record: Record) -> bool:
+    return record.kind == kind and record.peer_id == peer_id
+
+
 def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> None:
     """By whom, and when first and last."""
     event, agreed, victim = cost.event, max(installed.values()), cost.event.victims[0]
@@ -163,12 +169,13 @@ def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> Non
         if said is not None:
             cost.times_ms["detected"], cost.by = ms(said.time_ns - event.time_ns), "its own word"
             return
-    gone = []
-    for peer_id in installed:
-        records = timeline.run.tracks[peer_id].records
-        found = find(records, event.time_ns, lambda each: each.kind == Kind.GONE and each.peer_id == victim)
-        if found is not None and found.time_ns <= agreed:
-            gone.append(found)
+    gone: list[Record] = []
+    for kind in (Kind.GONE, Kind.SUSPECTED) if event.do in SILENT else (Kind.GONE,):
+        for peer_id in () if gone else installed:
+            records = timeline.run.tracks[peer_id].records
+            found = find(records, event.time_ns, partial(_is_about, kind, victim))
+            if found is not None and found.time_ns <= agreed:
+                gone.append(found)
     if not gone:
         cost.why["detected"] = SILENCE if event.do in SILENT else "nobody recorded it before the new view"
         return
@@ -176,7 +183,7 @@ def _detect(cost: Cost, timeline: Timeline, installed: Mapping[str, int]) -> Non
     cost.times_ms["detected"] = ms(first.time_ns - event.time_ns)
     cost.times_ms["detected_last"] = ms(max(record.time_ns for record in gone) - event.time_ns)
     is_known = timeline.run.tracks[next(iter(installed))].is_whole
-    cost.by = BY.get(How(first.how), "") if is_known else ""
+    cost.by = BY_SILENCE if first.kind == Kind.SUSPECTED else BY.get(How(first.how), "") if is_known else ""
     if not is_known:
         cost.why["by"] = UNRECORDED
 

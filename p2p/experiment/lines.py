@@ -72,7 +72,7 @@ def _value(entry: Field[Any], value: Any) -> Any:
     kinds = get_args(entry.type) if isinstance(entry.type, UnionType) else (entry.type,)
     if inner := next((kind for kind in kinds if isinstance(kind, type) and is_dataclass(kind)), None):
         return read_table(inner, value, Lines(""), entry.name, 0)
-    if entry.name in ("command", "args"):
+    if entry.name in ("command", "args", "imports"):
         if not isinstance(value, list) or not all(isinstance(word, str | int | float) for word in value):
             raise ValueError("is a list of words")
         return tuple(map(str, value))

@@ -13,6 +13,7 @@ from .drawing import Mark, Panel, Row, draw, middle
 from .report import Evaluated, failures, metrics
 from .statistics import describe
 from .steps import lanes, rates
+from .suspicions import suspicions
 
 STYLE: Final = """
 :root{--back:#fff;--ink:#1c2430;--soft:#66707e;--rule:#e2e6eb;--line:#1f5fbf;--mark:#c2410c;--good:#15803d;--bad:#b91c1c;
@@ -40,6 +41,7 @@ svg .title{fill:var(--ink);font-weight:600;font-size:11px}.grid{stroke:var(--rul
 .key span{display:inline-block;width:.9em;height:.9em;margin:0 .3em 0 1em;vertical-align:-.1em}
 pre{background:color-mix(in srgb,var(--soft) 10%,transparent);padding:.8em;overflow-x:auto;font-size:12px}
 """
+MOST_SUSPICIONS: Final = 40
 MOST_SPLITS: Final = 40
 """Rows of the table that says where time goes."""
 
@@ -78,6 +80,7 @@ def page(about: About, evaluated: Sequence[Evaluated]) -> str:
         "<h2>What each event has cost</h2>",
         *_events(first),
         *(_repeated(evaluated) if len(evaluated) > 1 else ()),
+        *_suspicions(first),
         *_splits(first),
         *_environment(first),
         *([f"<h2>The experiment</h2><pre>{escape(about.text)}</pre>"] if about.text else ()),
@@ -269,6 +272,21 @@ def _splits(each: Evaluated) -> Iterable[str]:
         times = "".join(f"<td>{value:.2f}</td>" for value in (split.step, split.compute, split.exchange, split.wait))
         yield f'<tr><td class="l">{names.get(peer_id, peer_id[:8])}</td>{times}<td>{split.last:.0%}</td></tr>'
     yield "</table>"
+
+
+def _suspicions(each: Evaluated) -> Iterable[str]:
+    """Each in a line."""
+    found = suspicions(each.run)
+    if found:
+        yield "<h2>Who was suspected</h2><ul>"
+    for one in found[:MOST_SUSPICIONS]:
+        at = f"{(one.time_ns - each.origin_ns) / 1e9:.3f} s"
+        how = "a probe of its own" if one.is_own else "the word of another"
+        end = f"; after {one.lasted_s * 1e3:.0f} ms {one.end}" if one.end else ""
+        yield f"<li>{at}: peer {one.peer_id[:8]} by {one.by[:8]}, by {how}{end}</li>"
+    if found:
+        more = len(found) - MOST_SUSPICIONS
+        yield f"<li>{more} more are in report.json</li></ul>" if more > 0 else "</ul>"
 
 
 def _environment(each: Evaluated) -> Iterable[str]:

@@ -245,6 +245,7 @@ def to_toml(experiment: Experiment, plan: Plan) -> str:
         "until_s": run.until_s,
         "limit_s": run.limit_s,
         "start": run.start,
+        "imports": list(run.imports),
         "resident": run.resident,
         "policy": run.policy,
         "loss": run.loss,

@@ -14,6 +14,7 @@ from .folder import Run
 from .lines import nearest
 from .statistics import describe
 from .steps import Split, Step, splits, steps
+from .suspicions import suspicions
 from .usage import growth
 
 COUNTS: Final = (
@@ -210,6 +211,10 @@ def _run(each: Evaluated) -> dict[str, Any]:
         "failed": each.failed,
         "events": [_event(cost, each.origin_ns) for cost in each.costs],
         "clocks": _clocks(each.run.clocks),
+        "suspicions": [
+            {**asdict(found), "at_s": round((found.time_ns - each.origin_ns) / 1e9, 3)}
+            for found in suspicions(each.run)
+        ],
         "splits_ms": {peer_id: asdict(split) for peer_id, split in each.splits.items()},
     }
 

@@ -14,7 +14,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..errors import LaunchError
+
 ROOM = "p2p.forking.program"
+
+
+class ImportFailed(LaunchError):
+    """What peers are to be forked from cannot be made: this module cannot be imported."""
+
+    def __init__(self, module: str, why: str) -> None:
+        super().__init__(f"cannot import {module}: {why}")
+        self.module, self.why = module, why
 
 
 def command(words: Sequence[str], resident_bytes: int) -> tuple[str, ...]:

@@ -27,9 +27,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..launch.children import die_with_parent, kill_session
-from .program import run
+from .program import ImportFailed, run
 
 MAX_BYTES: Final = 1 << 18
+MOST_CHARACTERS: Final = 500
+"""Of an error."""
 ANSWER_S: Final = 10.0
 """Who does not take an answer in this time has died, or hangs."""
 
@@ -48,7 +50,11 @@ def main() -> None:
     """Serve until the requester has gone; in a fork, run what was asked for."""
     requester = socket.socket(fileno=int(sys.argv[1]))
     requester.settimeout(ANSWER_S)
-    import_all(sys.argv[2:])
+    try:
+        import_all(sys.argv[2:])
+    except ImportFailed as error:
+        requester.send(json.dumps({"module": error.module, "why": error.why[:MOST_CHARACTERS]}).encode())
+        sys.exit(1)
     check_alone()
     requester.send(b'{"ready": true}')
     request = Server(requester).serve()
@@ -59,7 +65,10 @@ def main() -> None:
 def import_all(modules: Sequence[str]) -> None:
     """Import what peers need, so that no fork has to."""
     for module in modules:
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # whatever a module does as it is imported
+            raise ImportFailed(module, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
     gc.collect()
     gc.freeze()  # a collection in a fork would write to, and so copy, every page that has an object
 

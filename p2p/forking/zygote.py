@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 
 from ..errors import LaunchError
 from ..launch.children import die_with_parent
+from .program import ImportFailed
 
 IMPORT_S: Final = 120.0
 ANSWER_S: Final = 20.0
@@ -83,6 +84,7 @@ class Zygote:
         Libraries read what concerns them (OMP_NUM_THREADS, PYTHONPATH) here, and not again in a fork.
 
         Raises:
+            ImportFailed: one of them cannot be imported.
             LaunchError: it ended, or is not ready in time.
         """
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -174,6 +176,8 @@ class Zygote:
         if not packet:
             raise LaunchError(f"the fork server ended with {self._process.wait(ANSWER_S)}; its stderr says why")
         answer: dict[str, Any] = json.loads(packet)
+        if "module" in answer:
+            raise ImportFailed(answer["module"], answer["why"])
         if "pid" in answer:
             (pidfd,) = fds
             self._children[answer["pid"]] = Child(self, answer["pid"], pidfd)

@@ -9,10 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from collectives.programs import MOST_CHUNKS
-from gossip import Claim, Core, Member, View
+from gossip import Claim, Core, Member, State, View
 from gossip import effects as fx
 from gossip import messages as m
 from gossip.progress import Finish, Progress
@@ -37,6 +37,8 @@ from .resources import Resources
 from .seat_request import SeatRequest
 
 logger = logging.getLogger("p2p")
+
+BELIEFS: Final = {State.ALIVE: Kind.CLEARED, State.SUSPECT: Kind.SUSPECTED, State.LOST: Kind.LOST}
 
 Effect = fx.Effect | sx.StepEffect
 
@@ -132,6 +134,8 @@ class Carrier:
                 self.parts.inbox.explain(reason)
                 if isinstance(effect, fx.Resumed):
                     self.parts.note(Kind.RESUMED)
+                elif effect.claim is not None:
+                    self._note_belief(effect.claim)
             case fx.Strangers(reason):
                 logger.warning("%s", reason)
             case fx.Discovered(claim):
@@ -257,6 +261,11 @@ class Carrier:
         if maps_all and 1 < len(view.members) <= MOST_CHUNKS and self.parts.inbox.failure is None:
             runner = self.parts.resources.host_memory.runner(view, self.parts.core.me)
         self.carry_out(self.parts.open_step.activated(view, effect.done, runner, effect.founded_in))
+
+    def _note_belief(self, claim: Claim) -> None:
+        """What this peer believes of another one now."""
+        how = How.OWN_PROBE if claim.accuser == self.parts.core.me.peer_id else How.HEARSAY
+        self.parts.note(BELIEFS[claim.state], peer=peer_number(claim.member.peer_id), how=how)
 
     def _link(self, claim: Claim) -> None:
         if reason := self.parts.neighbours.link(claim):

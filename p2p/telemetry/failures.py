@@ -18,6 +18,7 @@ _KNOWN_BY: Final = {How.KERNEL: "the kernel", How.LAUNCHER: "its launcher"}
 _DONE: Final = (Kind.COMMITTED, Kind.FOLLOWED)
 _STEPS: Final = (*_DONE, Kind.LOADED)
 _OF_OTHERS: Final = (Kind.GONE, Kind.IN, Kind.OUT)
+_DOUBTS: Final = (Kind.SUSPECTED, Kind.CLEARED, Kind.LOST)
 _LEAVING: Final = (Kind.LEAVES, Kind.LEFT)
 _WAITS: Final = ("exchanging", "waiting for the others to finish")
 
@@ -91,6 +92,7 @@ class Failure:
         known_by: who said first that it is gone; empty: nobody has, or it was silence.
         others: those who were there.
         redone: steps that they did over.
+        suspected: who suspected it before that, and for how long.
         after: an earlier failure since which this peer had committed nothing; empty: none.
     """
 
@@ -104,6 +106,7 @@ class Failure:
     known_by: str
     others: tuple[Other, ...]
     redone: tuple[int, ...]
+    suspected: tuple[tuple[str, float], ...] = ()
     after: str = ""
 
     @property
@@ -155,6 +158,7 @@ def _failure(trail: Trail, trails: Sequence[Trail]) -> Failure | None:
         known_by=known_by,
         others=others,
         redone=tuple(sorted(redone)),
+        suspected=_suspected(trail, trails, time_ns),
     )
 
 
@@ -175,6 +179,17 @@ def _sign(trail: Trail, trails: Sequence[Trail]) -> tuple[int, str, str] | None:
     if said is not None:
         return time_ns, "died" if said.kind == Kind.GONE else _SILENT, known_by
     return None
+
+
+def _suspected(trail: Trail, trails: Iterable[Trail], time_ns: int) -> tuple[tuple[str, float], ...]:
+    """By whom, when it failed, and since when in seconds; the first one first."""
+    found = []
+    for other in trails:
+        about = [r for r in other.records if r.peer_id == trail.peer_id and r.kind in _DOUBTS and r.time_ns <= time_ns]
+        if about and about[-1].kind != Kind.CLEARED:
+            since = next((r for r in reversed(about) if r.kind == Kind.SUSPECTED), about[-1])
+            found.append((other.name, (time_ns - since.time_ns) / 1e9))
+    return tuple(sorted(found, key=lambda each: -each[1]))
 
 
 def _word_of_others(trail: Trail, trails: Iterable[Trail]) -> Record | None:
@@ -258,6 +273,10 @@ def consequences(failure: Failure) -> list[str]:
         for each in failure.others
         if not each.waits
     ]
+    if failure.suspected:
+        name, for_s = failure.suspected[0]
+        others = f" and {len(failure.suspected) - 1} more" if len(failure.suspected) > 1 else ""
+        lines.append(f"suspected by peer {name}{others}, {_ms(for_s)} before")
     if went_on := [each.went_on_s for each in failure.others if each.went_on_s is not None]:
         redone = f", step {', '.join(map(str, failure.redone))} done over" if failure.redone else ""
         by = f"known by {failure.known_by}; " if failure.known_by else ""

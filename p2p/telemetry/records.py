@@ -83,14 +83,22 @@ class Kind(IntEnum):
     REMOVED = 69
     """The others go on without this peer."""
     DIVERGED = 70
+    SUSPECTED = 71
+    """This peer is suspected to be dead; `how` says whether by a probe of whoever writes this, or by another's word."""
+    CLEARED = 72
+    """It has denied that."""
+    LOST = 73
+    """It has not, in the time that it had."""
 
 
 class How(IntEnum):
-    """By whom it is known that a peer is gone."""
+    """By whom it is known that a peer is gone, or is suspected to be."""
 
     UNKNOWN = 0
     KERNEL = 1
     LAUNCHER = 2
+    OWN_PROBE = 3
+    HEARSAY = 4
 
 
 class Record(NamedTuple):

@@ -78,6 +78,18 @@ def test_a_suspicion_that_nobody_denies_becomes_a_loss() -> None:
     assert mind.suspect(14.0, B) == []
 
 
+def test_what_is_believed_now_is_said_with_the_claim_for_the_record() -> None:
+    mind = beliefs(A, B)
+    said = [*mind.suspect(10.0, B), *mind.hear(11.0, about(B, refutation=1)), *mind.suspect(12.0, B), *run(mind, 30.0)]
+    claims = [each.claim for each in said if isinstance(each, Explain) and each.claim is not None]
+    assert [(each.member, each.state, each.accuser) for each in claims] == [
+        (B, State.SUSPECT, A.peer_id),
+        (B, State.ALIVE, ""),
+        (B, State.SUSPECT, A.peer_id),
+        (B, State.LOST, A.peer_id),
+    ]
+
+
 def test_a_refutation_ends_suspicion_and_loss() -> None:
     mind = beliefs(A, B)
     mind.suspect(10.0, B)

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -51,9 +53,17 @@ do = "join"
 RESIDENT = 256 << 20
 PROGRAMS = 'script = "peer_script.py"', 'module = "peer_script"'
 
+SAYS_WHO_HAS_IMPORTED = """
+import os, sys
+is_there = "email.mime.text" in sys.modules
+import slow_library
+who = "its parent" if slow_library.IMPORTED_BY == os.getppid() else "itself"
+print(f"imported by {who}, and email.mime.text {is_there}", flush=True)
+"""
 
-def conduct(folder: Path, text: str) -> Evaluated:
-    (folder / "peer_script.py").write_text(SCRIPT)
+
+def conduct(folder: Path, text: str, script: str = SCRIPT) -> Evaluated:
+    (folder / "peer_script.py").write_text(script)
     (folder / "x.toml").write_text(text)
     experiment = Experiment.read(folder / "x.toml")
     environ = {**environment(), "PYTHONPATH": f"{environment()['PYTHONPATH']}:{folder}"}
@@ -103,3 +113,37 @@ def test_what_the_fork_server_cannot_import_ends_the_run_with_its_word(tmp_path:
     environ = {**environment(), "PYTHONPATH": str(tmp_path)}
     with pytest.raises(ExperimentError, match=r"\[run\] start = \"fork\": the fork server ended with 1"):
         Conductor(environ, print).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
+
+
+def test_peers_have_what_was_imported_before_they_were_forked(tmp_path: Path) -> None:
+    (tmp_path / "slow_library.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
+    text = FILE.format(program='script = "peer_script.py"', start="fork", resident="")
+    text = text.replace("resident", 'imports = ["slow_library", "email.mime.text"]\nresident')
+    evaluated = conduct(tmp_path, text, SCRIPT.replace("import os, sys", SAYS_WHO_HAS_IMPORTED))
+    account = evaluated.run.account
+    assert account is not None
+    said = [(tmp_path / "out" / "run-1" / f"peer-{index}.log").read_text() for index in range(3)]
+    assert all("imported by its parent, and email.mime.text True" in text for text in said)
+    schedule = Experiment.read(tmp_path / "out" / "run-1" / "schedule.toml")
+    assert schedule.run.imports == ("slow_library", "email.mime.text")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("broken_library", "RuntimeError: it does not like two lines"),
+    ],
+)
+def test_what_cannot_be_imported_is_one_line_and_nothing_starts(tmp_path: Path, name: str, says: str) -> None:
+    (tmp_path / "peer_script.py").write_text(SCRIPT)
+    (tmp_path / "broken_library.py").write_text('raise RuntimeError("it does not like\\n two lines")\n')
+    text = FILE.format(program='script = "peer_script.py"', start="fork", resident="")
+    (tmp_path / "x.toml").write_text(text.replace("resident", f'imports = ["{name}"]\nresident'))
+    environ = {**environment(), "PYTHONPATH": f"{environment()['PYTHONPATH']}:{tmp_path}"}
+    command = [sys.executable, "-m", "p2p", "experiment", "x.toml", "--out", "out"]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"line 9: cannot import {name}: {says}; imports are installed modules" in line
+    assert not (tmp_path / "out" / "run-1").exists()

@@ -18,6 +18,7 @@ import p2p
 from p2p.checkpoint.manifest import UnusableCheckpointError
 from p2p.config import LoopConfig
 from p2p.errors import ExperimentError, LabError, LaunchError
+from p2p.forking.program import ImportFailed
 from p2p.loop.seat_request import AllMembersDead
 from p2p.memory.arena import ArenaError, MappingRefused
 from p2p.version import OtherVersion
@@ -101,7 +102,7 @@ def test_every_error_of_ours_is_there_but_those_that_no_script_can_see() -> None
         OtherVersion,
         UnusableCheckpointError,
     }  # there is a way without them, and it is taken
-    of_the_command_line = {LaunchError, LabError, ExperimentError}
+    of_the_command_line = {LaunchError, ImportFailed, LabError, ExperimentError}
     assert set(subclasses(p2p.ShoalError)) - inside - of_the_command_line == {
         value for value in exported().values() if is_error(value) and value is not p2p.ShoalError
     }

@@ -56,6 +56,8 @@ def parse(text: str) -> Experiment:
         (HEAD + "loss = '('\n", "line 4: loss is no pattern"),
         (HEAD + "cycles = 0\n", "line 4: cycles is at least 1, got 0"),
         (HEAD + "start = 'forked'\n", "line 4: start is exec or fork, got 'forked'"),
+        (HEAD + "imports = ['json']\n", 'line 4: imports are made before peers are forked: start = "fork"'),
+        (HEAD + "start = 'fork'\nimports = ['a b']\n", "line 5: imports has names of modules, got 'a b'"),
         ('[run]\ncommand = ["a"]\nstart = "fork"\n', "line 3: a command is no script or module"),
         (HEAD + "start = 'fork'\n[network]\nhosts = 2\n", "line 4: peers on hosts of a [network] are programs of"),
         (HEAD + "resident = 'much'\n", "line 4: resident: a size is a number of bytes, or one with K, M or G"),

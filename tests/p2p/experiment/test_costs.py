@@ -7,6 +7,7 @@ from p2p.experiment.config import Bound
 from p2p.experiment.costs import Cost, costs
 from p2p.experiment.folder import Run, Track
 from p2p.experiment.report import evaluate, failures, metrics
+from p2p.experiment.suspicions import suspicions
 from p2p.telemetry.records import Kind, Record
 from tests.p2p.experiment.runs import A, B, C, account, event, killed, ns, receipt, record, run
 
@@ -116,6 +117,30 @@ def test_a_pause_by_which_somebody_is_out_has_both_ends() -> None:
     assert cost.phases_ms == {"agreement": 2890.0, "barrier": 1.0, "first step": 9.0}
     assert "by silence" in cost.why["detected"]
     assert cost.times_ms["back_after_it_went_on"] == 310.0
+
+
+def test_a_silence_is_detected_by_the_first_suspicion_of_who_went_on() -> None:
+    before, after = [receipt(1, [A, B, C])], [receipt(2, [B, C], view=2)]
+    theirs = [
+        record(50, Kind.COMMITTED, 1),
+        record(3000, Kind.INSTALLED, 2, 2),
+        record(3000, Kind.OUT, view=2, peer=A),
+        record(3001, Kind.ACTIVE, 2, 2),
+        record(3010, Kind.COMMITTED, 2),
+    ]
+    tracks = {
+        A: theirs[:1],
+        B: sorted([*theirs, record(1100, Kind.SUSPECTED, peer=A)], key=lambda each: each.time_ns),
+        C: sorted([*theirs, record(1400, Kind.SUSPECTED, peer=A)], key=lambda each: each.time_ns),
+    }
+    found = run({A: before, B: [*before, *after], C: [*before, *after]}, tracks, [event("cut", 100, A)])
+    cost = only(found)
+    assert (cost.times_ms["detected"], cost.times_ms["detected_last"], cost.by) == (1000.0, 1300.0, "silence")
+    assert "detected" not in cost.why
+    assert [(each.by, each.end, each.lasted_s) for each in suspicions(found)] == [
+        (B, "the others went on without it", 1.9),
+        (C, "the others went on without it", 1.6),
+    ]
 
 
 def test_a_change_of_links_has_the_steps_before_and_after_it_until_something_else_is_done() -> None:

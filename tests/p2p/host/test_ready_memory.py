@@ -77,6 +77,15 @@ def test_what_is_not_touched_yet_is_not_reached() -> None:
     assert memory.reaches(second)
 
 
+def test_nobody_is_given_what_is_still_touched() -> None:
+    memory = ReadyMemory(1000)
+    memory.wait()
+    memory._is_ready.clear()
+    assert not np.shares_memory(memory.take(600), memory._block)
+    memory._is_ready.set()
+    assert np.shares_memory(memory.take(600), memory._block)
+
+
 def test_what_is_dropped_is_given_back_but_for_what_was_taken() -> None:
     memory = ReadyMemory(4 * PIECE_BYTES)
     memory.wait()

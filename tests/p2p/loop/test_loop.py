@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collectives.programs import MOST_CHUNKS
-from gossip import Member, Policy, Seat, View
+from gossip import Claim, Contact, Member, Policy, Seat, State, View
 from gossip import effects as fx
 from gossip.given_up import Cause, GivenUp
 from gossip.messages import AcceptorRecord, Ballot
@@ -18,6 +18,7 @@ from p2p.net.tcp import TcpOptions
 from p2p.step import effects as sx
 from p2p.step.notices import Commit, Uncommitted, Withdrawn
 from p2p.step.operation import Operation
+from p2p.telemetry.records import How, Kind
 from tests.p2p.loop.pair import STATE, Peer, alone, drive, pair
 from tests.p2p.step.group import all_reduce
 
@@ -275,3 +276,22 @@ def test_more_members_than_have_room_for_digests_share_no_memory(lone: Peer) -> 
     view = View(before.lineage, 2, 1, (*before.seats, *strangers), before.hash, Policy.LIVE, before.founder)
     lone.loop._carrier.carry_out([fx.Installed(view), fx.Activated(view, 0, maps_all=True)])
     assert lone.loop.open_step.run is not None and lone.loop.shared() is None
+
+
+# The flight recorder.
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"), [(State.SUSPECT, Kind.SUSPECTED), (State.ALIVE, Kind.CLEARED), (State.LOST, Kind.LOST)]
+)
+@pytest.mark.parametrize("is_own", [True, False])
+def test_what_is_believed_of_another_is_recorded_with_who_says_so(
+    lone: Peer, state: State, kind: Kind, is_own: bool
+) -> None:
+    third = Member("c" * 16, 1)
+    accuser = lone.member.peer_id if is_own else "d" * 16
+    claim = Claim(third, state, Contact("", "", 0, 0), accuser=accuser)
+    lone.loop._carrier.carry_out([fx.Explain("c is not what it was", claim), fx.Explain("something else")])
+    last = lone.loop.resources.seen.loop.latest()[-1]
+    how = How.OWN_PROBE if is_own else How.HEARSAY
+    assert (last.kind, last.how, last.peer_id) == (kind, how, third.peer_id)

@@ -129,3 +129,17 @@ def test_a_process_that_never_joined_has_failed_without_a_step() -> None:
     (failure,) = failures([never])
     assert sentence(failure) == "peer 3 failed first, before its first step: it ended with exit code 2"
     assert consequences(failure) == ["nobody else was there"]
+
+
+def test_who_suspected_it_is_said_unless_it_has_denied_that() -> None:
+    silent = Trail(peer_id=A, name="0", records=steps(50, 100))
+    watching = [*steps(50, 100), record(900, Kind.SUSPECTED, peer=A), record(3000, Kind.OUT, peer=A)]
+    told = [*steps(50, 100), record(950, Kind.SUSPECTED, peer=A), record(2000, Kind.LOST, peer=A)]
+    fooled = [*steps(50, 100), record(120, Kind.SUSPECTED, peer=A), record(130, Kind.CLEARED, peer=A)]
+    trails = [
+        Trail(peer_id=peer_id, name=name, records=records)
+        for peer_id, name, records in ((B, "1", watching), (C, "2", told), ("d" * 16, "3", fooled))
+    ]
+    (failure,) = failures([silent, *trails])
+    assert failure.suspected == (("1", 2.1), ("2", 2.05))
+    assert "suspected by peer 1 and 1 more, 2100 ms before" in consequences(failure)
