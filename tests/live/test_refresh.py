@@ -117,11 +117,13 @@ def test_a_refresh_is_a_step_of_all_and_the_run_goes_on_with_a_kill_and_a_join(s
 
 
 def test_who_has_joined_before_a_refresh_takes_part_in_it(swarm: Swarm) -> None:
-    peers = [swarm.start(TRAIN, "late", *more, min_peers=2) for more in (["waits"], [])]
-    peers[0].expect_step(12)
+    peers = [swarm.start(TRAIN, "late", "waits", min_peers=2) for _ in range(2)]
+    for peer in peers:  # neither is in an exchange, in which it gives no state
+        peer.expect_step(12)
     peers.append(swarm.start(TRAIN, "late"))
     peers[2].expect("wrapped")
-    peers[0].tell("go on")
+    for peer in peers[:2]:
+        peer.tell("go on")
     assert [peer.end() for peer in peers] == [0] * 3, "\n".join(peer.report() for peer in peers)
     assert [peer.stdout.count("refreshed 16") for peer in peers] == [1] * 3
     assert len({peer.stdout[-1] for peer in peers}) == 1
