@@ -161,10 +161,7 @@ class Carrier:
                 reason = f"operation {step} was committed without this peer, its result is unknown"
                 self.parts.inbox.tell(RemovedFromView(reason))
             case fx.Provide(member, step):
-                self.parts.note(Kind.GIVES, step, peer=peer_number(member.peer_id))
-                has_seat = self.parts.core.view is not None and self.parts.core.view.since(member) is not None
-                self.parts.donor.ask(member, step, has_seat=has_seat)
-                self.serve_state()
+                self._provide(member, step)
             case fx.Left(reason):
                 self._leave(reason)
             case fx.Paused(reason=reason, is_final=False):
@@ -183,6 +180,13 @@ class Carrier:
                     self.carry_out(self.parts.core.leave(self.now()))
             case _:
                 assert_never(effect)
+
+    def _provide(self, member: Member, step: int) -> None:
+        """Give `member` the state after `step`, or, while it has no seat, after a later one."""
+        self.parts.note(Kind.GIVES, step, peer=peer_number(member.peer_id))
+        has_seat = self.parts.core.view is not None and self.parts.core.view.since(member) is not None
+        self.parts.donor.ask(member, step, has_seat=has_seat)
+        self.serve_state()
 
     def _leave(self, reason: str) -> None:
         """The others can do without this peer."""
