@@ -266,19 +266,14 @@ def test_r9_what_is_committed_at_a_barrier_is_fed_by_the_feeders_of_both_views()
 def test_r9_what_is_committed_at_the_barrier_that_seats_the_only_observer_is_fed_to_it() -> None:
     """It may wait for an operation of its own, whose result no state has."""
     peer = seated(B, C)
-    activate(peer, after(view_of(peer), A, B, C))
-    old = view_of(peer)
-    (observer, *_) = [each for each in map(Member, "xyz", (1, 1, 1)) if feeder_of(old, each) == A]
+    activate(peer, old := after(view_of(peer), A, B, C))
+    observer = next(each for each in map(Member, "xyz", (1, 1, 1)) if feeder_of(old, each) == A)
     ask(peer, observer, follows=True)
-    new = after(old, A, B, C, observer)
     peer.finished(0.0, 0, b"bits", b"")
-    say(peer, B, Decide(new))
-    shown = Ready(True, -1, genesis(), Finish(0, b"bits", b"", old.number))
-    lacks = Ready(False, -1, b"", None)
-    committed = [
-        effect for each, ready in ((B, shown), (C, shown), (observer, lacks)) for effect in say(peer, each, ready)
-    ]
-    assert [feed.member for feed in feeds_of(committed)] == [observer]
+    say(peer, B, Decide(after(old, A, B, C, observer)))
+    shown, lacks = Ready(True, -1, genesis(), Finish(0, b"bits", b"", old.number)), Ready(False, -1, b"", None)
+    fed = [feeds_of(say(peer, each, ready)) for each, ready in ((B, shown), (C, shown), (observer, lacks))]
+    assert [feed.member for feed in fed[-1]] == [observer]
 
 
 def test_r9_an_observer_remembers_who_else_observes_for_the_time_when_it_has_a_seat() -> None:
