@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -201,6 +201,20 @@ def test_an_address_that_changed_hands_is_a_refused_link(pond: Pond, secret: byt
     a.connect(C, *pond.addresses(C))
     a.send_control(C, b"for C")
     assert gather(c, 1, a) == [b"for C"]
+
+
+def test_who_is_refused_while_a_peer_tests_its_own_door_is_counted(pond: Pond) -> None:
+    """libzmq does not try again after such a refusal, so nobody would ever hear of it."""
+    port = two_free_ports()
+    with ExitStack() as stack:
+        context = stack.enter_context(zmq.Context())
+        for _ in range(20):
+            late = stack.enter_context(context.socket(zmq.DEALER))
+            other_peer(late)
+            late.linger, late.reconnect_ivl = 0, 1
+            late.connect(f"tcp://127.0.0.1:{port + 1}")  # of data, which is tested last
+        c = pond.open(A, port=port)
+        poll_until(lambda: refused(c) == 20, c)
 
 
 # Calls.
