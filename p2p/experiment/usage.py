@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 
 LEAST: Final = 40
 """Samples of a peer; of one that lived for less it is not known."""
+LEAST_OF_SIZE: Final = 5
+"""Samples beside as many members: a single one may be of the moment at which another peer comes or goes."""
 
 
 class Usage(NamedTuple):
@@ -39,10 +41,15 @@ def growth(samples: Sequence[Usage]) -> dict[str, float]:
         memory.append(
             (median(each.resident_bytes for each in late) - median(each.resident_bytes for each in early)) / 1e6
         )
-        files += [
-            min(each.num_files for each in late if each.num_members == size)
-            - min(each.num_files for each in early if each.num_members == size)
-            for size in {each.num_members for each in early} & {each.num_members for each in late}
-        ]
+        before, after = _least_files(early), _least_files(late)
+        files += [after[size] - before[size] for size in before.keys() & after.keys()]
     found = {"memory_growth_mb_max": round(max(memory), 3)} if memory else {}
     return found | ({"files_growth_max": float(max(files))} if files else {})
+
+
+def _least_files(samples: Sequence[Usage]) -> dict[int, int]:
+    """By how many members there were, the least files that were open."""
+    found: dict[int, list[int]] = {}
+    for each in samples:
+        found.setdefault(each.num_members, []).append(each.num_files)
+    return {size: min(files) for size, files in found.items() if len(files) >= LEAST_OF_SIZE}

@@ -28,3 +28,11 @@ def test_the_one_that_grows_most_is_what_is_said() -> None:
 def test_of_peers_that_lived_for_a_short_time_nothing_is_known() -> None:
     assert growth(life(0, LEAST - 1, leak_bytes=10**9)) == {}
     assert growth([]) == {}
+
+
+def test_a_moment_at_which_a_peer_comes_is_no_growth() -> None:
+    number = 2 * LEAST
+    calm = [Usage(second * 10**9, 0, 10**8, 30, 2 if second < number // 2 else 3) for second in range(number)]
+    early, late = calm[number // 4]._replace(num_members=3), calm[-1]._replace(num_files=46)
+    assert growth([*calm[: number // 4], early, *calm[number // 4 + 1 : -1], late]) == growth(calm)
+    assert growth(calm) == {"memory_growth_mb_max": 0.0}
