@@ -172,6 +172,7 @@ class Measuring:
         self.row = Row()
         self.durations = Durations()
         self._members: tuple[Member, ...] = ()
+        self._elsewhere = frozenset[str]()
         self._me, self._transport, self._agreed = me, transport, agreed
         self._clock = clock
         self.medium = config.medium
@@ -223,6 +224,7 @@ class Measuring:
     def _sample(self, now: float, view: View) -> None:
         if view.members != self._members:
             self._members = view.members
+            self._elsewhere = frozenset(each.peer_id for each in on_other_hosts(self._me, view))
             self.durations.forget()
         others = after(self._me, view)
         flows = self._transport.flows() if others else {}
@@ -276,8 +278,7 @@ class Measuring:
         if rows is not self._seen:
             self._seen, self._seen_at = rows, now
         before = None if rows is None else own_row(rows, view, self._me.peer_id)
-        elsewhere = {each.peer_id for each in on_other_hosts(self._me, view)}
-        is_whole = len(view.members) <= MOST_PEERS and bool(elsewhere) and row.covers(elsewhere)
+        is_whole = len(view.members) <= MOST_PEERS and bool(self._elsewhere) and row.covers(self._elsewhere)
         is_news = before is None or (rows is agreed.used and row.is_news(before, now - self._seen_at))
         agreed.row, agreed.wants = row.pack(), is_whole and is_news
 

@@ -9,17 +9,10 @@ from typing import Any, Final, NamedTuple
 Ends = tuple[Any, Any]
 """Addresses of a connection: here, and there."""
 
-_NUMBER: Final = struct.Struct("<I")
-_MSS_OFFSET: Final = 16  # of tcpi_snd_mss in struct tcp_info, in bytes
-_RTT_OFFSET: Final = 68  # of tcpi_rtt, in microseconds
-_DELIVERED_OFFSET: Final = 192  # of tcpi_delivered, in packets: also of those behind a lost one
-_MIN_RTT_OFFSET: Final = 148  # of tcpi_min_rtt, in microseconds
-_RECEIVED: Final = struct.Struct("<QQ")
-_RECEIVED_OFFSET: Final = 120  # of tcpi_bytes_acked and tcpi_bytes_received
-_RATE: Final = struct.Struct("<Q")
-_RATE_OFFSET: Final = (
-    160  # of tcpi_delivery_rate: the last one that the sender did not limit, or the highest that it did
-)
+_TCP_INFO: Final = struct.Struct("<16xI48xI48xQQ12xI8xQ24xI")
+"""Of struct tcp_info, in its order: tcpi_snd_mss, tcpi_rtt (us), tcpi_bytes_acked and tcpi_bytes_received, tcpi_min_rtt
+(us), tcpi_delivery_rate (the last one that the sender did not limit, or the highest that it did), and tcpi_delivered,
+in packets: also of those behind a lost one."""
 _INFO_BYTES: Final = 256
 _NO_RTT: Final = 2**32 - 1
 
@@ -74,43 +67,40 @@ class Connection:
         self._fd = fd
         copy = copy_of(fd)
         self.ends: Ends | None = None
+        self._family = socket.AF_INET
         if copy is not None:
             with closing(copy):
-                self.ends = ends_of(copy)
+                self.ends, self._family = ends_of(copy), copy.family
 
     def flow(self) -> Flow | None:
-        """What the kernel has counted; None: it is closed by now."""
-        if (copy := self._copy()) is None:
+        """What the kernel has counted; None: it is closed by now, or the kernel is old."""
+        if self.ends is None:
             return None
-        with closing(copy):
-            return _read(copy)
+        # Read first, then looked whose it is: ends that are still there have been there at the reading, too.
+        try:
+            borrowed = socket.socket(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP, self._fd)
+        except OSError:
+            return None
+        try:
+            info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+            return _parse(info) if ends_of(borrowed) == self.ends else None
+        except OSError:
+            return None
+        finally:
+            borrowed.detach()
 
     def prefer(self, congestion_control: str) -> None:
         """For what is sent from now on; the kernel's default stays where this one is not there, or not allowed."""
-        if (copy := self._copy()) is None:
+        if self.ends is None or (copy := copy_of(self._fd)) is None:
             return
         with closing(copy), suppress(OSError):
-            copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
-
-    def _copy(self) -> socket.socket | None:
-        """None: the descriptor is closed, or another connection's, by now."""
-        if self.ends is None or (copy := copy_of(self._fd)) is None:
-            return None
-        if ends_of(copy) == self.ends:
-            return copy
-        copy.close()
-        return None
+            if ends_of(copy) == self.ends:
+                copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion_control.encode())
 
 
-def _read(copy: socket.socket) -> Flow | None:
-    try:
-        info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    except OSError:
+def _parse(info: bytes) -> Flow | None:
+    if len(info) < _TCP_INFO.size:  # of an old kernel
         return None
-    if len(info) < _DELIVERED_OFFSET + _NUMBER.size:  # of an old kernel
-        return None
-    offsets = _MSS_OFFSET, _RTT_OFFSET, _MIN_RTT_OFFSET, _DELIVERED_OFFSET
-    mss, rtt_us, least_us, num_delivered = (_NUMBER.unpack_from(info, each)[0] for each in offsets)
-    (rate,), (acked, received) = _RATE.unpack_from(info, _RATE_OFFSET), _RECEIVED.unpack_from(info, _RECEIVED_OFFSET)
+    mss, rtt_us, acked, received, least_us, rate, num_delivered = _TCP_INFO.unpack_from(info)
     is_queueing = least_us != _NO_RTT and rtt_us - least_us > max(QUEUE_US, QUEUE_SHARE * least_us)
     return Flow(0 if least_us == _NO_RTT else least_us, rate, acked, received, num_delivered * mss, is_queueing)

@@ -60,6 +60,7 @@ _TRANSITIONS: Final[dict[tuple[_Connection, int], _Connection]] = {
     **{(connection, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): _Connection.REFUSED for connection in _Connection},
 }
 
+_READABLE: Final = int(zmq.POLLIN)
 _ENDS: Final = (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED)
 _FAILURES: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -88,7 +89,7 @@ class _Monitor:
         self._events = socket.get_monitor_socket(_MONITORED)
 
     def look(self) -> None:
-        while self._events.poll(0):
+        while self._is_readable():
             message = recv_monitor_message(self._events)
             event = message["event"]
             if event == zmq.EVENT_CONNECTED:
@@ -99,6 +100,11 @@ class _Monitor:
             self.connection = _TRANSITIONS.get((self.connection, event), self.connection)
             self.answers = event == zmq.EVENT_HANDSHAKE_SUCCEEDED or (self.answers and event not in _ENDS)
             self.has_broken = self.has_broken or event in _ENDS
+
+    def _is_readable(self) -> bool:
+        events = self._events.getsockopt(zmq.EVENTS)  # half the time of a poll
+        assert isinstance(events, int)
+        return bool(events & _READABLE)
 
     def close(self) -> None:
         self._watched.disable_monitor()

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.here import environment
+from p2p.errors import ExperimentError
+from p2p.experiment.conduct import Conductor, plans
+from p2p.experiment.config import Experiment
 from p2p.host.processes import Offsets, read_offsets
 from p2p.host.registry import Registry
 from p2p.status.local import Condition, look
@@ -100,3 +104,36 @@ def test_a_peer_with_shifted_clocks_is_seen_as_old_as_it_is(tmp_path: Path) -> N
     (looked,) = look(tmp_path, "pond", time.monotonic_ns)["pond"]
     assert looked.condition in (Condition.RUNNING, Condition.HANGS)
     assert looked.age_s < 3600
+
+
+SHIFTED = """
+import os, sys
+if "SHIFTED" not in os.environ:
+    os.environ["SHIFTED"] = "1"
+    os.execvp("unshare", [*{command}, sys.executable, *sys.argv])
+import numpy as np
+import p2p
+with p2p.join() as peer:
+    while True:
+        peer.all_reduce(np.ones(4, np.float32))
+"""
+EXPERIMENT = """
+[run]
+script = "shifted.py"
+peers = 2
+until_s = 5
+limit_s = 40
+start = "exec"
+"""
+
+
+def test_an_experiment_refuses_peers_by_whose_clocks_its_events_have_other_times(tmp_path: Path) -> None:
+    (tmp_path / "shifted.py").write_text(SHIFTED.format(command=HOUR))
+    (tmp_path / "x.toml").write_text(EXPERIMENT)
+    experiment = Experiment.read(tmp_path / "x.toml")
+    with pytest.raises(ExperimentError) as refused:
+        Conductor(environment(), print).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
+    assert "(monotonic +3600 s, boottime +7200 s; here monotonic +0 s, boottime +0 s)" in str(refused.value)
+    assert str(refused.value).endswith("start `shoal experiment` in the time namespace of its peers")
+    logs = list((tmp_path / "out").rglob("peer-*.log"))
+    assert len(logs) == 2 and all("Traceback" not in each.read_text() for each in logs)
