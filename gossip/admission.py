@@ -57,6 +57,9 @@ class AdmissionConfig:
             )
 
 
+FIRST = NOTHING_DONE + 1
+"""Who has not done that much lacks the state itself, however soon after it they ask: all would wait for its state."""
+
 MOST_VIEWS = 16
 """Of so many views, the last ones in a row, a member says who had no seat."""
 
@@ -161,7 +164,7 @@ class Admission:
             lacks_from = max(min(self._oldest(now, joiner, done), done) - 1, self._start)
             needed = done if member in unfed else lacks_from
             may_enter = self._counts(joiner.join) and now >= self._held_until(now, member.peer_id)
-            if may_enter and _is_current(joiner.join, needed):
+            if may_enter and _is_current(joiner.join, max(needed, min(done, FIRST))):
                 found.append(member)
         return found
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from gossip import Core, CoreConfig, Envelope, Member, Phase, Policy, Run, RunDescription, Seat, Stamp, Trait, View
 from gossip.commit import StepMachine
 from gossip.effects import Committed, Effect, Feed, Send
+from gossip.levels import chain
 from gossip.messages import Accept, Accepted, Body, Decide, Prepare, Promise
 from gossip.progress import Finish, Progress, Ready
 from gossip.view import founding_view
@@ -155,11 +156,18 @@ def decide(peer: Core, helper: Member, now: float) -> list[Effect]:
 
 
 def commit_step_0(peer: Core, *others: Member, now: float = 0.0) -> list[Effect]:
-    view = view_of(peer)
-    zero = Finish(0, b"bits", b"", view.number)
-    effects = peer.finished(now, 0, b"bits", b"")
-    for member in others:
-        effects += say(peer, member, Progress(-1, genesis(), zero), now=now)
+    return commit_steps(peer, 0, *others, now=now)
+
+
+def commit_steps(peer: Core, last: int, *others: Member, now: float = 0.0) -> list[Effect]:
+    """All steps from 0 to `last`."""
+    effects, before = [], genesis()
+    for step in range(last + 1):
+        finish = Finish(step, b"bits", b"", view_of(peer).number)
+        effects += peer.finished(now, step, b"bits", b"")
+        for member in others:
+            effects += say(peer, member, Progress(step - 1, before, finish), now=now)
+        before = chain(before, finish)
     return effects
 
 

@@ -142,10 +142,13 @@ def test_r9_who_is_fed_by_nobody_lacks_nothing() -> None:
     assert new.candidates(0.0, 10, [D, E]) == [E]
 
 
-def test_r9_before_the_first_step_nothing_is_missing() -> None:
-    assert asked(admission(), 0.0, D, join=following(NOTHING_DONE)).candidates(0.0, NOTHING_DONE) == [D]
-    assert asked(admission(), 0.0, D, join=following(NOTHING_DONE)).candidates(0.0, 0) == [D]
-    assert asked(admission(), 0.0, D, join=following(NOTHING_DONE)).candidates(0.0, 1) == []
+def test_r9_before_the_first_step_nothing_is_missing_and_after_it_the_state_is() -> None:
+    new = asked(admission(), 0.0, D, join=following(NOTHING_DONE))
+    new.seated(NOTHING_DONE)
+    assert new.candidates(0.0, NOTHING_DONE) == [D]
+    for step in range(3):
+        new.committed(0.0, step)
+        assert new.candidates(0.0, step) == [], "all would wait until it has the state, as recent as the steps are"
 
 
 def test_r9_what_it_has_taken_since_it_asked_counts() -> None:

@@ -50,6 +50,7 @@ from .cores import (
     after,
     bodies,
     commit_step_0,
+    commit_steps,
     core,
     decide,
     feeds_of,
@@ -373,11 +374,11 @@ def test_r9_an_observer_that_lacks_a_step_is_not_admitted_by_the_view_that_remov
     peer = seated(B, C)
     activate(peer, after(view_of(peer), A, B, C))
     feeders = {feeder_of(view_of(peer), observer): observer for observer in (Member(name, 1) for name in "xyz")}
-    commit_step_0(peer, B, C)
+    commit_steps(peer, 1, B, C)
     peer.declare_dead(0.0, B, "gone")
     meet(peer, [feeders[B], feeders[C]])
     for observer in (feeders[B], feeders[C]):
-        say(peer, observer, Join(SAME, True, -1 if lacks_a_step else 0, b"", 3), NO_VIEW)
+        say(peer, observer, Join(SAME, True, 0 if lacks_a_step else 1, b"", 3), NO_VIEW)
     decide(peer, C, 0.0)
     admitted = view_of(peer).members[2:]
     assert admitted == ((feeders[C],) if lacks_a_step else (feeders[B], feeders[C]))

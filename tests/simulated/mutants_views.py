@@ -16,6 +16,7 @@ from gossip.known_views import KnownViews
 from gossip.membership import Membership
 from gossip.messages import AcceptorRecord, Join, Report, ReportKind
 from gossip.other_swarms import OtherSwarms
+from gossip.progress import NOTHING_DONE
 from gossip.reports import Cut, Reports
 from gossip.signs import Signs
 from gossip.succession import Succession
@@ -190,6 +191,11 @@ VIEWS: dict[str, Mutant] = {
         (gossip.admission, "_is_current", lambda join, done: True),
         breaks="S10 L1",
         scenario="the state does not get through to an observer",
+    ),
+    "R9: who lacks the state is counted while the first steps are recent": mutant(
+        (gossip.admission, "FIRST", NOTHING_DONE),
+        breaks="S10",
+        scenario="the state does not get through to an observer that comes right after the first step",
     ),
     "R12: more are admitted than stay": mutant(
         (gossip.view, "_admissible", _all_admissible(gossip.view._admissible)),

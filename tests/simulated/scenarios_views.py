@@ -145,6 +145,19 @@ def _an_observer_gets_nothing() -> None:
     stage.end_well()
 
 
+@scenario("the state does not get through to an observer that comes right after the first step")
+def _an_early_observer_gets_nothing() -> None:
+    stage = Stage(num_peers=2, founding_size=2, follows=1.0)
+    stage.table.holds = lambda source, target, frame: target.peer_id == "p3" and isinstance(frame, Snapshot | Fed)
+    stage.until(lambda: (first := stage.named("p1")) is not None and first.done >= 0)
+    stage.launch("p3")
+    before = stage.peer("p1").done
+    stage.wait(4.0)
+    if stage.peer("p1").done < before + 5:
+        raise Failure("S10", "an observer holds the members up")
+    stage.end_well()
+
+
 @scenario("R18: an observer that has only heard how far the members are survives them all")
 def _an_observer_is_left_alone() -> None:
     stage = Stage(num_peers=2, follows=1.0)
