@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from collectives.algorithms import SHARES
 from collectives.price_table import SIZES_BYTES, PriceTable
 from p2p.benchmark.arrays import Array, digest, rounding, values_of
 from p2p.benchmark.bootstrap import Floats
@@ -55,7 +56,7 @@ NUM_CALIBRATIONS: Final = 9
 NO_BATCH: Final = -1.0
 LEARNING_S: Final = 90.0
 SETTLED_S: Final = 4.0
-"""So long what is known of links has not changed: rates that were measured first are those of cold connections."""
+"""So long what is taken has not changed: rates that were measured first are those of cold connections."""
 BY_LINKS: Final = (ALL_REDUCE, "broadcast")
 """Operations whose algorithms are chosen by what links are like."""
 MOST_LEARNED_BYTES: Final = 4 << 20
@@ -148,7 +149,7 @@ def sizes_to_learn(plan: Plan) -> tuple[int, ...]:
 
 
 def learn_links(table: Table, sizes_bytes: Sequence[int]) -> None:
-    """Train, on nothing, until all peers know what all have measured of their links, and it stays; not for long.
+    """Train, on nothing, until all peers take at each size what they have measured to be best there; not for long.
 
     With sums of the largest size until there are prices, and then of those, by turns, that take a way of which nobody
     knows yet how long it takes.
@@ -156,19 +157,27 @@ def learn_links(table: Table, sizes_bytes: Sequence[int]) -> None:
     arrays = {size: np.ones(size // 4, np.float32) for size in sizes_bytes}
     start = since = time.perf_counter()
     agreed = table.peer._session.loop.open_step.agreed
-    said, prices, order = np.zeros((1, 2)), None, cycle(sizes_bytes)
+    said, takes, order = np.zeros((1, 2)), None, cycle(sizes_bytes)
     while not (said[:, 0].all() or said[:, 1].any()):
         assert table.peer.view is not None
-        before, prices = prices, agreed.table(table.peer.view)
+        prices = agreed.table(table.peer.view)
+        before, takes = takes, taken(prices, sizes_bytes)
         untried = untried_sizes(prices, sizes_bytes)
         size = next(each for each in order if each in untried) if untried else sizes_bytes[-1]
         with table.peer.step(samples=1):
             table.peer.all_reduce(arrays[size], out=np.empty_like(arrays[size]))
         now = time.perf_counter()
-        if prices is not before or untried or agreed.wants or agreed.is_due or agreed.rows is not None:
+        if takes != before or untried:
             since = now
         is_settled = prices is not None and now - since > SETTLED_S
         said = table.exchange(np.array([is_settled, now - start > LEARNING_S]))
+
+
+def taken(prices: Any, sizes_bytes: Sequence[int]) -> tuple[str, ...]:
+    """What peers take at each size, whatever the shares, and by what; rows, and with them prices, move all the time."""
+    if prices is None:
+        return ()
+    return (type(prices).__name__, *(prices.choose(size).partition(SHARES)[0] for size in sizes_bytes))
 
 
 def untried_sizes(prices: Any, sizes_bytes: Sequence[int]) -> list[int]:
