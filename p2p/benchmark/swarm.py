@@ -22,14 +22,14 @@ from p2p.errors import LaunchError, OperationInterrupted, OperationMismatch, Roo
 from p2p.joining import join_as
 from p2p.peer import Peer
 from p2p.staging import cuda_devices
-from p2p.step.agreed_rows import hosts_of
 
 from .arrays import Array
 from .contenders import SHOAL
+from .learning import learn_links, sizes_to_learn
 from .plan import CPU, EARLY, Plan, format_size, whole_sizes
 from .roles import ALL_REDUCE
 from .storage import Find, HostStorage, Storage, storage_of
-from .worker import Bench, Table, calibrate, learn_links, links_of, sizes_to_learn
+from .worker import Bench, Table, calibrate, links_of
 
 ROW_BYTES: Final = 16 << 10
 """Of a plan, as JSON."""
@@ -216,8 +216,7 @@ def measure(peer: Peer, plan: Plan, storages: Storages) -> list[dict[str, Any]]:
         storage = _agree_on_storage(table, plan, storages)
         contenders = [SHOAL[name.partition("@")[2]](peer, name, plan, storage) for name in plan.algorithms]
         calibration_s = calibrate(table)
-        if peer.view is not None and len({*hosts_of(peer.view)}) > 1:
-            learn_links(table, sizes_to_learn(plan))
+        learn_links(table, sizes_to_learn(plan))
         bench = Bench(plan, contenders, peer.rank, is_alone=False)
         bench.run(table)
         calibration_s += calibrate(table)

@@ -16,18 +16,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from collectives.algorithms import SHARES
-from collectives.price_table import SIZES_BYTES, PriceTable
 from p2p.benchmark.arrays import Array, digest, rounding, values_of
 from p2p.benchmark.bootstrap import Floats
 from p2p.benchmark.contenders import SHOAL, Contender, check_all_are_there
 from p2p.benchmark.gloo import TIMEOUT, Gloo
+from p2p.benchmark.learning import learn_links, sizes_to_learn
 from p2p.benchmark.pacing import Batch, Pacer
 from p2p.benchmark.plan import (
     ADDS,
@@ -54,12 +52,8 @@ REPORT_S: Final = 0.25
 """How far it is, is reported this often: reports must not be what is measured."""
 NUM_CALIBRATIONS: Final = 9
 NO_BATCH: Final = -1.0
-LEARNING_S: Final = 90.0
-SETTLED_S: Final = 4.0
-"""So long what is taken has not changed: rates that were measured first are those of cold connections."""
 BY_LINKS: Final = (ALL_REDUCE, "broadcast")
 """Operations whose algorithms are chosen by what links are like."""
-MOST_LEARNED_BYTES: Final = 4 << 20
 
 
 def main(folder: Path, plan: Plan, index: int, find: Find = cuda_devices) -> None:
@@ -140,51 +134,6 @@ def calibrate(table: Table) -> list[float]:
         table.peer.all_reduce(np.ones(1, np.float32), algorithm="one-shot", commit=False)
         times_s.append(time.perf_counter() - start)
     return [float(each) for each in table.exchange(np.array(times_s)).max(axis=0)]
-
-
-def sizes_to_learn(plan: Plan) -> tuple[int, ...]:
-    """Those of the sums whose algorithm is to be chosen; of others the largest, which fills lines best."""
-    sizes_bytes = dict.fromkeys(min(max(size, SIZES_BYTES[0]), MOST_LEARNED_BYTES) for size in plan.sizes_bytes)
-    return (*sizes_bytes,) if plan.operation == ALL_REDUCE else (*sizes_bytes,)[-1:]
-
-
-def learn_links(table: Table, sizes_bytes: Sequence[int]) -> None:
-    """Train, on nothing, until all peers take at each size what they have measured to be best there; not for long.
-
-    With sums of the largest size until there are prices, and then of those, by turns, that take a way of which nobody
-    knows yet how long it takes.
-    """
-    arrays = {size: np.ones(size // 4, np.float32) for size in sizes_bytes}
-    start = since = time.perf_counter()
-    agreed = table.peer._session.loop.open_step.agreed
-    said, takes, order = np.zeros((1, 2)), None, cycle(sizes_bytes)
-    while not (said[:, 0].all() or said[:, 1].any()):
-        assert table.peer.view is not None
-        prices = agreed.table(table.peer.view)
-        before, takes = takes, taken(prices, sizes_bytes)
-        untried = untried_sizes(prices, sizes_bytes)
-        size = next(each for each in order if each in untried) if untried else sizes_bytes[-1]
-        with table.peer.step(samples=1):
-            table.peer.all_reduce(arrays[size], out=np.empty_like(arrays[size]))
-        now = time.perf_counter()
-        if takes != before or untried:
-            since = now
-        is_settled = prices is not None and now - since > SETTLED_S
-        said = table.exchange(np.array([is_settled, now - start > LEARNING_S]))
-
-
-def taken(prices: Any, sizes_bytes: Sequence[int]) -> tuple[str, ...]:
-    """What peers take at each size, whatever the shares, and by what; rows, and with them prices, move all the time."""
-    if prices is None:
-        return ()
-    return (type(prices).__name__, *(prices.choose(size).partition(SHARES)[0] for size in sizes_bytes))
-
-
-def untried_sizes(prices: Any, sizes_bytes: Sequence[int]) -> list[int]:
-    """Of which prices say what to take, and not yet how long that takes."""
-    if not isinstance(prices, PriceTable):
-        return []
-    return [size for size in sizes_bytes if not prices.is_measured(size)]
 
 
 def links_of(peer: Peer) -> dict[str, Any] | None:

@@ -4,8 +4,8 @@ from collectives import Medium
 from collectives.links import equal_links
 from collectives.price_table import PriceTable, tabulate
 from collectives.pricing import run_to_end
+from p2p.benchmark.learning import MOST_BYTES, SETTLED_S, Settling, sizes_to_learn
 from p2p.benchmark.plan import Plan
-from p2p.benchmark.worker import MOST_LEARNED_BYTES, sizes_to_learn, taken, untried_sizes
 from p2p.loop.measuring import BySize
 
 KIB = 1 << 10
@@ -25,30 +25,46 @@ def plan(*sizes_bytes: int, operation: str = "all-reduce") -> Plan:
 
 def test_sums_are_tried_at_the_sizes_of_the_run_as_far_as_they_have_prices_and_do_not_take_long() -> None:
     assert sizes_to_learn(plan(8, 256, 4 * KIB, 64 * KIB)) == (KIB, 4 * KIB, 64 * KIB)
-    assert sizes_to_learn(plan(KIB, MOST_LEARNED_BYTES, 64 << 20)) == (KIB, MOST_LEARNED_BYTES)
+    assert sizes_to_learn(plan(KIB, MOST_BYTES, 64 << 20)) == (KIB, MOST_BYTES)
     assert sizes_to_learn(plan(4 * KIB, 64 * KIB, operation="broadcast")) == (64 * KIB,), (
         "of sums alone durations count"
     )
 
 
+SIZES = (4 * KIB, 256 * KIB)
+
+
+def over(num_peers: int) -> PriceTable:
+    return run_to_end(tabulate(equal_links(num_peers, 25_000_000, 20_000_000, 500_000)))
+
+
 def test_a_size_is_tried_until_what_is_taken_there_was_measured() -> None:
-    sizes = (4 * KIB, 64 * KIB)
-    prices = run_to_end(tabulate(equal_links(4, 25_000_000, 20_000_000, 500_000)))
-    assert untried_sizes(None, sizes) == untried_sizes(BySize(4, Medium.WAN), sizes) == []
-    assert untried_sizes(prices, sizes) == [*sizes]
-    slow = {(prices.choose(sizes[0]), sizes[0]): 10**12, (prices.choose(sizes[1]), sizes[1]): 1}
-    assert untried_sizes(PriceTable(prices.predicted, slow), sizes) == [sizes[0]], "another one is taken there now"
+    prices, settling = over(4), Settling(SIZES, 0.0)
+    assert settling.untried(None) == settling.untried(BySize(4, Medium.WAN)) == []
+    assert settling.untried(prices) == [*SIZES]
+    slow = {(prices.choose(SIZES[0]), SIZES[0]): 10**12, (prices.choose(SIZES[1]), SIZES[1]): 1}
+    assert settling.untried(PriceTable(prices.predicted, slow)) == [SIZES[0]], "another one is taken there now"
     every = {key: 5 for key in prices.predicted}
-    assert untried_sizes(PriceTable(prices.predicted, every), sizes) == []
+    assert settling.untried(PriceTable(prices.predicted, every)) == []
 
 
-def test_prices_that_move_without_another_choice_are_no_news() -> None:
-    sizes = (4 * KIB, 256 * KIB)
-    prices = run_to_end(tabulate(equal_links(4, 25_000_000, 20_000_000, 500_000)))
-    shares = PriceTable({**prices.predicted, ("direct", sizes[1]): 1}, direct="direct:1,2,3,4")
-    others = PriceTable({**shares.predicted, ("direct", sizes[1]): 2}, direct="direct:2,2,3,3")
-    assert shares.choose(sizes[1]) != others.choose(sizes[1])
-    assert taken(shares, sizes) == taken(others, sizes)
-    slow = {(prices.choose(sizes[0]), sizes[0]): 10**12}
-    assert taken(PriceTable(prices.predicted, slow), sizes) != taken(prices, sizes)
-    assert len({taken(each, sizes) for each in (None, BySize(4, Medium.WAN), prices)}) == 3, "a table is news"
+def test_nothing_is_learned_as_long_as_sizes_decide_since_somebody_has_not_measured_all_links() -> None:
+    settling = Settling(SIZES, 0.0)
+    assert not settling.saw(0.0, None)
+    assert not any(settling.saw(float(second), BySize(16, Medium.WAN)) for second in range(30))
+    known = PriceTable(over(4).predicted, {key: 5 for key in over(4).predicted})
+    assert not settling.saw(30.0, known) and not settling.saw(30.0 + SETTLED_S, known)
+    assert settling.saw(30.1 + SETTLED_S, known)
+
+
+def test_prices_that_move_without_another_choice_are_no_news_and_another_choice_is() -> None:
+    prices = over(4)
+    measured = {key: 5 for key in prices.predicted}
+    shares = PriceTable({**prices.predicted, ("direct", SIZES[1]): 1}, measured, direct="direct:1,2,3,4")
+    others = PriceTable({**shares.predicted, ("direct", SIZES[1]): 2}, measured, direct="direct:2,2,3,3")
+    settling = Settling(SIZES, 0.0)
+    assert not settling.saw(0.0, shares)
+    assert settling.saw(SETTLED_S + 0.1, others)
+    slow = PriceTable(prices.predicted, {**measured, (shares.choose(SIZES[0]), SIZES[0]): 10**12})
+    assert slow.choose(SIZES[0]) != shares.choose(SIZES[0])
+    assert not settling.saw(2 * SETTLED_S, slow)
