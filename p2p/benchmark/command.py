@@ -208,7 +208,8 @@ def _measure(operation: str, given: Mapping[str, Any]) -> int:
         from .drawing import draw_all_reduce
 
         size_bytes = plans.parse_size(given["first"])
-        print(draw_all_reduce(given["draw"], num_peers, size_bytes, DRAWN_NET if net is None else net))
+        drawn_net = DRAWN_NET if net is None else net
+        print(draw_all_reduce(given["draw"], num_peers, size_bytes, drawn_net, given["per_host"]))
         return 0
     from .director import Outputs, run_bench
 

@@ -110,6 +110,10 @@ def compare(a: Report, b: Report) -> list[Cell]:
     """All cells of two runs; LaunchError if these differ in more than the code that ran."""
     if others := list(differences(a, b)):
         raise LaunchError(f"these runs cannot be compared: {'; '.join(others)}")
+    cells_of = [[(row["algorithm"], row["size_bytes"]) for row in each["results"]] for each in (a, b)]
+    if cells_of[0] != cells_of[1]:
+        odd = sorted({*cells_of[0]} ^ {*cells_of[1]})
+        raise LaunchError(f"these runs cannot be compared: one of them alone has {odd or 'its order of results'}")
     ratios_of = ratios_by_round if took_turns(a, b) else ratios_of_runs
     found = [(row, *ratios_of(row, other)) for row, other in zip(a["results"], b["results"], strict=True)]
     groups, of_cells = dict[tuple[str, int], list[Ratios]](), dict[tuple[str, int], list[Ratios]]()

@@ -22,7 +22,8 @@ class Crossing:
     """A size from which another one is faster.
 
     Attributes:
-        at_bytes: with the interval of the resamples that cross as often, and in the same directions.
+        at_bytes: with the interval of the resamples that cross as often, and in the same directions; from the first
+            size to the last, where none does.
         below, above: who is faster.
     """
 
@@ -73,12 +74,11 @@ def compare_pair(medians: Medians, a: str, b: str) -> Pair:
     number, is_above = int(changes.sum()), whole[0, 0] > 0
     alike = (counts == number) & ((parts[:, 0] > 0) == is_above)
     found = all_places[alike][all_changes[alike]].reshape(int(alike.sum()), number)
-    crossings = []
+    crossings, anywhere = [], (medians.sizes_bytes[0], medians.sizes_bytes[-1])
     for index, place in enumerate(places[changes]):
         order = (b, a) if is_above ^ bool(index % 2) else (a, b)
-        at_bytes = (
-            interval(np.exp(place), np.exp(found[:, index])) if len(found) else Interval(np.exp(place), 0, np.inf)
-        )
+        at = float(np.exp(place))
+        at_bytes = interval(at, np.exp(found[:, index])) if len(found) else Interval(at, *anywhere)
         crossings.append(Crossing(at_bytes, *order))
     shares = {int(each): float(np.mean(counts == each)) for each in np.unique(counts)}
     ratios = tuple(medians.ratio(a, b, place) for place in range(len(medians.sizes_bytes)))

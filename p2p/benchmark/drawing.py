@@ -15,8 +15,8 @@ MESSAGE_NS: Final = 100_000
 """What a message costs in Python, about, on either end."""
 
 
-def draw_all_reduce(algorithm: str, num_peers: int, size_bytes: int, net: str) -> str:
-    """Write `ALGORITHM-N.svg` into this folder; returns what there is to say.
+def draw_all_reduce(algorithm: str, num_peers: int, size_bytes: int, net: str, per_host: int = 1) -> str:
+    """Write `ALGORITHM-N.svg` into this folder, with so many peers on each host; returns what there is to say.
 
     Raises:
         LaunchError, LabError: no such algorithm, number or link, or nothing can be written here.
@@ -25,8 +25,10 @@ def draw_all_reduce(algorithm: str, num_peers: int, size_bytes: int, net: str) -
         raise LaunchError(f"--draw names one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
     if not 1 <= num_peers <= PEERS_MAX:
         raise LaunchError(f"-n is the number of peers and must be 1 to {PEERS_MAX}, got {num_peers}")
+    if per_host < 1 or num_peers % per_host:
+        raise LaunchError(f"--per-host is a divisor of -n, which is {num_peers}, got {per_host}")
     schedules = [ALGORITHMS[algorithm](rank, num_peers) for rank in range(num_peers)]
-    played = play(schedules, size_bytes, links_of(net, num_peers, MESSAGE_NS))
+    played = play(schedules, size_bytes, links_of(net, num_peers, MESSAGE_NS, per_host))
     what = f"{algorithm}, {num_peers} peers, {format_size(size_bytes)}, {net}: {played.time_ns / 1e6:.2f} ms"
     path = Path(f"{algorithm}-{num_peers}.svg")
     try:

@@ -54,6 +54,7 @@ WAN_DELAY_NS: Final = 5_000_000
 HOST: Final = "SHOAL_BENCH_HOST"
 """Which host of the lab a worker is on."""
 
+COUNTS: Final = ("num_peers", "num_iters", "num_warmup", "root", "per_host")
 PEERS_MAX: Final = 64
 ALL_TO_ALL_MAX: Final = 16
 """Each pair has a part of its own, and a program at most 256."""
@@ -207,9 +208,13 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
+        """TypeError, KeyError or ValueError: that is no plan; LaunchError: none that can be carried out."""
         fields = json.loads(text)
         for name in ("algorithms", "sizes_bytes"):
             fields[name] = tuple(fields[name])
+        counts = [*fields["sizes_bytes"], *(fields[name] for name in COUNTS if name in fields)]
+        if odd := [each for each in counts if type(each) is not int and each is not None]:
+            raise TypeError(f"a plan has whole numbers, got {odd[0]!r}")
         return cls(**fields)
 
 

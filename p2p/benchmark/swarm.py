@@ -36,6 +36,8 @@ ROW_BYTES: Final = 16 << 10
 MOST_BYTES: Final = 256 << 20
 MOST_S: Final = 3600.0
 MOST_ROUNDS: Final = 10_000
+MOST_WARMUP: Final = 100
+"""Of each size: no time ends them."""
 LOOK_S: Final = 0.5
 """Those who wait ask each other so often whether there is a plan."""
 LATE_S: Final = 10.0
@@ -82,6 +84,8 @@ def check(plan: Plan) -> None:
         raise LaunchError(f"--swarm has the ways that its peers have, so {', '.join(ways)} cannot be: leave out @")
     if plan.sizes_bytes[-1] > MOST_BYTES:
         raise LaunchError(f"--swarm takes up to {format_size(MOST_BYTES)}, got {format_size(plan.sizes_bytes[-1])}")
+    if plan.slowed or plan.turns is not None or plan.num_warmup > MOST_WARMUP:
+        raise LaunchError(f"--swarm slows nobody, takes no turns, and up to {MOST_WARMUP} rounds of --warmup")
     num_rounds = len(plan.sizes_bytes) * (plan.num_warmup + (plan.num_iters or 0))
     if num_rounds > MOST_ROUNDS or (plan.duration_s or 0) > MOST_S:
         raise LaunchError(
@@ -134,7 +138,7 @@ def _serve_one(peer: Peer, storages: Storages) -> None:
         pass
     try:
         plan = _plan_of(peer, said)
-    except (LaunchError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ShoalError, AttributeError, KeyError, TypeError, ValueError) as error:
         say(f"a plan was refused: {error}")
         return
     say(f"measures {plan.operation} of {len(plan.sizes_bytes)} sizes with {plan.num_peers} peers")

@@ -14,6 +14,8 @@ Ends = tuple[int, int]
 """Numbers of two hosts, in the direction of the frames."""
 
 ALL: Final = ("*", "all")
+MOST_HOSTS: Final = (1 << 16) - 2
+"""Addresses of their network, less the first and the last."""
 HOST_BYTES: Final = 32 << 20
 """At least so much memory is taken by a host in which one small program runs."""
 
@@ -127,6 +129,8 @@ def check_number(num_hosts: int, meminfo: Path = Path("/proc/meminfo")) -> None:
     """LabError if there cannot be so many hosts."""
     if num_hosts < 1:
         raise LabError(f"a lab has at least 1 host, got {num_hosts}")
+    if num_hosts > MOST_HOSTS:
+        raise LabError(f"a lab has addresses of one /16, for {MOST_HOSTS:,} hosts, got {num_hosts:,}")
     available = next(
         (int(line.split()[1]) << 10 for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:")),
         None,

@@ -1,5 +1,6 @@
 """The pure parts of the benchmarks: sizes, percentiles, bandwidths, and what a kill cost."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -97,6 +98,8 @@ def test_a_plan_reaches_the_workers_as_it_is() -> None:
     assert Plan.from_json(PLAN.to_json()) == PLAN
     assert PLAN.contenders == ("ring", "auto", "gloo")
     assert split_names("ring, auto") == PLAN.algorithms
+    with pytest.raises(TypeError, match=r"whole numbers, got 1\.5"):
+        Plan.from_json(json.dumps(json.loads(PLAN.to_json()) | {"num_warmup": 1.5}))
 
 
 # Results.

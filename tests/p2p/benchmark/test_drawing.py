@@ -33,6 +33,14 @@ def test_a_drawing_lies_in_this_folder_and_says_what_it_is_of(tmp_path: Path, mo
     assert ElementTree.parse(tmp_path / "one-shot-8.svg").getroot().tag.endswith("svg")
 
 
+def test_peers_of_one_host_are_drawn_with_what_is_between_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    apart, together = (draw_all_reduce("hierarchical", 4, 1 << 20, "rate=200mbit,delay=20ms", each) for each in (1, 2))
+    assert apart != together, "those of one host share memory"
+    with pytest.raises(LaunchError, match="--per-host is a divisor of -n, which is 4, got 3"):
+        draw_all_reduce("ring", 4, 4096, "delay=1ms", 3)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "num_peers", "net", "error", "said"),
     [

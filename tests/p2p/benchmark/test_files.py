@@ -189,6 +189,8 @@ def test_a_row_of_csv_is_one_algorithm_at_one_size() -> None:
         ('{"version": 1}', "has version 1, and this shoal reads version 2"),
         ("[1]", "has no version"),
         ('{"version": 2, "machine": {}}', "lacks config, results"),
+        ("[]", "has no runs"),
+        ('{"version": 2, "machine": {}, "config": {}, "results": []}', "does not say on which machine"),
     ],
 )
 def test_what_is_no_result_is_named(tmp_path: Path, text: str, said: str) -> None:
@@ -311,6 +313,13 @@ def test_other_machines_and_settings_are_refused_by_name() -> None:
     other["config"]["net"] = None
     with pytest.raises(LaunchError, match=f"net is '{NET}' and None"):
         compare(report(), other)
+
+
+def test_runs_with_other_results_are_no_slower_code() -> None:
+    shorter = report()
+    del shorter["results"][-1]
+    with pytest.raises(LaunchError, match=r"one of them alone has \[\('\w+', \d+\)\]"):
+        compare(report(), shorter)
 
 
 def drifting(seed: int, place: int, *, slower: float = 1.0) -> Report:

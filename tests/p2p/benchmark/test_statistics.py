@@ -141,6 +141,14 @@ def test_what_only_some_resamples_see_is_said_to_be_so() -> None:
     assert "ring above (so in 80 % of the resamples only: measure for longer)" in say_pair(likely, SIZES)
 
 
+def test_a_crossing_that_no_resample_sees_may_be_anywhere_among_the_sizes_and_is_a_number() -> None:
+    medians = resample([4, 64], {"a": [np.array([1.0]), np.array([3.0])], "b": [np.array([2.0]), np.array([2.0])]})
+    other = {"a": medians.resampled["b"], "b": medians.resampled["a"]}
+    (crossing_,) = compare_pair(replace(medians, resampled=other), "a", "b").crossings
+    assert 4 < crossing_.at_bytes.value < 64
+    assert (crossing_.at_bytes.low, crossing_.at_bytes.high) == (4, 64)
+
+
 def test_a_single_size_has_no_crossing() -> None:
     medians = resample([4], {"a": [np.array([1.0, 2.0])], "b": [np.array([1.5, 1.5])]}, num=50)
     pair = compare_pair(medians, "a", "b")

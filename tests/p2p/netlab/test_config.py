@@ -114,6 +114,7 @@ def test_what_cannot_be_said_of_one_host_is_refused(net: str, error: str) -> Non
         ("hosts = ", "is no TOML"),
         ("hosts = 2\nspeed = 3", "the file has speed; known are hosts, net, command, host, link"),
         ("hosts = 0", "a lab has at least 1 host, got 0"),
+        ("hosts = 65535", "addresses of one /16, for 65,534 hosts, got 65,535"),
         ("hosts = 3\n[[host]]\n[[host]]", "hosts is 3, and there are 2 tables [[host]]"),
         ("hosts = 2\nnet = 'rate=5mb'", "did you mean 5mbit?"),
         ("hosts = 2\nnet = 5.5", "net is a text in quotes, got 5.5"),
