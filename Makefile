@@ -20,6 +20,7 @@ MINUTES ?= 10
 GPU_PYTHON ?= python3
 GPU_PYTHON_VERSION ?= 3.12
 STAGING ?=
+TODAY := $(shell date +%F)
 
 STAMP := .venv/.installed
 BIN := .venv/bin
@@ -142,10 +143,10 @@ rounds-quick: $(STAMP)
 # Ring or tree over emulated links (under 25 minutes), and the tables of docs/ring-or-tree.md; is one run like the next
 # (under 20 minutes)? Both for a quiet machine.
 bench-wan: $(STAMP)
-	$(BIN)/python -m bench.wan --page docs/ring-or-tree.md --json $(or $(JSON),bench/results/wan.json)
+	$(BIN)/python -m bench.wan --page docs/ring-or-tree.md --json $(or $(JSON),bench/results/wan-$(TODAY).json)
 
 bench-aa: $(STAMP)
-	$(BIN)/python -m bench.aa --json $(or $(JSON),bench/results/aa.json)
+	$(BIN)/python -m bench.aa --json $(or $(JSON),bench/results/aa-$(TODAY).json)
 
 clean:
 	rm -rf .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

@@ -147,6 +147,11 @@ def sentence(found: dict[str, Any]) -> str:
     )
 
 
+def write(path: Path, found: dict[str, Any]) -> None:
+    """With where it was measured."""
+    path.write_text(json.dumps({"commit": commit(), "machine": machine(), **found}) + "\n")
+
+
 def main() -> int:
     """Measure, or be a peer of that; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -161,7 +166,7 @@ def main() -> int:
     found = measure(options.net, options.kib)
     print(f"{sentence(found)} (load {os.getloadavg()[0]:.0f})")
     if options.json is not None:
-        options.json.write_text(json.dumps({"commit": commit(), "machine": machine(), **found}) + "\n")
+        write(options.json, found)
     for problem in (said := list(problems(found))):
         print(f"not as it should be: {problem}")
     return 1 if said else 0

@@ -1,11 +1,13 @@
 """Ring or tree, over the links of a network lab: crossings, prices and the regret of `auto`, for docs/ring-or-tree.md.
 
-    python -m bench.wan [--parts four,again,eight,sixteen,joins] [--duration 110] [--json FILE]
+    python -m bench.wan [--parts four,again,best,eight,sixteen,slow,...] [--json FILE]
 
 `four`: hosts of 200 Mbit/s and 20 ms one way, up to 16 MB; `again`: the same, and do the two intervals of the crossing
-overlap? `eight` hosts of 50 Mbit/s, up to 4 MB; `sixteen` of 10 Mbit/s, up to 1 MB; `joins`: how soon the links to a
-fourth host are known, and what that costs the others (bench/rows.py). Writes all samples, but for those of `joins`, and
-ends with 1 if something is not as it should be, and says what.
+overlap? `best`: is what `auto` takes the best of all there are? `eight` hosts of 50 Mbit/s, up to 4 MB; `sixteen` of 10
+Mbit/s, up to 1 MB; `slow`: four of which one has 50 Mbit/s; `unequal`: 50 to 200 Mbit/s and 10 to 60 ms; `small`: 4 KB
+in one hop, committed and handed out early; `long`: what 32 MB leave of the line; `joins`: how soon the links to a
+fourth host are known, and what that costs the others (bench/rows.py). Writes all samples after each part, and ends with
+1 if something is not as it should be, and says what.
 """
 
 import argparse
@@ -14,57 +16,108 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from bench import rows
+from collectives.links import equal_links
+from collectives.price_table import tabulate
+from collectives.pricing import run_to_end
 from p2p.benchmark.director import Outputs, run_bench
 from p2p.benchmark.files import Report, read_reports, to_json
-from p2p.benchmark.plan import Plan, parse_size, sizes_between
+from p2p.benchmark.plan import Plan, format_size, parse_size, sizes_between
 
+CONTENDERS: Final = ("ring", "tree", "direct", "auto")
+ALL: Final = ("ring", "tree", "direct", "one-shot", "halving-doubling", "auto")
 NARROW: Final = 0.2
 """`--until`."""
 WIDEST: Final = 2.0
 """High over low of the crossing of ring and tree."""
+LONGEST_S: Final = 120.0
+"""Until it is found, with four hosts."""
 PRICES: Final = (0.8, 1.25)
 """Predicted over measured."""
+FEW: Final = (0.7, 1.3)
+"""The same of many hosts, whose peers wait for a core."""
 MOST_REGRET: Final = 0.10
+DELAY_S: Final = 0.02
+"""One way."""
+MOST_DELAYS: Final = {"one-shot": 2.5, "one-shot@early": 1.3}
+LEAST_OF_LINE: Final = 0.9
+LEAST_GAIN: Final = 1.4
+"""Of `direct` with shares by links over the best ring."""
 BEGIN, END = "<!-- measured -->", "<!-- end -->"
-PARTS: Final[Mapping[str, tuple[int, str, str]]] = {
-    "four": (4, "rate=200mbit,delay=20ms,queue=200ms", "16M"),
-    "again": (4, "rate=200mbit,delay=20ms,queue=200ms", "16M"),
-    "eight": (8, "rate=50mbit,delay=20ms,queue=200ms", "4M"),
-    "sixteen": (16, "rate=10mbit,delay=20ms,queue=200ms", "1M"),
-}
-"""Hosts, links, and the largest size."""
+FOUR: Final = "rate=200mbit,delay=20ms,queue=200ms"
+LINE_BYTES_PER_S: Final = 25e6
 JOINS: Final = "joins"
 
 
-def measure(part: str, duration_s: float) -> Report:
-    num_hosts, net, last = PARTS[part]
-    plan = Plan(
-        num_peers=num_hosts,
-        algorithms=("ring", "tree", "direct", "auto"),
-        baseline=None,
-        sizes_bytes=sizes_between(4 << 10, parse_size(last), 4),
-        num_iters=None,
-        num_warmup=1,
-        net=net,
-        duration_s=duration_s,
-        until=NARROW,
-    )
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One run: `algorithms` at sizes from `first` to `last`, each four times the one before.
+
+    `num_iters`: rounds of each size; None: as many as there is time for, or until the crossing is known.
+    """
+
+    num_hosts: int
+    net: str
+    first: str = "4K"
+    last: str = "4M"
+    algorithms: tuple[str, ...] = CONTENDERS
+    num_iters: int | None = None
+
+    def plan(self, duration_s: float) -> Plan:
+        is_open = self.num_iters is None
+        return Plan(
+            num_peers=self.num_hosts,
+            algorithms=self.algorithms,
+            baseline=None,
+            sizes_bytes=sizes_between(parse_size(self.first), parse_size(self.last), 4),
+            num_iters=self.num_iters,
+            num_warmup=1,
+            net=self.net,
+            duration_s=duration_s if is_open else None,
+            until=NARROW if is_open else None,
+        )
+
+
+PARTS: Final[Mapping[str, Part]] = {
+    "four": Part(4, FOUR, last="16M"),
+    "again": Part(4, FOUR, last="16M"),
+    "best": Part(4, FOUR, last="16M", algorithms=ALL, num_iters=5),
+    "eight": Part(8, "rate=50mbit,delay=20ms,queue=200ms"),
+    "sixteen": Part(16, "rate=10mbit,delay=20ms,queue=200ms", last="1M"),
+    "slow": Part(4, f"{FOUR}; 0: rate=50mbit", last="16M", algorithms=ALL, num_iters=4),
+    "unequal": Part(
+        4,
+        "rate=100mbit,delay=20ms,queue=200ms; 0: rate=50mbit; 3: rate=200mbit; 0-1: delay=10ms; 1-3: delay=60ms",
+        *("4M", "16M", ("ring", "direct", "auto")),
+        num_iters=5,
+    ),
+    "small": Part(4, FOUR, "4K", "4K", ("one-shot", "one-shot@early", "auto"), num_iters=100),
+    "long": Part(4, FOUR, "32M", "32M", ("ring", "direct", "auto"), num_iters=5),
+}
+FOURS: Final = ("four", "again")
+MANY: Final = (64, 256, 1024)
+"""Ranks of which prices alone are known."""
+
+
+def measure(name: str, duration_s: float) -> Report:
+    plan = PARTS[name].plan(duration_s)
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
         path, began_s = Path(folder, "run.json"), time.monotonic()
         if code := run_bench(plan, os.environ, Outputs(json=path)):
             raise SystemExit(code)
         (report,) = read_reports(path)
-    return report | {"part": part, "wall_s": round(time.monotonic() - began_s, 1)}
+    return report | {"part": name, "wall_s": round(time.monotonic() - began_s, 1)}
 
 
 def crossing(report: Report) -> Sequence[float] | None:
     """Of ring and tree: at, low and high, if there is one."""
-    pair = next(pair for pair in report["pairs"] if {pair["a"], pair["b"]} == {"ring", "tree"})
-    return pair["crossings"][0]["at_bytes"] if len(pair["crossings"]) == 1 else None
+    pairs = [pair for pair in report["pairs"] if {pair["a"], pair["b"]} == {"ring", "tree"}]
+    crossings = pairs[0]["crossings"] if pairs else []
+    return crossings[0]["at_bytes"] if len(crossings) == 1 else None
 
 
 def price_by_rows(row: Mapping[str, Any]) -> float | None:
@@ -76,31 +129,95 @@ def price_by_rows(row: Mapping[str, Any]) -> float | None:
 
 def problems(reports: Sequence[Report]) -> Iterator[str]:
     """What is not as it should be."""
-    found = {report["part"]: crossing(report) for report in reports}
     for report in reports:
-        part, at = report["part"], found[report["part"]]
-        if part != "sixteen" and (at is None or at[2] > WIDEST * at[1]):
-            yield f"{part}: ring and tree cross once, and the interval is at most a factor of {WIDEST:g} wide: {at}"
-        for row in report["results"]:
-            ratio = row["predicted_to_measured"]
-            if part in ("four", "again") and row["algorithm"] != "auto" and not PRICES[0] <= ratio <= PRICES[1]:
-                yield f"{part}: predicted / measured is {ratio:.2f} of {row['algorithm']} at {row['size_bytes']} bytes"
-            by_rows = price_by_rows(row)
-            if part in ("four", "again") and by_rows is not None and not PRICES[0] <= by_rows <= PRICES[1]:
-                where = f"{row['algorithm']} at {row['size_bytes']} bytes"
-                yield f"{part}: predicted over measured links / measured is {by_rows:.2f} of {where}"
-            if row["wrong"] or not row["hash_equal"]:
-                yield f"{part}: {row['algorithm']} at {row['size_bytes']} bytes is wrong, or not the same everywhere"
-        for size_bytes, (regret, *_) in zip(report["config"]["sizes_bytes"], report["regrets"]["auto"], strict=True):
-            if regret > MOST_REGRET:
-                yield f"{part}: auto took {regret:.0%} longer than the best at {size_bytes} bytes"
-        overheads = report.get("overheads", {}).get("auto", ())
-        for size_bytes, overhead in zip(report["config"]["sizes_bytes"], overheads, strict=False):
-            if overhead is not None and overhead[1] > MOST_REGRET:
-                yield f"{part}: auto took {overhead[0]:.0%} longer than the same by name at {size_bytes} bytes"
+        name = report["part"]
+        for what in (*_of_rows(report), *_of_auto(report), *_OF_PARTS.get(name, _nothing)(report)):
+            yield f"{name}: {what}"
+    found = {report["part"]: crossing(report) for report in reports}
     one, other = found.get("four"), found.get("again")
     if one and other and (one[1] > other[2] or other[1] > one[2]):
         yield f"the intervals of two runs do not overlap: {one} and {other}"
+
+
+def _of_rows(report: Report) -> Iterator[str]:
+    limits = {**dict.fromkeys(FOURS, PRICES), "sixteen": FEW}.get(report["part"])
+    for row in report["results"]:
+        where = f"{row['algorithm']} at {row['size_bytes']} bytes"
+        if row["wrong"] or not row["hash_equal"]:
+            yield f"{where} is wrong, or not the same everywhere"
+        is_priced = limits is not None and row["algorithm"] != "auto"
+        if report["part"] == "sixteen":
+            is_priced = row["algorithm"] in ("ring", "tree")
+        ratio, by_rows = row["predicted_to_measured"], price_by_rows(row)
+        if is_priced and limits is not None and not limits[0] <= ratio <= limits[1]:
+            yield f"predicted / measured is {ratio:.2f} of {where}"
+        if report["part"] in FOURS and by_rows is not None and not PRICES[0] <= by_rows <= PRICES[1]:
+            yield f"predicted over measured links / measured is {by_rows:.2f} of {where}"
+
+
+def _of_auto(report: Report) -> Iterator[str]:
+    sizes_bytes = report["config"]["sizes_bytes"]
+    for size_bytes, (regret, *_) in zip(sizes_bytes, report["regrets"].get("auto", ()), strict=False):
+        if regret > MOST_REGRET:
+            yield f"auto took {regret:.0%} longer than the best at {size_bytes} bytes"
+    for size_bytes, overhead in zip(sizes_bytes, report.get("overheads", {}).get("auto", ()), strict=False):
+        if overhead is not None and overhead[1] > MOST_REGRET:
+            yield f"auto took {overhead[0]:.0%} longer than the same by name at {size_bytes} bytes"
+
+
+def _nothing(report: Report) -> Iterator[str]:
+    return iter(())
+
+
+def _of_crossing(report: Report) -> Iterator[str]:
+    at = crossing(report)
+    if at is None or at[2] > WIDEST * at[1]:
+        yield f"ring and tree cross once, and the interval is at most a factor of {WIDEST:g} wide: {at}"
+
+
+def _of_four(report: Report) -> Iterator[str]:
+    yield from _of_crossing(report)
+    if report["wall_s"] > LONGEST_S:
+        yield f"it took {report['wall_s']:.0f} s of the {LONGEST_S:.0f} that it may take"
+    if dropped := sum(pair["dropped_queue"] for pair in report["network"]["pairs"]):
+        yield f"{dropped} packets were dropped"
+
+
+def _of_small(report: Report) -> Iterator[str]:
+    for row in report["results"]:
+        delays, most = row["time_p50_us"] / 1e6 / DELAY_S, MOST_DELAYS.get(row["algorithm"])
+        if most is not None and delays > most:
+            yield f"{row['algorithm']} took {delays:.2f} delays of the {most} that it may take"
+
+
+def line_share(report: Report) -> float:
+    """Of the line of each, what the best has used of it: 2 (n - 1) / n of the array, each way."""
+    n = report["config"]["num_peers"]
+    best = min(report["results"], key=lambda row: float(row["time_p50_us"]))
+    return float(2 * (n - 1) / n * best["size_bytes"] / (best["time_p50_us"] / 1e6) / LINE_BYTES_PER_S)
+
+
+def _of_long(report: Report) -> Iterator[str]:
+    if (share := line_share(report)) < LEAST_OF_LINE:
+        yield f"the best used {share:.0%} of the line, {LEAST_OF_LINE:.0%} expected"
+
+
+def gain(report: Report) -> float:
+    """Of `auto`, which takes `direct` with shares, over the ring, at the largest size."""
+    times = {row["algorithm"]: row["time_p50_us"] for row in report["results"]}  # the last one of each
+    return float(times["ring"] / times["auto"])
+
+
+def _of_unequal(report: Report) -> Iterator[str]:
+    if (ratio := gain(report)) < LEAST_GAIN:
+        took = report["took"]["auto"][-1] if report.get("took") else "?"
+        yield f"auto is {ratio:.2f} times as fast as the ring at the largest size, not {LEAST_GAIN}; it took {took}"
+
+
+_OF_PARTS: Final = {
+    **dict.fromkeys(FOURS, _of_four),
+    **{"eight": _of_crossing, "small": _of_small, "long": _of_long, "unequal": _of_unequal},
+}
 
 
 def rows_of(report: Report) -> Iterator[str]:
@@ -108,7 +225,7 @@ def rows_of(report: Report) -> Iterator[str]:
     sizes = report["config"]["sizes_bytes"]
     names = report["config"]["algorithms"]
     cells = {(row["algorithm"], row["size_bytes"]): row for row in report["results"]}
-    yield f"| p50 in ms (predicted / measured) | {' | '.join(f'{size >> 10} KB' for size in sizes)} |"
+    yield f"| p50 in ms (predicted / measured) | {' | '.join(format_size(size) + 'B' for size in sizes)} |"
     yield f"|{'---|' * (len(sizes) + 1)}"
     for name in names:
         found = [cells[name, size] for size in sizes]
@@ -116,8 +233,21 @@ def rows_of(report: Report) -> Iterator[str]:
         yield f"| {name} | {' | '.join(texts)} |"
 
 
+def priced() -> Iterator[str]:
+    """A table of what the model says of more hosts than can be run here."""
+    sizes = sizes_between(4 << 10, 16 << 20, 4)
+    yield f"| price in ms | {' | '.join(format_size(size) + 'B' for size in sizes)} |"
+    yield f"|{'---|' * (len(sizes) + 1)}"
+    for num_ranks in MANY:
+        links = equal_links(num_ranks, int(LINE_BYTES_PER_S), int(DELAY_S * 1e9), 500_000)
+        prices = run_to_end(tabulate(links)).predicted
+        for name in ("ring", "tree", "direct", "one-shot"):
+            cells = [f"{prices[name, size] / 1e6:,.0f}" for size in sizes]
+            yield f"| {name}, {num_ranks:,} ranks | {' | '.join(cells)} |"
+
+
 def figures(reports: Sequence[Report]) -> str:
-    """The part of the page that is measured."""
+    """The part of the page that is measured, and what is by price only."""
     lines = []
     for report in reports:
         machine = report["machine"]
@@ -127,8 +257,11 @@ def figures(reports: Sequence[Report]) -> str:
         by_rows = [ratio for row in report["results"] if (ratio := price_by_rows(row)) is not None]
         if by_rows:
             lines += [f"Over links as measured: predicted / measured {min(by_rows):.2f} to {max(by_rows):.2f}.", ""]
-        lines += [f"> {report['sentence']}", ""]
-    return "\n".join([BEGIN, "", *lines, END])
+        lines += [f"> {report['sentence']}", ""] if report["sentence"] else []
+    head = f"By price only, lines of 200 Mbit/s, {DELAY_S * 1e3:.0f} ms one way, 0.5 ms a message; nobody has run that:"
+    short = [f"- {problem}" for problem in problems(reports)]
+    said = ["Not as they should be:", "", *short] if short else ["All of it is as it should be."]
+    return "\n".join([BEGIN, "", *lines, *said, "", head, "", *priced(), "", END])
 
 
 def write_page(path: Path, reports: Sequence[Report]) -> None:
@@ -141,27 +274,40 @@ def main() -> int:
     """Measure, print the tables of the page, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join([*PARTS, JOINS]))
-    parser.add_argument("--duration", type=float, default=110.0, help="of each part, in seconds")
+    parser.add_argument("--duration", type=float, default=90.0, help="of each part with a crossing, in seconds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--page", type=Path, help="whose figures are replaced")
     options = parser.parse_args()
     parts = options.parts.split(",")
-    reports: list[dict[str, Any]] = [measure(part, options.duration) for part in parts if part != JOINS]
+    if unknown := [part for part in parts if part not in (*PARTS, JOINS)]:
+        parser.error(f"--parts names {', '.join([*PARTS, JOINS])}, got {unknown[0]!r}")
+    reports: list[dict[str, Any]] = []
+    write(options.json, reports)
+    for part in parts:
+        if part != JOINS:
+            reports.append(measure(part, options.duration))
+            write(options.json, reports)
     joined = rows.measure() if JOINS in parts else None
     if reports:
         print(figures(reports))
     if reports and options.page is not None:
         write_page(options.page, reports)
-    if options.json is not None:
-        texts = ",\n".join(to_json(report).rstrip() for report in reports)
-        options.json.write_text(f"[\n{texts}\n]\n")
     found = list(problems(reports))
     if joined is not None:
         print(rows.sentence(joined))
         found += rows.problems(joined)
+        if options.json is not None:
+            rows.write(options.json.with_name(f"rows-of-{options.json.name}"), joined)
     for problem in found:
         print(f"not as it should be: {problem}")
     return 1 if found else 0
+
+
+def write(path: Path | None, reports: Sequence[Report]) -> None:
+    """All of them so far; before there are any, to find out whether it can be written."""
+    if path is not None:
+        texts = ",\n".join(to_json(dict(report)).rstrip() for report in reports)
+        path.write_text(f"[\n{texts}\n]\n")
 
 
 if __name__ == "__main__":
