@@ -325,7 +325,7 @@ class Director:
 
     def _last_ns(self) -> int:
         """Of all that was done, and the end."""
-        return max(self._until_ns, *(max(each.time_ns, each.until_ns) for each in self.happened))
+        return max([self._until_ns, *(max(each.time_ns, each.until_ns) for each in self.happened)])
 
     def _is_quiet(self) -> bool:
         """Whether all that was done is over, and what comes after it is done, too."""
