@@ -280,7 +280,8 @@ def _all_records(timeline: Timeline) -> Iterable[Record]:
 def _change(cost: Cost, timeline: Timeline) -> None:
     """Of links: the median of the steps before it, and of those after it, as far as nothing else was done."""
     account, at = timeline.run.account, cost.event.time_ns
-    others = [each.time_ns for each in account.events if each.time_ns] if account is not None else []
+    events = account.events if account is not None else ()
+    others = [time_ns for each in events for time_ns in (each.time_ns, each.until_ns) if time_ns]
     begin = max((other for other in others if other < at), default=0)
     end = min((other for other in others if other > at), default=1 << 63)
     commits = [time_ns for time_ns, *_ in timeline.first_commits if begin < time_ns < end]
