@@ -221,3 +221,15 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
     said: list[str] = []
     assert report(tmp_path, None, said.append) == 0
     assert said[1:] == ["loss = 'loss (.)' has matched nothing that the peers have printed"]
+
+
+def test_runs_that_cannot_be_read_are_named_and_the_others_are_reported(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"run-{number}").mkdir()
+    write_account(tmp_path / "run-1", account([], [A, B]))
+    (tmp_path / "run-2" / "run.json").write_text('{"name": "x", ')
+    said: list[str] = []
+    assert report(tmp_path, None, said.append) == 1
+    assert len(json.loads((tmp_path / "report.json").read_text())["runs"]) == 1
+    assert said[1].startswith(f"left out: {tmp_path}/run-2/run.json is not what this version of shoal writes")
+    assert said[2:] == [f"{tmp_path}/run-3 has no run.json, so it is left out: it ended before that was written"]
