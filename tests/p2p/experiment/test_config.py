@@ -53,6 +53,15 @@ def parse(text: str) -> Experiment:
         (LAB + 'do = "link"\nwho = "host 1"\nnet = "dlay=5ms"\n', "did you mean delay?"),
         (LAB + 'do = "link"\nwho = "host 1"\nto = "host 0"\nnet = "up=5mbit"\n', "line 11: net: up is of the line"),
         (LAB + 'do = "kill"\nnet = "cut"\n', "line 6: to and net are of links, and this is a kill"),
+        (
+            HEAD + "[[event]]\ndo = 'kill'\nrandom = {per_minut = 6}\n",
+            "line 6: unknown key per_minut in random, did you mean per_minute?",
+        ),
+        (
+            HEAD + "[[event]]\ndo = 'kill'\nrandom.per_minute = 'six'\n",
+            "line 6: random: per_minute is a number, got 'six'",
+        ),
+        (HEAD + "[[event]]\ndo = 'kill'\nrandom = 6\n", "line 6: random is a table, got 6"),
         (HEAD + "[expect]\nsteps_lost = 'few'\n", "line 5: steps_lost is a number, or a bound like"),
         ('[run]\npeers = 0\nscript = "a"\n', "line 2: peers is at least 1, got 0"),
         ("[run]\npeers = 2\n", "line 1: [run] needs one of script, module and command"),
