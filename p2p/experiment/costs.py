@@ -41,7 +41,7 @@ class Cost:
         redone: steps that were done over.
         lost: steps.
         recounted: samples that were handed out, and handed out again, as no receipt had them.
-        step_ms: the median of the steps right before it.
+        step_ms: the median of the steps right before it, of the same members.
         followed: steps that a joiner was fed before it had its seat.
         state_bytes: of the first state that a joiner was given whole; 0: none.
         donors: so many gave it.
@@ -90,6 +90,8 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
             _restart(cost, timeline)
     cost.at = was_at(event, timeline)
     cost.step_ms = timeline.step_ms(event.time_ns)
+    if cost.step_ms is None and event.do in ("kill", "leave"):
+        cost.why["beyond"] = "those who were members then had not committed two steps before it"
     if event.do == "leave" and (track := timeline.run.tracks.get(event.victims[0])) is not None:
         left = find(track.records, event.time_ns, lambda each: each.kind == Kind.LEFT)
         cost.times_ms |= {} if left is None else {"left": ms(left.time_ns - event.time_ns)}
