@@ -13,6 +13,7 @@ from typing import Final
 
 from ..step.receipts import Receipt
 from ..telemetry.records import How, Kind, Record
+from .accounting import off_ms
 from .chain import Chain
 from .folder import Run, Track
 from .happened import Happened
@@ -45,6 +46,7 @@ class Cost:
         followed: steps that a joiner was fed before it had its seat.
         state_bytes: of the first state that a joiner was given whole; 0: none.
         donors: so many gave it.
+        off_ms: by which the parts of each survivor, by its own records, are off the time until it went on.
     """
 
     event: Happened
@@ -60,6 +62,7 @@ class Cost:
     step_ms: float | None = None
     state_bytes: int = 0
     donors: int = 0
+    off_ms: float | None = None
     why: dict[str, str] = field(default_factory=dict)
 
 
@@ -129,6 +132,7 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
         cost.why["resumed"] = "no step was committed after it"
         return
     _split_up(cost)
+    cost.off_ms = off_ms(event, timeline, installed, resumed)
     cost.redone = sorted(
         {
             record.step

@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,41 @@ def test_who_leaves_is_gone_by_its_own_word_and_has_left_when_it_says_so() -> No
 def test_phases_add_up_to_the_time_until_all_go_on() -> None:
     cost = only(killed())
     assert sum(cost.phases_ms.values()) == pytest.approx(cost.times_ms["resumed"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("peer_id", "kinds", "later_ms"),
+    [
+        (B, (Kind.GONE,), -10),
+        (C, (Kind.INSTALLED, Kind.OUT), 10),
+        (B, (Kind.ACTIVE,), 20),
+        (C, (Kind.REDO,), 10),
+        (C, (Kind.FINISHED,), 8),
+        (B, (Kind.REDO,), -10),
+        (C, (Kind.COMMITTED,), -8),
+    ],
+)
+def test_one_record_at_a_wrong_time_and_what_a_kill_costs_does_not_add_up(
+    peer_id: str, kinds: tuple[Kind, ...], later_ms: float
+) -> None:
+    found = killed()
+    for each, at_ms in ((B, 126), (C, 127)):
+        track = found.tracks[each]
+        found.tracks[each] = replace(track, records=in_order([*track.records, record(at_ms, Kind.FINISHED, 3)]))
+    assert metrics([evaluate(found)])["accounting_ms_max"] == 0.0
+    track = found.tracks[peer_id]
+    late = [
+        each._replace(time_ns=each.time_ns + round(later_ms * 1e6))
+        if each.kind in kinds and each.time_ns > ns(100)
+        else each
+        for each in track.records
+    ]
+    found.tracks[peer_id] = replace(track, records=in_order(late))
+    assert "accounting_ms_max" in " ".join(failures([evaluate(found)], {}))
+
+
+def in_order(records: Iterable[Record]) -> list[Record]:
+    return sorted(records, key=lambda each: each.time_ns)
 
 
 def test_a_step_that_the_barrier_commits_has_no_time_of_its_own() -> None:
