@@ -65,6 +65,12 @@ class Cost:
     off_ms: float | None = None
     why: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def state_bytes_per_s(self) -> float | None:
+        """From when the state that a joiner was given began to come until all of it was there; None: not known."""
+        took_ms = self.times_ms.get("whole", 0.0) - self.times_ms.get("state", 0.0)
+        return self.state_bytes / took_ms * 1e3 if self.state_bytes and took_ms > 0 else None
+
 
 def costs(run: Run, chain: Chain) -> list[Cost]:
     """Of all events; of a run of which nobody has said what was done, of all changes of its members."""

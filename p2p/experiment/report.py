@@ -254,6 +254,7 @@ def _event(cost: Cost, origin_ns: int) -> dict[str, Any]:
         "samples_recounted": cost.recounted,
         "steps_followed": cost.followed,
         "state_bytes": cost.state_bytes,
+        "state_bytes_per_s": cost.state_bytes_per_s,
         "donors": cost.donors,
         "why": cost.why,
     }

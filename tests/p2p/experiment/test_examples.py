@@ -37,7 +37,16 @@ def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "bin" / "shoal").chmod(0o755)
     if not (folder / "examples").exists():
         (folder / "examples").symlink_to(ROOT / "examples")
-    command = ["make", "-f", ROOT / "Makefile", "-o", ".venv/.installed", "experiments", f"BIN={folder}/bin", *words]
+    command: list[str | Path] = [
+        "make",
+        "-f",
+        ROOT / "Makefile",
+        "-o",
+        ".venv/.installed",
+        "experiments",
+        f"BIN={folder}/bin",
+        *words,
+    ]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "OUT"))}
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 
