@@ -17,6 +17,7 @@ KILLS ?= 30
 DURATION_S ?= 600
 NUM_SEEDS ?= 1
 MINUTES ?= 10
+EXPERIMENTS_S ?= 900
 GPU_PYTHON ?= python3
 GPU_PYTHON_VERSION ?= 3.12
 STAGING ?=
@@ -78,13 +79,16 @@ storms: $(STAMP)
 resumes: $(STAMP)
 	$(BIN)/python -m tests.resumes --kills $(KILLS) --seed $(SEED)
 
-# The shipped experiments, with what is expected of their times; reports in OUT.
+# The shipped experiments, with what is expected of their times; reports in OUT, without one in a new folder each time.
 experiments: $(STAMP)
-	@failed=""; all=$$(date +%s); for file in examples/experiments/*.toml; do \
+	@mkdir -p $(or $(OUT),experiments) && out=$(or $(OUT),$$(mktemp -d experiments/$$(date +%F-%H%M)-XXXX)) && \
+	failed=""; all=$$(date +%s); for file in examples/experiments/*.toml; do \
 	  name=$$(basename $$file .toml); began=$$(date +%s); \
-	  $(BIN)/shoal experiment $$file --out $(or $(OUT),experiments)/$$name || failed="$$failed $$name"; \
-	  echo "$$name took $$(($$(date +%s) - began)) s, all so far $$(($$(date +%s) - all)) s of the 900 that it may take"; \
-	done; test -z "$$failed" || { echo "not as expected:$$failed"; exit 1; }
+	  $(BIN)/shoal experiment $$file --out $$out/$$name || failed="$$failed $$name"; \
+	  took=$$(($$(date +%s) - all)); \
+	  echo "$$name took $$(($$(date +%s) - began)) s, all so far $$took s of the $(EXPERIMENTS_S) that it may take"; \
+	done; test -z "$$failed" || { echo "not as expected:$$failed"; exit 1; }; \
+	test $$took -le $(EXPERIMENTS_S) || { echo "all took $$took s, and may take $(EXPERIMENTS_S) s"; exit 1; }
 
 # Constant churn for so many minutes: is anything lost, do memory and descriptors stay? The report is kept in OUT.
 soak: $(STAMP)

@@ -4,17 +4,18 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from ..benchmark.report import FILE_WIDTH
-from ..errors import ExperimentError
+from ..errors import ExperimentError, ShoalError
 from ..telemetry.records import Kind
 from .compare import compare, counts, is_worse, notes, table
 from .conduct import Conductor, plans
 from .config import Experiment
-from .folder import read_run, runs_in
+from .folder import read_run, runs_in, unfinished_in, write_whole
 from .page import About, page
 from .plan import timeline
 from .plots import plot
@@ -45,8 +46,19 @@ def experiment(
             say("\n".join([*timeline(asked, plan), f"     seed {each}"]))
         return 0
     folder = out or _free(Path(f"{path.stem}-report"))
-    is_done = Conductor(os.environ, say).conduct(asked, planned, folder)
-    code = report(folder, None, say)
+    try:
+        is_done = Conductor(os.environ, say).conduct(asked, planned, folder)
+    except ShoalError:
+        raise
+    except Exception:  # a fault of this program: what ran is reported all the same
+        with suppress(ShoalError):
+            report(folder, None, say)
+        raise
+    try:
+        code = report(folder, None, say)
+    except ExperimentError as error:
+        say(f"{error}; what ran is in {folder}, and shoal report reads it again")
+        code = 1
     return code if is_done else 130
 
 
@@ -56,13 +68,13 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None], plots: Pa
     Raises:
         ExperimentError: there is no run in it.
     """
-    evaluated = evaluate_all(folder)
+    evaluated, unread = _readable(folder)
     about = _about(folder, evaluated)
     target = out or folder
     try:
         target.mkdir(parents=True, exist_ok=True)
-        (target / JSON).write_text(json.dumps(to_json(about.name, evaluated, about.expect), indent=1) + "\n")
-        (target / HTML).write_text(page(about, evaluated))
+        write_whole(target / JSON, json.dumps(to_json(about.name, evaluated, about.expect), indent=1) + "\n")
+        write_whole(target / HTML, page(about, evaluated))
         drawn = [] if plots is None else plot(evaluated, plots)
     except OSError as error:
         raise ExperimentError(f"cannot write the report to {error.filename or target}: {error.strerror}") from error
@@ -76,11 +88,28 @@ def report(folder: Path, out: Path | None, say: Callable[[str], None], plots: Pa
         *_cut_short(evaluated),
         *_missed(evaluated),
         *(line for each in evaluated for line in each.failed),
+        *unread,
     ]:
         say(line)
     for line in wrong:
         say(f"not as expected: {line}")
-    return 1 if wrong else 0
+    return 1 if wrong or unread else 0
+
+
+def _readable(folder: Path) -> tuple[list[Evaluated], list[str]]:
+    """Each run that can be read, and what is wrong with the others. ExperimentError: there is none that can."""
+    evaluated, unread = [], list[ExperimentError]()
+    for each in runs_in(folder):
+        try:
+            evaluated.append(evaluate(read_run(each)))
+        except ExperimentError as error:
+            unread.append(error)
+    if not evaluated:
+        raise unread[0]
+    lines = [
+        f"{each} has no run.json, so it is left out: it ended before that was written" for each in unfinished_in(folder)
+    ]
+    return evaluated, [*(f"left out: {error}" for error in unread), *lines]
 
 
 def evaluate_all(folder: Path) -> list[Evaluated]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..benchmark.machine import commit, machine
-from ..errors import ExperimentError, LaunchError
+from ..errors import ExperimentError, LaunchError, ShoalError
 from ..forking.program import ImportFailed
 from ..forking.program import command as with_memory
 from ..forking.zygote import WITH_TORCH, Zygote
@@ -23,7 +23,7 @@ from ..memory.arena import available_bytes
 from ..netlab.lab import NetworkLab
 from .config import Experiment
 from .director import Director
-from .folder import write_account
+from .folder import has_begun, write_account
 from .happened import Account, Process
 from .plan import Plan, make_plan, most_living, to_toml
 from .swarm import Started, Swarm
@@ -53,6 +53,7 @@ class Conductor:
 
         Raises:
             ExperimentError: nothing can be run, or written.
+            LabError: there can be no lab here.
         """
         try:
             experiment.run.target(experiment.folder, out)
@@ -71,10 +72,22 @@ class Conductor:
                 except KeyboardInterrupt:
                     self.say("interrupted: all peers are ended")
                     return False
-                except (OSError, LaunchError) as error:  # the disk is full, say, or the fork server has died
-                    self.say(f"all peers are ended: {error}")
+                except (OSError, ShoalError) as error:  # the disk is full, say, or the fork server or lab has died
+                    self._give_up(error, out)
                     break
         return True
+
+    def _give_up(self, error: OSError | ShoalError, out: Path) -> None:
+        """Say why there are no more runs. If no step was committed, that is all: ExperimentError, or what it is."""
+        why = str(error)
+        if isinstance(error, OSError):
+            why = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or why
+        if has_begun(out):
+            self.say(f"all peers are ended: {why}")
+        elif isinstance(error, OSError):
+            raise ExperimentError(f"all peers are ended, and nothing is left to report: {why}") from error
+        else:
+            raise error
 
     @contextmanager
     def _starting(self, experiment: Experiment, out: Path) -> Iterator[Starter]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from ..step.receipts import Receipt
 from ..telemetry.records import How, Kind, Record
+from .accounting import off_ms
 from .chain import Chain
 from .folder import Run, Track
 from .happened import Happened
@@ -41,10 +42,11 @@ class Cost:
         redone: steps that were done over.
         lost: steps.
         recounted: samples that were handed out, and handed out again, as no receipt had them.
-        step_ms: the median of the steps right before it.
+        step_ms: the median of the steps right before it, of the same members.
         followed: steps that a joiner was fed before it had its seat.
         state_bytes: of the first state that a joiner was given whole; 0: none.
         donors: so many gave it.
+        off_ms: by which the parts of each survivor, by its own records, are off the time until it went on.
     """
 
     event: Happened
@@ -60,7 +62,14 @@ class Cost:
     step_ms: float | None = None
     state_bytes: int = 0
     donors: int = 0
+    off_ms: float | None = None
     why: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def state_bytes_per_s(self) -> float | None:
+        """From when the state that a joiner was given began to come until all of it was there; None: not known."""
+        took_ms = self.times_ms.get("whole", 0.0) - self.times_ms.get("state", 0.0)
+        return self.state_bytes / took_ms * 1e3 if self.state_bytes and took_ms > 0 else None
 
 
 def costs(run: Run, chain: Chain) -> list[Cost]:
@@ -90,6 +99,8 @@ def _cost(event: Happened, timeline: Timeline) -> Cost:
             _restart(cost, timeline)
     cost.at = was_at(event, timeline)
     cost.step_ms = timeline.step_ms(event.time_ns)
+    if cost.step_ms is None and event.do in ("kill", "leave"):
+        cost.why["beyond"] = "those who were members then had not committed two steps before it"
     if event.do == "leave" and (track := timeline.run.tracks.get(event.victims[0])) is not None:
         left = find(track.records, event.time_ns, lambda each: each.kind == Kind.LEFT)
         cost.times_ms |= {} if left is None else {"left": ms(left.time_ns - event.time_ns)}
@@ -127,6 +138,7 @@ def _removal(cost: Cost, timeline: Timeline) -> None:
         cost.why["resumed"] = "no step was committed after it"
         return
     _split_up(cost)
+    cost.off_ms = off_ms(event, timeline, installed, resumed)
     cost.redone = sorted(
         {
             record.step
@@ -280,7 +292,8 @@ def _all_records(timeline: Timeline) -> Iterable[Record]:
 def _change(cost: Cost, timeline: Timeline) -> None:
     """Of links: the median of the steps before it, and of those after it, as far as nothing else was done."""
     account, at = timeline.run.account, cost.event.time_ns
-    others = [each.time_ns for each in account.events if each.time_ns] if account is not None else []
+    events = account.events if account is not None else ()
+    others = [time_ns for each in events for time_ns in (each.time_ns, each.until_ns) if time_ns]
     begin = max((other for other in others if other < at), default=0)
     end = min((other for other in others if other > at), default=1 << 63)
     commits = [time_ns for time_ns, *_ in timeline.first_commits if begin < time_ns < end]

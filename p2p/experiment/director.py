@@ -46,6 +46,7 @@ class Director:
         self._until_ns = self._ends_ns = 0
         self._last_step = -1  # before the end
         self._newest: dict[int, int] = {}  # step, as a pause was over
+        self._put_back: dict[int, Callable[[], None]] = {}  # by a number of an event: what its links were before
         self.begun_ns = 0
         self.ended_by = "interrupt"
         self.happened = [
@@ -131,10 +132,10 @@ class Director:
         happened.time_ns = time.monotonic_ns()
         if event.do == "kill_host":
             venue.crash(host)
-        elif event.do == "link" and not event.to:
-            venue.lab.set(host, event.net)
+        elif event.do == "link":
+            self._put_back[happened.number] = venue.change(host, host_number(event.to), event.net)
         else:
-            venue.lab.set(host, _other_end(event), event.net or event.do)
+            venue.lab.set(host, _other_end(event), event.do)
         if event.do in ("cut", "kill_host"):
             happened.victims = [each.peer.peer_id for each in there if each.peer is not None]
             happened.peers = [each.index for each in there]
@@ -224,7 +225,7 @@ class Director:
         return f" (peer {', '.join(map(str, happened.peers))})" if happened.peers else ""
 
     def _let_go(self, now_ns: int) -> None:
-        """Pauses that are over; and after a restart the new peers."""
+        """What was done for a while, which is over; and after a restart the new peers."""
         self._to_end = [pair for pair in self._to_end if not pair[1].until_ns]
         for event, happened in self._to_end:
             if not happened.time_ns:
@@ -232,17 +233,23 @@ class Director:
             if happened.for_s and now_ns >= happened.time_ns + happened.for_s * 1e9:
                 happened.said = self._reasons(now_ns)
                 happened.until_ns = time.monotonic_ns()
-                venue = self._swarm.venue
-                if happened.do == "cut" and isinstance(venue, Lab):
-                    venue.lab.set(host_number(event.who) or 0, _other_end(event), "heal")
-                else:
-                    self._swarm.signal(self._swarm.started[happened.peers[0]], signal.SIGCONT)
+                self._end(event, happened)
                 self._swarm.look(now_ns)
                 self._newest[happened.number] = self._swarm.newest_step()
             elif happened.do == "restart_all" and not self._swarm.living():
                 happened.until_ns = time.monotonic_ns()
                 new = self._swarm.start(len(happened.peers), happened.until_ns)
                 happened.peers = [each.index for each in new]
+
+    def _end(self, event: Event, happened: Happened) -> None:
+        """What is done for a while only."""
+        venue = self._swarm.venue
+        if event.do == "link":
+            self._put_back[happened.number]()
+        elif event.do == "cut" and isinstance(venue, Lab):
+            venue.lab.set(host_number(event.who) or 0, _other_end(event), "heal")
+        else:
+            self._swarm.signal(self._swarm.started[happened.peers[0]], signal.SIGCONT)
 
     def _reasons(self, now_ns: int) -> list[str]:
         """What those say who have not gone on for a while."""
@@ -259,12 +266,11 @@ class Director:
         """Whether everybody goes on after it."""
         if not happened.time_ns:
             return False
-        if happened.do in ("heal", "link") or (happened.do == "cut" and not happened.victims):
-            return all(
-                each.peer is not None and each.peer.commit_ns > happened.time_ns for each in self._swarm.seated()
-            )
         if (happened.for_s or happened.do == "restart_all") and not happened.until_ns:
             return False
+        if happened.do in ("heal", "link") or (happened.do == "cut" and not happened.victims):
+            since_ns = max(happened.time_ns, happened.until_ns)
+            return all(each.peer is not None and each.peer.commit_ns > since_ns for each in self._swarm.seated())
         started = [self._swarm.started[index] for index in happened.peers]
         peers = [each.peer for each in started if each.peer is not None]
         if happened.do in ("kill", "leave", "kill_host") or (happened.do == "cut" and not happened.for_s):
@@ -325,7 +331,7 @@ class Director:
 
     def _last_ns(self) -> int:
         """Of all that was done, and the end."""
-        return max(self._until_ns, *(max(each.time_ns, each.until_ns) for each in self.happened))
+        return max([self._until_ns, *(max(each.time_ns, each.until_ns) for each in self.happened)])
 
     def _is_quiet(self) -> bool:
         """Whether all that was done is over, and what comes after it is done, too."""

@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ..errors import ExperimentError
+from ..errors import ExperimentError, LabError
+from ..netlab.settings import parse_net, parse_pair
 from .lines import Lines, nearest, read_table
 
 DOS: Final = ("join", "leave", "kill", "pause", "restart_all")
@@ -49,7 +50,7 @@ class Event:
         during: only while that peer is at it, one of `DURING`; empty: at any moment. Of a state transfer `newest` is
             the one that takes it.
         number: of peers that join; of equal events for the others.
-        for_s: how long a pause takes, or a cut; 0: a cut stays.
+        for_s: how long a pause takes, a cut, or a change of links, which are then what they were before; 0: these stay.
         to: of a cut, heal or link: another host; empty: all.
         net: of a link, as of `shoal lab set`.
         draw: decides who is `random`, from 0 up to 1; None: the seed draws it.
@@ -119,6 +120,23 @@ def _check_hosts(event: Event, lines: Lines, index: int, num_hosts: int) -> None
         raise ExperimentError(
             f"{lines.where('event', index)}a host that is killed stays so, and has no for_s and no to"
         )
+    if event.do == "heal" and event.for_s:
+        raise ExperimentError(
+            f"{lines.where('event', index, 'for_s')}for_s is of a cut, link or pause, and this is a heal"
+        )
+    if event.do == "link":
+        _check_net(event, lines, index)
+
+
+def _check_net(event: Event, lines: Lines, index: int) -> None:
+    """Whether a lab takes it, as far as that is known without what is set then."""
+    try:
+        if event.to:
+            parse_pair(event.net)
+        else:
+            parse_net(event.net)
+    except LabError as error:
+        raise ExperimentError(f"{lines.where('event', index, 'net')}net: {error}") from None
 
 
 def host_number(word: str | int) -> int | None:

@@ -6,6 +6,7 @@ Receipts of a run that was made elsewhere (`shoal run --receipts`) are read, too
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -90,8 +91,25 @@ class Run:
 
 
 def write_account(folder: Path, account: Account) -> None:
-    """run.json. OSError: it cannot be written."""
-    (folder / ACCOUNT).write_text(json.dumps(asdict(account), indent=1) + "\n")
+    """run.json. OSError: it cannot be written, and is not there."""
+    write_whole(folder / ACCOUNT, json.dumps(asdict(account), indent=1) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """All of it, or what was there before. OSError names the file."""
+    draft = path.with_name(f"{path.name}.draft")
+    try:
+        draft.write_text(text)
+        draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a step was committed in any repetition of an experiment."""
+    return any(_read_account(path).begun_ns for path in folder.glob(f"run-*/{ACCOUNT}"))
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -110,6 +128,13 @@ def runs_in(folder: Path) -> list[Path]:
     raise ExperimentError(
         f"there are no receipts in {folder}: give the folder of `shoal experiment --out`, or of `shoal run --receipts`"
     )
+
+
+def unfinished_in(folder: Path) -> list[Path]:
+    """Repetitions of an experiment that have left no run.json, as one whose disk was full."""
+    if not any(folder.glob(f"run-*/{ACCOUNT}")):
+        return []
+    return [each for each in sorted(folder.glob("run-*")) if each.is_dir() and not (each / ACCOUNT).is_file()]
 
 
 def read_run(folder: Path) -> Run:

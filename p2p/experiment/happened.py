@@ -13,12 +13,12 @@ class Happened:
         number: from 1 on.
         do: as in the file.
         planned, who: in words.
-        for_s: of a pause.
+        for_s: of what is done for a while: a pause, a cut, a link.
         time_ns: right before it was done.
         at_step: the last step that anybody had committed then.
         victims: peer_ids of those it was done to.
         peers: indices of victims, or of those that have started.
-        until_ns: when a pause was over.
+        until_ns: when that was over.
         said: why peers did not go on meanwhile, in their own words.
         why_not: why it has not happened.
     """

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from types import UnionType
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from ..errors import ExperimentError
 
@@ -44,34 +44,45 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f", did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
 
 
-def check_keys(values: Mapping[str, Any], known: Sequence[str], lines: Lines, table: str, index: int) -> None:
+def check_keys(
+    values: Mapping[str, Any], known: Sequence[str], lines: Lines, table: str, index: int, within: str = ""
+) -> None:
+    """`within`: the key of that table whose value, a table in braces, they are of."""
     for key in values:
         if key not in known:
-            where = lines.where(table, index, key) or lines.where(key)
+            where = lines.where(table, index, within or key) or lines.where(key)
             place = f" in [{table}]" if table == "run" else f" in [[{table}]]" if table else ""
+            place = f" in {within}" if within else place
             raise ExperimentError(f"{where}unknown key {key}{place}{nearest(key, known)}")
 
 
-def read_table(kind: type[Any], values: Any, lines: Lines, table: str, index: int) -> Any:
-    """An instance of a config class, each value of its type."""
+def read_table(kind: type[Any], values: Any, lines: Lines, table: str, index: int, within: str = "") -> Any:
+    """An instance of a config class, each value of its type; `within`: as of `check_keys`."""
     if not isinstance(values, dict):
-        raise ExperimentError(f"{lines.where(table, index)}{table} is a table, got {values!r}")
+        raise ExperimentError(f"{lines.where(table, index, within)}{within or table} is a table, got {values!r}")
     known = {entry.name: entry for entry in fields(kind) if entry.name != "line"}
-    check_keys(values, tuple(known), lines, table, index)
+    check_keys(values, tuple(known), lines, table, index, within)
     checked = {}
     for key, value in values.items():
+        if inner := next((each for each in _kinds(known[key]) if is_dataclass(each)), None):
+            checked[key] = read_table(inner, value, lines, table, index, key)
+            continue
         try:
             checked[key] = _value(known[key], value)
         except ValueError as error:
-            raise ExperimentError(f"{lines.where(table, index, key)}{key} {error}, got {value!r}") from None
+            where = lines.where(table, index, within or key)
+            raise ExperimentError(f"{where}{f'{within}: ' * bool(within)}{key} {error}, got {value!r}") from None
     return kind(**checked)
+
+
+def _kinds(entry: Field[Any]) -> tuple[type[Any], ...]:
+    """What a value may be of."""
+    return get_args(entry.type) if isinstance(entry.type, UnionType) else (cast("type[Any]", entry.type),)
 
 
 def _value(entry: Field[Any], value: Any) -> Any:
     """`value` as its field has it. ValueError says what that is."""
-    kinds = get_args(entry.type) if isinstance(entry.type, UnionType) else (entry.type,)
-    if inner := next((kind for kind in kinds if isinstance(kind, type) and is_dataclass(kind)), None):
-        return read_table(inner, value, Lines(""), entry.name, 0)
+    kinds = _kinds(entry)
     if entry.name in ("command", "args", "imports"):
         if not isinstance(value, list) or not all(isinstance(word, str | int | float) for word in value):
             raise ValueError("is a list of words")

@@ -211,7 +211,8 @@ def _notes(cost: Cost) -> list[str]:
     if cost.at:
         notes.append(f"it was {cost.at}")
     if cost.by:
-        notes.append(f"known by {cost.by}")
+        last_ms = cost.times_ms.get("detected_last")
+        notes.append(f"known by {cost.by}" + (f", to the last after {last_ms:.1f} ms" if last_ms is not None else ""))
     if "back_after_it_went_on" in cost.times_ms and "back after it went on" not in cost.phases_ms:
         notes.append(f"back {cost.times_ms['back_after_it_went_on']:.0f} ms after it went on")
     if "step_before" in cost.times_ms and "step_after" in cost.times_ms:
@@ -220,7 +221,9 @@ def _notes(cost: Cost) -> list[str]:
         )
     if cost.state_bytes:
         givers = f"{cost.donors} donors" if cost.donors > 1 else "one donor"
-        notes.append(f"was given a state of {cost.state_bytes / 1e6:,.1f} MB by {givers}")
+        rate = cost.state_bytes_per_s
+        at = f", at {rate / 1e6:,.1f} MB/s" if rate is not None else ""
+        notes.append(f"was given a state of {cost.state_bytes / 1e6:,.1f} MB by {givers}{at}")
     if cost.followed:
         notes.append(f"was fed {cost.followed} steps before it had its seat")
     return notes + [f"{name}: {why}" for name, why in cost.why.items()]
@@ -272,6 +275,10 @@ def _splits(each: Evaluated) -> Iterable[str]:
         times = "".join(f"<td>{value:.2f}</td>" for value in (split.step, split.compute, split.exchange, split.wait))
         yield f'<tr><td class="l">{names.get(peer_id, peer_id[:8])}</td>{times}<td>{split.last:.0%}</td></tr>'
     yield "</table>"
+    slowest, split = max(shown, key=lambda item: item[1].last)
+    if len(shown) > 1 and split.last:
+        name = names.get(slowest, slowest[:8])
+        yield f"<p>The others waited for {name} most often: in {split.last:.0%} of its steps.</p>"
 
 
 def _suspicions(each: Evaluated) -> Iterable[str]:

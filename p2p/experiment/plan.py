@@ -50,9 +50,9 @@ def make_plan(experiment: Experiment, seed: int) -> Plan:
     _check_end(written, experiment.run)
     drawn.sort(key=lambda event: event.at_s or 0.0)
     if not drawn:
-        _check_peers(written, experiment.run.peers)
+        _check_peers(written, experiment.run.peers, _num_hosts(experiment))
         return Plan(tuple(written))
-    kept, num_left_out = _fitting(written, drawn, experiment.run.peers)
+    kept, num_left_out = _fitting(written, drawn, experiment.run.peers, _num_hosts(experiment))
     return Plan(tuple(kept), num_left_out)
 
 
@@ -122,26 +122,52 @@ def _check_end(events: Sequence[Event], run: RunSettings) -> None:
                 raise ExperimentError(f"line {event.line}: {key} = {at:g} would be after the end, {end} = {limit:g}")
 
 
-def _check_peers(events: Sequence[Event], num_peers: int) -> None:
-    """Nobody is asked for who cannot exist, and somebody is left."""
+def _check_peers(events: Sequence[Event], num_peers: int, num_hosts: int = 0) -> None:
+    """Nobody is asked for who cannot exist, and somebody is left, and a host for who comes."""
     living = started = num_peers
     has_joined = False
+    ended: set[str | int] = set()  # peers by number, and hosts
     for event in events:
         if event.do == "join":
             living, started, has_joined = living + event.number, started + event.number, True
         elif event.do == "restart_all":
+            ended |= set(range(started))
             started += living
         elif event.do in IN_THE_LAB:
+            _check_host(event, ended, num_hosts)
             continue
         else:
             _check_who(event, living, started, has_joined=has_joined)
+            _check_still_there(event, event.who, ended)
         if event.do in ENDS:
             living -= 1
+            ended |= {event.who} if isinstance(event.who, int) else set()
             if not living:
                 raise ExperimentError(
                     f"line {event.line}: this {event.do} would leave nobody: of {started} peers all others have ended "
                     "by then; restart_all ends all, and starts them again"
                 )
+
+
+def _check_host(event: Event, ended: set[str | int], num_hosts: int) -> None:
+    """`ended` grows by a host that is killed."""
+    for host in (event.who, event.to):
+        _check_still_there(event, host, ended)
+    if event.do != "kill_host":
+        return
+    ended.add(event.who)
+    if sum(isinstance(each, str) for each in ended) >= num_hosts:
+        raise ExperimentError(
+            f"line {event.line}: this kill_host would leave no host: of {num_hosts} all others are killed before"
+        )
+
+
+def _check_still_there(event: Event, who: str | int, ended: set[str | int]) -> None:
+    if who in ended:
+        name = f"peer {who}" if isinstance(who, int) else who
+        raise ExperimentError(
+            f"line {event.line}: there is no {name} any more for this {event.do}: an event before has ended it"
+        )
 
 
 def _check_who(event: Event, living: int, started: int, *, has_joined: bool) -> None:
@@ -158,12 +184,18 @@ def _check_who(event: Event, living: int, started: int, *, has_joined: bool) -> 
         raise ExperimentError(f"line {event.line}: nobody has joined before, so no state is on its way")
 
 
-def _fitting(written: Sequence[Event], drawn: Sequence[Event], num_peers: int) -> tuple[list[Event], int]:
+def _num_hosts(experiment: Experiment) -> int:
+    return 0 if experiment.network is None else len(experiment.network.hosts)
+
+
+def _fitting(
+    written: Sequence[Event], drawn: Sequence[Event], num_peers: int, num_hosts: int
+) -> tuple[list[Event], int]:
     """Written and drawn events in order, without those drawn ones that do not fit."""
     kept: list[Event] = []
     for event in sorted([*written, *drawn], key=lambda event: event.at_s or 0.0):
         try:
-            _check_peers([*kept, event], num_peers)
+            _check_peers([*kept, event], num_peers, num_hosts)
         except ExperimentError:
             if event in written:
                 raise

@@ -98,12 +98,11 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
 
 
 def _accounting(evaluated: Sequence[Evaluated]) -> dict[str, float]:
-    """By how much parts are off their whole: phases of who was ended, in ms, and parts of steps, as a share."""
+    """By how much parts are off their whole: those of survivors, in ms, and parts of steps, as a share."""
     found = {}
     ended = [cost for each in evaluated for cost in each.costs if cost.event.do in ("kill", "leave")]
-    if whole := [cost for cost in ended if cost.phases_ms and "resumed" in cost.times_ms]:
-        off = (abs(sum(cost.phases_ms.values()) - cost.times_ms["resumed"]) for cost in whole)
-        found["accounting_ms_max"] = round(max(off), 3)
+    if off := [cost.off_ms for cost in ended if cost.off_ms is not None]:
+        found["accounting_ms_max"] = max(off)
     if errors := [split.error for each in evaluated for split in each.splits.values()]:
         found["split_error_max"] = max(errors)
     return found
@@ -247,6 +246,7 @@ def _event(cost: Cost, origin_ns: int) -> dict[str, Any]:
         "was_at": cost.at,
         "times_ms": cost.times_ms,
         "phases_ms": cost.phases_ms,
+        "accounting_off_ms": cost.off_ms,
         "gap_ms": cost.gap_ms,
         "step_ms_before": cost.step_ms,
         "steps_lost": cost.lost,
@@ -254,6 +254,7 @@ def _event(cost: Cost, origin_ns: int) -> dict[str, Any]:
         "samples_recounted": cost.recounted,
         "steps_followed": cost.followed,
         "state_bytes": cost.state_bytes,
+        "state_bytes_per_s": cost.state_bytes_per_s,
         "donors": cost.donors,
         "why": cost.why,
     }

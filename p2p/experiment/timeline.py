@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise, takewhile
 from operator import itemgetter
 from statistics import median
 from typing import Final
@@ -37,12 +37,18 @@ class Timeline:
                 if key[0]:
                     first[key] = min(time_ns, first.get(key, time_ns))
         self.first_commits = sorted((time_ns, *key) for key, time_ns in first.items())
+        self._members = {
+            (receipt.lineage, receipt.step): frozenset(entry.peer_id for entry in receipt.contributions)
+            for receipt in run.receipts()
+        }
 
     def step_ms(self, time_ns: int) -> float | None:
-        """The median of the last steps before this time; None: there were not two."""
+        """The median of the last steps before this time, of those who were members then; None: there were not two."""
         end = bisect_left(self.first_commits, time_ns, key=itemgetter(0))
-        times = [each for each, _, _ in self.first_commits[max(0, end - NUM_BEFORE - 1) : end]]
-        took = [later - earlier for earlier, later in pairwise(times)]
+        before = ((at, self._members.get((lineage, step))) for at, lineage, step in reversed(self.first_commits[:end]))
+        known = [(at, members) for at, members in islice(before, NUM_BEFORE + 2) if members is not None]
+        same = [at for at, _ in takewhile(lambda each: each[1] == known[0][1], known)][: NUM_BEFORE + 1]
+        took = [later - earlier for later, earlier in pairwise(same)]
         return ms(median(took)) if took else None
 
     def gap_ms(self, start_ns: int, end_ns: int, *, to_next: bool) -> float | None:

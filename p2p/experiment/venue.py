@@ -13,7 +13,9 @@ from ..host.processes import process_start
 from ..launch.children import die_with_parent, kill_session
 from ..net.tcp import TcpOptions
 from ..netlab.lab import NetworkLab
+from ..netlab.messages import Message
 from ..netlab.places import environment
+from ..netlab.settings import as_it_was, line_as_it_was, parse_net, parse_pair
 from ..telemetry.snapshot import Identity
 
 
@@ -154,7 +156,30 @@ class Lab:
         with suppress(LabError):  # the host is gone, and so is all that ran in it
             process.send_signal(signal.SIGKILL)
 
+    def change(self, host: int, other: int | None, net: str) -> Callable[[], None]:
+        """Of the link to `other`, or of all links of the host, and its line; what is returned puts back what it was.
+
+        LabError: it cannot be so.
+        """
+        line, pair = parse_net(net) if other is None else ({}, parse_pair(net))
+        before = self.lab.show()
+        self.lab.set(*([host] if other is None else [host, other]), net)
+        changed = [each for each in before["pairs"] if _is_between(each, host, other)] if pair else []
+
+        def put_back() -> None:
+            if line:
+                self.lab.set(host, line_as_it_was(before["hosts"][host], line))
+            for each in changed:
+                self.lab.set(each["from"], each["to"], as_it_was(each, pair), one_way=True)
+
+        return put_back
+
     def crash(self, host: int) -> None:
         """End a host, for good."""
         self.lab.crash(host)
         self.gone.add(host)
+
+
+def _is_between(pair: Message, host: int, other: int | None) -> bool:
+    ends = {pair["from"], pair["to"]}
+    return ends == {host, other} if other is not None else host in ends

@@ -1,5 +1,6 @@
 """What can be set of a line and of a pair, and how it is written: `delay=20ms,jitter=1ms,loss=0.1%`. Pure."""
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -63,6 +64,14 @@ _LINE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "queue": ("queue_ns", parse_time),
 }
 _WORDS: Final = {"cut": True, "heal": False}
+_UNSET: Final = {
+    "delay": "0",
+    "jitter": "0",
+    "loss": "0",
+    "queue": "0",
+    **dict.fromkeys(("rate", "up", "down"), "none"),
+}
+"""What `show` leaves out."""
 
 
 def parse_pair(text: str) -> Changes:
@@ -134,4 +143,16 @@ def _split(text: str) -> list[tuple[str, str]]:
 
 def _unknown(key: str, value: str, known: tuple[str, ...]) -> LabError:
     what = f"{key}={value}" if value else repr(key)
-    return LabError(f"{what}: nothing of that name can be set; known are {', '.join(dict.fromkeys(known))}")
+    close = next((f", did you mean {name}?" for name in difflib.get_close_matches(key, known, 1, 0.5)), ";")
+    return LabError(f"{what}: nothing of that name can be set{close} known are {', '.join(dict.fromkeys(known))}")
+
+
+def as_it_was(pair: Mapping[str, str], changes: Changes) -> str:
+    """What sets these fields back to what `show` has said of a pair before they were changed."""
+    words = [f"{key}={pair.get(key, _UNSET[key])}" for key, (field, _) in _PAIR.items() if field in changes]
+    return ",".join([*words, *(["cut" if "cut" in pair else "heal"] if "cut" in changes else [])])
+
+
+def line_as_it_was(line: Mapping[str, str], changes: Changes) -> str:
+    """The same of the line of a host."""
+    return ",".join(f"{key}={line.get(key, _UNSET[key])}" for key, (field, _) in _LINE.items() if field in changes)

@@ -1,12 +1,10 @@
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench.here import ROOT
 from p2p.experiment import command
 from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
@@ -190,19 +188,6 @@ def test_a_joiner_dies_while_its_state_comes_and_nobody_minds(conduct: Run) -> N
     assert died.event.peers == came.event.peers == [3]
     assert died.why["agreed"] == "it had no seat yet, so nobody had to go on without it"
     assert came.why["counted"] == "it was counted in no step, since it was ended before"
-
-
-@pytest.mark.long
-def test_rank_0_dies_three_times_in_an_experiment_that_ships(start: Starter, tmp_path: Path) -> None:
-    shipped = Experiment.read(ROOT / "examples" / "experiments" / "kill-rank-0.toml")
-    small = replace(shipped.run, args=("--steps", "200", "--global-batch", "8"), until_step=20)
-    events = tuple(replace(event, at_step=5 * index) for index, event in enumerate(shipped.events, 1))
-    experiment = replace(shipped, run=small, events=events)
-    Conductor(os.environ, print, start).conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
-    evaluated = evaluate(read_run(tmp_path / "out" / "run-1"))
-    without_times = {key: bound for key, bound in experiment.expect.items() if "_ms" not in key}
-    assert failures([evaluated], without_times) == []
-    assert [cost.by for cost in evaluated.costs] == ["the kernel"] * 3
 
 
 def test_events_that_the_script_did_not_live_to_see_are_named(conduct: Run) -> None:

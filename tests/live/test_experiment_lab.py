@@ -8,8 +8,10 @@ from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
 from p2p.experiment.folder import read_run
 from p2p.experiment.report import evaluate, failures
+from p2p.experiment.venue import Lab
 from p2p.telemetry.records import pack_record
 from p2p.telemetry.trace import read_trace, write_trace
+from tests.live.labs import NewLab
 
 pytestmark = pytest.mark.light
 
@@ -42,6 +44,7 @@ do = "link"
 who = "host 0"
 to = "host 1"
 net = "delay=10ms"
+for_s = 0.2
 
 [[event]]
 at_step = 20
@@ -94,6 +97,7 @@ def test_links_are_changed_and_cut_and_peers_of_hosts_die_and_come(tmp_path: Pat
     assert failures([evaluated], experiment.expect) == []
     link, cut, kill, join = evaluated.costs
     assert {"step_after", "step_before"} == link.times_ms.keys()
+    assert link.event.until_ns >= link.event.time_ns + 200_000_000
     assert cut.event.peers == [2]
     assert "nobody took it out" in cut.why["detected"]
     assert sum(kill.phases_ms.values()) == pytest.approx(kill.times_ms["resumed"], abs=5)
@@ -102,3 +106,25 @@ def test_links_are_changed_and_cut_and_peers_of_hosts_die_and_come(tmp_path: Pat
     by_themselves(tmp_path / "out" / "run-1", tmp_path / "shifted", HOUR_NS)
     again = Experiment.read(tmp_path / "out" / "run-1" / "schedule.toml")
     assert again.network == experiment.network
+
+
+def test_links_that_are_changed_for_a_while_are_then_what_they_were_and_others_stay_as_they_are(
+    new_lab: NewLab, tmp_path: Path
+) -> None:
+    lab = new_lab(3, "rate=10mbit,delay=2ms")
+    lab.set(0, 1, "loss=1%")
+    settings = ("rate", "delay", "loss", "cut", "up", "down")
+
+    def shown() -> list[dict[str, str]]:
+        found = lab.show()
+        return [{key: each.get(key, "") for key in settings} for each in (*found["hosts"], *found["pairs"])]
+
+    before = shown()
+    venue = Lab(lab, tmp_path)
+    of_a_host, of_a_pair = venue.change(0, None, "rate=1mbit,delay=9ms"), venue.change(1, 2, "cut,rate=2mbit")
+    during = shown()
+    assert during[0]["up"] == "1mbit" and sum(each["delay"] == "9ms" for each in during) == 4
+    assert sum(each["cut"] == "cut" and each["rate"] == "2mbit" for each in during) == 2
+    of_a_host()
+    of_a_pair()
+    assert shown() == before

@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -36,6 +37,28 @@ def test_what_a_kill_costs_beyond_a_step_is_less_the_steps_before_it() -> None:
     assert metrics([found])["kill_beyond_ms_p50"] == -25.0
 
 
+def test_steps_before_a_kill_are_those_of_the_members_that_there_were_right_before_it() -> None:
+    """Five died before, a step of whom took 80 ms; then there are three, with 20."""
+    many, few = [A, B, C, "d" * 16], [A, B, C]
+    times = [80.0 * step for step in range(1, 11)] + [900.0, 920.0, 940.0, 960.0]
+    before = [receipt(step, many) for step in range(1, 11)] + [receipt(step, few, view=2) for step in range(11, 15)]
+    commits = [record(at, Kind.COMMITTED, step) for step, at in enumerate(times, 1)]
+    left = [
+        record(970, Kind.GONE, peer=A),
+        record(975, Kind.INSTALLED, 14, 3),
+        record(975, Kind.OUT, view=3, peer=A),
+        record(976, Kind.ACTIVE, 14, 3),
+        record(1000, Kind.COMMITTED, 15),
+    ]
+    after = [*before, receipt(15, [B, C], view=3)]
+    found = run({A: before, B: after, C: after}, {A: commits, B: [*commits, *left], C: [*commits, *left]})
+    found = replace(found, account=account([event("kill", 965, A)], [A, B, C]))
+    assert only(found).step_ms == 20.0
+    assert metrics([evaluate(found)])["kill_beyond_ms_max"] == 15.0
+    (early,) = costs(replace(found, account=account([event("kill", 910, A)], [A, B, C])), check(found))
+    assert early.step_ms is None, "one commit of these members is no step"
+
+
 def test_who_leaves_is_gone_by_its_own_word_and_has_left_when_it_says_so() -> None:
     found = killed()
     asked = [*found.tracks[A].records, record(107, Kind.LEAVES, 2), record(123, Kind.LEFT)]
@@ -48,6 +71,41 @@ def test_who_leaves_is_gone_by_its_own_word_and_has_left_when_it_says_so() -> No
 def test_phases_add_up_to_the_time_until_all_go_on() -> None:
     cost = only(killed())
     assert sum(cost.phases_ms.values()) == pytest.approx(cost.times_ms["resumed"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("peer_id", "kinds", "later_ms"),
+    [
+        (B, (Kind.GONE,), -10),
+        (C, (Kind.INSTALLED, Kind.OUT), 10),
+        (B, (Kind.ACTIVE,), 20),
+        (C, (Kind.REDO,), 10),
+        (C, (Kind.FINISHED,), 8),
+        (B, (Kind.REDO,), -10),
+        (C, (Kind.COMMITTED,), -8),
+    ],
+)
+def test_one_record_at_a_wrong_time_and_what_a_kill_costs_does_not_add_up(
+    peer_id: str, kinds: tuple[Kind, ...], later_ms: float
+) -> None:
+    found = killed()
+    for each, at_ms in ((B, 126), (C, 127)):
+        track = found.tracks[each]
+        found.tracks[each] = replace(track, records=in_order([*track.records, record(at_ms, Kind.FINISHED, 3)]))
+    assert metrics([evaluate(found)])["accounting_ms_max"] == 0.0
+    track = found.tracks[peer_id]
+    late = [
+        each._replace(time_ns=each.time_ns + round(later_ms * 1e6))
+        if each.kind in kinds and each.time_ns > ns(100)
+        else each
+        for each in track.records
+    ]
+    found.tracks[peer_id] = replace(track, records=in_order(late))
+    assert "accounting_ms_max" in " ".join(failures([evaluate(found)], {}))
+
+
+def in_order(records: Iterable[Record]) -> list[Record]:
+    return sorted(records, key=lambda each: each.time_ns)
 
 
 def test_a_step_that_the_barrier_commits_has_no_time_of_its_own() -> None:

@@ -63,6 +63,10 @@ def _deed(event: Event) -> tuple[object, ...]:
         (["at_step = 1", "at_step = 2", "at_step = 3"], "line 13: this kill would leave nobody: of 3 peers"),
         (['at_step = 1\nwho = "rank 3"'], "line 5: there is no rank 3, with 3 peers at that time"),
         (["at_step = 1\nwho = 3"], "line 5: there is no peer 3: 3 have started by then, from 0 on"),
+        (
+            ["at_step = 1\nwho = 0", "at_step = 2\nwho = 0"],
+            "line 10: there is no peer 0 any more for this kill",
+        ),
         (['at_step = 1\nwho = "donor"'], "line 5: who is the donor, and nobody has joined before"),
         (['at_step = 1\nwho = "newest"\nduring = "state transfer"'], "line 5: nobody has joined before, so no state"),
         (["at_s = 120"], "line 5: at_s = 120 would be after the end, until_s = 120"),
@@ -73,6 +77,28 @@ def test_events_that_cannot_be_are_refused(events: list[str], says: str) -> None
     text = HEAD + "".join(f'[[event]]\ndo = "kill"\n{event}\n\n' for event in events)
     with pytest.raises(ExperimentError, match=re.escape(says)):
         make_plan(parse(text), 0)
+
+
+def test_hosts_that_were_killed_are_gone_and_one_is_left_for_who_comes() -> None:
+    def kills(*hosts: int, last: str = "") -> Experiment:
+        text = HEAD + "[network]\nhosts = 2\n"
+        events = [
+            f'[[event]]\nat_s = {at}\ndo = "kill_host"\nwho = "host {host}"\n' for at, host in enumerate(hosts, 1)
+        ]
+        return parse(text + "".join(events) + last)
+
+    make_plan(kills(0), 0)
+    with pytest.raises(ExperimentError, match="line 11: there is no host 1 any more for this kill_host"):
+        make_plan(kills(1, 1), 0)
+    with pytest.raises(
+        ExperimentError, match="line 11: this kill_host would leave no host: of 2 all others are killed"
+    ):
+        make_plan(kills(1, 0), 0)
+    with pytest.raises(ExperimentError, match="line 11: there is no host 1 any more for this cut"):
+        make_plan(kills(1, last='[[event]]\nat_s = 2\ndo = "cut"\nwho = "host 0"\nto = "host 1"\n'), 0)
+    with pytest.raises(ExperimentError, match="line 9: there is no peer 0 any more for this pause"):
+        kill = '[[event]]\nat_s = 1\ndo = "kill"\nwho = 0\n'
+        make_plan(parse(HEAD + kill + kill.replace("kill", "pause") + "for_s = 1\n"), 0)
 
 
 def test_a_moment_within_a_step_is_said_and_written_out() -> None:

@@ -121,6 +121,29 @@ def test_the_parts_of_a_step_add_up_to_it_and_who_submits_last_is_named() -> Non
     assert splits[B] == Split(step=100.0, compute=40.0, exchange=40.0, wait=20.0, last=0.5, error=0.0)
 
 
+def test_the_page_says_who_knew_last_how_fast_a_state_came_and_for_whom_others_waited() -> None:
+    text = page(About("x", "", {}), [evaluate(killed())])
+    assert "known by the kernel, to the last after 8.0 ms" in text
+    kinds = [(20, Kind.ASKED), (30, Kind.STATE), (50, Kind.SUBMITTED), (70, Kind.COMMITTED)]
+    whole = record(40, Kind.WHOLE)._replace(value=5e6, size=2)
+    submitted = [record(at, Kind.SUBMITTED, step) for at, step in ((55, 2), (82, 3))]
+    commits = [record(at, Kind.COMMITTED, step) for at, step in ((50, 1), (70, 2), (90, 3))]
+    joiner = [*(record(at, kind, 2) for at, kind in kinds), whole, record(85, Kind.SUBMITTED, 3), commits[2]]
+    both = [receipt(step, [A, B], view=2) for step in (2, 3)]
+    found = run(
+        {A: [receipt(1, [A]), *both], B: both},
+        {A: in_order([*submitted, *commits]), B: in_order(joiner)},
+        [event("join", 0, peers=[1])],
+    )
+    text = page(About("x", "", {}), [evaluate(found)])
+    assert "was given a state of 5.0 MB by 2 donors, at 500.0 MB/s" in text
+    assert "The others waited for peer 1 most often: in 100% of its steps" in text
+
+
+def in_order(records: list[Record]) -> list[Record]:
+    return sorted(records, key=lambda each: each.time_ns)
+
+
 def test_intervals_are_the_same_for_the_same_values_and_hold_the_median() -> None:
     values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
     described = describe(values)
@@ -221,3 +244,15 @@ def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
     said: list[str] = []
     assert report(tmp_path, None, said.append) == 0
     assert said[1:] == ["loss = 'loss (.)' has matched nothing that the peers have printed"]
+
+
+def test_runs_that_cannot_be_read_are_named_and_the_others_are_reported(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"run-{number}").mkdir()
+    write_account(tmp_path / "run-1", account([], [A, B]))
+    (tmp_path / "run-2" / "run.json").write_text('{"name": "x", ')
+    said: list[str] = []
+    assert report(tmp_path, None, said.append) == 1
+    assert len(json.loads((tmp_path / "report.json").read_text())["runs"]) == 1
+    assert said[1].startswith(f"left out: {tmp_path}/run-2/run.json is not what this version of shoal writes")
+    assert said[2:] == [f"{tmp_path}/run-3 has no run.json, so it is left out: it ended before that was written"]

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.errors import LabError
-from p2p.netlab.settings import LineSettings, PairSettings, changed_line, changed_pair, parse_net, parse_pair, show
+from p2p.netlab.settings import (
+    LineSettings,
+    PairSettings,
+    as_it_was,
+    changed_line,
+    changed_pair,
+    line_as_it_was,
+    parse_net,
+    parse_pair,
+    show,
+)
 from p2p.netlab.units import parse_rate, parse_share, parse_time, show_rate, show_time
 
 
@@ -61,6 +71,7 @@ def test_what_is_shown_can_be_written(value: int) -> None:
         ("loss=some", "loss=some is no share: write loss=0.01 or loss=1%"),
         ("speed=20mbit", "speed=20mbit: nothing of that name can be set; known are rate"),
         ("cut=yes", "cut=yes: nothing of that name"),
+        ("dlay=20ms", "dlay=20ms: nothing of that name can be set, did you mean delay? known are rate"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_what_was_probably_meant(text: str, hint: str) -> None:
@@ -98,3 +109,14 @@ def test_what_is_set_is_shown_as_it_is_written() -> None:
         "cut": "cut",
     }
     assert show(PairSettings()) == {}
+
+
+def test_what_was_shown_before_a_change_sets_back_what_it_has_changed_and_no_more() -> None:
+    before = changed_pair(PairSettings(), parse_pair("delay=20ms,jitter=1ms,loss=0.1%"))
+    changes = parse_pair("delay=50ms,jitter=0,rate=5mbit,cut")
+    back = parse_pair(as_it_was(show(before), changes))
+    assert changed_pair(changed_pair(before, changes), back) == before and "loss" not in back
+    line = changed_line(LineSettings(), parse_net("up=5mbit")[0])
+    changes, _ = parse_net("rate=1mbit,queue=20ms")
+    back, _ = parse_net(line_as_it_was(show(line), changes))
+    assert changed_line(changed_line(line, changes), back) == line

@@ -1,0 +1,105 @@
+"""The experiments that ship, each in small: fewer steps, shorter times, and nothing expected of times."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.here import ROOT
+from p2p.experiment.conduct import Conductor, plans
+from p2p.experiment.config import Experiment
+from p2p.experiment.events import Event
+from p2p.experiment.folder import read_run
+from p2p.experiment.report import Evaluated, evaluate, failures
+from p2p.forking.zygote import Zygote
+
+pytestmark = pytest.mark.torch
+
+FILES = sorted((ROOT / "examples" / "experiments").glob("*.toml"))
+SHORT = "drain", "kill-rank-0"
+"""Those of `make test`; the others do more of the same, or need a lab, and are long."""
+IN_A_LAB = "flapping-link", "partition"
+
+LESS = 4
+"""Steps and seconds are so much fewer."""
+WAIT_S = 0.1
+
+Run = Callable[[str], tuple[list[str], Evaluated]]
+
+
+def small(shipped: Experiment) -> Experiment:
+    """The same events in the same order, of smaller steps."""
+    run = shipped.run
+    if shipped.name == "mass-restart":  # it has to be beyond a checkpoint, and data are of whole epochs
+        return replace(shipped, run=replace(run, args=("--epochs", "2", *run.args[2:])))
+    run = replace(
+        run,
+        args=("--steps", "1000", "--global-batch", "8"),
+        until_step=run.until_step and -(-run.until_step // LESS),
+        until_s=run.until_s and run.until_s / LESS,
+        cycles=1,
+        limit_s=100,
+    )
+    expect = {key: bound for key, bound in shipped.expect.items() if "_ms" not in key and key != "goodput"}
+    return replace(shipped, run=run, events=tuple(map(_sooner, shipped.events)), expect=expect)
+
+
+def _sooner(event: Event) -> Event:
+    drawn = event.random and replace(event.random, per_minute=event.random.per_minute * LESS)
+    return replace(
+        event,
+        random=drawn,
+        at_step=event.at_step and event.at_step // LESS,
+        at_s=event.at_s and event.at_s / LESS,
+        wait_s=min(event.wait_s, WAIT_S),
+        jitter_s=min(event.jitter_s, WAIT_S),
+        for_s=event.for_s / LESS,
+    )
+
+
+@pytest.fixture
+def conduct(tmp_path: Path, torch_zygote: Zygote) -> Run:
+    """Runs one; what is not as expected, and everything else of it. Forks, but on hosts of a lab."""
+
+    def run(name: str) -> tuple[list[str], Evaluated]:
+        experiment = small(Experiment.read(ROOT / "examples" / "experiments" / f"{name}.toml"))
+        conductor = Conductor(
+            {**os.environ, "OMP_NUM_THREADS": "1"},
+            print,
+            lambda words, environ, output: torch_zygote.start(Path(words[1]), words[2:], environ, output, output),
+        )
+        conductor = replace(conductor, start=None) if name in IN_A_LAB else conductor
+        assert conductor.conduct(experiment, plans(experiment, 0, 1), tmp_path / "out")
+        evaluated = evaluate(read_run(tmp_path / "out" / "run-1"))
+        return failures([evaluated], experiment.expect), evaluated
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(path.stem, marks=[] if path.stem in SHORT else [pytest.mark.long])
+        for path in FILES
+        if path.stem not in IN_A_LAB
+    ],
+)
+def test_on_this_host_each_loses_nothing_and_all_its_events_happen(conduct: Run, name: str) -> None:
+    wrong, evaluated = conduct(name)
+    assert wrong == []
+    kills = [cost for cost in evaluated.costs if cost.event.do == "kill"]
+    assert {cost.by for cost in kills} <= {"the kernel"}
+    assert len(kills) == {"kill-rank-0": 3, "200-kills": 5}.get(name, len(kills))
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("namespaces")
+@pytest.mark.parametrize("name", IN_A_LAB)
+def test_in_a_lab_each_loses_nothing_and_all_its_events_happen(conduct: Run, name: str) -> None:
+    wrong, evaluated = conduct(name)
+    assert wrong == []
+    assert all(cost.event.time_ns for cost in evaluated.costs)
+    cuts = [cost.event for cost in evaluated.costs if cost.event.do == "cut"]
+    assert cuts and all(each.until_ns > each.time_ns for each in cuts)
