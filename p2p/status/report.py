@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ..telemetry.logged import name_in
 from ..telemetry.page import Seen
 from ..telemetry.records import How, Kind, Record
 from ..telemetry.snapshot import SHORT, Snapshot
@@ -74,6 +75,9 @@ def _record(record: Record) -> dict[str, Any]:
     values = record._asdict()
     values["kind"] = Kind(record.kind).name.lower() if record.kind in set(Kind) else record.kind
     values["how"] = How(record.how).name.lower() if record.how in set(How) else record.how
+    if record.kind == Kind.LOGGED:
+        values |= {"view": 0, "peer_id": "", "name": name_in(record)}
+        values["value"] = record.value if math.isfinite(record.value) else str(record.value)
     return values
 
 
@@ -160,7 +164,8 @@ def _table(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str,
             seat = "member" if other.peer_id in members else "observes"
             rate = f"{other.steps_per_s:.3g}"
             name, step = other.peer_id[:SHORT], _step(other.step)
-            table.add_row(*map(Text, (name, Condition.ELSEWHERE.value, seat, step, rate, "", "", "", "", "")))
+            loss = f"loss {other.loss:.4g}" if other.loss else ""
+            table.add_row(*map(Text, (name, Condition.ELSEWHERE.value, seat, step, rate, "", "", "", "", loss)))
     return table
 
 

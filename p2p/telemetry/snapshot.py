@@ -101,12 +101,14 @@ class Other:
     Attributes:
         view: in which it has a seat; 0: it observes, or waits.
         step: the last one that it has committed; -1: none.
+        loss: that it has logged last; 0.0: none.
     """
 
     peer_id: str
     view: int
     step: int
     steps_per_s: float
+    loss: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +197,8 @@ class Snapshot:
                 values[name] = kind(**values[name])
             crowd = json.loads(second) if with_crowd else {"members": (), "others": ()}
             values["others"] = tuple(
-                Other(peer_id=str(peer_id), view=int(view), step=int(step), steps_per_s=float(rate))
-                for peer_id, view, step, rate in crowd["others"]
+                Other(peer_id=str(peer_id), view=int(view), step=int(step), steps_per_s=float(rate), loss=float(loss))
+                for peer_id, view, step, rate, loss in crowd["others"]
             )
             values["members"] = tuple((str(peer_id), int(incarnation)) for peer_id, incarnation in crowd["members"])
             values["events"] = tuple((int(time_ns), str(words)) for time_ns, words in values["events"])

@@ -80,6 +80,59 @@ def test_a_peer_that_is_killed_is_seen_with_what_it_did_last_until_the_run_ends(
     assert not dead.exists()
 
 
+TOLD_SOON = LOGS.replace("p2p.join()", "join_as({'loop': LoopConfig(core=CoreConfig(status_s=0.1))})").replace(
+    "import p2p\n",
+    "import p2p\nfrom gossip import CoreConfig\nfrom p2p.config import LoopConfig\nfrom p2p.joining import join_as\n",
+)
+
+
+def test_others_are_told_the_loss_that_a_peer_has_logged(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, TOLD_SOON)
+    found = peers_when(
+        swarm,
+        lambda peers: (
+            len(peers) == 2 and all(any(each["loss"] for each in peer["snapshot"]["others"]) for peer in peers.values())
+        ),
+    )
+    assert all(0 < peer["snapshot"]["others"][0]["loss"] <= 1 for peer in found.values())
+    stop(peers)
+
+
+LISTENS = """
+import threading
+import numpy as np
+import p2p
+
+def heard(step, numbers):
+    assert threading.current_thread() is threading.main_thread()
+    print("heard", step, numbers)
+    if step == 3:
+        raise RuntimeError("the script's own")
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.on_log(heard)
+    while True:
+        with peer.step():
+            peer.all_reduce(np.ones(3, np.float32))
+        try:
+            peer.log(loss=np.float32(0.5), step=peer.done)
+        except RuntimeError as error:
+            print("raised", error, [*peer._session.logged.values])
+            break
+"""
+
+
+def test_who_listens_to_what_is_logged_hears_it_in_its_thread_with_the_step_and_what_it_raises_is_raised(
+    swarm: Swarm,
+) -> None:
+    peer = swarm.start(LISTENS)
+    assert peer.end() == 0, peer.report()
+    heard = [line for line in peer.stdout if line.startswith("heard")]
+    assert heard == [f"heard {step} {{'loss': 0.5, 'step': {step}.0}}" for step in (1, 2, 3)]
+    assert peer.stdout[-1] == "raised the script's own ['loss', 'step']"
+
+
 def test_two_swarms_are_seen_together_or_one_of_them(swarm: Swarm) -> None:
     one, other = swarm.start(STREAM), swarm.start(LOGS, name="lake")
     for peer in (one, other):
@@ -89,6 +142,7 @@ def test_two_swarms_are_seen_together_or_one_of_them(swarm: Swarm) -> None:
     (lake,) = swarms(swarm, "lake")["lake"]["peers"]
     assert (lake["peer_id"], lake["pid"]) == (name(other), other.pid)
     assert set(lake["snapshot"]["logged"]) == {"loss", "tensor"}
+    assert {each["name"] for each in lake["records"] if each["kind"] == "logged"} == {"loss", "tensor"}
     deadline, rows = time.monotonic() + HANG_S, list[str]()
     while len(rows) != 2:  # who is late with a step for a moment is not called running
         assert time.monotonic() < deadline, rows
