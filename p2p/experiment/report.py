@@ -11,6 +11,7 @@ from .clocks import Clocks
 from .config import Bound, Experiment
 from .costs import Cost, costs
 from .folder import Run
+from .last_words import unrecorded
 from .lines import nearest
 from .statistics import describe
 from .steps import Split, Step, splits, steps
@@ -20,7 +21,7 @@ from .usage import growth
 COUNTS: Final = (
     *("steps", "steps_lost", "samples", "samples_twice", "samples_missing", "receipts_unequal"),
     *("events_missed", "peers_failed", "goodput", "step_ms_p50", "accounting_ms_max", "split_error_max"),
-    *("memory_growth_mb_max", "files_growth_max"),
+    *("memory_growth_mb_max", "files_growth_max", "steps_unrecorded"),
 )
 DOS: Final = ("kill", "leave", "pause", "join", "restart_all", "cut", "kill_host")
 TIMES: Final = ("detect", "agree", "resume", "beyond", "left", "gap", "back")
@@ -79,6 +80,7 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
         "receipts_unequal": sum(len(each.chain.unequal) for each in evaluated),
         "events_missed": sum(is_missed(cost) for each in evaluated for cost in each.costs),
         "peers_failed": sum(len(each.failed) for each in evaluated),
+        "steps_unrecorded": sum(len(unrecorded(each.run)) for each in evaluated),
     }
     parts = [each.chain.goodput for each in evaluated]
     if known := [part for part in parts if part is not None]:
