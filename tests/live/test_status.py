@@ -62,6 +62,30 @@ def test_a_peer_that_is_stopped_is_seen_with_who_waits_for_it(swarm: Swarm) -> N
     stop([here, stopped])
 
 
+STUCK = """
+import ctypes
+import numpy as np
+import p2p
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    for _ in range(3):
+        peer.all_reduce(np.ones(10))
+    ctypes.PyDLL(None).pause()  # with the interpreter held: no thread of it makes a snapshot
+"""
+
+
+def test_a_peer_that_is_stuck_in_a_c_call_is_seen_to_hang_with_what_it_did_last(swarm: Swarm) -> None:
+    peer = swarm.start(STUCK)
+    peer.expect("here")
+    found = peers_when(swarm, lambda peers: any(peer["condition"] == "hangs" for peer in peers.values()))
+    assert found[name(peer)]["doing"] == "computing step 4"
+    assert "hangs (" in swarm.ask("status").stdout
+    swarm.leaves_files = True
+    peer.kill()
+    peer.end()
+
+
 def test_a_peer_that_is_killed_is_seen_with_what_it_did_last_until_the_run_ends(swarm: Swarm) -> None:
     peers = swarm.start_all(3, STREAM)
     for peer in peers:
