@@ -151,6 +151,7 @@ class Reporter:
             change=self._change,
             counted=Counted(steps=history.num_steps, samples=history.num_samples, since_ns=self._counted_ns),
             logged=self._session.logged.values,
+            links=loop.measuring.shown(),
         )
 
     def _waiting(self) -> Waiting:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 NUM_RECORDS: Final = 32
 """Of each peer, for programs."""
 NUM_EVENTS: Final = 5
+NUM_LINKS: Final = 4
+"""Of each peer, for people."""
 
 _DONE: Final = (Kind.COMMITTED, Kind.FOLLOWED, Kind.LOADED)
 _PEER_ID: Final = re.compile(r"\b[0-9a-f]{16}\b")
@@ -119,7 +121,7 @@ def for_people(found: Mapping[str, Sequence[Looked]]) -> "RenderableType":
     for swarm, peers in in_order(found):
         latest, names = latest_snapshot(peers), names_of(peers)
         parts += [Text(headline(swarm, peers, latest)), _table(peers, latest, names)]
-        parts += [Text(f"  {line}") for line in events(peers, latest, names)]
+        parts += [Text(f"  {line}") for line in (*links(peers, names), *events(peers, latest, names))]
         parts.append(Text(""))
     return Group(*parts[:-1])
 
@@ -200,6 +202,21 @@ def _is_at(looked: Looked, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     elif snapshot.waiting.text and not snapshot.has_begun:
         at = _rename(snapshot.waiting.text, names)
     return f"{snapshot.error or at}{since}"
+
+
+def links(peers: Sequence[Looked], names: Mapping[str, str]) -> Iterator[str]:
+    """Of each peer that lives those to other hosts, the longest ways first."""
+    for looked in peers:
+        known = looked.seen.snapshot.links if looked.seen.snapshot is not None else ()
+        if not known or looked.condition is Condition.DEAD:
+            continue
+        words = [
+            f"{_name(each.peer_id, names)} {each.rtt_us / 1e3:.3g} ms, {each.bytes_per_s / 1e6:.3g} MB/s, "
+            f"{each.sent_bytes / 1e6:.3g} MB sent"
+            for each in sorted(known, key=lambda link: -link.rtt_us)
+        ]
+        more = f"; and {len(words) - NUM_LINKS} more" if len(words) > NUM_LINKS else ""
+        yield f"links of {looked.seen.identity.name}: {'; '.join(words[:NUM_LINKS])}{more}"
 
 
 def events(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str, str]) -> Iterator[str]:

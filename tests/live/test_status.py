@@ -191,6 +191,12 @@ def test_a_swarm_of_other_hosts_is_seen_with_its_key_and_not_without(
     assert found["members"] == [name(peer) for peer in peers]
     assert [peer["peer_id"] for peer in found["peers"]] == [name(peers[0])]
     assert [other["peer_id"] for other in found["peers"][0]["snapshot"]["others"]] == [name(peers[1])]
+    links: list[dict[str, Any]] = []
+    deadline = time.monotonic() + HANG_S
+    while not (links and all(link["rtt_us"] and link["sent_bytes"] for link in links)):  # at the next snapshot
+        assert time.monotonic() < deadline, links
+        links = swarms(hosts[0])["default"]["peers"][0]["snapshot"]["links"]
+    assert [link["peer_id"] for link in links] == [name(peers[1])]
     write_key(tmp_path / "other.key")
     for arguments, said in (
         ((*ask, "--key", str(tmp_path / "other.key")), "hangs up: it has another key"),

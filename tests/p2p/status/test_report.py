@@ -13,7 +13,7 @@ from p2p.status.report import for_people, for_programs
 from p2p.telemetry.logged import record as write_down
 from p2p.telemetry.page import Seen
 from p2p.telemetry.records import HALF_BYTES, Half, Kind, Record
-from p2p.telemetry.snapshot import Other, Pace, Waiting
+from p2p.telemetry.snapshot import Link, Other, Pace, Waiting
 from tests.p2p.telemetry.pages import A, B, identity, snapshot
 
 C, D = "c" * 16, "d" * 16
@@ -74,6 +74,20 @@ def test_people_see_who_is_there_what_each_is_at_and_for_whom_it_waits() -> None
         "slow: peer 1 is the slowest: its compute is 3.1 times the median of the others",
         "3.0 s ago: 2 is dead: its process has ended",
     ]
+
+
+def test_links_to_other_hosts_are_shown_the_longest_first() -> None:
+    some = tuple(
+        Link(peer_id=f"{number:x}" * 16, rtt_us=100 * number, bytes_per_s=25_000_000, sent_bytes=1_500_000_000)
+        for number in range(1, 7)
+    )
+    lines = screen({"pond": [looked(A, "0", Condition.RUNNING, links=some)]})
+    (line,) = [line for line in lines if line.startswith("links of 0: ")]
+    assert line.startswith("links of 0: 66666666 0.6 ms, 25 MB/s, 1.5e+03 MB sent; 55555555 0.5 ms")
+    whole = for_programs({"pond": [looked(A, "0", Condition.RUNNING, links=some)]})["swarms"]["pond"]["peers"][0]
+    assert whole["snapshot"]["links"][0] == {
+        **{"peer_id": "1" * 16, "rtt_us": 100, "bytes_per_s": 25_000_000, "sent_bytes": 1_500_000_000}
+    }
 
 
 def test_for_whom_a_peer_waited_a_moment_ago_is_not_shown() -> None:

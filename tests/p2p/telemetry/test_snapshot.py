@@ -5,7 +5,7 @@ import math
 import pytest
 
 from p2p.errors import RemoteProtocolError
-from p2p.telemetry.snapshot import MOST_BYTES, Change, Counted, Other, Pace, Snapshot, Waiting
+from p2p.telemetry.snapshot import MOST_BYTES, Change, Counted, Link, Other, Pace, Snapshot, Waiting
 from tests.p2p.telemetry.pages import A, B, identity, snapshot
 
 FULL = snapshot(
@@ -19,6 +19,7 @@ FULL = snapshot(
     change=Change(view=3, waited_s=0.014, redone=7),
     counted=Counted(steps=7, samples=28, since_ns=9),
     logged={"loss": 0.25, "bad": math.inf},
+    links=(Link(peer_id=B, rtt_us=2100, bytes_per_s=25_000_000, sent_bytes=1 << 40),),
 )
 
 
