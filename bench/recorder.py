@@ -59,7 +59,8 @@ def ns_per_record() -> float:
 def order(num_quads: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Of each quad, whether records are written in each of its blocks; the same in each process."""
     begins_on = np.random.default_rng(0).random((num_quads, 1)) < 0.5
-    return np.array([True, False, False, True]) == begins_on
+    is_on: np.ndarray[Any, np.dtype[np.bool_]] = np.array([True, False, False, True]) == begins_on
+    return is_on
 
 
 class Switch:

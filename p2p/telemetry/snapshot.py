@@ -11,6 +11,9 @@ from ..host.processes import Offsets
 SHORT: Final = 8
 """Digits of a peer_id that stand for a peer which has no number here."""
 
+MOST_ARGUMENTS: Final = 200
+"""Characters of the arguments of a script: 12 bytes each in the page, at the most, where an identity has 4,000."""
+
 MOST_BYTES: Final = 30_000
 """Of a snapshot. One that is longer names fewer others, and fewer events."""
 
@@ -25,6 +28,8 @@ class Identity:
         script: file name of what it runs; empty: unknown.
         joined_ns: when it called `p2p.join`, by the monotonic clock.
         wall_ns: the same by the clock on the wall.
+        arguments: of the script, as others may be shown them; cut short after `MOST_ARGUMENTS` characters.
+        commit: of the script's checkout, whatever was changed since; empty: unknown.
         monotonic_offset_ns, boottime_offset_ns: of its clocks, as in its registry entry.
     """
 
@@ -39,6 +44,8 @@ class Identity:
     wall_ns: int
     monotonic_offset_ns: int = 0
     boottime_offset_ns: int = 0
+    arguments: str = ""
+    commit: str = ""
 
     @property
     def offsets(self) -> Offsets:

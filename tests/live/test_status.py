@@ -158,13 +158,14 @@ def test_who_listens_to_what_is_logged_hears_it_in_its_thread_with_the_step_and_
 
 
 def test_two_swarms_are_seen_together_or_one_of_them(swarm: Swarm) -> None:
-    one, other = swarm.start(STREAM), swarm.start(LOGS, name="lake")
+    one, other = swarm.start(STREAM), swarm.start(LOGS, "--lr=0.5", "--token=abc", name="lake")
     for peer in (one, other):
         peer.expect_step(20)
     assert set(swarms(swarm)) == {"default", "lake"}
     peers_when(swarm, lambda peers: all(peer["snapshot"]["logged"] for peer in peers.values()), "lake")
     (lake,) = swarms(swarm, "lake")["lake"]["peers"]
     assert (lake["peer_id"], lake["pid"]) == (name(other), other.pid)
+    assert lake["arguments"].startswith("--lr 0.5 --token (not shown")
     assert set(lake["snapshot"]["logged"]) == {"loss", "tensor"}
     assert {each["name"] for each in lake["records"] if each["kind"] == "logged"} == {"loss", "tensor"}
     deadline, rows = time.monotonic() + HANG_S, list[str]()
