@@ -94,7 +94,6 @@ def test_links_are_changed_and_cut_and_peers_of_hosts_die_and_come(tmp_path: Pat
     assert failures([evaluated], experiment.expect) == []
     link, cut, kill, join = evaluated.costs
     assert {"step_after", "step_before"} == link.times_ms.keys()
-    assert "link " in link.why["longer"], link  # 10 ms where it was 1: no load makes all of ten steps so
     assert cut.event.peers == [2]
     assert "nobody took it out" in cut.why["detected"]
     assert sum(kill.phases_ms.values()) == pytest.approx(kill.times_ms["resumed"], abs=5)
