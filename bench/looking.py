@@ -5,8 +5,8 @@
 
 A stand-in writes the pages of 64 peers, each at 20 steps/s with a snapshot a second. Another process serves them, as a
 launcher does; a third has one page open, and scrapes /metrics, on one connection that it keeps (as Prometheus does) or
-on a new one for each. Prints the processor time of the process that serves, in % of a core, and whether each answer
-was whole.
+on a new one for each. Or nobody serves, and a process looks as `shoal top` does. Prints the processor time of the
+process that serves, or looks, in % of a core, and whether each answer was whole.
 """
 
 import argparse
@@ -19,12 +19,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
+from io import StringIO
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from rich.console import Console
+
 from p2p.host.processes import process_start, read_host
+from p2p.status.follow import Follower
+from p2p.status.screen import EVERY_S, MOST_EACH_SECOND
+from p2p.status.top import screen
 from p2p.status.web import serving
 from p2p.telemetry.page import Page
 from p2p.telemetry.records import Kind
@@ -34,8 +40,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 STEPS_PER_S: Final = 20
 SCRAPES_PER_S: Final = 10
 KINDS: Final = (Kind.BEGUN, Kind.SUBMITTED, Kind.FINISHED, Kind.COMMITTED, Kind.RECEIVED)
-WAYS: Final = ("kept", "new", "none")
-"""Connections of the scraper; with none there is only the open page."""
+WAYS: Final = ("kept", "new", "none", "top")
+"""Connections of the scraper; with none there is only the open page. `top`: nobody serves, `shoal top` looks."""
 
 
 def stand_in(home: Path, number: int) -> None:
@@ -116,6 +122,27 @@ def serve(home: Path) -> None:
             print(time.process_time(), flush=True)
 
 
+def top(home: Path, num_peers: int) -> None:
+    """As `shoal top` does, and say for each line on stdin how much processor time it took so far."""
+    follower = Follower(home, "pond", time.monotonic_ns)
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            shown = StringIO()
+            Console(file=shown, width=160, force_terminal=True).print(screen(follower.look(), follower.steps_us()))
+            assert shown.getvalue().count("running") == num_peers, shown.getvalue()
+            is_over.wait(EVERY_S * max(1.0, num_peers / MOST_EACH_SECOND))
+
+    looks = threading.Thread(target=look)
+    looks.start()
+    for _ in sys.stdin:
+        print(time.process_time(), flush=True)
+        assert looks.is_alive(), "it has failed"
+    is_over.set()
+    looks.join()
+
+
 class Looking:
     """One page that is open, and a scraper."""
 
@@ -151,11 +178,11 @@ class Looking:
 
 
 class Served:
-    """A process that serves, of one checkout."""
+    """A process that serves, or shows, of one checkout."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, process: "subprocess.Popen[str]", *, is_top: bool = False) -> None:
         self.process = process
-        self.port = int(self._line())
+        self.port = 0 if is_top else int(self._line())
 
     def _line(self) -> str:
         assert self.process.stdout is not None
@@ -169,6 +196,10 @@ class Served:
 
     def percent(self, way: str, for_s: float, num_peers: int) -> float:
         """Of a core, while somebody looks at it in this way for so long."""
+        if way == "top":
+            began, before = time.monotonic(), self.spent_s()
+            threading.Event().wait(for_s)
+            return 100 * (self.spent_s() - before) / (time.monotonic() - began)
         with closing(Looking(self.port, way, num_peers)) as looking:
             began, before = time.monotonic(), self.spent_s()
             for number in range(1, round(for_s * SCRAPES_PER_S) + 1):
@@ -212,8 +243,9 @@ def measure_one(checkout: Path, way: str, args: argparse.Namespace) -> float:
     ):
         assert peers.stdout is not None
         assert peers.stdout.readline() == "ready\n", "the stand-in failed"
-        with started(checkout, "--serve", folder) as process:
-            return Served(process).percent(way, args.for_s, args.peers)
+        looks = "--top" if way == "top" else "--serve"
+        with started(checkout, looks, folder, "--peers", str(args.peers)) as process:
+            return Served(process, is_top=way == "top").percent(way, args.for_s, args.peers)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -226,11 +258,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--stand-in", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--top", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.stand_in:
         stand_in(args.stand_in, args.peers)
     elif args.serve:
         serve(args.serve)
+    elif args.top:
+        top(args.top, args.peers)
     else:
         found = measure(args)
         for name, percents in sorted(found.items()):

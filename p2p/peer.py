@@ -135,9 +135,10 @@ class Peer(Operations):
     def log(self, **numbers: Any) -> None:
         """Say how it goes: `peer.log(loss=loss, lr=lr)`. `shoal status` shows it, and `shoal run` every 30 s.
 
-        The last number of each name, of this peer, stands on a page of this host. It is not sent to other peers, which
-        may have logged others, and written nowhere else: it is for people who look. Any thread may call it; an
-        operation on the GPU is waited for, if a tensor there holds the number.
+        The last number of each name, of this peer, stands on a page of this host, and the first four of each call are
+        in the flight recorder. Other peers are told `loss`, some seconds late, and may have logged others. It is for
+        people who look. Any thread may call it; an operation on the GPU is waited for, if a tensor there holds the
+        number.
 
         Args:
             numbers: by name: ints, floats, and tensors or arrays without dimensions; 32 names at most, of 32 characters
@@ -149,7 +150,19 @@ class Peer(Operations):
             ShoalError: this process is a forked child of the peer.
         """
         self._session.callers.check_process("peer.log")
-        self._session.logged.update(numbers)
+        self._session.log(numbers, self.done)
+
+    def on_log(self, listener: Callable[[int, dict[str, float]], None]) -> None:
+        """Call `listener` at each `peer.log`, in the same thread. What `listener` raises comes out of `peer.log`.
+
+        `peer.on_log(lambda step, numbers: wandb.log(numbers, step=step))` tells W&B, say.
+
+        Args:
+            listener: takes `peer.done`, and what this call has logged, as floats; called after those that were given
+                before, for as long as this peer lives.
+        """
+        self._session.callers.check_process("peer.on_log")
+        self._session.log_listeners.append(listener)
 
     def on_view_change(self, listener: Callable[[View], None]) -> None:
         """Call `listener` in the training thread, at the commit that shows another view than the one before.

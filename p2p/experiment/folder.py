@@ -18,7 +18,7 @@ from ..telemetry.records import How, Kind, Record
 from ..telemetry.snapshot import Identity
 from ..telemetry.trace import SUFFIX as TRACE
 from ..telemetry.trace import read_trace
-from .clocks import Clocks, ClocksDisagree, fit, merge, moments
+from .clocks import Clocks, ClocksDisagree, Moments, fit, merge, moments
 from .happened import Account, Happened, Process
 from .usage import Usage
 
@@ -188,16 +188,28 @@ def _refuse_strangers(run: Run, folder: Path) -> None:
             )
 
 
+def hosts_of(run: Run) -> dict[str, str]:
+    """By peer_id, of those that have a trace."""
+    return {peer_id: track.who.host for peer_id, track in run.tracks.items() if track.who is not None}
+
+
+def host_steps(run: Run) -> list[dict[str, Moments]]:
+    """Of the steps that members of two hosts have committed, when each host had finished and committed them."""
+    order = [(receipt.lineage, receipt.step) for receipt in run.receipts()]
+    peers = []
+    for peer_id, host in hosts_of(run).items():
+        lineages = {each.step: each.lineage for each in run.tracks[peer_id].receipts}
+        peers.append((host, moments(run.tracks[peer_id].records, lineages)))
+    return merge(peers, order)
+
+
 def _by_one_clock(run: Run, folder: Path) -> Run:
     """The records of peers on several hosts, by the clock of one of them; a director has seen all by its own."""
-    hosts = {peer_id: track.who.host for peer_id, track in run.tracks.items() if track.who is not None}
+    hosts = hosts_of(run)
     if len(set(hosts.values())) < 2:
         return run
-    order = [(receipt.lineage, receipt.step) for receipt in run.receipts()]
-    lineages = {peer_id: {each.step: each.lineage for each in run.tracks[peer_id].receipts} for peer_id in hosts}
-    peers = [(host, moments(run.tracks[peer_id].records, lineages[peer_id])) for peer_id, host in hosts.items()]
     try:
-        clocks = fit(merge(peers, order))
+        clocks = fit(host_steps(run))
     except ClocksDisagree:
         raise ExperimentError(
             f"the clocks of {len(set(hosts.values()))} hosts in {folder} cannot be compared: whatever they are, a step "

@@ -11,7 +11,11 @@ from .clocks import Clocks
 from .config import Bound, Experiment
 from .costs import Cost, costs
 from .folder import Run
+from .host_clocks import clock_metrics
+from .last_words import unrecorded
 from .lines import nearest
+from .planned import off_share
+from .slow_links import name_links
 from .statistics import describe
 from .steps import Split, Step, splits, steps
 from .suspicions import suspicions
@@ -20,7 +24,8 @@ from .usage import growth
 COUNTS: Final = (
     *("steps", "steps_lost", "samples", "samples_twice", "samples_missing", "receipts_unequal"),
     *("events_missed", "peers_failed", "goodput", "step_ms_p50", "accounting_ms_max", "split_error_max"),
-    *("memory_growth_mb_max", "files_growth_max"),
+    *("memory_growth_mb_max", "files_growth_max", "steps_unrecorded"),
+    *("at_step_off_share", "clock_width_ms_max", "clock_off_ms_max"),
 )
 DOS: Final = ("kill", "leave", "pause", "join", "restart_all", "cut", "kill_host")
 TIMES: Final = ("detect", "agree", "resume", "beyond", "left", "gap", "back")
@@ -65,7 +70,9 @@ class Evaluated:
 
 def evaluate(run: Run) -> Evaluated:
     chain = check(run)
-    return Evaluated(run, chain, costs(run, chain), steps(run), splits(run))
+    found = costs(run, chain)
+    name_links(run, found)
+    return Evaluated(run, chain, found, steps(run), splits(run))
 
 
 def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
@@ -79,6 +86,7 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
         "receipts_unequal": sum(len(each.chain.unequal) for each in evaluated),
         "events_missed": sum(is_missed(cost) for each in evaluated for cost in each.costs),
         "peers_failed": sum(len(each.failed) for each in evaluated),
+        "steps_unrecorded": sum(len(unrecorded(each.run)) for each in evaluated),
     }
     parts = [each.chain.goodput for each in evaluated]
     if known := [part for part in parts if part is not None]:
@@ -86,6 +94,10 @@ def metrics(evaluated: Sequence[Evaluated]) -> dict[str, float]:
     if took := [step.took_ms for each in evaluated for step in each.steps if step.took_ms is not None]:
         found["step_ms_p50"] = round(median(took), 3)
     found |= _accounting(evaluated)
+    if (off := off_share(cost.event for each in evaluated for cost in each.costs)) is not None:
+        found["at_step_off_share"] = off
+    clocks = [clock_metrics(each.run) for each in evaluated]
+    found |= {name: max(each[name] for each in clocks if name in each) for each in clocks for name in each}
     grown = [growth(each.run.account.usage) for each in evaluated if each.run.account is not None]
     found |= {name: max(each[name] for each in grown if name in each) for each in grown for name in each}
     for do in ("", *DOS):

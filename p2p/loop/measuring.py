@@ -22,6 +22,7 @@ from ..net.frames import Frames
 from ..net.transport import Transport
 from ..step.agreed_rows import AgreedRows, Rows, Table, hosts_of
 from ..step.open_step import OpenStep
+from ..telemetry.snapshot import Link
 from .durations import Durations
 from .link_rows import ALIKE_PERCENT, MOST_PEERS, Pair, Row, known_slices, links_of, own_row, reached_down
 from .parts import Parts
@@ -156,6 +157,7 @@ class Measuring:
         row: what was measured of the links to the members of the installed view.
         durations: of sums in that view.
         medium: what the links are where nothing of them is measured.
+        flows: the last counters of connections, by peer_id.
     """
 
     def __init__(
@@ -171,6 +173,7 @@ class Measuring:
         self.next_at = 0.0 if config.tcp is not None else math.inf
         self.row = Row()
         self.durations = Durations()
+        self.flows: Mapping[str, Flow] = {}
         self._members: tuple[Member, ...] = ()
         self._elsewhere = frozenset[str]()
         self._me, self._transport, self._agreed = me, transport, agreed
@@ -221,13 +224,26 @@ class Measuring:
         rows = self._agreed.used
         return None if rows is None or rows.members != view.members else links_of(rows, self._segment_bytes)
 
+    def shown(self) -> tuple[Link, ...]:
+        """What is known of each connection, for people. Any thread may ask."""
+        flows, pairs = self.flows, self._pairs
+        return tuple(
+            Link(
+                peer_id=peer_id,
+                rtt_us=flow.rtt_us,
+                bytes_per_s=pairs[peer_id].value if peer_id in pairs else 0,
+                sent_bytes=flow.acked,
+            )
+            for peer_id, flow in sorted(flows.items())
+        )
+
     def _sample(self, now: float, view: View) -> None:
         if view.members != self._members:
             self._members = view.members
             self._elsewhere = frozenset(each.peer_id for each in on_other_hosts(self._me, view))
             self.durations.forget()
         others = after(self._me, view)
-        flows = self._transport.flows() if others else {}
+        flows = self.flows = self._transport.flows() if others else {}
         if not flows:
             return
         self._up.add(now, sum(flow.acked for flow in flows.values()))

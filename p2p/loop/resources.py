@@ -4,21 +4,24 @@ import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from gossip import Member
 
 from ..config import LoopConfig
 from ..errors import RegistryError
 from ..host.acceptor_page import RecordPage
-from ..host.entry import Entry
+from ..host.commit import commit_of
+from ..host.entry import Entry, unpack_program
 from ..host.files import why_too_few_files
+from ..host.naming import SCRIPT, this_program
 from ..host.registry import Registry
 from ..memory.host_memory import HostMemory
 from ..net.frames import RECORD_CODEC
 from ..net.listener import TcpListeners
 from ..net.transport import Transport
 from ..telemetry.page import Page
-from ..telemetry.snapshot import SHORT, Identity
+from ..telemetry.snapshot import MOST_ARGUMENTS, SHORT, Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ def _host_memory(peer_id: str, config: LoopConfig) -> HostMemory:
 
 
 def _identity(own: Entry, joined_ns: int) -> Identity:
+    traits, _ = unpack_program(own.program)
+    program = this_program()
     return Identity(
         peer_id=own.peer_id,
         swarm=own.swarm,
@@ -114,4 +119,6 @@ def _identity(own: Entry, joined_ns: int) -> Identity:
         wall_ns=own.incarnation,
         monotonic_offset_ns=own.monotonic_offset_ns,
         boottime_offset_ns=own.boottime_offset_ns,
+        arguments=" ".join(text for name, (_, text) in traits.items() if name != SCRIPT)[:MOST_ARGUMENTS],
+        commit="" if program is None or not program.file else commit_of(Path(program.file)),
     )

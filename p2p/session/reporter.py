@@ -46,7 +46,7 @@ class Reporter:
         """Report nothing yet.
 
         Args:
-            session: read only.
+            session: read only, but for the loss that others are to know, which goes with the next status.
             swarm: its name.
             launcher: is told; None: nobody.
             say: prints a line, if there is no launcher.
@@ -107,6 +107,7 @@ class Reporter:
     def _report(self) -> None:
         with self._lock, suppress(RuntimeError, OSError):  # what it reads has changed meanwhile: there is another look
             self._page.show(self._snapshot())
+            self._session.loop.core.describe(loss=self._session.logged.values.get("loss", 0.0))
             if self._launcher is not None:
                 with suppress(OSError):  # it is gone, or stopped and has enough to read
                     self._launcher.send(self._page.shown, socket.MSG_DONTWAIT)
@@ -132,6 +133,7 @@ class Reporter:
                     view=claim.status.view_number,
                     step=claim.status.step,
                     steps_per_s=claim.status.steps_per_s,
+                    loss=claim.status.loss,
                 )
                 for claim in claims
             ),
@@ -149,6 +151,7 @@ class Reporter:
             change=self._change,
             counted=Counted(steps=history.num_steps, samples=history.num_samples, since_ns=self._counted_ns),
             logged=self._session.logged.values,
+            links=loop.measuring.shown(),
         )
 
     def _waiting(self) -> Waiting:

@@ -22,7 +22,7 @@ from ..net.parcels import Replica
 from ..step.notices import Commit, Complete, Notice, StateOffer, Uncommitted, Withdrawn
 from ..step.operation import Operation, Outcome
 from ..step.receipts import Receipt
-from ..telemetry.logged import Logged
+from ..telemetry.logged import Logged, record
 from ..telemetry.records import Kind
 from .attempt import EARLY, Attempt
 from .callers import BACKWARD_CALL, Callers
@@ -46,6 +46,7 @@ class Session:
         share: of the samples.
         callers: which thread may call what now.
         logged: what the script says of itself.
+        log_listeners: called with `peer.done` and the numbers of each `peer.log`.
         device_of: where a tensor lives.
         used_device: that of the model, or of the first tensor of one, and its name.
         mixed: what becomes of peers of several numerics classes, as in `PeerConfig`.
@@ -62,6 +63,7 @@ class Session:
         self._attempt = Attempt()
         self.callers = Callers(self._attempt)
         self.logged = Logged()
+        self.log_listeners: list[Callable[[int, dict[str, float]], None]] = []
         self.mixed = config.mixed
         self.device_of = config.loop.device_of
         self.used_device: tuple[Device, str] | None = None
@@ -99,6 +101,13 @@ class Session:
         return self.membership.loop.resources.host_memory.empty(
             count, dtype
         )  # of the loop that there is: a peer may come back
+
+    def log(self, numbers: dict[str, Any], num_trained: int) -> None:
+        """As `Peer.log`. Of a call in the same moment as a step of another thread, one of two records may be lost."""
+        checked = self.logged.update(numbers)
+        record(self.loop.resources.seen.training, self.done, checked)
+        for listener in self.log_listeners:
+            listener(num_trained, dict(checked))
 
     def take_seat(self, replica: Replica | None = None) -> View:
         """As `Membership.take_seat`."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ..telemetry.logged import name_in
 from ..telemetry.page import Seen
 from ..telemetry.records import How, Kind, Record
 from ..telemetry.snapshot import SHORT, Snapshot
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 NUM_RECORDS: Final = 32
 """Of each peer, for programs."""
 NUM_EVENTS: Final = 5
+NUM_LINKS: Final = 4
+"""Of each peer, for people."""
 
 _DONE: Final = (Kind.COMMITTED, Kind.FOLLOWED, Kind.LOADED)
 _PEER_ID: Final = re.compile(r"\b[0-9a-f]{16}\b")
@@ -74,6 +77,9 @@ def _record(record: Record) -> dict[str, Any]:
     values = record._asdict()
     values["kind"] = Kind(record.kind).name.lower() if record.kind in set(Kind) else record.kind
     values["how"] = How(record.how).name.lower() if record.how in set(How) else record.how
+    if record.kind == Kind.LOGGED:
+        values |= {"view": 0, "peer_id": "", "name": name_in(record)}
+        values["value"] = record.value if math.isfinite(record.value) else str(record.value)
     return values
 
 
@@ -115,7 +121,7 @@ def for_people(found: Mapping[str, Sequence[Looked]]) -> "RenderableType":
     for swarm, peers in in_order(found):
         latest, names = latest_snapshot(peers), names_of(peers)
         parts += [Text(headline(swarm, peers, latest)), _table(peers, latest, names)]
-        parts += [Text(f"  {line}") for line in events(peers, latest, names)]
+        parts += [Text(f"  {line}") for line in (*links(peers, names), *events(peers, latest, names))]
         parts.append(Text(""))
     return Group(*parts[:-1])
 
@@ -160,7 +166,8 @@ def _table(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str,
             seat = "member" if other.peer_id in members else "observes"
             rate = f"{other.steps_per_s:.3g}"
             name, step = other.peer_id[:SHORT], _step(other.step)
-            table.add_row(*map(Text, (name, Condition.ELSEWHERE.value, seat, step, rate, "", "", "", "", "")))
+            loss = f"loss {other.loss:.4g}" if other.loss else ""
+            table.add_row(*map(Text, (name, Condition.ELSEWHERE.value, seat, step, rate, "", "", "", "", loss)))
     return table
 
 
@@ -195,6 +202,21 @@ def _is_at(looked: Looked, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     elif snapshot.waiting.text and not snapshot.has_begun:
         at = _rename(snapshot.waiting.text, names)
     return f"{snapshot.error or at}{since}"
+
+
+def links(peers: Sequence[Looked], names: Mapping[str, str]) -> Iterator[str]:
+    """Of each peer that lives those to other hosts, the longest ways first."""
+    for looked in peers:
+        known = looked.seen.snapshot.links if looked.seen.snapshot is not None else ()
+        if not known or looked.condition is Condition.DEAD:
+            continue
+        words = [
+            f"{_name(each.peer_id, names)} {each.rtt_us / 1e3:.3g} ms, {each.bytes_per_s / 1e6:.3g} MB/s, "
+            f"{each.sent_bytes / 1e6:.3g} MB sent"
+            for each in sorted(known, key=lambda link: -link.rtt_us)
+        ]
+        more = f"; and {len(words) - NUM_LINKS} more" if len(words) > NUM_LINKS else ""
+        yield f"links of {looked.seen.identity.name}: {'; '.join(words[:NUM_LINKS])}{more}"
 
 
 def events(peers: Sequence[Looked], latest: Snapshot | None, names: Mapping[str, str]) -> Iterator[str]:

@@ -1,10 +1,19 @@
-"""What a script says of itself by `peer.log`: a few numbers by name, the last of each."""
+"""What a script says of itself by `peer.log`: a few numbers by name, the last of each.
+
+In the flight recorder each is a record of its own, which has 16 bytes for the name: where others have a view, and a
+peer.
+"""
 
 from typing import Any, Final
+
+from .records import Half, Kind, Record
 
 MOST_NUMBERS: Final = 32
 MOST_CHARACTERS: Final = 32
 """Of a name."""
+MOST_RECORDED: Final = 4
+"""Of one call, so that a script that logs a lot leaves room for what the steps leave behind."""
+_NAME_BYTES: Final = 16
 
 
 class Logged:
@@ -17,8 +26,11 @@ class Logged:
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
 
-    def update(self, numbers: dict[str, Any]) -> None:
+    def update(self, numbers: dict[str, Any]) -> dict[str, float]:
         """Take all of them, or none.
+
+        Returns:
+            These, as floats.
 
         Raises:
             TypeError: one is no number.
@@ -35,6 +47,21 @@ class Logged:
                 f"{len(values)}: leave some out"
             )
         self.values = values  # at one go: another thread shows them
+        return checked
+
+
+def record(half: Half, step: int, numbers: dict[str, float]) -> None:
+    """Write the first of `numbers` down, logged after `step`."""
+    for index, (name, value) in enumerate([*numbers.items()][:MOST_RECORDED]):
+        text = name.encode("utf-8", "replace")[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
+        view, peer = int.from_bytes(text[:8], "big"), int.from_bytes(text[8:], "big")
+        half.note(Kind.LOGGED, step, view, peer, size=index, value=value)
+
+
+def name_in(record: Record) -> str:
+    """Under which name a LOGGED record has its value: the first 16 bytes of it."""
+    text = record.view.to_bytes(8, "big") + int(record.peer_id or "0", 16).to_bytes(8, "big")
+    return text.rstrip(b"\0").decode("utf-8", "ignore")
 
 
 def _number(name: str, value: Any) -> float:

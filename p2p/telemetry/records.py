@@ -89,6 +89,9 @@ class Kind(IntEnum):
     """It has denied that."""
     LOST = 73
     """It has not, in the time that it had."""
+    # The script's own, in the half of the training thread.
+    LOGGED = 80
+    """`peer.log` after this step: `value`; view and peer are its name (logged.py), `size` is its place in the call."""
 
 
 class How(IntEnum):

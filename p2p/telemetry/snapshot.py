@@ -11,6 +11,9 @@ from ..host.processes import Offsets
 SHORT: Final = 8
 """Digits of a peer_id that stand for a peer which has no number here."""
 
+MOST_ARGUMENTS: Final = 200
+"""Characters of the arguments of a script: 12 bytes each in the page, at the most, where an identity has 4,000."""
+
 MOST_BYTES: Final = 30_000
 """Of a snapshot. One that is longer names fewer others, and fewer events."""
 
@@ -25,6 +28,8 @@ class Identity:
         script: file name of what it runs; empty: unknown.
         joined_ns: when it called `p2p.join`, by the monotonic clock.
         wall_ns: the same by the clock on the wall.
+        arguments: of the script, as others may be shown them; cut short after `MOST_ARGUMENTS` characters.
+        commit: of the script's checkout, whatever was changed since; empty: unknown.
         monotonic_offset_ns, boottime_offset_ns: of its clocks, as in its registry entry.
     """
 
@@ -39,6 +44,8 @@ class Identity:
     wall_ns: int
     monotonic_offset_ns: int = 0
     boottime_offset_ns: int = 0
+    arguments: str = ""
+    commit: str = ""
 
     @property
     def offsets(self) -> Offsets:
@@ -101,12 +108,30 @@ class Other:
     Attributes:
         view: in which it has a seat; 0: it observes, or waits.
         step: the last one that it has committed; -1: none.
+        loss: that it has logged last; 0.0: none.
     """
 
     peer_id: str
     view: int
     step: int
     steps_per_s: float
+    loss: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """To a peer on another host, as the kernel has counted since the connection was opened.
+
+    Attributes:
+        rtt_us: the shortest round trip of the last minutes; 0: not known.
+        bytes_per_s: the highest rate at which that peer has had something from here lately; 0: not known.
+        sent_bytes: that it has.
+    """
+
+    peer_id: str
+    rtt_us: int
+    bytes_per_s: int
+    sent_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +167,7 @@ class Snapshot:
         dropped: frames that changed nothing, by reason.
         error: why it cannot go on; empty: it can.
         logged: what its script has said by `peer.log`.
+        links: to peers on other hosts.
     """
 
     who: Identity
@@ -165,11 +191,16 @@ class Snapshot:
     change: Change = field(default_factory=Change)
     counted: Counted = field(default_factory=Counted)
     logged: dict[str, float] = field(default_factory=dict)
+    links: tuple[Link, ...] = ()
 
     def pack(self) -> bytes:
-        """As two lines of JSON, of `MOST_BYTES` at most: `members` and `others` are the second, which not all read."""
+        """As two lines of JSON, of `MOST_BYTES` at most: members, others, links are the second, which not all read."""
         values = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
-        crowd: dict[str, Sequence[Any]] = {"members": self.members, "others": [astuple(each) for each in self.others]}
+        crowd: dict[str, Sequence[Any]] = {
+            "members": self.members,
+            "others": [astuple(each) for each in self.others],
+            "links": [astuple(each) for each in self.links],
+        }
         for name in crowd:
             del values[name]
         text = _lines(values, crowd)
@@ -183,7 +214,7 @@ class Snapshot:
 
     @classmethod
     def parse(cls, text: bytes, *, with_crowd: bool = True) -> "Snapshot":
-        """What `pack` has made; without its crowd it has no members and no others, and a third of the cost.
+        """What `pack` has made; without its crowd it has no members, others and links, and a third of the cost.
 
         Raises:
             RemoteProtocolError: it is none of this version.
@@ -193,10 +224,14 @@ class Snapshot:
             values: dict[str, Any] = json.loads(first)
             for name, kind in _PARTS.items():
                 values[name] = kind(**values[name])
-            crowd = json.loads(second) if with_crowd else {"members": (), "others": ()}
+            crowd = json.loads(second) if with_crowd else {"members": (), "others": (), "links": ()}
             values["others"] = tuple(
-                Other(peer_id=str(peer_id), view=int(view), step=int(step), steps_per_s=float(rate))
-                for peer_id, view, step, rate in crowd["others"]
+                Other(peer_id=str(peer_id), view=int(view), step=int(step), steps_per_s=float(rate), loss=float(loss))
+                for peer_id, view, step, rate, loss in crowd["others"]
+            )
+            values["links"] = tuple(
+                Link(peer_id=str(peer_id), rtt_us=int(rtt), bytes_per_s=int(rate), sent_bytes=int(sent))
+                for peer_id, rtt, rate, sent in crowd["links"]
             )
             values["members"] = tuple((str(peer_id), int(incarnation)) for peer_id, incarnation in crowd["members"])
             values["events"] = tuple((int(time_ns), str(words)) for time_ns, words in values["events"])

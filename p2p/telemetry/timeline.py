@@ -17,7 +17,10 @@ _ENDS: Final = (Kind.COMMITTED, Kind.FOLLOWED, Kind.LOADED)
 def pace(records: Sequence[Record], now_ns: int) -> Pace:
     """How fast steps were committed lately. `records`: in the order of their times."""
     commits = [record.time_ns for record in records if record.kind in _COMMITS]
+    since = min((record.time_ns for record in records if record.kind == Kind.SUBMITTED), default=0)  # what is known of
     recent = [time_ns for time_ns in commits if time_ns > now_ns - WINDOW_NS]
+    known = [time_ns for time_ns in recent if time_ns >= since]
+    recent = known if len(known) > 2 else recent
     commits = recent if len(recent) > 2 else commits[-3:]
     if len(commits) < 2:
         return Pace()

@@ -9,7 +9,7 @@ from p2p.experiment import command
 from p2p.experiment.conduct import Conductor, plans
 from p2p.experiment.config import Experiment
 from p2p.experiment.folder import read_run
-from p2p.experiment.report import Evaluated, evaluate, failures
+from p2p.experiment.report import Evaluated, evaluate, failures, metrics
 from p2p.experiment.venue import Starter
 from p2p.forking.zygote import Zygote
 
@@ -149,6 +149,7 @@ def test_a_kill_a_join_a_leave_and_a_pause_cost_no_step_and_are_all_accounted_fo
     experiment, evaluated = conduct(ALL)
     assert failures([evaluated], experiment.expect) == []
     kill, join, leave, pause = evaluated.costs
+    assert metrics([evaluated])["steps_unrecorded"] == 0  # what the killed one did last is in its trace
     assert kill.by == "the kernel" and kill.at.startswith("exchanging step")
     assert leave.by == "its own word"
     for cost in (kill, join, leave):

@@ -153,6 +153,7 @@ with p2p.join() as peer:
         calls = (
             lambda: peer.all_reduce(total), peer.barrier, peer.wait_view, peer.step().__enter__, handle.wait,
             peer.leave, peer.status, lambda: peer.empty(3), lambda: peer.on_view_change(print),
+            lambda: peer.on_log(print),
         )
         for call in calls:
             try:
@@ -175,7 +176,7 @@ def test_every_call_in_a_forked_child_raises_and_its_end_changes_nothing(swarm: 
         child, parent = end.split()[-2:]
         said = f"was called in process {child}, a forked child of process {parent}, which is the peer"
         assert ended == "ended 7" and end.startswith("end 2 [2.0, 2.0, 2.0]"), peer.report()
-        assert len(refusals) == 9 and all(said in line for line in refusals), peer.report()
+        assert len(refusals) == 10 and all(said in line for line in refusals), peer.report()
         assert not peer.stderr
 
 

@@ -62,6 +62,30 @@ def test_a_peer_that_is_stopped_is_seen_with_who_waits_for_it(swarm: Swarm) -> N
     stop([here, stopped])
 
 
+STUCK = """
+import ctypes
+import numpy as np
+import p2p
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    for _ in range(3):
+        peer.all_reduce(np.ones(10))
+    ctypes.PyDLL(None).pause()  # with the interpreter held: no thread of it makes a snapshot
+"""
+
+
+def test_a_peer_that_is_stuck_in_a_c_call_is_seen_to_hang_with_what_it_did_last(swarm: Swarm) -> None:
+    peer = swarm.start(STUCK)
+    peer.expect("here")
+    found = peers_when(swarm, lambda peers: any(peer["condition"] == "hangs" for peer in peers.values()))
+    assert found[name(peer)]["doing"] == "computing step 4"
+    assert "hangs (" in swarm.ask("status").stdout
+    swarm.leaves_files = True
+    peer.kill()
+    peer.end()
+
+
 def test_a_peer_that_is_killed_is_seen_with_what_it_did_last_until_the_run_ends(swarm: Swarm) -> None:
     peers = swarm.start_all(3, STREAM)
     for peer in peers:
@@ -80,15 +104,70 @@ def test_a_peer_that_is_killed_is_seen_with_what_it_did_last_until_the_run_ends(
     assert not dead.exists()
 
 
+TOLD_SOON = LOGS.replace("p2p.join()", "join_as({'loop': LoopConfig(core=CoreConfig(status_s=0.1))})").replace(
+    "import p2p\n",
+    "import p2p\nfrom gossip import CoreConfig\nfrom p2p.config import LoopConfig\nfrom p2p.joining import join_as\n",
+)
+
+
+def test_others_are_told_the_loss_that_a_peer_has_logged(swarm: Swarm) -> None:
+    peers = swarm.start_all(2, TOLD_SOON)
+    found = peers_when(
+        swarm,
+        lambda peers: (
+            len(peers) == 2 and all(any(each["loss"] for each in peer["snapshot"]["others"]) for peer in peers.values())
+        ),
+    )
+    assert all(0 < peer["snapshot"]["others"][0]["loss"] <= 1 for peer in found.values())
+    stop(peers)
+
+
+LISTENS = """
+import threading
+import numpy as np
+import p2p
+
+def heard(step, numbers):
+    assert threading.current_thread() is threading.main_thread()
+    print("heard", step, numbers)
+    if step == 3:
+        raise RuntimeError("the script's own")
+
+with p2p.join() as peer:
+    print("here", peer.peer_id)
+    peer.on_log(heard)
+    while True:
+        with peer.step():
+            peer.all_reduce(np.ones(3, np.float32))
+        try:
+            peer.log(loss=np.float32(0.5), step=peer.done)
+        except RuntimeError as error:
+            print("raised", error, [*peer._session.logged.values])
+            break
+"""
+
+
+def test_who_listens_to_what_is_logged_hears_it_in_its_thread_with_the_step_and_what_it_raises_is_raised(
+    swarm: Swarm,
+) -> None:
+    peer = swarm.start(LISTENS)
+    assert peer.end() == 0, peer.report()
+    heard = [line for line in peer.stdout if line.startswith("heard")]
+    assert heard == [f"heard {step} {{'loss': 0.5, 'step': {step}.0}}" for step in (1, 2, 3)]
+    assert peer.stdout[-1] == "raised the script's own ['loss', 'step']"
+
+
 def test_two_swarms_are_seen_together_or_one_of_them(swarm: Swarm) -> None:
-    one, other = swarm.start(STREAM), swarm.start(LOGS, name="lake")
+    one, other = swarm.start(STREAM), swarm.start(LOGS, "--lr=0.5", "--token=abc", name="lake")
     for peer in (one, other):
         peer.expect_step(20)
     assert set(swarms(swarm)) == {"default", "lake"}
     peers_when(swarm, lambda peers: all(peer["snapshot"]["logged"] for peer in peers.values()), "lake")
     (lake,) = swarms(swarm, "lake")["lake"]["peers"]
     assert (lake["peer_id"], lake["pid"]) == (name(other), other.pid)
+    assert lake["arguments"].startswith("--lr 0.5 --token (not shown")
     assert set(lake["snapshot"]["logged"]) == {"loss", "tensor"}
+    assert {each["name"] for each in lake["records"] if each["kind"] == "logged"} == {"loss", "tensor"}
     deadline, rows = time.monotonic() + HANG_S, list[str]()
     while len(rows) != 2:  # who is late with a step for a moment is not called running
         assert time.monotonic() < deadline, rows
@@ -113,6 +192,12 @@ def test_a_swarm_of_other_hosts_is_seen_with_its_key_and_not_without(
     assert found["members"] == [name(peer) for peer in peers]
     assert [peer["peer_id"] for peer in found["peers"]] == [name(peers[0])]
     assert [other["peer_id"] for other in found["peers"][0]["snapshot"]["others"]] == [name(peers[1])]
+    links: list[dict[str, Any]] = []
+    deadline = time.monotonic() + HANG_S
+    while not (links and all(link["rtt_us"] and link["sent_bytes"] for link in links)):  # at the next snapshot
+        assert time.monotonic() < deadline, links
+        links = swarms(hosts[0])["default"]["peers"][0]["snapshot"]["links"]
+    assert [link["peer_id"] for link in links] == [name(peers[1])]
     write_key(tmp_path / "other.key")
     for arguments, said in (
         ((*ask, "--key", str(tmp_path / "other.key")), "hangs up: it has another key"),

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from p2p.status.local import Condition, Looked
 from p2p.status.report import for_people, for_programs
+from p2p.telemetry.logged import record as write_down
 from p2p.telemetry.page import Seen
-from p2p.telemetry.records import Kind, Record
-from p2p.telemetry.snapshot import Other, Pace, Waiting
+from p2p.telemetry.records import HALF_BYTES, Half, Kind, Record
+from p2p.telemetry.snapshot import Link, Other, Pace, Waiting
 from tests.p2p.telemetry.pages import A, B, identity, snapshot
 
 C, D = "c" * 16, "d" * 16
@@ -41,7 +42,10 @@ WAITS = looked(
     waiting=Waiting(text="waits", peers=(B,)),
     pace=Pace(steps_per_s=2.5, compute_s=0.25, exchange_s=0.1, wait_s=0.05),
     slowest=f"peer {B} is the slowest: its compute is 3.1 times the median of the others",
-    others=(Other(peer_id=D, view=3, step=4, steps_per_s=2.0), Other(peer_id=B, view=3, step=4, steps_per_s=2.0)),
+    others=(
+        Other(peer_id=D, view=3, step=4, steps_per_s=2.0, loss=0.5),
+        Other(peer_id=B, view=3, step=4, steps_per_s=2.0),
+    ),
     logged={"loss": 0.25, "bad": math.nan},
 )
 STOPPED = looked(B, "1", Condition.STOPPED, (record(8.0, Kind.RECEIVED, 6),), step=5)
@@ -65,11 +69,25 @@ def test_people_see_who_is_there_what_each_is_at_and_for_whom_it_waits() -> None
         "1, 500 ms",
         "1 stopped (71) rank 1 5 0 computing step 7, 2.0 s",
         "2 dead (72) 5 0 was exchanging step 6 with the others, 5.0 s ago",
-        "dddddddd elsewhere member 4 2",
+        "dddddddd elsewhere member 4 2 loss 0.5",
         "now: 3 of 3 members of view 3 are here, 1 and dddddddd too",
         "slow: peer 1 is the slowest: its compute is 3.1 times the median of the others",
         "3.0 s ago: 2 is dead: its process has ended",
     ]
+
+
+def test_links_to_other_hosts_are_shown_the_longest_first() -> None:
+    some = tuple(
+        Link(peer_id=f"{number:x}" * 16, rtt_us=100 * number, bytes_per_s=25_000_000, sent_bytes=1_500_000_000)
+        for number in range(1, 7)
+    )
+    lines = screen({"pond": [looked(A, "0", Condition.RUNNING, links=some)]})
+    (line,) = [line for line in lines if line.startswith("links of 0: ")]
+    assert line.startswith("links of 0: 66666666 0.6 ms, 25 MB/s, 1.5e+03 MB sent; 55555555 0.5 ms")
+    whole = for_programs({"pond": [looked(A, "0", Condition.RUNNING, links=some)]})["swarms"]["pond"]["peers"][0]
+    assert whole["snapshot"]["links"][0] == {
+        **{"peer_id": "1" * 16, "rtt_us": 100, "bytes_per_s": 25_000_000, "sent_bytes": 1_500_000_000}
+    }
 
 
 def test_for_whom_a_peer_waited_a_moment_ago_is_not_shown() -> None:
@@ -97,6 +115,22 @@ def test_programs_get_the_same_as_strict_json() -> None:
     assert first["snapshot"]["waiting"]["peers"] == [B]
     assert (second["condition"], second["doing"]) == ("stopped", "computing step 7")
     assert [(each["kind"], each["step"]) for each in third["records"]] == [("committed", 5), ("submitted", 6)]
+
+
+def test_what_was_logged_is_shown_by_its_name() -> None:
+    half = Half(memoryview(bytearray(HALF_BYTES)), lambda: S)
+    write_down(half, 6, {"loss": 0.5, "bad": math.inf})
+    (first, second) = for_programs({"pond": [looked(A, "0", Condition.RUNNING, tuple(half.latest()))]})["swarms"][
+        "pond"
+    ]["peers"][0]["records"]
+    assert (first["kind"], first["name"], first["value"], first["view"], first["peer_id"]) == (
+        "logged",
+        "loss",
+        0.5,
+        0,
+        "",
+    )
+    assert (second["name"], second["value"]) == ("bad", "inf")
 
 
 def test_a_record_of_a_later_version_is_shown_by_its_number() -> None:

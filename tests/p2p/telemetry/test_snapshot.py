@@ -5,13 +5,13 @@ import math
 import pytest
 
 from p2p.errors import RemoteProtocolError
-from p2p.telemetry.snapshot import MOST_BYTES, Change, Counted, Other, Pace, Snapshot, Waiting
+from p2p.telemetry.snapshot import MOST_BYTES, Change, Counted, Link, Other, Pace, Snapshot, Waiting
 from tests.p2p.telemetry.pages import A, B, identity, snapshot
 
 FULL = snapshot(
     identity(),
     members=((A, 1), (B, 2)),
-    others=(Other(peer_id=B, view=3, step=7, steps_per_s=1.5),),
+    others=(Other(peer_id=B, view=3, step=7, steps_per_s=1.5, loss=0.5),),
     events=((5, f"{B} is dead"), (6, "ä")),
     dropped={"no link": 3},
     waiting=Waiting(text=f"waits for {B}", peers=(B,)),
@@ -19,6 +19,7 @@ FULL = snapshot(
     change=Change(view=3, waited_s=0.014, redone=7),
     counted=Counted(steps=7, samples=28, since_ns=9),
     logged={"loss": 0.25, "bad": math.inf},
+    links=(Link(peer_id=B, rtt_us=2100, bytes_per_s=25_000_000, sent_bytes=1 << 40),),
 )
 
 

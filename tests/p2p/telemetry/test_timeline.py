@@ -39,6 +39,12 @@ def test_the_rate_is_that_of_the_last_seconds_and_of_two_steps_at_least() -> Non
     assert pace([*STEPS, *late], 63_100 * MS).steps_per_s == 10.0
 
 
+def test_steps_of_which_less_is_known_than_their_commits_do_not_make_the_parts_shorter() -> None:
+    """Of the training thread's records fewer may be at hand than of the loop's: it has logged a lot."""
+    some = [each for each in STEPS if each.time_ns > 1500 * MS or each.kind in (Kind.FINISHED, Kind.COMMITTED)]
+    assert pace(some, 3100 * MS) == Pace(steps_per_s=10.0, compute_s=0.07, exchange_s=0.02, wait_s=0.01)
+
+
 def test_the_rate_falls_where_nothing_is_committed_any_more() -> None:
     rates = [pace(STEPS, (3100 + late) * MS).steps_per_s for late in (0, 100, 1000, 60_000)]
     assert rates[0] == rates[1] == 10.0 > rates[2] > rates[3] > 0

@@ -4,6 +4,7 @@ import pytest
 
 from p2p.errors import RemoteProtocolError
 from p2p.telemetry.records import NUM_RECORDS, Kind, unpack_record
+from p2p.telemetry.snapshot import MOST_ARGUMENTS
 from p2p.telemetry.trace import Tail, read_trace, write_trace
 from tests.p2p.telemetry.pages import A, identity, page, snapshot
 
@@ -71,3 +72,11 @@ def test_what_is_no_page_and_no_trace_is_refused(tmp_path: Path) -> None:
         Tail(path)
     with pytest.raises(RemoteProtocolError, match="we read traces of version 1"):
         read_trace(path)
+
+
+def test_a_trace_begins_with_the_arguments_of_the_script_and_its_commit(tmp_path: Path) -> None:
+    """As long as they may be, and in any writing."""
+    mine = identity(arguments="\N{FISH}" * MOST_ARGUMENTS, commit="0123456789" * 4, script="\N{FISH}" * 60 + ".py")
+    own = page(tmp_path, mine)
+    write_trace(tmp_path / "a.trace", Tail(own.path).identity, [])
+    assert read_trace(tmp_path / "a.trace")[0] == mine

@@ -1,0 +1,35 @@
+"""What others have heard of a peer that was killed is in its trace."""
+
+from dataclasses import replace
+
+from p2p.experiment.folder import Run
+from p2p.experiment.last_words import unrecorded
+from p2p.experiment.report import evaluate, metrics
+from p2p.telemetry.records import Kind
+from tests.p2p.experiment.runs import A, killed, record
+
+
+def with_finished(*steps: int) -> Run:
+    """A was killed in step 3, and had finished these."""
+    run = killed()
+    records = [record(50.0 * step - 1, Kind.FINISHED, step) for step in steps]
+    return replace(run, tracks={**run.tracks, A: replace(run.tracks[A], records=records)})
+
+
+def test_a_trace_that_has_all_that_was_committed_with_its_peer_lacks_nothing() -> None:
+    run = with_finished(1, 2)
+    assert unrecorded(run) == []
+    assert metrics([evaluate(run)])["steps_unrecorded"] == 0
+
+
+def test_a_step_that_others_have_committed_and_the_trace_does_not_finish_is_named() -> None:
+    run = with_finished(1)
+    assert unrecorded(run) == [(A, 2)]
+    assert metrics([evaluate(run)])["steps_unrecorded"] == 1
+
+
+def test_of_a_trace_in_which_records_were_overwritten_nothing_is_said() -> None:
+    run = with_finished(1)
+    assert run.account is not None
+    lossy = tuple(replace(each, missed=each.peer_id == A) for each in run.account.processes)
+    assert unrecorded(replace(run, account=replace(run.account, processes=lossy))) == []
