@@ -31,17 +31,22 @@ class StagedBucket(Bucket):
     """
 
     _staged: Staged = field(default_factory=lambda: Staged(HOST))
-    _verdict: Array = field(default_factory=lambda: np.zeros(1, np.uint8))
+    _verdict: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
     _pending: dict[int, Tensor] = field(default_factory=dict)
     _num_own_users: int = 0
     _is_open: bool = False
     _stored_in: bytes = b""
 
-    def go_by(self, staged: Staged) -> None:
-        """Before its first use: this is the way between the device and the operation."""
-        self._staged = staged
+    def go_by(self, staged: Staged, verdict: Array) -> None:
+        """Before its first use: this is the way between the device and the operation, and a byte beside that."""
+        self._staged, self._verdict = staged, verdict
         self._num_own_users = num_users(self.flat)
         self.operation.completed = self._store
+
+    @property
+    def on_host(self) -> Sequence[Array]:
+        """As of others."""
+        return self.operation.input, self.operation.result, self._verdict
 
     def begin_step(self) -> None:
         """As of others. What was handed out stays until something is added."""
@@ -146,6 +151,6 @@ def make_staged_bucket(
     bucket = StagedBucket(
         parameters, flat, views(flat, parameters), input[num_values:], operation, lambda: flat, layouts
     )
-    bucket.go_by(staged)
+    bucket.go_by(staged, empty(1, np.dtype(np.uint8)))
     bucket.begin_step()
     return bucket

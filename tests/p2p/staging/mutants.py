@@ -146,6 +146,13 @@ def _rest_in_vain(self: Gradients) -> None:
 Gradients_rest = Gradients.rest
 
 
+def _verdict_on_the_heap(self: StagedBucket, staged: Staged, verdict: Array) -> None:
+    StagedBucket_go_by(self, staged, np.zeros_like(verdict))
+
+
+StagedBucket_go_by = StagedBucket.go_by
+
+
 def _read_in_place(self: Mirror) -> Any:
     return [np.frombuffer(raw_bytes(each.detach()), np.uint8) for each in self._tensors]
 
@@ -309,6 +316,9 @@ MUTANTS = {
     "what a step shows is read on the device": _missing("steady", 0, (Mirror, "read", _read_in_place)),
     "what a step shows is read before it is fetched": _missing("steady", 0, (Mirror, "read", _read_at_once)),
     "buffers are written before they are stored": _missing("steady", 0, (Mirror, "write", _without_hold(Mirror.write))),
+    "a verdict lies where no device copies by itself": _missing(
+        "steady", 0, (StagedBucket, "go_by", _verdict_on_the_heap)
+    ),
     "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
 }
 

@@ -11,7 +11,8 @@ Compute is the CPU, so what a script computes is done at once. A copy is not:
 5. All of it is called by one thread, but for `pin`, `unpin` and `settle`, and threads that copy a state; never by the
    thread of a loop.
 6. What is copied lies in one piece of pinned memory, or in none; each piece is whole pages, and no part of another;
-   `unpin` finds no copy of it under way. `refuses_every` k: each k-th `pin` is refused.
+   `unpin` finds no copy of it under way. `refuses_every` k: each k-th `pin` is refused. A copy of memory that is not
+   pinned is `pageable`: the host waits for it.
 7. In a `capture`, and where it `is_lost`, it raises: ShoalError, and RuntimeError as torch does. Of a device that is
    lost nothing that is under way is ever over, nor is its target written further.
 8. It has `capacity` bytes, where that is said, for what is asked of it by `zeros`.
@@ -129,7 +130,7 @@ class StandIn:
         self.is_captured = self.is_lost = False
         self.capacity = sys.maxsize
         self.happened: deque[str] = deque(maxlen=MOST_HAPPENED)
-        """Copies that were begun, and waits of the host for one that was not over."""
+        """Copies that were begun, which of them were pageable, and waits of the host for one that was not over."""
         self.watched: Callable[[], Iterable[torch.Tensor]] = tuple
         """Tensors that a mark knows the state of, though nothing has copied them yet."""
 
@@ -266,6 +267,8 @@ class StandIn:
             into[...] = 0xFF if _is_floating(target) else 0xA5
         self._queues[stream].append(copy)
         self.happened.append(stream)
+        if not self.is_pinned(into if stream == "fetch" else source):
+            self.happened.append("pageable")
         self.num_copies += 1
         return copy
 
@@ -283,11 +286,15 @@ class StandIn:
 
     def check_pieces(self, host: Array, *, is_pinned: bool = False) -> None:
         begin, end = extent(host)
-        if is_pinned and not any(first <= begin and end <= last for first, last in self.pinned.copy().items()):
+        if is_pinned and not self.is_pinned(host):
             raise Unordered(f"{host.nbytes} bytes at {begin:#x} are added up, and no one piece that is pinned")
         for pinned, pinned_end in self.pinned.copy().items():
             if pinned < end and begin < pinned_end and not pinned <= begin <= end <= pinned_end:
                 raise Unordered(f"a copy of {host.nbytes} bytes crosses the end of what is pinned")
+
+    def is_pinned(self, host: Array) -> bool:
+        begin, end = extent(host)
+        return any(first <= begin and end <= last for first, last in self.pinned.copy().items())
 
     def _tick(self) -> int:
         if threading.get_ident() != self._thread and threading.current_thread().name != "shoal-copy":
