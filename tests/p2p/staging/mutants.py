@@ -4,6 +4,7 @@ import argparse
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -316,6 +317,11 @@ MUTANTS = {
     "what a step shows is read on the device": _missing("steady", 0, (Mirror, "read", _read_in_place)),
     "what a step shows is read before it is fetched": _missing("steady", 0, (Mirror, "read", _read_at_once)),
     "buffers are written before they are stored": _missing("steady", 0, (Mirror, "write", _without_hold(Mirror.write))),
+    "gradients of several streams are written on the last one": _missing(
+        "streams", 0, (Staged, "beside", lambda self, stream: nullcontext())
+    ),
+    "a stream does not follow the one that has used a bucket": _missing("streams", 0, (Staged, "follow", _nothing)),
+    "a handle is waited for on another stream": _missing("handles on streams", 1, (Staged, "follow", _nothing)),
     "a verdict lies where no device copies by itself": _missing(
         "steady", 0, (StagedBucket, "go_by", _verdict_on_the_heap)
     ),

@@ -16,7 +16,8 @@ Compute is the CPU, so what a script computes is done at once. A copy is not:
 7. In a `capture`, and where it `is_lost`, it raises: ShoalError, and RuntimeError as torch does. Of a device that is
    lost nothing that is under way is ever over, nor is its target written further.
 8. It has `capacity` bytes, where that is said, for what is asked of it by `zeros`.
-9. Sums (standin_adder.py) have a stream of their own, and what is pinned for all that they read and write.
+9. Scripts have streams, by name (`on`): what they must come after is looked at where that is watched (streams.py).
+10. Sums (standin_adder.py) have a stream of their own, and what is pinned for all that they read and write.
 
 `Unordered` says which law was broken. What a missing wait makes of the results has to be seen in these.
 """
@@ -26,7 +27,8 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +39,7 @@ from collectives import Array
 from p2p.device import HOST, Device, Mark, MemoryShort, PinRefused
 from p2p.errors import ShoalError
 from tests.p2p.staging.standin_adder import StandInAdder, Unordered
+from tests.p2p.staging.streams import MAIN, Clock, Order
 
 __all__ = ["StandIn", "Unordered"]
 
@@ -50,6 +53,7 @@ class Written:
     time: int
     versions: dict[int, int]
     is_aside: bool = False
+    clock: Clock = field(default_factory=dict)
 
     def is_over(self) -> bool:
         return True
@@ -72,6 +76,7 @@ class Copy:
     is_held: bool = False
     is_done: bool = False
     taken: bytes = field(default=b"", repr=False)
+    clock: Clock = field(default_factory=dict)
 
     @property
     def used(self) -> Sequence[Array]:
@@ -82,6 +87,8 @@ class Copy:
         self.device.check_is_there()
         if not self.is_done and self.device.random.random() < self.device.haste:
             self.device.progress()
+        if self.is_done and self.device.order is not None:
+            self.device.order.waited(self.clock)
         return self.is_done
 
     def wait(self) -> None:
@@ -91,6 +98,8 @@ class Copy:
                 self.device.happened.append("wait")
             while not self.is_done:
                 self.device.progress()
+            if self.device.order is not None:
+                self.device.order.waited(self.clock)
 
     @property
     def may_run(self) -> bool:
@@ -126,6 +135,8 @@ class StandIn:
         self.refused: list[Unordered] = []
         """What was found where nobody may hear of it."""
         self._seen: dict[int, int] = {}
+        self._stream = MAIN
+        self.order: Order | None = None
         self._thread, self._lock = threading.get_ident(), threading.RLock()
         self.is_captured = self.is_lost = False
         self.capacity = sys.maxsize
@@ -159,6 +170,17 @@ class StandIn:
         self.capacity -= found.nbytes
         return found
 
+    def stream(self) -> Hashable:
+        return self._stream
+
+    @contextmanager
+    def on(self, stream: Hashable) -> Iterator[None]:
+        before, self._stream = self._stream, str(stream)
+        try:
+            yield
+        finally:
+            self._stream = before
+
     def mark(self) -> Mark:
         self.check()
         self.check_is_there()
@@ -166,7 +188,8 @@ class StandIn:
             if threading.get_ident() != self._thread:  # which has a stream of its own
                 return Written(self._tick(), {}, is_aside=True)
             watched = {tensor.data_ptr(): tensor._version for tensor in self.watched()}
-            return Written(self._tick(), self._seen | watched)
+            clock = self.order.clock_of(self._stream) if self.order else {}
+            return Written(self._tick(), self._seen | watched, clock=clock)
 
     def fetch(self, source: Any, into: Array, after: Sequence[Mark]) -> Mark:
         return self._copy("fetch", source, _of_tensor(source), _bytes(into), after, into)
@@ -179,6 +202,8 @@ class StandIn:
         self.check_is_there()
         with self._lock:
             self._tick()
+            if self.order is not None and isinstance(mark, Copy | Written):
+                self.order.follow(self._stream, mark.clock)
             while isinstance(mark, Copy) and not mark.has_run:
                 self._run_one()
             for copy in self._queues["fetch"]:
@@ -261,6 +286,9 @@ class StandIn:
         self._check_order(tensor, now, after, stream)
         self.check_pieces(into if stream == "fetch" else source)
         copy = Copy(self, stream, source, into, after, (tensor, target))
+        if self.order is not None:
+            clocks = [each.clock for each in after if isinstance(each, Copy | Written)]
+            copy.clock = self.order.copied(stream, clocks, tensor, is_written=stream == "store")
         if not any(
             np.may_share_memory(read, into) for q in self._queues.values() for each in q for read in each.used[:-1]
         ):
