@@ -174,7 +174,7 @@ class Device(Protocol):
         ...
 
     def unpin(self, memory: Array) -> None:
-        """What `pin` was given may be unmapped; no copy of it is under way."""
+        """What `pin` was given may be unmapped; no copy of it is under way. RuntimeError: the device is lost."""
         ...
 
     def settle(self) -> None:

@@ -212,6 +212,7 @@ class StandIn:
     def pin(self, memory: Array) -> None:
         begin, end = extent(memory)
         self.num_pins += 1
+        self.check_is_there()
         if begin % mmap.PAGESIZE or end % mmap.PAGESIZE or begin == end:
             raise Unordered(f"{memory.nbytes} bytes at {begin:#x} are no whole pages")
         if any(begin < other_end and other < end for other, other_end in self.pinned.copy().items()):
@@ -223,6 +224,9 @@ class StandIn:
 
     def unpin(self, memory: Array) -> None:
         begin, end = extent(memory)
+        if self.is_lost:
+            self.pinned.pop(begin)
+        self.check_is_there()
         for copy in (each for queue in self._queues.values() for each in queue.copy()):
             for used, used_end in map(extent, copy.used):
                 if used < end and begin < used_end:

@@ -352,3 +352,15 @@ def test_a_peer_whose_device_could_not_copy_its_state_ends_with_the_error_of_the
         assert isinstance(membership.unusable, DeviceLost)
 
     play(script, seeds=[0])
+
+
+def test_a_peer_whose_device_was_lost_between_two_steps_leaves_and_lets_go_of_all() -> None:
+    def script(peer: Peer, device: StandIn) -> None:
+        _, parallel, _ = trained(peer)
+        parallel(ONES).sum().backward()
+        loop = peer._session.loop
+        device.lose()
+        peer.leave()
+        assert loop.reactor.ended.is_set() and loop.resources.host_memory._arena is None
+
+    play(script, seeds=[0])
