@@ -68,7 +68,7 @@ class Extents:
                     continue
                 try:
                     self._pin(device, index)
-                except PinRefused as error:
+                except (PinRefused, RuntimeError) as error:  # of a device that fails, which the next copy says
                     self._refused.add(index)
                     reason = str(error)
         if reason and not self._has_warned:

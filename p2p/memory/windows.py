@@ -114,7 +114,7 @@ class Window:
                 return
             memory = np.frombuffer(mapped, np.uint8, extent.length, extent.offset)
             self._device.pin(memory)
-        except (OSError, PinRefused) as error:
+        except (OSError, PinRefused, RuntimeError) as error:
             self._is_refused = True
             logger.info("memory of peer %s is added up by the host: %s", self._owner[1], error)
         else:
