@@ -8,8 +8,8 @@ staged once more by the driver, which the host waits for. Sums have a stream of 
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -76,6 +76,15 @@ class CudaDevice:
             return like.new_zeros(count)
         except torch.OutOfMemoryError:
             raise MemoryShort(count * like.itemsize, torch.cuda.mem_get_info(self.index)[0]) from None
+
+    def stream(self) -> Hashable:
+        """As `Device.stream`."""
+        return torch.cuda.current_stream(self.index)
+
+    def on(self, stream: Hashable) -> AbstractContextManager[object]:
+        """As `Device.on`."""
+        assert isinstance(stream, torch.cuda.Stream)
+        return torch.cuda.stream(stream)
 
     def mark(self) -> Mark:
         """As `Device.mark`.

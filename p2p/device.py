@@ -10,8 +10,8 @@ the driver, several times slower, and the host may have to wait for that.
 A device may add up memory of the host, and so relieve the thread that does so otherwise (`Adder`).
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -141,6 +141,14 @@ class Device(Protocol):
         """
         ...
 
+    def stream(self) -> Hashable:
+        """The current one of the streams that a script has."""
+        ...
+
+    def on(self, stream: Hashable) -> AbstractContextManager[object]:
+        """One that was current is so again, inside of this."""
+        ...
+
     def mark(self) -> Mark:
         """All that the current stream was given so far."""
         ...
@@ -166,7 +174,7 @@ class Device(Protocol):
         ...
 
     def unpin(self, memory: Array) -> None:
-        """What `pin` was given may be unmapped; no copy of it is under way."""
+        """What `pin` was given may be unmapped; no copy of it is under way. RuntimeError: the device is lost."""
         ...
 
     def settle(self) -> None:
@@ -212,6 +220,12 @@ class _Host:
 
     def zeros(self, count: int, like: Any) -> Any:
         return like.new_zeros(count)
+
+    def stream(self) -> Hashable:
+        return None
+
+    def on(self, stream: Hashable) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def mark(self) -> Mark:
         return OVER

@@ -1,7 +1,7 @@
 """How tensors of a device take part in an operation: fetched into memory of the host, and their results stored back."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,6 +67,31 @@ class Staged:
         """As of the device."""
         with self._failures_told():
             return self._device.zeros(count, like)
+
+    def stream(self) -> Hashable:
+        """As of the device."""
+        return self._device.stream()
+
+    def follow(self, stream: Hashable) -> None:
+        """What the current stream is given from now on comes after what this one was given so far."""
+        device = self._device
+        if stream is not None and stream != device.stream():
+            with self._failures_told():
+                with device.on(stream):
+                    mark = device.mark()
+                device.hold(mark)
+
+    @contextmanager
+    def beside(self, stream: Hashable) -> Iterator[None]:
+        """This one is current inside of this: after the current one so far, which goes on after it."""
+        here = self._device.stream()
+        if stream == here:
+            yield
+            return
+        with self._device.on(stream):
+            self.follow(here)
+            yield
+        self.follow(stream)
 
     def fetch(self, *pairs: tuple[Any, Array]) -> None:
         """Begin to copy tensors, as the current stream leaves them, into the input and beside it."""

@@ -5,7 +5,8 @@ the device's own clock, which would ask for other events.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any, Final
 
@@ -128,6 +129,14 @@ class Watched:
     def zeros(self, count: int, like: Any) -> Any:
         """As `Device.zeros`."""
         return self._device.zeros(count, like)
+
+    def stream(self) -> Hashable:
+        """As `Device.stream`."""
+        return self._device.stream()
+
+    def on(self, stream: Hashable) -> AbstractContextManager[object]:
+        """As `Device.on`."""
+        return self._device.on(stream)
 
     def mark(self) -> Mark:
         """As `Device.mark`."""

@@ -24,6 +24,7 @@ from gossip.observing import MOST_WAITING
 from gossip.progress import Finish
 from gossip.view import NO_NUMERICS
 
+from ..device import MemoryShort
 from ..net.frames import Taken
 from ..net.parcels import (
     SOON,
@@ -344,8 +345,12 @@ class Donor:
         self._pump(now, member, stream)
 
     def _pump(self, now: float, member: Member, stream: Stream) -> None:
-        for segment in stream.due(now, self._segment_bytes):
-            self._send(member, stream.number, segment)
+        try:
+            for segment in stream.due(now, self._segment_bytes):
+                self._send(member, stream.number, segment)
+        except MemoryShort:  # who has copied it has said so; another one may be asked for
+            for each in (self._streams, self._kept, self._given):
+                each.pop(member, None)
 
     def begin_exchange(self) -> None:
         """Of a step, which may be committed before other donors have heard of a copy."""
@@ -358,7 +363,7 @@ class Donor:
     def go_on(self, now: float) -> None:
         """A state is whole by now."""
         self._kept = {member: (copy, me, now) for member, (copy, me, _) in self._kept.items()}
-        for member, stream in self._streams.items():
+        for member, stream in list(self._streams.items()):
             self._pump(now, member, stream)
 
     def taken(self, now: float, taken: Taken) -> None:

@@ -122,6 +122,9 @@ def describe(environ: Mapping[str, str], gpus: Sequence[Gpu], num_peers: int, *,
         is_masked = bool(gpus) or VARIABLE in environ
         why = f"{VARIABLE} is {environ.get(VARIABLE, '')!r}" if is_masked else "there is no GPU here"
         return f"{why}, so -n auto is one peer, on the CPU"
+    if not names and gpus:
+        here = "the one GPU" if len(gpus) == 1 else f"the {len(gpus)} GPUs"
+        return f"{VARIABLE} is {environ.get(VARIABLE, '')!r}, so no peer sees any of {here} of this host"
     if num_peers > len(names) > 0:
         share = "the one GPU" if len(names) == 1 else f"{len(names)} GPUs"
         return f"{num_peers} peers share {share}, which they use in turns: `-n auto` is a peer for each"

@@ -11,6 +11,7 @@ What others have in their arenas is in windows.py.
 import logging
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Final
 
@@ -67,7 +68,7 @@ class Extents:
                     continue
                 try:
                     self._pin(device, index)
-                except PinRefused as error:
+                except (PinRefused, RuntimeError) as error:  # of a device that fails, which the next copy says
                     self._refused.add(index)
                     reason = str(error)
         if reason and not self._has_warned:
@@ -105,7 +106,8 @@ class Extents:
                 device.settle()
             while self._pinned:
                 _, (device, memory) = self._pinned.popitem()
-                device.unpin(memory)
+                with suppress(RuntimeError):  # of a device that is lost, which has nothing registered
+                    device.unpin(memory)
 
 
 def extents_of(region: Region, extent_bytes: int) -> range:

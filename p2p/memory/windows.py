@@ -13,6 +13,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
@@ -113,7 +114,7 @@ class Window:
                 return
             memory = np.frombuffer(mapped, np.uint8, extent.length, extent.offset)
             self._device.pin(memory)
-        except (OSError, PinRefused) as error:
+        except (OSError, PinRefused, RuntimeError) as error:
             self._is_refused = True
             logger.info("memory of peer %s is added up by the host: %s", self._owner[1], error)
         else:
@@ -135,7 +136,9 @@ class Window:
     def _release(self) -> None:
         self._is_refused = True
         while self._pinned:
-            self._device.unpin(self._pinned.popitem()[1])
+            memory = self._pinned.popitem()[1]
+            with suppress(RuntimeError):  # of a device that is lost, which has nothing registered
+                self._device.unpin(memory)
         self._mapped = None
         if self._fd >= 0:
             os.close(self._fd)

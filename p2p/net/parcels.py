@@ -29,7 +29,8 @@ class PackedState:
     """What a replica consists of: `tree` tells what the bytes of `tensors` are.
 
     Attributes:
-        is_whole: whether these are there; they are then a copy. None: they are lent, and there.
+        is_whole: whether these are there; they are then a copy. It raises MemoryShort if they will never be. None: they
+            are lent, and there.
         replicated: indices of those that all members of a numerics class have alike.
         aside: what is lent is not changed before the first of the two things is done. None: it is lent until the
             borrower returns.

@@ -92,9 +92,15 @@ class ScriptStep:
             each.check()
 
     def check(self) -> None:
-        """Raise RootLost if the root of an operation was gone; the step is committed."""
+        """Raise RootLost if the root of an operation was gone; the current stream sees the committed step."""
+        self.follow()
         for call in self._calls:
             call.value()
+
+    def follow(self) -> None:
+        """The current stream sees the results that there are."""
+        for call in self._calls:
+            call.follow()
 
     def withdraw(self, error: BaseException) -> None:
         """Take everything back: `error` ended the block."""
@@ -250,6 +256,8 @@ class Calls:
                 self._asynchronous.check_devices()
                 self._asynchronous.commit()
                 self._asynchronous.check()
+            elif self._asynchronous is not None:
+                self._asynchronous.follow()
 
     def _make(self, tensor: Any, asked: Asked, *, is_alone: bool) -> OperationCall:
         """`is_alone`: no other operation of the same size is open, so that memory for its result can be kept."""

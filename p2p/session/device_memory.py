@@ -10,7 +10,6 @@ from collectives import Array
 from ..device import HOST, Device
 from ..memory.host_memory import HostMemory
 from ..staging import Cut, Staged
-from ..step.operation import Operation
 from .operation_call import Empty
 from .session import Session
 
@@ -39,10 +38,10 @@ def is_far(session: Session, tensor: Any) -> bool:
     return session.device_of(tensor) is not HOST
 
 
-def pin(session: Session, device: Device, operations: Sequence[Operation]) -> None:
-    """Register with `device` where inputs and results lie, if in the arena."""
+def pin(session: Session, device: Device, arrays: Sequence[Array]) -> None:
+    """Register with `device` where `arrays` lie, if in the arena."""
     if device is not HOST:
-        _pin(session, device, [array for each in operations for array in (each.input, each.result)])
+        _pin(session, device, arrays)
 
 
 def pinned(session: Session, device: Device, empty: Empty) -> Empty:

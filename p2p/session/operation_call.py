@@ -1,7 +1,7 @@
 """An operation that a script has called, from its tensor to what it is given back."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,6 +125,9 @@ class OperationCall:
     def wait(self, index: int) -> None:
         """Return when it is ready."""
 
+    def follow(self) -> None:
+        """What the current stream is given from now on sees the result, which was handed out."""
+
     def keep_apart(self) -> None:
         """Let the script have its tensors back before the commit: until then others may read what they held."""
         operation = self.operation
@@ -189,6 +192,7 @@ class StagedCall(OperationCall):
         self.operations = operations_of(asked, input, result, shape)
         self._staged = [staged(index) for index in range(len(self.operations))]
         self._value, self._lost = None, None
+        self._stream: Hashable = None
         flat, start = flat_of(self._tensor.contiguous()), 0
         for each, operation in zip(self._staged, self.operations, strict=True):
             each.fetch((flat[start : start + operation.input.size], operation.input))
@@ -205,6 +209,10 @@ class StagedCall(OperationCall):
     def wait(self, index: int) -> None:
         """As `OperationCall`."""
         self._staged[index].wait()
+
+    def follow(self) -> None:
+        """As `OperationCall`; `hand_out` says so of one stream."""
+        self._staged[0].follow(self._stream)
 
     def keep_apart(self) -> None:
         """As `OperationCall`; memory of this host is used again by the next call."""
@@ -231,3 +239,4 @@ class StagedCall(OperationCall):
             start += source.size
         for staged in self._staged:
             staged.hold()
+        self._stream = self._staged[0].stream()

@@ -74,6 +74,11 @@ class Bucket:
     _lent: weakref.ref[Any] | None = None
     _version: int = 0
 
+    @property
+    def on_host(self) -> Sequence[Array]:
+        """Memory of the host that is copied where gradients live on a device."""
+        return self.operation.input, self.operation.result
+
     def begin_pass(self) -> None:
         """A backward pass may fill this bucket."""
         self.missing = set(range(len(self.parameters)))

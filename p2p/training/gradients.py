@@ -83,7 +83,7 @@ class Gradients:
         self._mirror, self._resting = Mirror(self._session, device), -1
         self._buckets = [bucket for each in self._of_models.values() for bucket in each]
         self._place = {p: (b, i) for b in self._buckets for i, p in enumerate(b.parameters)}
-        pin(self._session, self.device, [bucket.operation for bucket in self._buckets])
+        pin(self._session, self.device, [array for bucket in self._buckets for array in bucket.on_host])
         self._begin_reaching()
 
     def _make(self, name: str, parameters: Sequence[torch.nn.Parameter], device: Device) -> list[Bucket]:

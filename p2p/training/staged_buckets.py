@@ -4,7 +4,7 @@ Marks of parameters stay on the host, where they are needed. What is handed out 
 memory of the device is needed beside it, unless the script keeps some of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,21 +27,30 @@ FINITE = 1
 class StagedBucket(Bucket):
     """A bucket of a device. `flat` has the values alone; the operation has copies of them, and the marks, on the host.
 
-    Gradients are kept as they come, and written into `flat` in one go when the last has come.
+    Gradients are kept as they come, and written into `flat` in one go when the last has come; those of several streams
+    in one go on each, which is where their memory is used again.
     """
 
     _staged: Staged = field(default_factory=lambda: Staged(HOST))
-    _verdict: Array = field(default_factory=lambda: np.zeros(1, np.uint8))
-    _pending: dict[int, Tensor] = field(default_factory=dict)
+    _verdict: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
+    _pending: dict[Hashable, dict[int, Tensor]] = field(default_factory=dict)
+    """By the stream that they came on."""
+    _stream: Hashable = None
+    """That has used `flat` last, after all others."""
     _num_own_users: int = 0
     _is_open: bool = False
     _stored_in: bytes = b""
 
-    def go_by(self, staged: Staged) -> None:
-        """Before its first use: this is the way between the device and the operation."""
-        self._staged = staged
+    def go_by(self, staged: Staged, verdict: Array) -> None:
+        """Before its first use: this is the way between the device and the operation, and a byte beside that."""
+        self._staged, self._verdict = staged, verdict
         self._num_own_users = num_users(self.flat)
         self.operation.completed = self._store
+
+    @property
+    def on_host(self) -> Sequence[Array]:
+        """As of others."""
+        return self.operation.input, self.operation.result, self._verdict
 
     def begin_step(self) -> None:
         """As of others. What was handed out stays until something is added."""
@@ -52,7 +61,7 @@ class StagedBucket(Bucket):
     def add(self, index: int, gradient: Tensor, fraction: float, keep: float = 1.0) -> None:
         """As of others; the gradient may be read later."""
         if index in self.empty and fraction == 1.0:
-            self._pending[index] = gradient
+            self._pending.setdefault(self._staged.stream(), {})[index] = gradient
             self.empty.discard(index)
             self.missing.discard(index)
         else:
@@ -77,7 +86,11 @@ class StagedBucket(Bucket):
         Bucket.zero_empty(self)
 
     def _write(self) -> None:
-        """Write what has come into the buffer, which from the first time in a step on is no longer the script's."""
+        """Write what has come into the buffer, which from the first time in a step on is no longer the script's.
+
+        What the current stream does to it from now on comes after all that was done to it.
+        """
+        self._follow()
         if not self._is_open:
             self._is_open = True
             self._handed_out, self._result = (), None
@@ -85,13 +98,20 @@ class StagedBucket(Bucket):
             if num_users(self.flat) > self._num_own_users:
                 self.flat = torch.empty_like(self.flat)
                 self.inputs = views(self.flat, self.parameters)
-        if self._pending:
-            torch._foreach_copy_([self.inputs[index] for index in self._pending], [*self._pending.values()])
-            self._pending.clear()
+        for stream, gradients in self._pending.items():
+            with self._staged.beside(stream):
+                torch._foreach_copy_([self.inputs[index] for index in gradients], [*gradients.values()])
+        self._pending.clear()
+
+    def _follow(self) -> None:
+        """The current stream is the next to use `flat`."""
+        self._staged.follow(self._stream)
+        self._stream = self._staged.stream()
 
     def fetch(self) -> None:
         """It is full: begin to copy it, and whether it is finite, to the host."""
         self._stored_in = b""
+        self._follow()
         is_finite = self.flat.isfinite().all().view(torch.uint8).view(1)
         self._staged.fetch((self.flat, self._values(self.operation.input)), (is_finite, self._verdict))
 
@@ -121,6 +141,7 @@ class StagedBucket(Bucket):
 
     def hand_out(self) -> Sequence[Tensor | None]:
         """For the script: parts of the buffer, as of others."""
+        self._follow()
         self._staged.hold()
         self._result, self._version = self.flat, self.flat._version
         marks = torch.from_numpy(self.operation.result[len(self.flat) :].view(f"i{self.flat.itemsize}"))
@@ -146,6 +167,6 @@ def make_staged_bucket(
     bucket = StagedBucket(
         parameters, flat, views(flat, parameters), input[num_values:], operation, lambda: flat, layouts
     )
-    bucket.go_by(staged)
+    bucket.go_by(staged, empty(1, np.dtype(np.uint8)))
     bucket.begin_step()
     return bucket

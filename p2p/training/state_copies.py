@@ -6,6 +6,7 @@ for that but whoever is about to change the state: until all is copied, or the l
 device waits, not the host.
 """
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +19,16 @@ import torch
 
 from collectives import Array
 
-from ..device import HOST, OVER, Device, Mark, failures_named
+from ..device import HOST, OVER, Device, Mark, MemoryShort, failures_named
 from ..errors import DeviceLost
 from ..net.parcels import Copies, PackedState, Packer
 from ..session.device_memory import cut_of, pinned
 from ..session.session import Session
 from ..staging import Cut, whole
-from .layouts import in_memory_order
+from .layouts import dense_strides, in_memory_order
 from .replica_state import Lowered, lent
+
+logger = logging.getLogger("p2p")
 
 SLOT_BYTES: Final = 16 << 20
 NUM_SLOTS: Final = 2
@@ -133,13 +136,21 @@ class StateCopies:
     def _fetch(self, copy: "_Copy") -> None:
         landing: deque[tuple[Mark, Array, Array]] = deque()
         with self._slots_are_free, failures_named():
-            for number, (source, into, after) in enumerate(self._pieces(copy)):
-                if len(landing) == NUM_SLOTS:
-                    _land(*landing.popleft())
-                slot = self._slots[number % NUM_SLOTS][: len(into)]
-                for part in self._cut(slot):
-                    copy.last = self._device.fetch(source[part], slot[part], after)
-                landing.append((copy.last, slot, into))
+            try:
+                for number, (source, into, after) in enumerate(self._pieces(copy)):
+                    if len(landing) == NUM_SLOTS:
+                        _land(*landing.popleft())
+                    slot = self._slots[number % NUM_SLOTS][: len(into)]
+                    for part in self._cut(slot):
+                        copy.last = self._device.fetch(source[part], slot[part], after)
+                    landing.append((copy.last, slot, into))
+            except MemoryShort as short:  # who trains needs that memory, and goes on
+                copy.short = short
+                logger.warning(
+                    "a state for a joiner is not copied: of the device's memory %s, for elements of one tensor with "
+                    "gaps between them; the joiner asks again, or another member",
+                    short,
+                )
             copy.is_issued.set()
             while landing:
                 _land(*landing.popleft())
@@ -159,9 +170,17 @@ class StateCopies:
                 yield flat[begin : begin + length], part[begin : begin + length], after
 
     def _flat(self, tensor: torch.Tensor, after: Mark) -> torch.Tensor:
-        """Its bytes as they lie in memory; where there are gaps, gathered by the stream of this thread."""
+        """Its bytes as they lie in memory; where there are gaps, gathered by the stream of this thread.
+
+        Raises:
+            MemoryShort: the device has no room for that.
+        """
         self._device.hold(after)
-        return in_memory_order(tensor).view(torch.uint8)
+        if dense_strides(tensor) is not None or tensor.is_contiguous():
+            return in_memory_order(tensor).view(torch.uint8)
+        flat: torch.Tensor = self._device.zeros(tensor.numel(), tensor)
+        flat.view(tensor.shape).copy_(tensor)
+        return flat.view(torch.uint8)
 
 
 def copies_of(session: Session, device: Device, tensors: Sequence[torch.Tensor]) -> Copies:
@@ -198,6 +217,7 @@ class _Copy:
 
     Attributes:
         parts: the bytes of each tensor.
+        short: the device had no memory for it: it is never whole.
         last: mark of the last piece that is under way; all of it, where `is_issued`.
     """
 
@@ -207,11 +227,18 @@ class _Copy:
         self.last: Mark = OVER
         self.is_issued = threading.Event()
         self.is_over = False
+        self.short: MemoryShort | None = None
         self.error: Exception | None = None
         self.thread: threading.Thread | None = None
 
     def is_whole(self) -> bool:
-        """Whether all parts are there."""
+        """Whether all parts are there.
+
+        Raises:
+            MemoryShort: they will never be.
+        """
+        if self.short is not None:
+            raise self.short
         return self.is_over
 
 

@@ -15,8 +15,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.light]
         ((False, False), [*CASES][1::6]),
         ((True, False), [*CASES][::3]),
         pytest.param((False, False), [*CASES], marks=pytest.mark.long),
+        pytest.param((True, False), [*CASES], marks=pytest.mark.long),
     ],
-    ids=["host", "stand-in and host", "all on the host"],
+    ids=["host", "stand-in and host", "all on the host", "all on stand-in and host"],
 )
 def test_what_scripts_do_trains_as_in_one_process(
     swarm: Swarm, on_stand_in: tuple[bool, bool], names: list[str]

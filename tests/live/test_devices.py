@@ -65,7 +65,7 @@ with p2p.join() as peer:
     if where == "device":
         peer._session.device_of = device.device_of
     parallel = p2p.DataParallel(peer, model, optimizer, bucket_bytes=8, state_digest="all")
-    counted = []
+    counted, receipts = [], []
     for step in range(NUM_STEPS):
         device.begin_step(step + 1)
         x = torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * step + peer.rank))
@@ -73,10 +73,13 @@ with p2p.join() as peer:
         parallel(x).square().mean().backward()
         optimizer.step()
         counted.append(f"{peer.done}:{len(peer.receipt.contributions)}")
+        receipts.append(peer.receipt)
     device.drain()
     assert (device.num_copies > 0) == (where == "device")
     print("receipts", *counted)
     print("parameters", *(parameter.double().sum().item().hex() for parameter in model.parameters()))
+    print("digests", *(each.state_digest for each in receipts))
+    print("in whole", *receipts)
 """
 
 
@@ -94,10 +97,13 @@ def train(swarm: Swarm, places: list[str], phase: str = "none") -> list[list[str
 
 
 def test_devices_in_all_in_one_and_in_none_make_the_same_bits(swarm: Swarm) -> None:
-    said = [
-        line for places in (["device"] * 3, ["host", "device", "host"], ["host"] * 3) for line in train(swarm, places)
-    ]
-    assert len(said) == 9 and all(lines == said[0] for lines in said), said
+    said = []
+    for places in (["device"] * 3, ["host", "device", "host"], ["host"] * 3):
+        peers = train(swarm, places)
+        assert len(peers) == 3 and all(lines == peers[0] for lines in peers), peers
+        said.append(peers[0][:-1])  # whole receipts have names of peers, and times are summed, too
+    assert all(lines == said[0] for lines in said), said
+    assert said[0][-1].startswith("digests ") and len(set(said[0][-1].split())) == NUM_STEPS + 1
     assert said[0][1] == "receipts " + " ".join(f"{step}:3" for step in range(1, NUM_STEPS + 1))
 
 

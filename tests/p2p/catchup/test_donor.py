@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from gossip.effects import Feed
 from gossip.progress import Finish
 from p2p.catchup.donor import FEWEST_FED, MOST_FED, PATIENCE_S, Donor
 from p2p.catchup.window import FIRST as WINDOW
+from p2p.device import MemoryShort
 from p2p.net.frames import Taken
 from p2p.net.parcels import Assembly, PackedState, Parcel, ParcelSegment, StateRecord, StepRecord, Wish
 from p2p.step.collective import AllReduce
@@ -122,6 +124,25 @@ def test_a_state_that_is_being_copied_is_sent_when_it_is_whole_and_nobody_waits_
         (A, 4, StepRecord),
     ]
     assert bytes(donor.came[0][1].parts[1]) == b"tensor"
+
+
+@pytest.mark.parametrize("has_seat", [True, False])
+def test_a_state_for_which_there_is_no_memory_is_not_sent_and_may_be_asked_for_again(has_seat: bool) -> None:
+    donor, is_short = Giver(), True
+
+    def is_whole() -> bool:
+        if is_short:
+            raise MemoryShort(6, 5)
+        return True
+
+    donor.complete(3, lambda: PackedState(b"3", [memoryview(b"tensor")], is_whole))
+    donor.ask(A, 3, has_seat=has_seat)
+    assert donor.give(3) == []
+    donor.go_on(0.0)
+    is_short = False
+    donor.complete(3, lambda: PackedState(b"3", [memoryview(b"tensor")], is_whole))
+    donor.ask(A, 3, has_seat=has_seat)
+    assert donor.give(3) == [(A, 3)] and bytes(donor.came[0][1].parts[1]) == b"tensor"
 
 
 def test_a_state_names_the_view_of_its_step_and_not_the_one_that_is_installed_since() -> None:

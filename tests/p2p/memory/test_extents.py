@@ -123,6 +123,25 @@ def test_a_thread_pins_what_is_wanted_later_and_nothing_is_pinned_when_memory_is
     memory.close()
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_a_lost_device_cannot_register_is_asked_for_once_and_is_released_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    device = StandIn(0)
+    memory = HostMemory(secrets.token_hex(8), least_bytes(PIECES) + 4 * EXTENT, extent_bytes=EXTENT)
+    arrays = [memory.empty(EXTENT, np.dtype(np.uint8)) for _ in range(3)]
+    memory.pin(device, arrays[:1], is_aside=False)
+    assert memory._extents is not None and memory._extents.unknown(arrays) and device.pinned
+    device.lose()
+    with caplog.at_level(logging.WARNING, logger="p2p"):
+        memory.pin(device, arrays, is_aside=True)
+        memory.end_pinning()
+    assert memory._extents.unknown(arrays) == [] and len(caplog.messages) == 1
+    assert "could be pinned (CUDA error: an illegal memory access" in caplog.text
+    memory.close()
+    assert memory._arena is None and device.pinned == {}
+
+
 def test_what_has_no_room_in_the_arena_is_named_with_its_size_once(caplog: pytest.LogCaptureFixture) -> None:
     device, size = StandIn(0), least_bytes(PIECES) + 4 * EXTENT
     memory = HostMemory(secrets.token_hex(8), size, extent_bytes=EXTENT)

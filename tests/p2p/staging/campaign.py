@@ -25,6 +25,7 @@ from p2p.training.outer_on_device import OuterOnDevice
 from p2p.training.staged_buckets import StagedBucket, make_staged_bucket
 from p2p.training.state_copies import NUM_SLOTS, StateCopies
 from tests.p2p.staging.lent_states import copy_lent_states
+from tests.p2p.staging.on_streams import fill_on_streams, wait_on_streams, watched
 from tests.p2p.staging.pair import Make, play
 from tests.p2p.staging.standin import StandIn
 from tests.p2p.staging.sums import NUM_PEERS as NUM_MEMBERS
@@ -95,6 +96,28 @@ def _fill(bucket: StagedBucket, step: int, where: str, _: random.Random) -> None
     bucket.fetch()
     bucket.wait()
     assert (bucket.operation.input[:6] == step).all(), (step, bucket.operation.input)
+
+
+def streams(seeds: range, make: Make = StandIn) -> None:
+    """Gradients of one bucket come on several streams of the script, and so do its passes."""
+    device = make(0)
+    parameters = [nn.Parameter(torch.zeros(4, device=device.where)) for _ in range(5)]
+    bucket = make_staged_bucket(parameters, None, make_staged=lambda: Staged(device))
+    with watched(device):
+        for seed in seeds:
+            _replay(seed, device, partial(fill_on_streams, bucket, device))
+
+
+def handles(seeds: range, make: Make = StandIn) -> None:
+    """Bare operations of one step are waited for on several streams of the script."""
+
+    def script(peer: Peer, device: Any) -> None:
+        peer.wait_view()
+        with watched(device):
+            for seed in seeds:
+                _replay(seed, device, partial(wait_on_streams, peer, device))
+
+    play(script, seeds=[0], make=make)
 
 
 def states(seeds: range, make: Make = StandIn) -> None:
@@ -198,6 +221,8 @@ CAMPAIGNS: dict[str, Callable[..., None]] = {
     "calls": calls,
     "training": training,
     "given up": given_up,
+    "streams": streams,
+    "handles on streams": handles,
     "states": states,
     "states of the host": states_of_the_host,
     "rounds": rounds,

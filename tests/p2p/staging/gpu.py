@@ -1,7 +1,8 @@
 """A CUDA device as the campaigns use the stand-in. Each stage is late by as many cycles as the seed draws."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import pytest
@@ -44,6 +45,13 @@ class Gpu:
 
     def zeros(self, count: int, like: Any) -> Any:
         return self._device.zeros(count, like)
+
+    def stream(self) -> Hashable:
+        return self._device.stream()
+
+    def on(self, stream: Hashable) -> AbstractContextManager[object]:
+        make: Any = torch.cuda.Stream
+        return self._device.on(make() if isinstance(stream, str) else stream)
 
     def mark(self) -> Mark:
         self._delay("mark")

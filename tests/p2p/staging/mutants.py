@@ -4,6 +4,7 @@ import argparse
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +145,13 @@ def _rest_in_vain(self: Gradients) -> None:
 
 
 Gradients_rest = Gradients.rest
+
+
+def _verdict_on_the_heap(self: StagedBucket, staged: Staged, verdict: Array) -> None:
+    StagedBucket_go_by(self, staged, np.zeros_like(verdict))
+
+
+StagedBucket_go_by = StagedBucket.go_by
 
 
 def _read_in_place(self: Mirror) -> Any:
@@ -309,6 +317,14 @@ MUTANTS = {
     "what a step shows is read on the device": _missing("steady", 0, (Mirror, "read", _read_in_place)),
     "what a step shows is read before it is fetched": _missing("steady", 0, (Mirror, "read", _read_at_once)),
     "buffers are written before they are stored": _missing("steady", 0, (Mirror, "write", _without_hold(Mirror.write))),
+    "gradients of several streams are written on the last one": _missing(
+        "streams", 0, (Staged, "beside", lambda self, stream: nullcontext())
+    ),
+    "a stream does not follow the one that has used a bucket": _missing("streams", 0, (Staged, "follow", _nothing)),
+    "a handle is waited for on another stream": _missing("handles on streams", 1, (Staged, "follow", _nothing)),
+    "a verdict lies where no device copies by itself": _missing(
+        "steady", 0, (StagedBucket, "go_by", _verdict_on_the_heap)
+    ),
     "what has come is not written": _missing("training", 0, (torch, "_foreach_copy_", _nothing)),
 }
 

@@ -11,11 +11,13 @@ Compute is the CPU, so what a script computes is done at once. A copy is not:
 5. All of it is called by one thread, but for `pin`, `unpin` and `settle`, and threads that copy a state; never by the
    thread of a loop.
 6. What is copied lies in one piece of pinned memory, or in none; each piece is whole pages, and no part of another;
-   `unpin` finds no copy of it under way. `refuses_every` k: each k-th `pin` is refused.
+   `unpin` finds no copy of it under way. `refuses_every` k: each k-th `pin` is refused. A copy of memory that is not
+   pinned is `pageable`: the host waits for it.
 7. In a `capture`, and where it `is_lost`, it raises: ShoalError, and RuntimeError as torch does. Of a device that is
    lost nothing that is under way is ever over, nor is its target written further.
 8. It has `capacity` bytes, where that is said, for what is asked of it by `zeros`.
-9. Sums (standin_adder.py) have a stream of their own, and what is pinned for all that they read and write.
+9. Scripts have streams, by name (`on`): what they must come after is looked at where that is watched (streams.py).
+10. Sums (standin_adder.py) have a stream of their own, and what is pinned for all that they read and write.
 
 `Unordered` says which law was broken. What a missing wait makes of the results has to be seen in these.
 """
@@ -25,7 +27,8 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +39,7 @@ from collectives import Array
 from p2p.device import HOST, Device, Mark, MemoryShort, PinRefused
 from p2p.errors import ShoalError
 from tests.p2p.staging.standin_adder import StandInAdder, Unordered
+from tests.p2p.staging.streams import MAIN, Clock, Order
 
 __all__ = ["StandIn", "Unordered"]
 
@@ -49,6 +53,7 @@ class Written:
     time: int
     versions: dict[int, int]
     is_aside: bool = False
+    clock: Clock = field(default_factory=dict)
 
     def is_over(self) -> bool:
         return True
@@ -71,6 +76,7 @@ class Copy:
     is_held: bool = False
     is_done: bool = False
     taken: bytes = field(default=b"", repr=False)
+    clock: Clock = field(default_factory=dict)
 
     @property
     def used(self) -> Sequence[Array]:
@@ -81,6 +87,8 @@ class Copy:
         self.device.check_is_there()
         if not self.is_done and self.device.random.random() < self.device.haste:
             self.device.progress()
+        if self.is_done and self.device.order is not None:
+            self.device.order.waited(self.clock)
         return self.is_done
 
     def wait(self) -> None:
@@ -90,6 +98,8 @@ class Copy:
                 self.device.happened.append("wait")
             while not self.is_done:
                 self.device.progress()
+            if self.device.order is not None:
+                self.device.order.waited(self.clock)
 
     @property
     def may_run(self) -> bool:
@@ -125,11 +135,13 @@ class StandIn:
         self.refused: list[Unordered] = []
         """What was found where nobody may hear of it."""
         self._seen: dict[int, int] = {}
+        self._stream = MAIN
+        self.order: Order | None = None
         self._thread, self._lock = threading.get_ident(), threading.RLock()
         self.is_captured = self.is_lost = False
         self.capacity = sys.maxsize
         self.happened: deque[str] = deque(maxlen=MOST_HAPPENED)
-        """Copies that were begun, and waits of the host for one that was not over."""
+        """Copies that were begun, which of them were pageable, and waits of the host for one that was not over."""
         self.watched: Callable[[], Iterable[torch.Tensor]] = tuple
         """Tensors that a mark knows the state of, though nothing has copied them yet."""
 
@@ -158,6 +170,17 @@ class StandIn:
         self.capacity -= found.nbytes
         return found
 
+    def stream(self) -> Hashable:
+        return self._stream
+
+    @contextmanager
+    def on(self, stream: Hashable) -> Iterator[None]:
+        before, self._stream = self._stream, str(stream)
+        try:
+            yield
+        finally:
+            self._stream = before
+
     def mark(self) -> Mark:
         self.check()
         self.check_is_there()
@@ -165,7 +188,8 @@ class StandIn:
             if threading.get_ident() != self._thread:  # which has a stream of its own
                 return Written(self._tick(), {}, is_aside=True)
             watched = {tensor.data_ptr(): tensor._version for tensor in self.watched()}
-            return Written(self._tick(), self._seen | watched)
+            clock = self.order.clock_of(self._stream) if self.order else {}
+            return Written(self._tick(), self._seen | watched, clock=clock)
 
     def fetch(self, source: Any, into: Array, after: Sequence[Mark]) -> Mark:
         return self._copy("fetch", source, _of_tensor(source), _bytes(into), after, into)
@@ -178,6 +202,8 @@ class StandIn:
         self.check_is_there()
         with self._lock:
             self._tick()
+            if self.order is not None and isinstance(mark, Copy | Written):
+                self.order.follow(self._stream, mark.clock)
             while isinstance(mark, Copy) and not mark.has_run:
                 self._run_one()
             for copy in self._queues["fetch"]:
@@ -186,6 +212,7 @@ class StandIn:
     def pin(self, memory: Array) -> None:
         begin, end = extent(memory)
         self.num_pins += 1
+        self.check_is_there()
         if begin % mmap.PAGESIZE or end % mmap.PAGESIZE or begin == end:
             raise Unordered(f"{memory.nbytes} bytes at {begin:#x} are no whole pages")
         if any(begin < other_end and other < end for other, other_end in self.pinned.copy().items()):
@@ -197,6 +224,9 @@ class StandIn:
 
     def unpin(self, memory: Array) -> None:
         begin, end = extent(memory)
+        if self.is_lost:
+            self.pinned.pop(begin)
+        self.check_is_there()
         for copy in (each for queue in self._queues.values() for each in queue.copy()):
             for used, used_end in map(extent, copy.used):
                 if used < end and begin < used_end:
@@ -260,12 +290,17 @@ class StandIn:
         self._check_order(tensor, now, after, stream)
         self.check_pieces(into if stream == "fetch" else source)
         copy = Copy(self, stream, source, into, after, (tensor, target))
+        if self.order is not None:
+            clocks = [each.clock for each in after if isinstance(each, Copy | Written)]
+            copy.clock = self.order.copied(stream, clocks, tensor, is_written=stream == "store")
         if not any(
             np.may_share_memory(read, into) for q in self._queues.values() for each in q for read in each.used[:-1]
         ):
             into[...] = 0xFF if _is_floating(target) else 0xA5
         self._queues[stream].append(copy)
         self.happened.append(stream)
+        if not self.is_pinned(into if stream == "fetch" else source):
+            self.happened.append("pageable")
         self.num_copies += 1
         return copy
 
@@ -283,11 +318,15 @@ class StandIn:
 
     def check_pieces(self, host: Array, *, is_pinned: bool = False) -> None:
         begin, end = extent(host)
-        if is_pinned and not any(first <= begin and end <= last for first, last in self.pinned.copy().items()):
+        if is_pinned and not self.is_pinned(host):
             raise Unordered(f"{host.nbytes} bytes at {begin:#x} are added up, and no one piece that is pinned")
         for pinned, pinned_end in self.pinned.copy().items():
             if pinned < end and begin < pinned_end and not pinned <= begin <= end <= pinned_end:
                 raise Unordered(f"a copy of {host.nbytes} bytes crosses the end of what is pinned")
+
+    def is_pinned(self, host: Array) -> bool:
+        begin, end = extent(host)
+        return any(first <= begin and end <= last for first, last in self.pinned.copy().items())
 
     def _tick(self) -> int:
         if threading.get_ident() != self._thread and threading.current_thread().name != "shoal-copy":

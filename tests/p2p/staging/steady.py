@@ -19,7 +19,8 @@ from tests.p2p.staging.campaign import Wrong
 from tests.p2p.staging.pair import play
 from tests.p2p.staging.standin import StandIn
 
-NUM_FIRST, NUM_STEPS = 2, 18
+NUM_FIRST, NUM_STEPS = 3, 18
+"""In the first ones memory is taken, which a thread pins beside the step."""
 ONE_AT_A_TIME: Final = threading.Lock()
 READS: Final = {Tensor.cpu, Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.__bool__, Tensor.__float__, torch.equal}
 
@@ -64,12 +65,13 @@ class Model(nn.Module):
 
 def steps(peer: Peer, device: StandIn, buffers: Any, *, state_digest: Any = "part") -> None:
     """Raises AssertionError where the host has waited elsewhere."""
+    device.refuses_every = 0
     with ONE_AT_A_TIME:  # the generator is that of the process
         torch.manual_seed(3)
         model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     parallel = DataParallel(peer, model, optimizer, bucket_bytes=200, buffers=buffers, state_digest=state_digest)
-    device.haste = 0.0
+    device.haste, memory = 0.0, peer._session.loop.resources.host_memory
     far: set[int] = set()
     for step in range(1, NUM_STEPS + 1):
         device.happened.clear()
@@ -79,6 +81,7 @@ def steps(peer: Peer, device: StandIn, buffers: Any, *, state_digest: Any = "par
             optimizer.step()
         if step > NUM_FIRST:
             _check(step, [*device.happened], reads.found)
+        memory.end_pinning()
         device.drain()  # it has done what it was given when the forward pass is over
         tensors = [*model.parameters(), *model.buffers()]
         tensors += [each for state in optimizer.state.values() for each in state.values()]
@@ -91,6 +94,7 @@ def steps(peer: Peer, device: StandIn, buffers: Any, *, state_digest: Any = "par
 
 def _check(step: int, happened: list[str], read: list[str]) -> None:
     assert "fetch" in happened and "store" in happened, (step, happened)
+    assert "pageable" not in happened, f"step {step} waits for a copy of memory that is not pinned: {happened}"
     last_fetch = len(happened) - 1 - happened[::-1].index("fetch")
     first_store = happened.index("store")
     assert "wait" not in happened[:last_fetch], f"step {step} waits before its last copy is begun: {happened}"

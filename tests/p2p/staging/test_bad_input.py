@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from p2p import DataParallel, DeviceLost, Peer, ShoalError
+from p2p.device import MemoryShort
 from p2p.training.state_copies import StateCopies
 from tests.p2p.staging.pair import play
 from tests.p2p.staging.standin import StandIn
@@ -335,6 +336,30 @@ def test_a_state_that_a_device_could_not_copy_is_not_given_and_ends_its_peer() -
     copies.end()
 
 
+def test_a_state_for_which_the_device_has_no_memory_is_not_given_and_its_peer_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    device, told = StandIn(0), list[DeviceLost]()
+    copies = StateCopies(device, device.device_of, [np.empty(100, np.uint8) for _ in range(2)], told=told.append)
+    tensors = [torch.ones(500), torch.ones(500, 2)[:, 0]]
+    device.watched = lambda: tensors
+    device.capacity = 1999
+    with caplog.at_level(logging.WARNING, logger="p2p"):
+        short = copies.begin(b"a tree", tensors, device.mark(), lambda: None)
+        copies.hold()
+        tensors[0].fill_(2)  # an update
+        copies.end()
+    assert short.is_whole is not None and told == []
+    with pytest.raises(MemoryShort):
+        short.is_whole()
+    assert len(caplog.messages) == 1 and "2000 bytes were asked for, and 1999 are free" in caplog.text
+    device.capacity = 2000
+    whole = copies.begin(b"a tree", tensors, device.mark(), lambda: None)
+    copies.end()
+    assert whole.is_whole is not None and whole.is_whole()
+    assert bytes(whole.tensors[0]) == tensors[0].numpy().tobytes()
+
+
 def test_a_peer_whose_device_could_not_copy_its_state_ends_with_the_error_of_the_device() -> None:
     """Who is interrupted waits for the copies that are under way, and this one is what it is interrupted by."""
 
@@ -350,5 +375,17 @@ def test_a_peer_whose_device_could_not_copy_its_state_ends_with_the_error_of_the
         with pytest.raises(DeviceLost, match="an illegal memory access"):
             copies.hold()
         assert isinstance(membership.unusable, DeviceLost)
+
+    play(script, seeds=[0])
+
+
+def test_a_peer_whose_device_was_lost_between_two_steps_leaves_and_lets_go_of_all() -> None:
+    def script(peer: Peer, device: StandIn) -> None:
+        _, parallel, _ = trained(peer)
+        parallel(ONES).sum().backward()
+        loop = peer._session.loop
+        device.lose()
+        peer.leave()
+        assert loop.reactor.ended.is_set() and loop.resources.host_memory._arena is None
 
     play(script, seeds=[0])
