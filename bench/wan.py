@@ -88,12 +88,12 @@ PARTS: Final[Mapping[str, Part]] = {
     "best": Part(4, FOUR, last="16M", algorithms=ALL, num_iters=5),
     "eight": Part(8, "rate=50mbit,delay=20ms,queue=200ms"),
     "sixteen": Part(16, "rate=10mbit,delay=20ms,queue=200ms", last="1M"),
-    "slow": Part(4, f"{FOUR}; 0: rate=50mbit", last="16M", algorithms=ALL, num_iters=4),
+    "slow": Part(4, f"{FOUR}; 0: rate=50mbit", last="16M", algorithms=ALL, num_iters=3),
     "unequal": Part(
         4,
         "rate=100mbit,delay=20ms,queue=200ms; 0: rate=50mbit; 3: rate=200mbit; 0-1: delay=10ms; 1-3: delay=60ms",
         *("4M", "16M", ("ring", "direct", "auto")),
-        num_iters=5,
+        num_iters=4,
     ),
     "small": Part(4, FOUR, "4K", "4K", ("one-shot", "one-shot@early", "auto"), num_iters=100),
     "long": Part(4, FOUR, "32M", "32M", ("ring", "direct", "auto"), num_iters=5),
@@ -274,7 +274,7 @@ def main() -> int:
     """Measure, print the tables of the page, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join([*PARTS, JOINS]))
-    parser.add_argument("--duration", type=float, default=90.0, help="of each part with a crossing, in seconds")
+    parser.add_argument("--duration", type=float, default=80.0, help="of each part with a crossing, in seconds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--page", type=Path, help="whose figures are replaced")
     options = parser.parse_args()

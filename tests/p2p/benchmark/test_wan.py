@@ -122,12 +122,12 @@ def test_prices_over_measured_links_and_what_asking_auto_costs_are_looked_at_too
 
 def test_figures_take_the_place_of_older_ones(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    page.write_text(f"before\n{BEGIN}\nformer figures\n{END}\nafter\n")
     write_page(page, [measured()["four"]])
     text = page.read_text()
     assert text.startswith("before\n" + BEGIN)
     assert text.endswith(END + "\nafter\n")
-    assert "old" not in text
+    assert "former figures" not in text
 
 
 def stepping(took_s: float, *, knows_from: int) -> list[Step]:
