@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from collectives.programs import MOST_CHUNKS
-from gossip import Claim, Core, Member, State, View
+from gossip import Claim, Core, Member, State
 from gossip import effects as fx
 from gossip import messages as m
 from gossip.progress import Finish, Progress
@@ -30,7 +30,7 @@ from ..step import effects as sx
 from ..step.notices import Commit, Notice
 from ..step.open_step import OpenStep
 from ..step.runner import MessageRunner, Runner
-from ..telemetry.records import How, Kind, peer_number
+from ..telemetry.records import How, Kind, Why, peer_number
 from .inbox import Inbox, error_of
 from .neighbours import Neighbours
 from .resources import Resources
@@ -39,6 +39,11 @@ from .seat_request import SeatRequest
 logger = logging.getLogger("p2p")
 
 BELIEFS: Final = {State.ALIVE: Kind.CLEARED, State.SUSPECT: Kind.SUSPECTED, State.LOST: Kind.LOST}
+PARTED: Final = {
+    State.LEFT: (How.LEAVE, Why.LEFT),
+    State.DEAD: (How.DEATH, Why.DIED),
+    State.LOST: (How.SILENCE, Why.SILENT),
+}
 
 Effect = fx.Effect | sx.StepEffect
 
@@ -79,6 +84,7 @@ class Carrier:
         self.parts = parts
         self._effects: deque[Effect] = deque()
         self._members: tuple[Member, ...] = ()
+        self._why = Why(0)
 
     def shared(self) -> SharedRunner | None:
         """What runs over the memory of others."""
@@ -142,8 +148,10 @@ class Carrier:
                 self._link(claim)
             case fx.Forget(member):
                 self._forget(member)
-            case fx.Installed(view):
-                self._install(view)
+            case fx.Installed():
+                self._install(effect)
+            case fx.Proposed(view):
+                self.parts.note(Kind.PROPOSED, self.parts.core.done, view.number, size=len(view.members))
             case fx.Activated():
                 self._activate(effect)
             case fx.Aborted(given_up):
@@ -238,14 +246,21 @@ class Carrier:
 
     # Views, and who is in them.
 
-    def _install(self, view: View) -> None:
+    def _install(self, effect: fx.Installed) -> None:
+        view = effect.view
         self.parts.resources.host_memory.install(view)  # before anything is said in it
         logger.info("view %d: %s", view.number, ", ".join(map(str, view.members)))
-        self.parts.note(Kind.INSTALLED, self.parts.core.done, view.number, size=len(view.members))
-        for kind, one, other in ((Kind.IN, view.members, self._members), (Kind.OUT, self._members, view.members)):
-            for member in one:
-                if member not in other:
-                    self.parts.note(kind, view=view.number, peer=peer_number(member.peer_id))
+        came = [member for member in view.members if member not in self._members]
+        why = Why.FIRST if not self._members else Why.CAME if came else Why(0)
+        for _, state in effect.gone:
+            why |= PARTED[state][1]
+        why = why or Why.AGAIN
+        self._why |= why
+        self.parts.note(Kind.INSTALLED, self.parts.core.done, view.number, how=why, size=len(view.members))
+        for member in came:
+            self.parts.note(Kind.IN, view=view.number, peer=peer_number(member.peer_id))
+        for member, state in effect.gone:
+            self.parts.note(Kind.OUT, view=view.number, peer=peer_number(member.peer_id), how=PARTED[state][0])
         self._members = view.members
         self.parts.frames.install(view)
         self.carry_out(self.parts.open_step.installed(view))
@@ -258,7 +273,8 @@ class Carrier:
         view, done, maps_all = effect.view, effect.done, effect.maps_all
         self.parts.note(Kind.ACTIVE, done, view.number)
         if self.parts.open_step.submission is not None:
-            self.parts.note(Kind.REDO, done + 1, view.number)
+            self.parts.note(Kind.REDO, done + 1, view.number, how=self._why)
+        self._why = Why(0)
         self.parts.donor.seated(view)
         self.parts.observer.seated()
         runner: Runner = MessageRunner(self.parts.segment_bytes)

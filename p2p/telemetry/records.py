@@ -18,7 +18,7 @@ that keeps stores in order, and loads, as x86-64 does.
 
 import struct
 from collections.abc import Callable, Iterator
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import Any, Final, NamedTuple
 
 NUM_RECORDS: Final = 2048
@@ -54,7 +54,7 @@ class Kind(IntEnum):
     FOLLOWED = 18
     """Committed by the members, and taken over by this peer, an observer."""
     REDO = 19
-    """It is done over, in this view."""
+    """It is done over, in this view; `how`: what has become of the views since it was begun, as of INSTALLED."""
     GIVEN_UP = 20
     ASKED = 32
     """For a seat."""
@@ -65,13 +65,18 @@ class Kind(IntEnum):
     """The state after this step, or a later one, is to be given to this peer."""
     WHOLE = 36
     """All of the state after this step is here: `value` bytes, of `size` donors."""
+    COMING = 37
+    """So much of the state after this step has come: `value` bytes, or `size` percent; a record per twentieth."""
     INSTALLED = 48
-    """A view, of `size` members."""
+    """A view, of `size` members; `how`: why there is another one (`Why`)."""
     ACTIVE = 49
     """All its members have done the same steps, this one the last of them."""
     IN = 50
     """This peer is a member of the view that is installed now, and was none before."""
     OUT = 51
+    """This peer is a member no more; `how`: because it has said LEAVE, is dead, or cannot be heard."""
+    PROPOSED = 52
+    """This peer asks the others to accept this view, of `size` members; a record per ballot."""
     GONE = 64
     """This peer is dead, or has left; `how` says who says so."""
     PAUSED = 65
@@ -95,13 +100,35 @@ class Kind(IntEnum):
 
 
 class How(IntEnum):
-    """By whom it is known that a peer is gone, or is suspected to be."""
+    """By whom it is known that a peer is gone, or is suspected to be; and why it is out."""
 
     UNKNOWN = 0
     KERNEL = 1
     LAUNCHER = 2
     OWN_PROBE = 3
     HEARSAY = 4
+    LEAVE = 5
+    DEATH = 6
+    SILENCE = 7
+
+
+class Why(IntFlag):
+    """What has changed since the view before, as this peer knows it."""
+
+    FIRST = 1
+    """There was none here."""
+    CAME = 2
+    LEFT = 4
+    DIED = 8
+    SILENT = 16
+    """Somebody that nobody could hear is out."""
+    AGAIN = 32
+    """The same members start over."""
+
+    @property
+    def words(self) -> str:
+        """`came, died`."""
+        return ", ".join(each.name.lower() for each in Why if each in self and each.name) or "unknown"
 
 
 class Record(NamedTuple):
