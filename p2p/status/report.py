@@ -112,6 +112,16 @@ def latest_snapshot(peers: Sequence[Looked]) -> Snapshot | None:
     return peers[max(found)[-1]].seen.snapshot if found else None
 
 
+def slowest(peers: Sequence[Looked]) -> Looked | None:
+    """For whom others wait: of those that run, who needs longest to compute and exchange a step; None: nobody does."""
+    running = [
+        (each.seen.snapshot.pace.compute_s + each.seen.snapshot.pace.exchange_s, -index)
+        for index, each in enumerate(peers)
+        if each.seen.snapshot is not None and each.condition is not Condition.DEAD
+    ]
+    return peers[-max(running)[1]] if running else None
+
+
 # For people.
 
 

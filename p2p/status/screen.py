@@ -89,10 +89,10 @@ def top(home: Path | None, swarm: str) -> None:
     from rich.live import Live
 
     from .follow import Follower
-    from .top import screen
+    from .top import NUM_LATEST, screen
 
     folder = home or default_home(os.environ)
-    follower = Follower(folder, swarm, time.monotonic_ns)
+    follower = Follower(folder, swarm, time.monotonic_ns, NUM_LATEST)
     found = follower.look() or look(folder, swarm, time.monotonic_ns)  # which says why nobody is there
     if not sys.stdout.isatty():
         Console(width=WIDTH, color_system=None).print(screen(found, follower.steps_us()))
