@@ -54,5 +54,11 @@ def _copy(schedule: Schedule, own: int, leaders: Sequence[int], first_chunk: int
     """List the transfers of host `own` as those of its leader, whose chunks are sums already."""
     for transfer in schedule.transfers:
         if transfer.peer != own:
-            add = {Kind.SEND: transfers.send, Kind.REDUCE: transfers.reduce, Kind.RECV: transfers.recv}[transfer.kind]
-            add(leaders[transfer.peer], first_chunk + transfer.chunk)
+            peer, chunk = leaders[transfer.peer], first_chunk + transfer.chunk
+            match transfer.kind:
+                case Kind.SEND:
+                    transfers.send(peer, chunk, is_copied=transfer.is_copied)
+                case Kind.REDUCE:
+                    transfers.reduce(peer, chunk)
+                case Kind.RECV:
+                    transfers.recv(peer, chunk)
