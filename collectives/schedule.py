@@ -10,8 +10,8 @@ A bucket is cut into chunks; a schedule lists one rank's transfers of chunks. Wh
 - SEND sends the chunk as the writes listed before it left it. It runs as soon as all transfers in `after` are
   finished, and nothing else holds it back. So `after` has to name the last write before it, if there is one.
 - What a SEND sends is lent until it has arrived, so no later write may reach it before: the next write of the chunk has
-  to depend on its receipt. Of a SEND that `is_copied` the bytes are copied as it runs, and may be overwritten at once; it
-  waits for nothing but the last write of its chunk.
+  to depend on its receipt. Of a SEND that `is_copied` the bytes are copied as it runs, and may be overwritten at once;
+  it waits for nothing but the last write of its chunk.
 - `after` counts entries of the same list. A transfer of the same chunk is waited for segment by segment, which
   makes a pipeline; any other transfer as a whole.
 - The i-th SEND to peer p is the i-th RECV or REDUCE from this rank in p's schedule. That i is the number by
