@@ -211,6 +211,7 @@ def test_a_process_that_is_killed_in_the_middle_ends_the_run_with_one_line(
     stdout, stderr = process.communicate()
     assert (process.returncode, stdout, stderr.count("\n")) == (2, "", 1), stderr
     assert stderr.startswith("shoal: the lab is gone" if where == "lab" else "shoal: the run ended before there were")
+    assert where != "peer in a lab" or re.search(r": the command of host \d has ended with SIGKILL$", stderr), stderr
     assert not psutil.wait_procs(workers, timeout=10)[1]
     assert list(scratch.iterdir()) == []
 
