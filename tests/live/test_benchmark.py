@@ -306,6 +306,19 @@ def test_calls_are_counted_where_they_are_made(scratch: Path, tmp_path: Path) ->
 
 
 @pytest.mark.long
+@pytest.mark.timeout(200)
+def test_tables_are_made_beside_steps_and_are_those_that_are_made_at_once(scratch: Path, tmp_path: Path) -> None:
+    """How long that takes is for a quiet machine."""
+    path = tmp_path / "tables.json"
+    process = start(scratch, "bench.tables", "--quads", "8", "--block", "20", "--ranks", "4", "--json", str(path))
+    stdout, stderr = process.communicate()
+    found = json.loads(path.read_text())
+    assert process.returncode == bool(found["missed"]), stderr
+    assert found["are_right"] == [True, True], stderr
+    assert found["num_steps"] == 8 * 4 * 20 and found["share_of_steps"] > 0
+    assert stdout.count("us while tables are made") == 2
+
+
 def test_two_runs_take_turns_and_are_compared_round_by_round(scratch: Path, tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.json", "b.json")]
     options = ("-b", "4K", "-e", "8K", "--iters", "12", "--algos", "ring,direct", "--turns", str(scratch / "turns"))
