@@ -13,7 +13,7 @@ from tests.p2p.benchmark.test_wan import newest
 
 def test_what_was_measured_over_four_hosts_is_within_a_fifth_of_its_price_at_every_size() -> None:
     rows = over_measured(read_reports(newest("wan")))
-    assert len(rows) == 2 * 3 * 7 and all(row["by_rows"] is not None for row in rows)
+    assert len([row for row in rows if row["part"] == "four" and row["by_rows"] is not None]) == 3 * 7
     assert list(missed({"tables": [], "formulas": [], "measured": rows})) == []
 
 
