@@ -55,10 +55,7 @@ def _copy(schedule: Schedule, own: int, leaders: Sequence[int], first_chunk: int
     for transfer in schedule.transfers:
         if transfer.peer != own:
             peer, chunk = leaders[transfer.peer], first_chunk + transfer.chunk
-            match transfer.kind:
-                case Kind.SEND:
-                    transfers.send(peer, chunk, is_copied=transfer.is_copied)
-                case Kind.REDUCE:
-                    transfers.reduce(peer, chunk)
-                case Kind.RECV:
-                    transfers.recv(peer, chunk)
+            if transfer.kind is Kind.SEND:
+                transfers.send(peer, chunk, is_copied=transfer.is_copied)
+            else:
+                (transfers.recv if transfer.kind is Kind.RECV else transfers.reduce)(peer, chunk)
