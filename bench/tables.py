@@ -6,9 +6,9 @@ Two processes, each of which takes the other for another host, train a model of 
 a millisecond or two a step. Their loops make the table of `--ranks` hosts of a WAN over and over, by the code that
 makes it of measured rows, for a block of steps; not for two; and again, or the other way round, as drawn. Prints p50
 and p99 of the slowest peer of each step, and the ratios of with to without, with their bootstrap intervals over the
-quads of blocks. Replicas are compared in the end, and the table with one that is made at once. Ends with 1 if something
-is not as it should be, and says what: a ratio, if all of its interval is too much. A wider one says that the machine
-was too busy.
+quads of blocks; and, which no other load changes much, the processor time of a step. Replicas are compared in the end,
+and the table with one that is made at once. Ends with 1 if something is not as it should be, and says what: a ratio, if
+all of its interval is too much. A wider one says that the machine was too busy.
 """
 
 import argparse
@@ -125,17 +125,19 @@ def train(num_quads: int, block: int, num_ranks: int, index: int, seed: str, out
     with p2p.join(swarm="tables", insecure=True, min_peers=NUM_PEERS, may_differ=["index"], **told) as peer:
         again = Again(peer._session.loop.measuring, rows)
         parallel = p2p.DataParallel(peer, model, optimizer)
-        times, parts = list[int](), list[int]()
+        times, parts, cpu_times = list[int](), list[int](), list[int]()
         for step in range(WARM_UP + is_on.size * block):
             again.switch(is_on=step >= WARM_UP and bool(is_on[(step - WARM_UP) // block]))
-            before, began = again.num_parts, time.perf_counter_ns()
+            before, cpu_began, began = again.num_parts, time.process_time_ns(), time.perf_counter_ns()
             optimizer.zero_grad()
             parallel(x).square().mean().backward()
             optimizer.step()
             times.append(time.perf_counter_ns() - began)
+            cpu_times.append(time.process_time_ns() - cpu_began)
             parts.append(again.num_parts - before)
         digest = hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.parameters())).hexdigest()
         values = {"times_ns": times[WARM_UP:], "parts": parts[WARM_UP:], "replica": digest, "done": peer.done}
+        values |= {"cpu_times_ns": cpu_times[WARM_UP:]}
     values |= {"num_tables": again.num_tables, "is_right": is_right(again.finished(), rows)}
     (out / f"{index}.json").write_text(json.dumps(values))
 
@@ -169,10 +171,12 @@ def steps(num_quads: int, block: int, num_ranks: int) -> dict[str, Any]:
     assert len({each["replica"] for each in told}) == 1, "the replicas differ"
     times_us = np.array([each["times_ns"] for each in told]).max(0) / 1e3
     parts = np.array([each["parts"] for each in told]).max(0)
-    shape = num_quads, BLOCKS, block
+    shape, is_on = (num_quads, BLOCKS, block), order(num_quads)
+    cpu_us = (np.array([each["cpu_times_ns"] for each in told]).mean(0) / 1e3).reshape(shape)
     return {
-        **of_times(times_us.reshape(shape), order(num_quads)),
-        "share_of_steps": round(float((parts.reshape(shape)[order(num_quads)] > 0).mean()), 3),
+        **of_times(times_us.reshape(shape), is_on),
+        "cpu_us": [round(float(cpu_us[each].mean()), 1) for each in (is_on, ~is_on)],
+        "share_of_steps": round(float((parts.reshape(shape)[is_on] > 0).mean()), 3),
         "num_tables": [each["num_tables"] for each in told],
         "are_right": [each["is_right"] for each in told],
         "num_steps": num_steps,
@@ -217,6 +221,8 @@ def say(found: dict[str, Any]) -> None:
             f"p{percentile} of a step: {with_it:.0f} us while tables are made, {without:.0f} without: {value:.3f} x "
             f"({low:.3f} to {high:.3f}, {LEVEL:.0%} of resamples)" + "; too busy a machine to tell" * is_unclear
         )
+    with_it, without = found["cpu_us"]
+    print(f"processor time of a step and peer: {with_it:.0f} us, and {without:.0f} without, in the mean")
     print(
         f"{found['num_steps']} steps of {NUM_PEERS} peers; a part in {found['share_of_steps']:.0%} of those meanwhile; "
         f"{found['num_tables']} tables of {found['ranks']} ranks; load {found['load_after']:.1f}"
