@@ -1,11 +1,18 @@
-"""Schedules of a user, `--schedule FILE.py:NAME`: read and proven, here and by each peer, before any runs."""
+"""Algorithms that a plan adds: schedules of a user, and `direct` with shares for lines that are given.
+
+`--schedule FILE.py:NAME` is read and proven, here and by each peer, before any runs. `direct/50/100/100/200` is for
+lines of which these are the rates, in any common unit, in the order of the peers' numbers; ranks are others, so it is
+made once these are known.
+"""
 
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from collectives import ALGORITHMS, Schedule, ScheduleError, register_algorithm
+from collectives.direct import direct_all_reduce, direct_shares
 
 from ..errors import LaunchError
 
@@ -54,6 +61,34 @@ def register(schedules: Sequence[str], num_peers: int) -> None:
             raise LaunchError(
                 f"--schedule {schedule} makes no schedules of {num_peers} peers: {_say(error)}"
             ) from error
+
+
+def rates_of(algorithm: str, num_peers: int) -> tuple[int, ...] | None:
+    """Of the lines of peers, in order; None: the name has none.
+
+    Raises:
+        LaunchError: they are not whole numbers from 1 on, one for each peer.
+    """
+    name, *rates = algorithm.split("/")
+    if name != "direct" or not rates:
+        return None
+    if len(rates) != num_peers or not all(each.isdecimal() and int(each) for each in rates):
+        raise LaunchError(f"{algorithm!r} has to have the rate of the line of each of {num_peers} peers: direct/50/100")
+    return tuple(map(int, rates))
+
+
+def register_for_rates(algorithms: Sequence[str], numbers: Sequence[int]) -> None:
+    """Make each that names rates an all-reduce of this process. `numbers`: of the peer that has each rank."""
+    for name in dict.fromkeys(each.partition("@")[0] for each in algorithms):
+        rates = rates_of(name, len(numbers))
+        if rates is not None and name not in ALGORITHMS:
+            shares = direct_shares([rates[number] for number in numbers])
+            build = partial(_direct_with, shares)
+            register_algorithm(name, build, [len(numbers)])
+
+
+def _direct_with(shares: Sequence[int], rank: int, world_size: int) -> Schedule:
+    return direct_all_reduce(rank, world_size, shares)
 
 
 def _load(schedule: str) -> Build:

@@ -12,7 +12,7 @@ from p2p.errors import LaunchError
 from p2p.netlab.config import LabConfig
 from p2p.netlab.units import parse_share
 
-from .own import name_of
+from .own import name_of, rates_of
 from .roles import ALL_REDUCE, BARRIER, BARRIER_BYTES, CALLED, CUT, IN_PLACE, OPERATIONS, algorithms_of
 
 BY_SIZE: Final = "auto"
@@ -118,6 +118,9 @@ class Plan:
         ways = ways_of(self.operation)
         for name in self.algorithms:
             algorithm, _, way = name.partition("@")
+            is_for_rates = self.operation == ALL_REDUCE and self.swarm is None and way in ("", EARLY)
+            if is_for_rates and rates_of(algorithm, self.num_peers) is not None:
+                continue
             if algorithm not in choices or way not in ways:
                 of = f"{', '.join(choices)}, each alone or with @{' or @'.join(ways[1:])}"
                 hint = meant(name, [each + (at and f"@{at}") for each in choices for at in ways])

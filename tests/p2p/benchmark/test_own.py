@@ -7,7 +7,8 @@ import pytest
 
 from collectives import ALGORITHMS
 from collectives import algorithms as module
-from p2p.benchmark.own import name_of, register, resolved
+from collectives.direct import direct_all_reduce, direct_shares
+from p2p.benchmark.own import name_of, rates_of, register, register_for_rates, resolved
 from p2p.benchmark.plan import Plan
 from p2p.benchmark.swarm import check
 from p2p.errors import LaunchError
@@ -125,3 +126,41 @@ def test_what_names_no_function_of_a_file_is_refused(schedule: str) -> None:
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(LaunchError, match=r"there is no file nowhere\.py"):
         resolved("nowhere.py:f")
+
+
+def test_shares_follow_from_the_lines_of_the_peers_whatever_ranks_they_have() -> None:
+    register_for_rates(["ring", "direct/50/100/200@early"], [2, 0, 1])
+    shares = direct_shares([200, 50, 100])
+    made = ALGORITHMS["direct/50/100/200"](1, 3)
+    assert (made.chunks, made.transfers) == ((shares, direct_all_reduce(1, 3, shares).transfers))
+    assert rates_of("direct", 3) is rates_of("ring", 3) is None
+
+
+@pytest.mark.parametrize("name", ["direct/50/100", "direct/50/0/100", "direct/50/x/100", "direct/"])
+def test_rates_that_are_not_those_of_the_lines_of_all_peers_are_refused(name: str) -> None:
+    with pytest.raises(LaunchError, match="has to have the rate of the line of each of 3 peers"):
+        Plan(num_peers=3, algorithms=(name,), baseline=None, sizes_bytes=(4,), num_iters=1, num_warmup=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "swarm"),
+    [
+        ("direct/50/100", "broadcast", None),
+        ("direct/50/100", "all-reduce", "mine"),
+        ("direct/50/100@tcp", "all-reduce", None),
+    ],
+)
+def test_rates_are_of_an_all_reduce_between_peers_that_are_started_for_it(
+    name: str, operation: str, swarm: str | None
+) -> None:
+    with pytest.raises(LaunchError, match="names algorithms of"):
+        Plan(
+            num_peers=2,
+            algorithms=(name,),
+            baseline=None,
+            sizes_bytes=(4,),
+            num_iters=1,
+            num_warmup=0,
+            operation=operation,
+            swarm=swarm,
+        )

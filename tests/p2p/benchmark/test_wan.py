@@ -105,7 +105,9 @@ def test_delays_the_share_of_the_line_and_the_gain_of_shares_are_looked_at() -> 
     ]
     assert list(problems([slow("long")])) == ["long: the best used 10% of the line, 90% expected"]
     (said,) = problems([slow("unequal")])
-    assert said.startswith("unequal: auto is 1.00 times as fast as the ring at the largest size, not 1.4; it took {")
+    assert said.startswith(
+        "unequal: direct by shares is 1.00 times as fast as the ring at the largest size, not 1.4; auto took {"
+    )
 
 
 def test_prices_over_measured_links_and_what_asking_auto_costs_are_looked_at_too() -> None:
