@@ -15,7 +15,7 @@ from p2p.doctor.command import parse_count
 from p2p.doctor.devices import look_at_device
 from p2p.doctor.rounds import MEMBERS, cost_of_exchanges
 from p2p.errors import LaunchError
-from p2p.memory import limits
+from p2p.host.memory_left import MACHINE, MemoryLeft
 from p2p.staging import cuda_devices
 from tests.p2p.staging.standin import StandIn
 
@@ -68,16 +68,18 @@ def test_a_device_that_registers_nothing_is_named_with_the_reason() -> None:
     assert device.num_copies == 2 * devices.NUM_COPIES
 
 
-def test_the_least_that_a_group_or_one_around_it_leaves_is_the_limit(tmp_path: Path) -> None:
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    groups = "12:cpu:/old\n0::/a/b\n"
-    assert limits.cgroup_left_bytes(groups, tmp_path) is None
-    for folder, limit, used in ((inner, "max", 5), (tmp_path / "a", "100", 70), (tmp_path, "1000", 10)):
-        (folder / "memory.max").write_text(f"{limit}\n")
-        (folder / "memory.current").write_text(f"{used}\n")
-    assert limits.cgroup_left_bytes(groups, tmp_path) == 30
-    assert limits.cgroup_left_bytes("12:cpu:/old\n", tmp_path) is None
+@pytest.mark.parametrize(
+    ("limited_by", "of_memory", "quarter"),
+    [
+        (MACHINE, "no limit that is less", "a quarter of what this machine leaves"),
+        ("/a/memory.max", "/a/memory.max leaves 8 GB", "a quarter of what /a/memory.max leaves"),
+    ],
+)
+def test_what_limits_memory_is_named(limited_by: str, of_memory: str, quarter: str) -> None:
+    left = MemoryLeft(8_000_000_000, limited_by)
+    memory, arena = host.memory(left), host.arena(left)
+    assert f"of the cgroup: {of_memory};" in memory.says and memory.facts["limited_by"] == limited_by
+    assert memory.facts["left_bytes"] == left.num_bytes and quarter in arena.says
 
 
 @pytest.mark.parametrize(
