@@ -1,8 +1,8 @@
 """A CUDA device as the campaigns use the stand-in. Each stage is late by as many cycles as the seed draws."""
 
 import random
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import pytest
@@ -83,6 +83,15 @@ class Gpu:
 
     def drain(self) -> None:
         self._device.settle()
+
+    @contextmanager
+    def refuses_waits(self) -> Iterator[None]:
+        """What torch would wait for raises in this block, in all threads."""
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
     def _delay(self, stage: str) -> None:
         if self._late == stage:
