@@ -16,7 +16,8 @@ from pathlib import Path
 from p2p.benchmark.machine import commit, machine
 from p2p.staging import cuda_devices
 
-COMMAND = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--timeout", "600", "tests/p2p")
+PLACES = ("tests/collectives", "tests/p2p", "tests/live/test_devices.py", "tests/live/test_registered.py")
+COMMAND = (sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--timeout", "600", *PLACES)
 RUNS = {"plain": {}, "sanitized": {"TORCH_CUDA_SANITIZER": "1"}}
 
 
