@@ -192,12 +192,6 @@ class Arena(Memory):
         weakref.finalize(span, ended, region).atexit = False
         return np.asarray(span)
 
-    def second(self, region: Region) -> Array:
-        """Its bytes through a mapping of their own, as another process could have one that may write."""
-        mapped = mmap.mmap(self._fd, self.size)
-        leave_out_of_forks(mapped)
-        return np.frombuffer(mapped, np.uint8, region.length, region.offset)
-
     def close(self) -> None:
         """Give up the own mapping and the descriptor; peers keep what they have mapped."""
         fd, self._fd, self._free = self._fd, -1, []

@@ -161,7 +161,7 @@ def test_sums_of_what_the_workers_add_are_exact_in_each_type(num_peers: int, cou
     parts = [contribution(index, count, dtype) for index in range(num_peers)]
     for part in parts:
         put_shifted(part, shift, part)
-    exact = sum(numbers(part).astype(np.int64) for part in parts)
+    exact = np.sum([numbers(part) for part in parts], axis=0).astype(np.int64)
     assert parts[0].dtype == element_type(dtype)
     assert np.array_equal(numbers(as_type(exact, dtype)), exact)
     expected = total(num_peers, count, dtype)
