@@ -2,16 +2,18 @@
 
 The model: each rank has one uplink and one downlink, shared by those of its host; between them is a delay. A message
 occupies the uplink for its bytes and for what a message costs; its first byte reaches the downlink after the delay, and
-is followed there as fast as both let it. What is ready is sent in the order in which it became so, what has come is
-taken in the order in which it came. Within a host messages go over memory, and meet no others than those of the same
-rank. What is not in it: TCP's slow start, loss, queues that overflow, additions. A message is a segment; of a long
-chunk several are played as one, so that a play has at most `MOST_MESSAGES`.
+is followed there as fast as both let it. What is ready for one peer is sent in the order in which it became so, and to
+several by turns, a message each, as connections share a line; what has come is taken in the order in which it came.
+Within a host messages go over memory, and meet no others than those of the same rank. What is not in it: TCP's slow
+start, loss, queues that overflow, additions. A message is a segment; of a long chunk several are played as one, so that
+a play has at most `MOST_MESSAGES`.
 
 Works for any schedules that `verify` accepts, without looking at what they are. From `FEW_RANKS` on, `formulas` knows
 what a play of the built-in ones would cost, but for some percent. All of it is made in slices: generators that yield
 after a part of a millisecond, and return the result.
 """
 
+from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -24,7 +26,10 @@ from collectives.schedule import Schedule
 Result = TypeVar("Result")
 
 EVENTS_PER_SLICE: Final = 10
-"""A message is two."""
+"""A message is two, or three where it waits for its turn."""
+
+_IS_READY: Final = -1
+_IS_FREE: Final = -2
 
 
 class Sent(NamedTuple):
@@ -122,6 +127,9 @@ class _Player:
         self._times = [0] * len(self._waits)
         self._whole = {number: segments[course.nodes[number].chunk].number for number in course.whole}
         self._up_free, self._down_free = ([0] * course.num_lines for _ in range(2))
+        self._queues = [dict[int, deque[int]]() for _ in range(course.num_lines)]
+        """Of each uplink, by peer: what waits for its turn. None is empty. The first is next, but for `_last`."""
+        self._last = [-1] * course.num_lines
         self._events: list[tuple[int, int, int, int]] = []
         self._num_events = 0
         self.done_ns = [0] * course.links.world_size
@@ -132,30 +140,34 @@ class _Player:
     def play(self) -> Generator[None]:
         """To the end.
 
-        An event is its time, a count, and a place: a SEND gets its turn, or, with the earliest time at which it can be
-        there as a whole, a message reaches the line of who takes it.
+        An event is its time, a count, a place, and what happens there: a SEND is ready; or an uplink, which is in the
+        place of a place, is free for what waits for it; or, with the earliest time at which it can be there as a
+        whole, a message reaches the line of who takes it.
         """
         events, nodes, cost_ns, num_nodes = self._events, self._nodes, self._cost_ns, len(self._nodes)
-        up_free, down_free = self._up_free, self._down_free
+        up_free, down_free, queues, last = self._up_free, self._down_free, self._queues, self._last
         while True:
             for _ in range(EVENTS_PER_SLICE):
                 if not events:
                     return
                 at_ns, _, place, through = heappop(events)
+                if through == _IS_FREE:
+                    place = self._next_of(place, at_ns)
                 number = place % num_nodes
                 node = nodes[number]
                 line = node.line
                 if through < 0:
-                    start = up_free[line]
-                    if start < at_ns:
-                        start = at_ns
-                    up_free[line] = left = start + cost_ns[number]
+                    if through == _IS_READY and (up_free[line] > at_ns or queues[line]):
+                        self._queue(node, place)
+                        continue
+                    up_free[line] = left = at_ns + cost_ns[number]
+                    last[line] = node.peer
                     self._num_events += 1
                     delay_ns = node.delay_ns
                     taker = place - number + node.taker
-                    heappush(events, (start + delay_ns, self._num_events, taker, left + delay_ns))
+                    heappush(events, (at_ns + delay_ns, self._num_events, taker, left + delay_ns))
                     if node.is_followed:
-                        self._finish(node, place, start)
+                        self._finish(node, place, at_ns)
                     continue
                 start = down_free[line]
                 if start < at_ns:
@@ -165,6 +177,29 @@ class _Player:
                     self._note(node, at_ns, through, max(end, through))
                 self._settle(place, end if end > through else through)
             yield
+
+    def _queue(self, node: Node, place: int) -> None:
+        """Behind what waits for the same peer; who comes first waits for the line."""
+        if not (queue := self._queues[node.line]):
+            self._num_events += 1
+            heappush(self._events, (self._up_free[node.line], self._num_events, node.line, _IS_FREE))
+        queue.setdefault(node.peer, deque()).append(place)
+
+    def _next_of(self, line: int, at_ns: int) -> int:
+        """What is sent next over a line that is free; who has had its turn is behind the others."""
+        queue = self._queues[line]
+        waiting = iter(queue)
+        if (peer := next(waiting)) == self._last[line]:
+            peer = next(waiting, peer)
+        places = queue.pop(peer)
+        place = places.popleft()
+        if places:
+            queue[peer] = places
+        if queue:
+            self._num_events += 1
+            until = at_ns + self._cost_ns[place % len(self._nodes)]
+            heappush(self._events, (until, self._num_events, line, _IS_FREE))
+        return place
 
     def _note(self, node: Node, reached_ns: int, through_ns: int, arrived_ns: int) -> None:
         assert self._sent is not None
@@ -185,7 +220,7 @@ class _Player:
         if node.is_send:
             if self._segments[node.chunk].num_messages:
                 self._num_events += 1
-                heappush(self._events, (at_ns, self._num_events, place, -1))
+                heappush(self._events, (at_ns, self._num_events, place, _IS_READY))
                 return
             self._settle(place - place % len(self._nodes) + node.taker, at_ns)
         elif at_ns > self.done_ns[node.rank]:

@@ -214,14 +214,13 @@ class Reactor:
             if state is RunState.UNDER_WAY:
                 os.sched_yield()
             state = self._work.advance()
-            if state is RunState.WAITING and self._spin(self._work.shared()):
+            runner = self._work.shared() if state is RunState.WAITING else None
+            if runner is not None and self._spin(runner.progress):
                 state = RunState.BUSY
         return state
 
-    def _spin(self, waiting: Waiting | None) -> bool:
+    def _spin(self, waiting: Waiting) -> bool:
         """Look again and again whether the others have come, for a while, unless that was in vain lately."""
-        if waiting is None:
-            return False
         if not waiting.spins:
             return waiting.is_over()
         limit = time.monotonic() + SPIN_S
@@ -267,16 +266,16 @@ class Reactor:
         elif state is RunState.UNDER_WAY:
             deadline = min(deadline, now + DEVICE_LOOK_S)
         elif runner is not None:  # the others know then that they have to ring
-            deadline = min(deadline, now + NET_S) if runner.doze() else now
+            deadline = min(deadline, now + NET_S) if runner.progress.doze() else now
         self.drive_lock.begin_wait()
         polled = self._work.poll(max(0.0, deadline - now))
         self.drive_lock.end_wait()
         self.drive_lock.seen()
         slept_s = time.monotonic() - now
         if runner is not None:
-            runner.wake()
-            if not runner.spins:
-                runner.waited(is_long=slept_s > SPIN_S)
+            runner.progress.wake()
+            if not runner.progress.spins:
+                runner.progress.waited(is_long=slept_s > SPIN_S)
         self._next_look_out = now + slept_s + LOOK_OUT_S
         self._work.take_deaths(polled)
         while not self._commands.empty():

@@ -109,12 +109,12 @@ class Exchange:
         while self._next < len(self._instructions):
             match self._instructions[self._next]:
                 case Publish():
-                    if not self._settle():
+                    if self._under_way and not self._settle():
                         return False
                     progress.publish()
                 case Wait(peers, count):
                     progress.awaited = peers, self._base + count
-                    if progress.late():
+                    if not progress.is_over():
                         return False
                     if count == 1:
                         self._operands.check_calls(peers)
@@ -125,7 +125,7 @@ class Exchange:
             self._next += 1
             if num_written == _CHUNKS_AT_ONCE:
                 return False
-        if not self._settle():
+        if self._under_way and not self._settle():
             return False
         if self._instructions:
             self._instructions, self._next = (), 0
@@ -150,13 +150,14 @@ class Exchange:
             if mark is not None:
                 self._under_way.append((mark, write))
                 return True
-        if not self._settle():
+        if self._under_way and not self._settle():
             return False
         if isinstance(write, Reduce):
             self._reducer([array for _, array in arrays], into, completes=completes)
+            self._has_reduced(write)
         else:
             into[...] = arrays[0][1]
-        self._has_written(write)
+            self._has_copied(write)
         return True
 
     def _settle(self) -> bool:

@@ -66,6 +66,14 @@ class Progress:
                 late.append(rank)
         return late
 
+    def is_over(self) -> bool:
+        """Whether nobody is late."""
+        ranks, target = self.awaited
+        for rank in ranks:  # noqa: SIM110 - asked again and again, and a generator costs as much as two such calls
+            if self._counts[rank][0] < target:
+                return False
+        return True
+
     @property
     def spins(self) -> bool:
         """Whether to look again before sleeping: not after several waits in which that was all in vain."""
@@ -81,7 +89,7 @@ class Progress:
         self._sleeps_for[0] = sum(1 << rank for rank in ranks) if max(ranks, default=0) < _MOST_NAMED else 0
         self._sleeping[0] = target
         fence()
-        return bool(self.late())
+        return not self.is_over()
 
     def wake(self) -> None:
         """This rank is awake: nobody needs to ring."""

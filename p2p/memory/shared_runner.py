@@ -56,6 +56,7 @@ class SharedRunner:
 
     Attributes:
         outgoing: as of any runner; nothing is ever sent.
+        progress: of all ranks in the view: whom this one waits for.
     """
 
     sends = False
@@ -85,7 +86,7 @@ class SharedRunner:
         self._pieces, self._memories, self._adding = pieces, memories, adding
         self._arena, (self._inputs, self._result), self._in_view = arena, slots, in_view
         self._exchange = Exchange(memories, in_view, ring, digest=xxhash.xxh3_128_digest)
-        self._progress = self._exchange.progress
+        self.progress = self._exchange.progress
         self._reducer = cache(reducer)
         self.outgoing: list[tuple[int, Outgoing]] = []
         self._runs: list[SharedRun] = []
@@ -130,7 +131,7 @@ class SharedRunner:
         """Who is waited for; nobody before its turn."""
         run = self._runs[index]
         is_first = bool(self._queue) and self._queue[0] is run and self._is_open
-        return run.missing(self._progress.late(), self._pieces.first_bytes) if is_first else ()
+        return run.missing(self.progress.late(), self._pieces.first_bytes) if is_first else ()
 
     def end_step(self) -> None:
         self._runs.clear()
@@ -154,7 +155,8 @@ class SharedRunner:
         if self.is_broken:
             return RunState.IDLE
         if not self._queue:
-            return RunState.WAITING if self._announced is not None and self._progress.late() else RunState.IDLE
+            is_waiting = self._announced is not None and not self.progress.is_over()
+            return RunState.WAITING if is_waiting else RunState.IDLE
         try:
             return self._advance(self._queue[0])
         except BaseException:
@@ -165,7 +167,7 @@ class SharedRunner:
         if not self._is_open:
             self._begin(run)
         if not self._exchange.advance():
-            if self._progress.late():
+            if not self.progress.is_over():
                 return RunState.WAITING
             return RunState.UNDER_WAY if self._exchange.is_under_way else RunState.BUSY
         self._is_open = False
@@ -210,30 +212,7 @@ class SharedRunner:
 
         Once, when all show it; without those that are in another view. None: not yet.
         """
-        if (announced := self._announced) is None or self._progress.late():
+        if (announced := self._announced) is None or not self.progress.is_over():
             return None
         self._announced = None
         return announced.digests, self._exchange.finished(announced.step)
-
-    # Waiting.
-
-    @property
-    def spins(self) -> bool:
-        """Whether to look again before sleeping."""
-        return self._progress.spins
-
-    def is_over(self) -> bool:
-        """Whether what is waited for has come."""
-        return not self._progress.late()
-
-    def waited(self, *, is_long: bool) -> None:
-        """A wait is over, or longer than a spin."""
-        self._progress.waited(is_long=is_long)
-
-    def doze(self) -> bool:
-        """Have the others ring; False if there is nothing to wait for any more."""
-        return self._progress.doze()
-
-    def wake(self) -> None:
-        """Nobody needs to ring."""
-        self._progress.wake()

@@ -78,7 +78,7 @@ class Pacer:
 
     def go_on(self) -> None:
         """Send what is due: one frame to each peer by turns, and none to whom much is under way."""
-        while (now := self._clock()) >= self.next_at:
+        while self._held and (now := self._clock()) >= self.next_at:
             peer_id = next((each for each, frames in self._held.items() if self._may_send(each, *frames[0])), None)
             if peer_id is None:
                 self._look_at = now + LOOK_S

@@ -34,28 +34,12 @@ class Asked:
     algorithm: str | None = None
     out: Any = None
 
-    @property
-    def kind(self) -> str:
-        """As in `collectives.goals`."""
-        match self.collective:
-            case AllReduce():
-                return "all-reduce"
-            case AllGather():
-                return "all-gather"
-            case Moved(kind):
-                return kind
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the script is given a tensor of its own, whose size follows from the members."""
-        return self.kind not in ("all-reduce", "broadcast")
-
     def check(self, dtype: np.dtype[Any]) -> None:
         """Raise TypeError or ValueError where there is no such algorithm, or reduction of elements of this type."""
-        if "reduce" in self.kind:
-            assert isinstance(self.collective, AllReduce | Moved)
+        kind = self.collective.kind
+        if not isinstance(self.collective, AllGather) and "reduce" in kind:
             check_reduction(self.collective.op, dtype)
-        there_are = ALGORITHMS if self.kind == "all-reduce" else COLLECTIVES[self.kind]
+        there_are = ALGORITHMS if kind == "all-reduce" else COLLECTIVES[kind]
         if self.algorithm is not None and self.algorithm not in there_are:
             raise ValueError(f"algorithm must be one of {', '.join(there_are)}, is {self.algorithm!r}")
 
@@ -63,7 +47,7 @@ class Asked:
 def part_of(asked: Asked, shape: tuple[int, ...], outcome: Outcome) -> tuple[Array, tuple[int, ...], slice | None]:
     """What of a result is this peer's, in one dimension; its shape; and which part of the tensor it is, of a share."""
     result = outcome.result
-    if asked.kind != "reduce-scatter":
+    if asked.collective.kind != "reduce-scatter":
         return result, (outcome.num_ranks, *shape), None
     if outcome.rank is None:
         return result[:0], (0,), slice(0, 0)
@@ -73,7 +57,7 @@ def part_of(asked: Asked, shape: tuple[int, ...], outcome: Outcome) -> tuple[Arr
 
 def operations_of(asked: Asked, input: Array, result: Array, shape: tuple[int, ...]) -> list[Operation]:
     """What a call submits: one operation, or, of a long tensor that is replaced as a whole, several in a row."""
-    parts = [slice(0, input.size)] if asked.is_new else parts_of(input.nbytes, input.itemsize)
+    parts = [slice(0, input.size)] if asked.collective.is_new else parts_of(input.nbytes, input.itemsize)
     if len(parts) == 1:
         return [Operation(asked.collective, input, result, shape, asked.algorithm)]
     return [
@@ -95,7 +79,7 @@ class OperationCall:
 
     def __init__(self, tensor: Any, asked: Asked, like: Callable[[Array], Array]) -> None:
         """See `Peer`. `like` makes memory for the result."""
-        is_written = asked.out is None and not asked.is_new
+        is_written = asked.out is None and not asked.collective.is_new
         self._array, self._tensor, self._asked = (as_array if is_written else as_input)(tensor), tensor, asked
         asked.check(self._array.dtype)
         flat = np.ascontiguousarray(self._array).reshape(-1)  # a copy, where the strides ask for one
@@ -151,7 +135,7 @@ class OperationCall:
         outcome = outcome or first.outcome
         if outcome.is_void:  # and so are those of further parts: a step commits in one view
             self._lost = RootLost(step, first.describe())
-        elif self._asked.is_new:
+        elif self._asked.collective.is_new:
             part, shape, where = part_of(self._asked, first.shape, outcome)
             made = self._make(part, shape)
             self._value = made if where is None else (made, where)
@@ -182,7 +166,7 @@ class StagedCall(OperationCall):
         """
         dtype = type_of(tensor)
         asked.check(dtype)
-        if asked.out is None and not asked.is_new:
+        if asked.out is None and not asked.collective.is_new:
             check_places(tensor.shape, tensor.stride())
         self._tensor, self._asked = tensor.detach(), asked
         self._target = self._tensor if asked.out is None else result_of(asked.out, tensor)

@@ -359,7 +359,8 @@ class Session:
                     continue
                 self.membership.take_in(arrival)
                 if isinstance(arrival, Complete) and Commit in awaited and arrival.attempt == self._attempt.number - 1:
-                    self._tell_complete(arrival.operation, arrival.view)
+                    assert arrival.operation.completed is not None
+                    arrival.operation.completed(arrival.view.hash)
                 if isinstance(arrival, StateOffer) and state_digest is not None and StateOffer not in awaited:
                     self.membership.load(arrival, state_digest, submitted)
                     step = self.history.done + 1
@@ -377,15 +378,12 @@ class Session:
             history = self.history
             self._note(Kind.RECEIVED, history.done, size=history.num_steps, value=history.num_samples)
             for operation in arrival.operations:
-                self._tell_complete(operation, arrival.view)
+                if operation.completed is not None:
+                    operation.completed(arrival.view.hash)
             self._committed_s = self.membership.loop.now()
         if offer is not None:
             self.membership.loop.inbox.notices.put(offer)  # for the commit that comes next
         return arrival
-
-    def _tell_complete(self, operation: Operation, view: View) -> None:
-        if operation.completed is not None:
-            operation.completed(view.hash)
 
     def _submit_again(self, operations: list[Operation], state_digest: StateDigest) -> None:
         """To the loop of this incarnation, which knows of no step."""

@@ -28,6 +28,8 @@ class AllReduce:
     op: str = "sum"
     is_weighted: bool = False
     label: str = ""
+    kind: ClassVar[str] = "all-reduce"
+    is_new: ClassVar[bool] = False
     gathers: ClassVar[bool] = False
     is_counts: ClassVar[bool] = False
     is_rows: ClassVar[bool] = False
@@ -107,6 +109,8 @@ class AllGather:
     label: str = ""
     codec: str = ""
     is_rows: bool = False
+    kind: ClassVar[str] = "all-gather"
+    is_new: ClassVar[bool] = True
     gathers: ClassVar[bool] = True
     is_weighted: ClassVar[bool] = False
     is_of_one: ClassVar[bool] = False
@@ -170,6 +174,11 @@ class Moved:
         adds = f" {self.op}" if self.kind.startswith("reduce") else ""
         way = "from" if self.is_common or self.kind == "scatter" else "to"
         return f"{self.kind.replace('-', '_')}{adds}{self.root and f' {way} peer {self.root}'}"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the script is given a tensor of its own, whose size follows from the members."""
+        return not self.is_broadcast
 
     @property
     def gathers(self) -> bool:

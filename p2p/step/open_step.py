@@ -254,7 +254,8 @@ class OpenStep:
 
     def _commit(self, submission: Submission, view: View, receipt: Receipt) -> Commit:
         self._move(Event.COMMIT)
-        self.agreed.committed(receipt.step, view, submission.operations)
+        if submission.is_training:
+            self.agreed.committed(receipt.step, view, submission.operations)
         self.submission, self.done, self._over = None, receipt.step, submission.attempt
         if self.run is not None:  # in a barrier the count of the view has not begun
             self.run.next_step(len(submission.operations))

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import FileIO
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,9 @@ UNKNOWN_SAMPLE: Final = -1
 
 FAILS_BEHIND: Final = -2
 """Less the place of the first sample: those are counted, and the one behind the last could not be loaded."""
+
+_WEIGHT: Final = attrgetter("weight")
+_NUM_SAMPLES: Final = attrgetter("num_samples")
 
 NUM_COUNTED: Final = 3
 """Columns of `Counts`; behind them what peers say of measured links (agreed_rows.py), and of their pace (speeds.py)."""
@@ -105,11 +109,11 @@ class Receipt:
     @property
     def weight(self) -> int:
         """Of all samples, in means."""
-        return sum(contribution.weight for contribution in self.contributions)
+        return sum(map(_WEIGHT, self.contributions))
 
     @property
     def num_samples(self) -> int:
-        return sum(contribution.num_samples for contribution in self.contributions)
+        return sum(map(_NUM_SAMPLES, self.contributions))
 
 
 @dataclass(frozen=True, slots=True)

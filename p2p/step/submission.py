@@ -34,6 +34,7 @@ class Submission:
         counts: `Counts` per rank, of the view in which the step was finished last.
         num_handed_out: of the operations, from the first on, those whose results the script has before the commit.
         is_wanted_early: there is such an operation.
+        is_training: it counts samples.
     """
 
     step: int
@@ -45,10 +46,12 @@ class Submission:
     counts: Array | None = None
     num_handed_out: int = 0
     is_wanted_early: bool = False
+    is_training: bool = False
 
     def add(self, operation: Operation, segment_bytes: int) -> None:
         """It is submitted, before `close`."""
         if operation.collective.is_counts:
+            self.is_training = True
             self.agreed.sign(operation)
         self._append(operation, segment_bytes)
 
@@ -82,7 +85,7 @@ class Submission:
         """
         operations = self.operations if operations is None else operations
         kept = [each for each in operations if not each.collective.is_rows]
-        self.operations, self.fingerprints = [], []
+        self.operations, self.fingerprints, self.is_training = [], [], False
         self.step = step
         for operation in kept:
             self.add(operation, segment_bytes)
@@ -114,12 +117,10 @@ class Submission:
         return NOT_CALLED if self.state_digest is not None else None
 
     @property
-    def is_training(self) -> bool:
-        """Whether it counts samples."""
-        return any(each.collective.is_counts for each in self.operations)
-
-    @property
     def algorithms(self) -> tuple[str, ...]:
         """Of each operation of the script, as it ran last: without the counts, and the rows."""
-        called = (each for each in self.operations if not (each.collective.is_counts or each.collective.is_rows))
-        return tuple([NOTHING if each.is_void else each.ran for each in called])
+        ran = []
+        for each in self.operations:
+            if not (each.collective.is_counts or each.collective.is_rows):
+                ran.append(NOTHING if each.is_void else each.ran)
+        return tuple(ran)

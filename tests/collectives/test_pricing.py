@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from math import isqrt
 from xml.etree import ElementTree
 
@@ -72,6 +73,15 @@ def test_of_a_chunk_that_is_longer_still_several_segments_are_played_as_one_and_
     assert played.time_ns == 64 * cost(SEGMENT_BYTES)
 
 
+def test_to_several_peers_messages_leave_by_turns() -> None:
+    """Of three segments for each of two others; what became ready first is not sent as a whole first."""
+    links = equal_links(3, RATE, DELAY_NS, MESSAGE_NS)
+    sent = play(schedules_of("one-shot", 3), 3 * SEGMENT_BYTES, links).sent
+    for rank in range(3):
+        peers = [each.peer for each in sorted(sent, key=lambda each: each.start_ns) if each.source == rank]
+        assert peers in ([(rank + 1) % 3, (rank + 2) % 3] * 3, [(rank + 2) % 3, (rank + 1) % 3] * 3)
+
+
 def test_who_has_a_slow_downlink_is_waited_for_and_who_sends_slowly_leaves_room_for_others() -> None:
     row = (0, 0, 0)
     slow_down = Links((RATE,) * 3, (RATE // 10, RATE, RATE), (row,) * 3, 0)
@@ -120,6 +130,9 @@ def test_every_schedule_is_played_to_its_end_within_its_bounds(
         delay = links.delay_ns[sent.source][sent.peer]
         assert sent.start_ns <= sent.left_ns and sent.reached_ns == sent.start_ns + delay
         assert sent.arrived_ns >= sent.left_ns + delay
+    for rank in range(world_size):
+        own = sorted((each.start_ns, each.left_ns) for each in played.sent if each.source == rank)
+        assert all(left <= start for (_, left), (start, _) in pairwise(own)), "an uplink sends one message at a time"
     assert played.time_ns >= max((sent.arrived_ns for sent in played.sent), default=0)
     assert played == play(schedules, num_bytes, links)
 
@@ -194,7 +207,7 @@ def test_a_table_is_made_in_slices_of_few_events_and_there_are_not_many_of_both(
         alone = replace(equal_links(world_size, RATE, DELAY_NS, MESSAGE_NS), segment_bytes=segment_bytes)
         for links in (alone, replace(two_hosts_of(world_size, RATE), segment_bytes=segment_bytes)):
             num_slices = sum(1 for _ in tabulate(links))
-            assert num_slices < 4500, (world_size, links.hosts)
+            assert num_slices < 6000, (world_size, links.hosts)
             if world_size >= FEW_RANKS and not links.hosts:
                 assert num_slices < 20, "formulas know"
     assert sum(1 for _ in price_table({"ring": ALGORITHMS["ring"]}, SIZES, equal_links(500, RATE, 0, 0))) > 60
@@ -216,7 +229,7 @@ def test_a_slice_has_few_events_and_what_is_the_same_for_all_sizes_is_done_once(
                 break
             num_slices += 1
         assert tuple(ends) == played.done_ns
-        assert num_slices == 2 * len(played.sent) // EVENTS_PER_SLICE
+        assert 2 * len(played.sent) <= (num_slices + 1) * EVENTS_PER_SLICE <= 3 * len(played.sent) + EVENTS_PER_SLICE
 
 
 def test_a_thousand_ranks_cost_no_play() -> None:
@@ -301,7 +314,9 @@ def test_where_lines_are_not_alike_ranks_own_what_they_can_carry() -> None:
     alike = equal_links(4, RATE, DELAY_NS, MESSAGE_NS)
     links = Links(rates, rates, alike.delay_ns, MESSAGE_NS)
     table, size = run_to_end(tabulate(links)), 16 << 20
-    assert table.direct == "direct:0,51,51,154" == table.choose(size) and is_rounded_once(table.direct)
+    assert table.direct == "direct:0,51,51,154" == table.choose(size, rounds_once=True) and is_rounded_once(
+        table.direct
+    )
     even = play([all_reduce_schedule("direct", rank, 4) for rank in range(4)], size, links).time_ns
     assert 1.25 * table.predicted["direct", size] < min(even, table.predicted["ring", size])
     assert run_to_end(tabulate(alike)).direct == "direct"

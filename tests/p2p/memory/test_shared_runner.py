@@ -318,12 +318,13 @@ def test_who_is_waited_for_is_named_with_the_piece(machine: Machine) -> None:
     assert group[0].missing(0) == ((1, 0, 0, 2), (2, 0, 0, 2))
     group[1].advance()
     assert group[0].missing(0) == ((2, 0, 0, 2),)
-    assert not group[0].is_over() and group[0].doze()
+    waiting = group[0].progress
+    assert not waiting.is_over() and waiting.doze()
     for _ in range(2):
         group[2].advance()
-    assert group[0].is_over() and not group[0].doze()
+    assert waiting.is_over() and not waiting.doze()
     assert (2, 0) in machine.rung
-    group[0].wake()
+    waiting.wake()
     group[0].advance()
     group[0].advance()
     assert group[0].missing(0) == ((1, 0, 1, 2),)

@@ -262,16 +262,15 @@ DeviceSum_reach = DeviceSum._reach
 
 
 def _advance_and_go_at_once(self: SharedRunner) -> RunState:
-    """As it is, but for what is under way when it is interrupted."""
-    if self.is_broken:
-        return RunState.IDLE
-    if not self._queue:
-        return RunState.WAITING if self._announced is not None and self._progress.late() else RunState.IDLE
+    """Without what is under way when it is interrupted."""
+    self.stop = lambda: setattr(self, "is_broken", True)  # type: ignore[method-assign]
     try:
-        return self._advance(self._queue[0])
-    except BaseException:
-        self.is_broken = True
-        raise
+        return SharedRunner_advance(self)
+    finally:
+        del self.stop
+
+
+SharedRunner_advance = SharedRunner.advance
 
 
 def _unpin_own_first(self: HostMemory) -> None:
