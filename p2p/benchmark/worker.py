@@ -26,6 +26,7 @@ from p2p.benchmark.bootstrap import Floats
 from p2p.benchmark.contenders import SHOAL, Contender, check_all_are_there
 from p2p.benchmark.gloo import TIMEOUT, Gloo
 from p2p.benchmark.learning import learn_links, sizes_to_learn
+from p2p.benchmark.own import register
 from p2p.benchmark.pacing import Batch, Pacer
 from p2p.benchmark.plan import (
     ADDS,
@@ -58,6 +59,7 @@ BY_LINKS: Final = (ALL_REDUCE, "broadcast")
 
 def main(folder: Path, plan: Plan, index: int, find: Find = cuda_devices) -> None:
     """Measure as number `index` of the peers; `find`: the devices of this process, of which it takes one."""
+    register(plan.schedules, plan.num_peers)
     storage = storage_of(plan, index, find)
     with ExitStack() as stack:
         peers: dict[str, Peer] = {}
