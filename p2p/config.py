@@ -14,8 +14,8 @@ from gossip import WAN, CoreConfig, Policy
 from .device import Device
 from .host.arguments import NAME_MAX
 from .host.folders import default_home
+from .host.memory_left import memory_bytes
 from .host.naming import NO_NAME
-from .memory.arena import available_bytes
 from .memory.extents import EXTENT_BYTES
 from .net.tcp import Network, TcpConfig, TcpOptions, share_cores
 from .staging import device_of
@@ -103,8 +103,8 @@ class PeerConfig:
         step_timeout_s: for a step to commit; longer than the slowest member's backward pass.
         leave_timeout_s: for the others to agree on a view without this peer.
         arena_bytes: at most so much memory of this peer is read in place by the others of its host; 0: none, everything
-            between them goes through sockets. None: this peer's part of a quarter of the memory that is available, or
-            1 GiB if that is more.
+            between them goes through sockets. None: this peer's part of a quarter of the memory that this machine, and
+            the cgroups around this process, leave, or 1 GiB if that is more.
         may_found: whether this peer founds the swarm where nobody is; False: it waits for one.
         only_founds: whether this peer leaves a swarm that has committed a step before it was there.
         script: file name of what this peer runs, for others of this host to see.
@@ -267,7 +267,7 @@ class PeerConfig:
 def default_arena_bytes(local_peers: int) -> int:
     """Of each of so many peers. It is a limit, and address space until it is used; what is used is asked for then."""
     with suppress(OSError):  # there is no /proc
-        return max(LEAST_ARENA_BYTES, available_bytes() // 4 // local_peers)
+        return max(LEAST_ARENA_BYTES, memory_bytes() // 4 // local_peers)
     return LEAST_ARENA_BYTES
 
 

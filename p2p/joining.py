@@ -81,7 +81,7 @@ def join(
         step_timeout_s: seconds to wait for a step to commit; longer than the slowest member's backward pass (600).
         leave_timeout_s: seconds to wait, when leaving, for the others to agree on a view without this peer (5).
         arena_bytes: at most so many bytes of this peer are read in place by the others of its host; 0: none
-            (SHOAL_ARENA; this peer's part of a quarter of the memory that is available, at least 1 GiB).
+            (SHOAL_ARENA; this peer's part of a quarter of the memory that machine and cgroups leave, at least 1 GiB).
         rejoin: whether a peer that trains a model comes back by itself if it was removed, and may be brought back by
             `Peer.wait_view` if it trains none.
         seeds: `host:port,host:port`, the same everywhere: who is called first on other hosts (SHOAL_SEEDS; none).

@@ -58,7 +58,7 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
         None,
     ),
     "dtype": (
-        Annotated[str, typer.Option(help="Of the elements: float32, float64, float16, int32 or int64.")],
+        Annotated[str, typer.Option(help="Of the elements: float32, float64, float16, bfloat16, int32 or int64.")],
         "float32",
     ),
     "device": (

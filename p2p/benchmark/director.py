@@ -10,7 +10,7 @@ from typing import Any
 
 from collectives.links import Links
 from p2p.errors import LaunchError, ShoalError
-from p2p.memory.limits import memory_bytes
+from p2p.host.memory_left import memory_bytes
 from p2p.staging import cuda_devices
 
 from .analysis import analyse

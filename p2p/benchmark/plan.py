@@ -42,7 +42,14 @@ CPU: Final = "cpu"
 CUDA: Final = "cuda"
 DEVICES: Final = (CPU, CUDA)
 """Where the arrays lie."""
-ITEM_BYTES: Final[Mapping[str, int]] = {"float32": 4, "float64": 8, "float16": 2, "int32": 4, "int64": 8}
+ITEM_BYTES: Final[Mapping[str, int]] = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "int64": 8,
+}
 """By type of the elements."""
 LEAST_BYTES: Final = 4
 DEFAULT_ITERS: Final = 50

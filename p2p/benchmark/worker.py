@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from p2p.benchmark.arrays import Array, digest, rounding, values_of
+from p2p.benchmark.arrays import Array, digest, put_shifted, rounding, values_of
 from p2p.benchmark.bootstrap import Floats
 from p2p.benchmark.contenders import SHOAL, Contender, check_all_are_there
 from p2p.benchmark.gloo import TIMEOUT, Gloo
@@ -213,7 +213,7 @@ class Bench:
             shift = turn % values_of(plan.dtype).shifts  # what is left of an earlier turn is wrong in this one
             contender, each = self.contenders[place], found[place]
             role, array = roles[contender.rank], arrays[contender.rank]
-            np.add(role.input, array.dtype.type(shift), out=array)
+            put_shifted(role.input, shift, array)
             self._take_turn(contender, array, role, each if is_timed else None)
             each.wrong += role.is_wrong(contender.result(), shift)
             each.ran = contender.ran

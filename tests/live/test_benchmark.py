@@ -116,7 +116,7 @@ def test_every_collective_is_right_over_memory_and_without_and_as_gloos(
     is_called = operation in ("all-gather", "broadcast", "reduce-scatter")
     algorithms = [*COLLECTIVES.get(operation, ("one-shot",)), "auto@sockets", *["auto@early"] * is_called]
     root = ("--root", "2") if operation in GOALS and GOALS[operation].has_root else ()
-    sizes = () if operation == "barrier" else ("-b", "4K", "-e", "1M", "-f", "256", "--dtype", "float16")
+    sizes = () if operation == "barrier" else ("-b", "4K", "-e", "1M", "-f", "256", "--dtype", "bfloat16")
     options = ("-n", "3", "--algos", ",".join(algorithms), *root, *sizes, "--iters", "3", "--baseline", "gloo")
     _, report = said_and_written(scratch, tmp_path / "out.json", *options, operation=operation)
     is_common = operation in ("all-gather", "broadcast")
@@ -278,10 +278,17 @@ def test_one_process_learns_what_four_peers_did_although_two_were_killed(scratch
     assert not any(scratch.glob("shoal-*"))  # torch makes a folder of its own
 
 
+DEVICE = "--device", "stand-in", "--pinned", "1M", "--on-device", "2M"
+
+
 @pytest.mark.long
-def test_what_kills_cost_is_measured_and_no_step_is_lost(scratch: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), DEVICE], ids=["host", "device"])
+def test_what_kills_cost_is_measured_and_no_step_is_lost(
+    options: tuple[str, ...], scratch: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "out.json"
-    process = start(scratch, "bench.elastic", "--peers", "3", "--kills", "1", "--resident", "1M", "--json", str(path))
+    options = ("--peers", "3", "--kills", "1", "--resident", "1M", "--json", str(path), *options)
+    process = start(scratch, "bench.elastic", *options)
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stdout + stderr
     report = json.loads(path.read_text())
@@ -290,6 +297,19 @@ def test_what_kills_cost_is_measured_and_no_step_is_lost(scratch: Path, tmp_path
     assert all(0 < kill["detect_ms"] <= kill["agree_ms"] for kill in report["kills"])
     assert report["summary"]["resume_ms"].keys() == {"p50", "p99"}
     assert not any(scratch.glob("shoal-*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [(), ("--device", "stand-in")], ids=["host", "device"])
+def test_what_the_exchange_costs_a_step_is_measured_with_the_gradients_of_ddp(
+    options: tuple[str, ...], scratch: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.json"
+    small = ("--parameters", "1M", "--batch", "2", "--rounds", "1", "--steps", "1", "--json", str(path))
+    process = start(scratch, "bench.gpt_step", *small, *options)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stdout + stderr
+    assert [row["way"] for row in json.loads(path.read_text())["ways"]] == ["no exchange", "shoal", "gloo ddp"]
 
 
 @pytest.mark.long
